@@ -196,6 +196,9 @@ def test_what_else_a_release_answers(mechanism):
     else:
         assert release.under("aggregate").trust == "aggregate"
         assert release.under("aggregate").renyi(2.0) == release.renyi(2.0)
+        alone = release.under("local")
+        assert alone.trust == "local"
+        assert alone.under("aggregate").renyi(2.0) == alone.renyi(2.0) >= release.renyi(2.0)
 
 
 def test_one_example_changes_less_or_nothing_is_known(mechanism):

@@ -29,6 +29,7 @@ from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.integrations.flower import arrays
 from randquant.integrations.flower.accountant import RunAccountant
 from randquant.integrations.flower.answers import NOTHING
+from randquant.integrations.flower.demands import check_terms
 from randquant.integrations.flower.ledger import ClientLedger
 from randquant.integrations.flower.messages import HEAD, PAYLOAD, Head, payload_record, read_payload
 from randquant.integrations.flower.mod import QuantizeMod
@@ -156,16 +157,14 @@ def test_a_threshold_is_refused_exactly_where_colluders_get_around_it(neighbours
     """Two sets of answering neighbours must share an honest one."""
     offer = Offer(exact(), 5)
     clients = tuple(range(neighbours + 1))
-    context = Context(1, 1, {}, RecordDict(), {})
     for threshold in range(neighbours // 2 + 1, neighbours + 1):
         terms = Terms(b"s", clients, 5, offer.bits(len(clients)), 5, neighbours, threshold)
         for colluders in range(4):
-            mod = QuantizeMod(math.inf, colluders=colluders)
             if overlap(threshold, neighbours) > colluders:
-                mod._check_terms(offer, terms, context)
+                check_terms(offer, terms, colluders, True)
             else:
                 with pytest.raises(ProtocolError, match=f"{colluders} colluders cannot get around"):
-                    mod._check_terms(offer, terms, context)
+                    check_terms(offer, terms, colluders, True)
 
 
 def test_settings_of_a_client_at_their_limits():
@@ -176,7 +175,7 @@ def test_settings_of_a_client_at_their_limits():
         QuantizeMod(**{"epsilon": 8.0, **right})
     for name, values in {
         "epsilon": (0, -1.0, math.nan), "delta": (0, 1, -1e-5, math.nan), "colluders": (-1,),
-        "threshold": (0, 1 + 1e-9, math.nan),
+        "threshold": (0, 1 + 1e-9, math.nan), "epsilon_alone": (0, -1.0, math.nan),
     }.items():  # fmt: skip
         for wrong in values:
             with pytest.raises(ValueError, match=name):

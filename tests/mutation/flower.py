@@ -388,8 +388,8 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        "        if accountant.would_exceed(event):\n",
-        "        if False:\n",
+        "            if accountant.would_exceed(event, most, alone=alone):\n",
+        "            if False:\n",
         "no limit",
         of(
             "integrations/test_flower_limit",
@@ -398,8 +398,8 @@ MUTANTS = [
     ),
     (
         f"{F}/mod.py",
-        "            accountant.compose(event)\n            raise",
-        "            raise",
+        "                accountant.compose(event)\n",
+        "",
         "a refusal tells the figure before the offer",
         of(
             "integrations/test_flower_limit",
@@ -407,25 +407,53 @@ MUTANTS = [
         ),
     ),
     (
-        f"{F}/mod.py",
-        "        if offer.mechanism.cohort > counted:\n",
-        "        if offer.mechanism.cohort > len(terms.clients):\n",
+        f"{F}/demands.py",
+        "    if offer.mechanism.cohort > counted:\n",
+        "    if offer.mechanism.cohort > len(terms.clients):\n",
         "noise of clients that may be missing is counted on",
         of("integrations/test_flower_sums", "a_changed_offer_is_refused"),
     ),
     (
-        f"{F}/mod.py",
-        "        if terms.bits < offer.bits(len(terms.clients)):\n",
-        "        if False:\n",
+        f"{F}/demands.py",
+        "    if terms.bits < offer.bits(len(terms.clients)):\n",
+        "    if False:\n",
         "a sum that wraps around",
         of("integrations/test_flower_sums", "a_changed_offer_is_refused"),
     ),
     (
-        f"{F}/mod.py",
-        "terms.least - self.colluders",
+        f"{F}/demands.py",
+        "terms.least - colluders",
         "terms.least",
         "noise of colluders is counted on",
         of("integrations/test_flower_sums", "a_client_refuses_sums_that_it_does_not_trust"),
+    ),
+    (
+        f"{F}/mod.py",
+        "limits.append((limit, True,",
+        "limits.append((limit, False,",
+        "the limit of a client's codes alone looks at the figure that counts on others",
+        of(
+            "integrations/test_flower_invented",
+            "a_limit_of_what_is_left_alone_ends_it_before_anything_is_charged",
+        ),
+    ),
+    (
+        "privacy/accounting/releases.py",
+        """trust=trust, cohort=1 if trust == "local" else self.cohort)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorRelease""",
+        """trust=trust)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorRelease""",
+        "codes that are seen alone have no figure",
+        of(
+            "privacy/test_releases",
+            "nobody_counts_on_others_whose_codes_are_seen_one_by_one",
+        ),
     ),
     (
         f"{F}/mod.py",
@@ -488,8 +516,8 @@ MUTANTS = [
     ),
     (
         f"{N}/accountant.py",
-        "        return not self._worst(after, self.delta) <= limit",
-        "        return self._worst(after, self.delta) > 1.01 * limit",
+        "        return not self._worst(after, self.delta, alone) <= limit",
+        "        return self._worst(after, self.delta, alone) > 1.01 * limit",
         "a limit may be exceeded by a little",
         of("integrations/test_flower_ledger", "a_limit_is_not_exceeded_by_anything"),
     ),

@@ -239,7 +239,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "integrations/test_flower_messages.py",
         "integrations/test_flower_ledger.py",
     ),
+    "integrations/flower/demands.py": (
+        "integrations/test_flower_messages.py",
+        "integrations/test_flower_sums.py",
+        "integrations/test_flower_invented.py",
+    ),
     "integrations/flower/mod.py": (
+        "integrations/test_flower_invented.py",
         "integrations/test_flower_messages.py",
         "integrations/test_flower_hostile.py",
         "integrations/test_flower_buffers.py",

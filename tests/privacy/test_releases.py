@@ -87,6 +87,7 @@ def test_nobody_counts_on_others_whose_codes_are_seen_one_by_one(make):
     with pytest.raises(ValueError, match="cohort=1 under local trust, got 3"):
         make("local", 3)
     assert make("aggregate", 3).renyi(2.0) < make("local", 1).renyi(2.0)
+    assert make("aggregate", 3).under("local") == make("local", 1)
 
 
 @pytest.mark.parametrize(("neighboring", "worlds"), [("replace_one", 2), ("zero_out", 1)])

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from randquant._internal import validate
+from randquant._internal.rounding import round_up
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Trust
 
 if TYPE_CHECKING:
@@ -120,9 +121,15 @@ class Accountant(ABC):
         """How accounts rounds a client has answered, or may have answered."""
         return self._spent.get(client, Counter()).total()
 
-    def get_epsilon(self, delta: float) -> float:
-        """Proven upper bound of the epsilon of every client, at this delta."""
-        return self._worst(self._spent.values(), delta)
+    def get_epsilon(self, delta: float, *, alone: bool = False) -> float:
+        """Proven upper bound of the epsilon of every client, at this delta.
+
+        Args:
+            delta: in (0, 1).
+            alone: as if the server saw each client's codes by themselves: what is left of the bound
+                if nobody else in a sum is honest, because the server has invented all others.
+        """
+        return self._worst(self._spent.values(), delta, alone)
 
     def get_delta(self, epsilon: float) -> float:
         """The least delta, up to a factor of 1.01, at which `get_epsilon` is at most `epsilon`."""
@@ -152,10 +159,30 @@ class Accountant(ABC):
         nothing = Guarantee(0.0, delta, self.neighboring, trust, math.inf, 0)
         return max(guarantees, key=lambda guarantee: guarantee.epsilon, default=nothing)
 
+    def told(self) -> str:
+        """The bound and what it assumes, as it is logged."""
+        spent = self.get_epsilon(self.delta)
+        bound = "no guarantee" if math.isinf(spent) else f"epsilon <= {round_up(spent)}"
+        return f"{bound} at delta = {self.delta} {self.assumes()}"
+
+    def assumes(self) -> str:
+        """What `get_epsilon` assumes of other clients, and what is left of it without them."""
+        assumed = _assumed(others := self._others())
+        if not others:
+            return assumed
+        alone = self.get_epsilon(self.delta, alone=True)
+        left = "no guarantee" if math.isinf(alone) else f"epsilon <= {round_up(alone)}"
+        return f"{assumed}, and {left} if all others are invented"
+
     def would_exceed(
-        self, event: RoundEvent, max_epsilon: float | None = None, count: int = 1
+        self,
+        event: RoundEvent,
+        max_epsilon: float | None = None,
+        count: int = 1,
+        *,
+        alone: bool = False,
     ) -> bool:
-        """Whether the event would take a client above the limit."""
+        """Whether the event would take a client above the limit; `alone` as in `get_epsilon`."""
         limit = self.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise ValueError("Expected max_epsilon, here or in the accountant, got none.")
@@ -163,7 +190,7 @@ class Accountant(ABC):
             self._spent.get(client, Counter()) + Counter({event.offer: count})
             for client in event.clients
         ]
-        return not self._worst(after, self.delta) <= limit  # NaN exceeds every limit
+        return not self._worst(after, self.delta, alone) <= limit  # NaN exceeds every limit
 
     def state_dict(self) -> dict[str, object]:
         """Everything counted so far, as JSON data with a checksum."""
@@ -174,6 +201,7 @@ class Accountant(ABC):
             "delta": self.delta,
             "neighboring": self.neighboring,
             "num_releases": self.num_releases,
+            "assumes": _assumed(self._others()),
             "offers": [offer.to_text() for offer in offers],
             "clients": {
                 str(client): {place[offer]: count for offer, count in spent.items()}
@@ -205,12 +233,29 @@ class Accountant(ABC):
             raise ValueError(f"Expected the state of this accountant, but: {reason}.") from error
         self._spent, self.num_releases = spent, releases
 
-    def _worst(self, accounts: Collection[Counter[Offered]], delta: float) -> float:
+    def _others(self) -> int:
+        """How many honest others in a sum the guarantee counts on."""
+        offers = (offer for spent in self._spent.values() for offer in spent)
+        return max((offer.mechanism.cohort for offer in offers), default=1) - 1
+
+    def _worst(
+        self, accounts: Collection[Counter[Offered]], delta: float, alone: bool = False
+    ) -> float:
         epsilons = (
-            _guarantee(spent, delta, self.neighboring, _trust(o for o, _ in spent), True).epsilon
+            _guarantee(
+                spent, delta, self.neighboring, "local" if alone else _trust(o for o, _ in spent),
+                True,
+            ).epsilon
             for spent in _distinct(accounts)
-        )
+        )  # fmt: skip
         return max(epsilons, default=0.0)
+
+
+def _assumed(others: int) -> str:
+    """The condition of a guarantee that counts on so many others."""
+    if not others:
+        return "whoever the other clients are"
+    return f"if at least {others:,} others in every sum are honest"
 
 
 def _checksum(state: Mapping[str, Any]) -> str:

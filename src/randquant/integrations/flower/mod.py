@@ -22,6 +22,7 @@ from randquant.channels.keys import Key
 from randquant.integrations.flower import answers, messages
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.answers import NOTHING, refusal, reply, told
+from randquant.integrations.flower.demands import check_terms, whether_known
 from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
 from randquant.integrations.flower.membership import Membership, identity
 from randquant.integrations.flower.messages import Head
@@ -73,13 +74,16 @@ class QuantizeMod:
             accepts the offer's.
         coordinates: the fewest and the most that this client sends in a round: refuse offers of
             other numbers, which may change from round to round. None accepts the offer's.
+        epsilon_alone: limit of what epsilon would be if all other clients were invented by the
+            server, or told it all they know: of this client's codes alone. Infinity sets no limit.
 
     A SuperNode's `--node-config` takes precedence over these arguments: `randquant-epsilon`,
-    `randquant-delta`, `randquant-all-neighbours`, `randquant-threshold`. It may also name files of
-    the client: `randquant-ledger`, its account over all runs (without it, an account lasts one
-    run), and `randquant-identity` with `randquant-directory`: its Ed25519 key in PEM, and the
-    public keys of all clients, in JSON by node number in 64 hexadecimal digits. With these keys a
-    server cannot impersonate other clients.
+    `randquant-epsilon-alone`, `randquant-delta`, `randquant-all-neighbours`, `randquant-threshold`.
+    It may also name files of the client: `randquant-ledger`, its account over all runs (without it,
+    an account lasts one run), and `randquant-identity` with `randquant-directory`: its Ed25519 key
+    in PEM, and the public keys of all clients, in JSON by node number in 64 hexadecimal digits.
+    Without these keys `epsilon` assumes that the other clients exist, which this client cannot
+    know: a server that invents them sees its codes. Each answer's log says what epsilon assumes.
 
     Example:
         >>> from flwr.clientapp import ClientApp
@@ -99,10 +103,12 @@ class QuantizeMod:
     frozen: Patterns = None
     buffers: Buffers | None = None
     coordinates: tuple[int, int] | None = None
+    epsilon_alone: float = math.inf
 
     def __post_init__(self) -> None:
-        if self.epsilon != math.inf:
-            validate.real("epsilon", self.epsilon, above=0)
+        for name in ("epsilon", "epsilon_alone"):
+            if (limit := getattr(self, name)) != math.inf:
+                validate.real(name, limit, above=0)
         validate.real("delta", self.delta, above=0, below=1)
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
         validate.choice("trust", self.trust, ("local", "aggregate"))
@@ -285,6 +291,8 @@ class QuantizeMod:
                 ledger.take(head.session, head.step)
             ledger.accountant.compose(RoundEvent(own.offer, frozenset({OWN})))
             ledger.save()
+        known = whether_known(terms, "randquant-directory" in context.node_config)
+        log(INFO, "randquant: this client's answers so far: %s%s.", ledger.accountant.told(), known)
         return own, mechanism
 
     def _check(
@@ -305,16 +313,22 @@ class QuantizeMod:
                 f"demands, got {offer.size}."
             )
         if terms is not None:
-            self._check_terms(offer, terms, context)
+            own = context.node_config.get("randquant-all-neighbours", self.all_neighbours)
+            check_terms(offer, terms, self.colluders, own not in (False, "false"))
         accountant = ledger.accountant
         event = RoundEvent(offer, frozenset({OWN}))
-        if accountant.would_exceed(event):
-            accountant.compose(event)
-            raise ProtocolError(
-                f"Expected an offer within epsilon {accountant.max_epsilon}, this client's limit, "
-                f"got {_shown(accountant.get_epsilon(accountant.delta))} with all earlier "
-                f"answers, at delta {accountant.delta}."
-            )
+        limit = float(context.node_config.get("randquant-epsilon-alone", self.epsilon_alone))
+        limits = [(accountant.max_epsilon, False, "")]
+        if limit != math.inf:
+            limits.append((limit, True, " if all other clients are invented"))
+        for most, alone, when in limits:
+            if accountant.would_exceed(event, most, alone=alone):
+                accountant.compose(event)
+                got = accountant.get_epsilon(accountant.delta, alone=alone)
+                raise ProtocolError(
+                    f"Expected an offer within epsilon {most}, this client's limit{when}, got "
+                    f"{_shown(got)} with all earlier answers, at delta {accountant.delta}."
+                )
 
     def _check_layout(self, offer: Offer, model: ArrayRecord) -> None:
         """Raise ProtocolError unless the model matches the offer."""
@@ -351,32 +365,6 @@ class QuantizeMod:
             raise ProtocolError("Expected finite numbers in the model, got others.")
         if layout.kept:
             log(INFO, "randquant: no update is sent of %s.", logged(", ".join(layout.kept)))
-
-    def _check_terms(self, offer: Offer, terms: Terms, context: Context) -> None:
-        """Raise ProtocolError unless the sum hides as many clients as the offer assumes."""
-        others, counted = len(terms.clients) - 1, terms.least - self.colluders
-        own = context.node_config.get("randquant-all-neighbours", self.all_neighbours)
-        all_neighbours = own not in (False, "false")  # any other value requires all
-        if offer.mechanism.cohort > counted:
-            raise ProtocolError(
-                f"Expected an offer for a cohort of at most {counted}, the clients of every sum "
-                f"without those that may collude, got {offer.mechanism.cohort}."
-            )
-        if terms.bits < offer.bits(len(terms.clients)):
-            raise ProtocolError(
-                f"Expected a modulus of {offer.bits(len(terms.clients))} bits or more for a sum "
-                f"over {len(terms.clients)} clients, got {terms.bits}: it would wrap around."
-            )
-        if all_neighbours and terms.neighbours < others:
-            raise ProtocolError(
-                f"Expected all {others} others as neighbours, got {terms.neighbours}: with fewer, "
-                "a malicious server can learn sums of a few clients."
-            )
-        if 2 * terms.threshold - terms.neighbours <= self.colluders:
-            raise ProtocolError(
-                f"Expected a threshold that {self.colluders} colluders cannot get around, got "
-                f"{terms.threshold} of {terms.neighbours} neighbours."
-            )
 
     def _ledger(self, context: Context) -> ClientLedger:
         """This client's account, with the limit of its SuperNode or else of this mod."""

@@ -120,7 +120,8 @@ class Offer:
         """The release of `rounds` answers, composed under `trust`.
 
         Under `aggregate` trust the server still sees the codes of an offer of local trust one by
-        one: such an offer is composed as a sum of one.
+        one: such an offer is composed as a sum of one. Under `local` trust it sees the codes of
+        every offer so, also of one that is for a sum.
         """
         release = self.mechanism.release(self.dimension, rounds, neighboring)
         if release is None:

@@ -113,7 +113,7 @@ class Release(Protocol):
         ...
 
     def under(self, trust: Trust) -> Release:
-        """The same release under another trust, in which the server sees no more.
+        """The same release under another trust: `local` if the server sees what this client sends.
 
         Raises:
             ValueError: the bound does not hold under that trust.

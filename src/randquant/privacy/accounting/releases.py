@@ -112,8 +112,8 @@ class ChannelRelease(ReleaseDefaults):
         return replace(self, rounds=self.rounds * whole_times(times))
 
     def under(self, trust: Trust) -> ChannelRelease:
-        """The same release: a client's own codes are a sum over one client."""
-        return replace(self, trust=trust)
+        """A client's own codes are a sum over one client; seen alone, nobody else hides them."""
+        return replace(self, trust=trust, cohort=1 if trust == "local" else self.cohort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +273,8 @@ class VectorRelease(ReleaseDefaults):
         return replace(self, rounds=self.rounds * whole_times(times))
 
     def under(self, trust: Trust) -> VectorRelease:
-        """The same release: a client's own codes are a sum over one client."""
-        return replace(self, trust=trust)
+        """A client's own codes are a sum over one client; seen alone, nobody else hides them."""
+        return replace(self, trust=trust, cohort=1 if trust == "local" else self.cohort)
 
     def of_one_example(self, examples: int) -> VectorRelease:
         """The same release at example level, see `examples`."""

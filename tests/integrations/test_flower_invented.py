@@ -1,0 +1,240 @@
+"""Flower: a server that invents all other clients of a sum, and sees the exact codes of one."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from flower_grid import InProcessGrid, client_app
+from flower_rounds import NOISY, exact, fedavg, model, mover, noisy, one_round, refusals, run
+from flwr.app import ConfigRecord
+
+from randquant._internal.rounding import round_up
+from randquant.aggregation.secagg import crypto, group, masks, sharing
+from randquant.aggregation.secagg.client import Client
+from randquant.aggregation.secagg.messages import (
+    PART_BYTES,
+    Advert,
+    context,
+    masked_format,
+    pair_context,
+)
+from randquant.aggregation.vector import VectorMechanism
+from randquant.channels import wire
+from randquant.integrations.flower import messages
+from randquant.integrations.flower.handshake import begin, request
+from randquant.integrations.flower.messages import Head
+from randquant.integrations.flower.mod import QuantizeMod
+from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.replies import Link
+from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.releases import VectorRelease
+
+VICTIM, CLIENTS, DIMENSION, ROUNDS = 1, 400, 1000, 3
+MECHANISM = VectorMechanism(NOISY, 1.0, "aggregate", CLIENTS)
+
+
+def test_what_a_server_learns_that_invents_all_others_is_in_the_log_and_can_be_limited(
+    monkeypatch, caplog
+):
+    """Its log, which was empty, says what 0.724 assumes, and that 22.8 is left."""
+    caplog.set_level(logging.INFO, logger="flwr")
+    sent = sent_codes(monkeypatch)
+    grid = grid_of(QuantizeMod(epsilon=8.0))
+    learnt = [codes_seen_by_an_inventor(grid) for _ in range(ROUNDS)]
+    for seen, codes in zip(learnt, sent, strict=True):
+        np.testing.assert_array_equal(seen, codes)
+    stated, alone = figures(ROUNDS)
+    assert (round_up(stated, 3), round_up(alone, 3)) == ("0.725", "22.9")
+    assert account([in_a_sum_of_one(ROUNDS)], 1e-5).lower > 20
+    said = [record.getMessage() for record in caplog.records if "answers" in record.getMessage()]
+    assert said[-1] == (
+        f"randquant: this client's answers so far: epsilon <= {round_up(stated)} at delta = 1e-05 "
+        f"if at least 399 others in every sum are honest, and epsilon <= {round_up(alone)} if all "
+        "others are invented; without a directory it cannot know that the other clients exist."
+    )
+
+
+def test_a_limit_of_what_is_left_alone_ends_it_before_anything_is_charged(monkeypatch):
+    sent = sent_codes(monkeypatch)
+    grid = grid_of(QuantizeMod(epsilon=8.0, epsilon_alone=figures(2)[1]))
+    for _ in range(2):
+        codes_seen_by_an_inventor(grid)
+    before = dict(grid.contexts[VICTIM].state["randquant.spent"])
+    with pytest.raises(Refused, match="this client's limit if all other clients are invented, got"):
+        codes_seen_by_an_inventor(grid)
+    assert len(sent) == 2
+    assert dict(grid.contexts[VICTIM].state["randquant.spent"]) == before
+    assert round_up(figures(3)[1]) in refusals(grid)[VICTIM]
+
+
+def test_a_node_sets_its_own_limit_of_what_is_left_alone():
+    grid = grid_of(QuantizeMod(epsilon=8.0))
+    grid.contexts[VICTIM].node_config["randquant-epsilon-alone"] = 0.9 * figures(1)[1]
+    with pytest.raises(Refused, match=r"within epsilon .* if all other clients are invented"):
+        codes_seen_by_an_inventor(grid)
+
+
+@pytest.mark.parametrize("named", [{VICTIM}, set(range(1, CLIENTS + 1))])
+def test_clients_that_a_directory_does_not_name_or_that_cannot_sign_are_refused(
+    named, tmp_path, monkeypatch
+):
+    """The server knows all public keys; it may invent numbers, or take those of real clients."""
+    sent, grid = sent_codes(monkeypatch), grid_of(QuantizeMod(epsilon=8.0))
+    identify(grid, named, tmp_path)
+    with pytest.raises(Refused, match="Expected keys signed by client 2, got others"):
+        codes_seen_by_an_inventor(grid)
+    assert sent == []
+
+
+def test_the_log_says_what_a_client_with_a_directory_knows_of_the_others(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="flwr")
+    nodes = range(1, 6)
+    for options, expected in (
+        ({}, "; its directory names all others in this sum."),
+        ({"neighbours": 2}, "; it shares masks with some of the others only, and does not know"),
+    ):
+        grid = InProcessGrid(client_app(QuantizeMod(8.0, all_neighbours=False), mover), nodes)
+        identify(grid, set(nodes), tmp_path)
+        caplog.clear()
+        run(QuantizedStrategy(fedavg(), noisy(cohort=4), **options), grid)
+        assert sum(expected in record.getMessage() for record in caplog.records) == 5
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "assumed"),
+    [
+        (noisy("local"), "whoever the other clients are."),
+        (exact(), "if at least 1 others in every sum are honest, and no guarantee if all others"),
+    ],
+)
+def test_what_a_figure_assumes_follows_from_the_offer(mechanism, assumed, caplog):
+    caplog.set_level(logging.INFO, logger="flwr")
+    one_round(mechanism)
+    assert sum(assumed in record.getMessage() for record in caplog.records) == 5
+
+
+def test_the_account_says_what_it_assumes():
+    grid = grid_of(QuantizeMod(epsilon=8.0))
+    codes_seen_by_an_inventor(grid)
+    kept = grid.contexts[VICTIM].state["randquant.spent"]["account"]
+    assert b'"assumes": "if at least 399 others in every sum are honest"' in kept
+
+
+class Refused(Exception):
+    """The victim's answer is an error."""
+
+
+def grid_of(mod):
+    return InProcessGrid(client_app(mod, mover), [VICTIM])
+
+
+def in_a_sum_of_one(rounds):
+    return VectorRelease(NOISY, 1.0, MECHANISM.size(DIMENSION), rounds)
+
+
+def figures(rounds):
+    """(what the account states, what is true of the codes alone), each as a client computes it."""
+    stated = account([MECHANISM.release(DIMENSION, rounds)], 1e-5, quick=True).epsilon
+    return stated, account([in_a_sum_of_one(rounds)], 1e-5, quick=True).epsilon
+
+
+def sent_codes(monkeypatch):
+    """A list that gets the codes which a client is about to mask."""
+    sent, mask = [], Client.mask
+
+    def spied(self, vector, sealed):
+        sent.append(vector.astype(np.int64))
+        return mask(self, vector, sealed)
+
+    monkeypatch.setattr(Client, "mask", spied)
+    return sent
+
+
+def identify(grid, nodes, folder):
+    """Give each node of the grid its key, and all of them a directory of these numbers."""
+    keys = {n: Ed25519PrivateKey.generate() for n in nodes}
+    directory = {str(n): key.public_key().public_bytes_raw().hex() for n, key in keys.items()}
+    (folder / "directory.json").write_text(json.dumps(directory))
+    form = (
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    for n in grid.contexts:
+        (folder / f"{n}.pem").write_bytes(keys[n].private_bytes(*form))
+        files = {"identity": folder / f"{n}.pem", "directory": folder / "directory.json"}
+        own = {f"randquant-{name}": str(path) for name, path in files.items()}
+        grid.contexts[n].node_config.update(own)
+
+
+def codes_seen_by_an_inventor(grid):
+    """Play one sum with the victim and 399 clients that the server has invented.
+
+    Returns:
+        The victim's codes, from what the server has received.
+    """
+    handshake = begin(Offer(MECHANISM, DIMENSION), range(1, CLIENTS + 1), CLIENTS)
+    terms, link = handshake.terms, Link(grid, 60.0, "train", "1")
+
+    def ask(records):
+        (reply,) = link.ask({VICTIM: records})
+        if reply.has_error():
+            raise Refused(reply.error.reason)
+        return reply.content
+
+    answer = ask(handshake.pending[VICTIM])
+    own = Advert.from_bytes(messages.read_inbox(answer)[VICTIM])
+    secrets = {
+        n: (X25519PrivateKey.generate(), group.random_scalar()) for n in terms.clients if n > 1
+    }
+    point = group.base(group.random_scalar())
+    adverts = {
+        n: Advert(sealing.public_key().public_bytes_raw(), group.base(masking), point)
+        for n, (sealing, masking) in secrets.items()
+    }
+    head = Head(messages.SHARE, terms.session)
+    answer = ask(request(head, {n: advert.to_bytes() for n, advert in adverts.items()}))
+    dealt = messages.read_inbox(answer)
+    seeds, pairs, inbox = {}, {}, {}
+    for n, (sealing, masking) in secrets.items():
+        pair = pair_context(terms, {VICTIM: own, n: adverts[n]})
+        key = crypto.sealing_key(sealing, own.sealing, pair)
+        pairs[n] = crypto.masking_key(crypto.masking_private(masking), own.masking, pair)
+        shares = crypto.unseal(key, dealt[n], context(terms, VICTIM, n))
+        seeds[terms.place_of(VICTIM, n)] = group.read_scalar(shares[:PART_BYTES])
+        inbox[n] = forged(terms, n, key)
+    train = {"arrays": model(DIMENSION), "config": ConfigRecord({})}
+    answer = ask({**request(Head(messages.UPLOAD, terms.session), inbox), **train})
+    packed = messages.read_payload(answer)
+    form = masked_format(terms, VICTIM)
+    total = wire.unpack(form, packed, terms.dimension).astype(masks.dtype(terms.bits))
+    seed = sharing.combine(seeds, {0} | seeds.keys())
+    own_mask = crypto.self_masking_key(seed, context(terms, VICTIM, VICTIM))
+    for secret in (own_mask, *pairs.values()):
+        masks.add(total, secret, -1)
+    return (total & ((1 << terms.bits) - 1)).astype(np.int64)
+
+
+def forged(terms, dealer, key):
+    """Two shares of no secret for the victim, which fit what they are said to be."""
+    challenge = 1
+    shares, values = ([group.random_scalar() for _ in range(2)] for _ in range(2))
+    committed = b"".join(
+        sharing.commitment(
+            context(terms, dealer, VICTIM) + bytes([kind]),
+            share,
+            (value - challenge * share) % group.ORDER,
+        )
+        for kind, (share, value) in enumerate(zip(shares, values, strict=True))
+    )
+    numbers = [group.scalar_bytes(number) for number in (challenge, *values)]
+    proof = numbers[0] + committed + b"".join(numbers[1:])
+    both = b"".join(map(group.scalar_bytes, shares))
+    return proof + crypto.seal(key, both, context(terms, dealer, VICTIM))
