@@ -56,8 +56,9 @@ def test_what_a_server_learns_that_invents_all_others_is_in_the_log_and_can_be_l
     said = [record.getMessage() for record in caplog.records if "answers" in record.getMessage()]
     assert said[-1] == (
         f"randquant: this client's answers so far: epsilon <= {round_up(stated)} at delta = 1e-05 "
-        f"if at least 399 others in every sum are honest, and epsilon <= {round_up(alone)} if all "
-        "others are invented; without a directory it cannot know that the other clients exist."
+        f"if every sum has at least 399 honest others, and epsilon <= {round_up(alone)} if all "
+        "others are invented; without a directory this client cannot know that the other clients "
+        "exist."
     )
 
 
@@ -111,20 +112,21 @@ def test_the_log_says_what_a_client_with_a_directory_knows_of_the_others(tmp_pat
     ("mechanism", "assumed"),
     [
         (noisy("local"), "whoever the other clients are."),
-        (exact(), "if at least 1 others in every sum are honest, and no guarantee if all others"),
+        (exact(), "if every sum has at least 1 honest other, and no guarantee if all others"),
     ],
 )
 def test_what_a_figure_assumes_follows_from_the_offer(mechanism, assumed, caplog):
     caplog.set_level(logging.INFO, logger="flwr")
     one_round(mechanism)
-    assert sum(assumed in record.getMessage() for record in caplog.records) == 5
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("answers so far" in each and assumed in each for each in said) == 5
 
 
 def test_the_account_says_what_it_assumes():
     grid = grid_of(QuantizeMod(epsilon=8.0))
     codes_seen_by_an_inventor(grid)
     kept = grid.contexts[VICTIM].state["randquant.spent"]["account"]
-    assert b'"assumes": "if at least 399 others in every sum are honest"' in kept
+    assert b'"assumes": "if every sum has at least 399 honest others"' in kept
 
 
 class Refused(Exception):

@@ -129,9 +129,38 @@ def test_the_page_of_a_run_has_every_round_and_outlives_a_restart(tmp_path):
         (1, 6, 0), (2, 6, 1), (3, 6, 0),
     ]  # fmt: skip
     found = Page((tmp_path / "report.html").read_text())
-    assert "Dropouts 1 of 18 requests" in found.words
+    assert "Dropouts: 1 of 18 requests" in found.words
     for row in again.history:
         assert f"{row.sent_bytes:,}" in found.words
+
+
+def test_the_top_of_the_page_says_what_a_reader_looks_for_first():
+    rows = [RoundRow(n, 2.6 * n, 50, 1, 18_800, 808, 168) for n in (1, 2, 3)]
+    own = planned().accountant.get_privacy_spent()
+    spent = dataclasses.replace(own, epsilon=7.8, lower=7.7, trust="aggregate")
+    assumes = "if every sum has at least 48 honest others, and epsilon <= 300 if"
+    measured = {1: {"accuracy": 0.5}, 3: {"accuracy": 0.83203}}
+    words = Page(page("FedAvg", rows, spent, measured, 8.0, assumes)).words
+    top = words[: words.index("What the guarantee means")]
+    for shown in (
+        "83.20 % measured by the server after round 3", "ε ≤ 7.8 at δ = 1e−5 target: ε ≤ 8",
+        "Clients a round 50 3 rounds, 0 failed Dropouts: 3 of 150 requests",
+        "18.8 kB all its messages of a round, at most 808 bytes of them are its update, "
+        "masked in the sum (168 bytes without masks)",
+    ):  # fmt: skip
+        assert shown in top
+    for said in (
+        "Replace everything that one client sends in the run by anything else",
+        "a server that sees only sums of a cohort's codes",
+        "ε ≤ 7.8 if every sum has at least 48 honest others, and ε ≤ 300 if",
+        "What is not covered. The server sees who takes part",
+    ):
+        assert said in words
+    assert "replace_one" not in words
+    words = Page(page("FedAvg", rows, spent, {2: {"clients' accuracy": 0.25}})).words
+    assert "25.00 % mean of its clients, with noise, of the model before round 2" in words
+    assert "no target was set" in words
+    assert "Accuracy Not measured" in Page(page("FedAvg", [], spent, {})).words
 
 
 def test_failed_rounds_and_hostile_names_are_shown_as_text():
@@ -140,7 +169,8 @@ def test_failed_rounds_and_hostile_names_are_shown_as_text():
     guarantee = dataclasses.replace(spent, epsilon=3.5, lower=2.9999999)
     found = Page(page("<b>", rows, guarantee, {1: {"<u>": 0.5}}))
     assert "<script>alert(1)</script>" in found.words
-    assert "an attack reaches ε ≥ 2.99999" in found.words
+    assert "No accountant can prove less than 2.99999 for this run" in found.words
+    assert "attack reaches" not in found.words
     assert "u" not in found.tags
 
 
@@ -158,7 +188,7 @@ def test_the_recipe_of_the_docs_runs_as_printed(tmp_path, monkeypatch):
     exec(compile(server, "docs", "exec"), names)
     names["app"](grid, Context(1, 0, {}, RecordDict(), {}))
     text = Page((tmp_path / "runs" / "ours" / "report.html").read_text()).words
-    assert "Rounds 10" in text
+    assert "10 rounds, 0 failed" in text
     epsilon = re.search(r"ε ≤ ([\d.]+) at", text)
     assert epsilon is not None
     assert 7.5 < float(epsilon[1]) <= 8.0

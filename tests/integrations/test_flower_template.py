@@ -61,7 +61,7 @@ def test_every_round_is_in_the_log_and_on_the_page(ran):
     assert [number for number, _ in lines] == ["1", "2"], printed
     assert 7.5 < float(lines[1][1]) <= 8.0
     page = Page((folder / "report.html").read_text()).words
-    assert "Rounds 2 0 rounds failed" in page
+    assert "2 rounds, 0 failed" in page
     assert "accuracy, measured by the server" in page
 
 

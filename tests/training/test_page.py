@@ -17,8 +17,8 @@ from randquant.privacy.guarantee import Guarantee, Trust
 from randquant.training.config import TrainConfig
 from randquant.training.configured import OWN
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
+from randquant.training.runs.meaning import LARGE_EPSILON
 from randquant.training.runs.page import (
-    LARGE_EPSILON,
     TABLE_ROWS,
     CodeShares,
     EpsilonCurve,
@@ -227,8 +227,8 @@ def test_a_large_total_is_called_what_it_is(epsilon: float) -> None:
 def test_the_lower_end_is_rounded_down() -> None:
     known = dataclasses.replace(guarantee(), lower=7.3456789)
     words = Page(render(make_run(known), None, None, None)).words
-    assert "No proof can state less than ε ≥ 7.34567:" in words
-    assert "No proof" not in Page(render(make_run(guarantee()), None, None, None)).words
+    assert "No accountant can prove less than 7.34567 for this run" in words
+    assert "No accountant" not in Page(render(make_run(guarantee()), None, None, None)).words
 
 
 @pytest.mark.parametrize(

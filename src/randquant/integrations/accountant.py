@@ -255,7 +255,7 @@ def _assumed(others: int) -> str:
     """The condition of a guarantee that counts on so many others."""
     if not others:
         return "whoever the other clients are"
-    return f"if at least {others:,} others in every sum are honest"
+    return f"if every sum has at least {others:,} honest other{'s' * (others > 1)}"
 
 
 def _checksum(state: Mapping[str, Any]) -> str:

@@ -52,7 +52,7 @@ def whether_known(terms: Terms | None, directory: bool) -> str:
     if terms is None:
         return ""
     if not directory:
-        return "; without a directory it cannot know that the other clients exist"
+        return "; without a directory this client cannot know that the other clients exist"
     if terms.neighbours < len(terms.clients) - 1:
         return "; it shares masks with some of the others only, and does not know the rest"
     return "; its directory names all others in this sum"

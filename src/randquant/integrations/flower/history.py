@@ -13,10 +13,10 @@ from flwr.common import log
 
 from randquant._internal.html import formatting, pages
 from randquant._internal.html.figures import Figure, line_chart
-from randquant._internal.html.pages import DataTable, Notes, Section
-from randquant._internal.rounding import round_down
+from randquant._internal.html.pages import DataTable, Notes, Paragraphs, Section
 from randquant._internal.serialization import write_atomic
 from randquant.privacy.guarantee import Guarantee
+from randquant.training.runs import meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,32 @@ class RoundRow:
         )
 
 
+Card = tuple[str, str, list[str]]  # name, figure, lines below it
+
+DIRECTORY = (
+    "A client with a directory of all members checks that the others exist; without one it cannot "
+    "know that the server has not invented them."
+)
+
+UNCOVERED = (
+    "The server sees who takes part, when, how long it takes, and who fails. What an evaluate "
+    "function returns is sent as it is. Settings that were chosen by looking at clients' data cost "
+    "what no figure here counts. Other runs on the same clients add to this one: a client's own "
+    "account counts them all."
+)
+
 Measured = Mapping[int, Mapping[str, Any]]
 """What the server measured after each round, by name: its own evaluation."""
 
 
-def page(title: str, rows: Sequence[RoundRow], guarantee: Guarantee, measured: Measured) -> str:
+def page(
+    title: str,
+    rows: Sequence[RoundRow],
+    guarantee: Guarantee,
+    measured: Measured,
+    target: float | None = None,
+    assumes: str = "",
+) -> str:
     """A run as the text of one HTML page.
 
     Args:
@@ -65,6 +86,8 @@ def page(title: str, rows: Sequence[RoundRow], guarantee: Guarantee, measured: M
         rows: its rounds.
         guarantee: of every client, for all of them.
         measured: the server's evaluation by round, if there was one.
+        target: the epsilon that ends the training, if there is one.
+        assumes: what the guarantee assumes of other clients (`Accountant.assumes`).
 
     Guarantees:
         The page is self-contained, all text in it is escaped, and a printed epsilon is never below
@@ -75,16 +98,9 @@ def page(title: str, rows: Sequence[RoundRow], guarantee: Guarantee, measured: M
         for number, metrics in measured.items()
     }
     names = sorted({name for metrics in measured.values() for name in metrics})
-    good = [row for row in rows if not row.failed]
-    lost = sum(row.dropped for row in rows)
     cards = [
-        ("Guarantee of every client", formatting.bound(guarantee.epsilon), [
-            f"at δ = {formatting.plain(guarantee.delta)}, {guarantee.neighboring}, "
-            f"{guarantee.trust} trust", *_reached(guarantee)]),
-        ("Rounds", f"{len(good)}", [f"{formatting.count(len(rows) - len(good), 'round')} failed"]),
-        ("Dropouts", f"{lost}", [f"of {formatting.count(sum(r.asked for r in rows), 'request')}"]),
-        ("Sent by a client in a round", formatting.size_of(max(
-            (row.sent_bytes for row in rows), default=0)), ["all its messages, the largest"]),
+        _accuracy(measured), _promised(guarantee, target), _clients(rows),
+        _sent(rows, guarantee.trust == "aggregate"),
     ]  # fmt: skip
     figures: list[Figure] = [
         line_chart(
@@ -107,6 +123,7 @@ def page(title: str, rows: Sequence[RoundRow], guarantee: Guarantee, measured: M
         "numbers",
     )
     sections = [
+        Section("What the guarantee means", [_meaning(guarantee, assumes)], False, True),
         Section("Rounds", figures),
         Section("Details", [table, *([Notes(notes)] if notes else [])], columns=False),
     ]
@@ -121,10 +138,67 @@ def write(path: Path, text: str) -> None:
     log(INFO, "randquant: the run as a page: %s", place)
 
 
-def _reached(guarantee: Guarantee) -> list[str]:
-    """The lower end of a guarantee, if one is known."""
-    known = 0 < guarantee.lower < math.inf
-    return [f"an attack reaches ε ≥ {round_down(guarantee.lower, grouped=True)}"] * known
+def _accuracy(measured: Measured) -> Card:
+    whose = {
+        "accuracy": "measured by the server after round",
+        "clients' accuracy": "mean of its clients, with noise, of the model before round",
+    }
+    for name, text in whose.items():
+        found = {n: metrics[name] for n, metrics in measured.items() if name in metrics}
+        if found and math.isfinite(found[last := max(found)]):
+            return "Accuracy", f"{100 * found[last]:.2f}\u00a0%", [f"{text} {last}"]
+    return "Accuracy", "Not measured", ["no evaluate_fn and no number returned accuracy"]
+
+
+def _promised(guarantee: Guarantee, target: float | None) -> Card:
+    lines = [
+        f"at δ = {formatting.minus(formatting.plain(guarantee.delta))}",
+        "no target was set" if target is None else f"target: {formatting.bound(target)}",
+    ]
+    return "Guarantee of every client", formatting.bound(guarantee.epsilon), lines
+
+
+def _clients(rows: Sequence[RoundRow]) -> Card:
+    asked, failed = [row.asked for row in rows], sum(bool(row.failed) for row in rows)
+    fewest, most = min(asked, default=0), max(asked, default=0)
+    return (
+        "Clients a round",
+        f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}",
+        [
+            f"{formatting.count(len(rows), 'round')}, {failed:,} failed",
+            f"Dropouts: {sum(row.dropped for row in rows):,} of "
+            f"{formatting.count(sum(asked), 'request')}",
+        ],
+    )
+
+
+def _sent(rows: Sequence[RoundRow], summed: bool) -> Card:
+    sent, update, plain = (
+        max((getattr(row, name) for row in rows), default=0)
+        for name in ("sent_bytes", "upload_bytes", "plain_bytes")
+    )
+    lines = ["all its messages of a round, at most"]
+    if update:
+        lines.append(f"{formatting.size_of(update)} of them are its update")
+    if update and summed:
+        lines[-1] += f", masked in the sum ({formatting.size_of(plain)} without masks)"
+        lines.append("the rest are keys and shares of the sum: they grow with the clients a round, "
+                     "not with the model")  # fmt: skip
+    return "Sent by a client a round", formatting.size_of(sent), lines
+
+
+def _meaning(guarantee: Guarantee, assumes: str) -> Paragraphs:
+    if math.isinf(guarantee.epsilon):
+        return Paragraphs([("There is no guarantee.", "No finite ε is proven for this run.")])
+    assumed = f"{formatting.bound(guarantee.epsilon)} {assumes}.".replace("epsilon <=", "ε ≤")
+    if guarantee.trust == "aggregate":
+        assumed += f" {DIRECTORY}"
+    return Paragraphs([
+        ("What is promised.", meaning.promise(guarantee)),
+        ("What it assumes.", assumed),
+        *meaning.size(guarantee),
+        ("What is not covered.", UNCOVERED),
+    ])  # fmt: skip
 
 
 def _points(rows: Sequence[RoundRow]) -> list[tuple[float, float]]:

@@ -305,7 +305,8 @@ class QuantizedStrategy(Strategy):
             for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp",
                          "evaluate_metrics_serverapp"):  # fmt: skip
                 setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
-            log(INFO, "randquant: %s", self.accountant.get_privacy_spent())
+            own = self.accountant
+            log(INFO, "randquant: %s %s", own.get_privacy_spent(), own.assumes())
             if self._path is not None:
                 self.report(self._path.with_name(REPORT), result)
             return result
@@ -349,9 +350,10 @@ class QuantizedStrategy(Strategy):
             path: of the file.
             result: of `start`, for what the server measured after each round.
         """
-        title = f"{type(self.strategy).__name__} with private updates"
+        title, own = f"{type(self.strategy).__name__} with private updates", self.accountant
         measured = {} if result is None else self._beside.measured(result)
-        write(Path(path), page(title, self.history, self.accountant.get_privacy_spent(), measured))
+        spent, target = own.get_privacy_spent(), own.max_epsilon
+        write(Path(path), page(title, self.history, spent, measured, target, own.assumes()))
 
     def _note(self, number: int, dropped: int, sizes: dict[str, int], why: str = "") -> RoundRow:
         """Note in the history and the log what a round cost."""

@@ -244,6 +244,12 @@ def check_words(trust: str, neighboring: str, trusts: tuple[str, ...]) -> None:
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
 
 
+def hiding(trust: Trust, cohort: int) -> int:
+    """How many clients hide one of them under this trust: nobody else where it is seen alone."""
+    validate.choice("trust", trust, ("local", "aggregate"))
+    return 1 if trust == "local" else cohort
+
+
 def check_cohort(cohort: int, trust: str) -> None:
     """Refuse cohorts out of bounds, and such that hide nobody."""
     validate.whole("cohort", cohort, low=1, high=LARGEST_COHORT)

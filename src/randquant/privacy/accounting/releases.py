@@ -113,7 +113,7 @@ class ChannelRelease(ReleaseDefaults):
 
     def under(self, trust: Trust) -> ChannelRelease:
         """A client's own codes are a sum over one client; seen alone, nobody else hides them."""
-        return replace(self, trust=trust, cohort=1 if trust == "local" else self.cohort)
+        return replace(self, trust=trust, cohort=checks.hiding(trust, self.cohort))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ class VectorRelease(ReleaseDefaults):
 
     def under(self, trust: Trust) -> VectorRelease:
         """A client's own codes are a sum over one client; seen alone, nobody else hides them."""
-        return replace(self, trust=trust, cohort=1 if trust == "local" else self.cohort)
+        return replace(self, trust=trust, cohort=checks.hiding(trust, self.cohort))
 
     def of_one_example(self, examples: int) -> VectorRelease:
         """The same release at example level, see `examples`."""

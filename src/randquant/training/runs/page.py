@@ -14,27 +14,18 @@ from pathlib import Path
 from randquant._internal.html import formatting, pages
 from randquant._internal.html.formatting import minus
 from randquant._internal.html.pages import DataTable, Paragraphs, Section
-from randquant._internal.rounding import round_down
 from randquant._internal.serialization import write_atomic
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.configured import sent
 from randquant.training.data import features
 from randquant.training.records import RunRecord, RunSummary
-from randquant.training.runs import pictures
+from randquant.training.runs import meaning, pictures
 from randquant.training.runs.pictures import CodeShares, EpsilonCurve
 
-LARGE_EPSILON = 20.0  # nats; above it the page says that the total by itself hides nothing
 TABLE_ROWS = 20
 
 Card = tuple[str, str, list[str]]  # name, figure, lines below it
-
-_OBSERVERS = {
-    "local": "a server that sees every code",
-    "aggregate": "a server that sees only sums of a cohort's codes",
-    "central": "someone who sees the models that the trusted server publishes",
-    "model": "someone who sees the published models, and nothing else of the run,",
-}
 
 
 def render(
@@ -185,15 +176,12 @@ def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
     elif math.isinf(guarantee.epsilon):
         paragraphs = [("There is no guarantee.", "No finite ε is proven for this run.")]
     else:
-        trust = guarantee.trust
-        observer = _OBSERVERS.get(trust, f"an observer under {trust} trust")
-        promised = " ".join([_promise(guarantee, observer), *pictures.fitted(run)])
+        promised = " ".join([meaning.promise(guarantee), *pictures.fitted(run)])
         paragraphs = [
             ("What is promised.", promised),
             *_terms(summary),
             ("One coordinate and the whole run.", _scope(run, guarantee, curve)),
-            ("How large it is.", _size(guarantee.epsilon, observer)),
-            *_tight(guarantee),
+            *meaning.size(guarantee),
             ("Deployed and simulated.", _SECRET if run.config.seed is None else _SIMULATION),
         ]
     return Paragraphs(paragraphs)
@@ -216,23 +204,6 @@ def _terms(summary: RunSummary) -> list[tuple[str, str]]:
     return paragraphs
 
 
-def _promise(guarantee: Guarantee, observer: str) -> str:
-    slack = f", plus at most δ = {minus(formatting.plain(guarantee.delta))}" * (guarantee.delta > 0)
-    other = "anything else it could have sent"
-    if guarantee.neighboring == "zero_out":
-        other = "what it sends for updates of zeros, or the other way round"
-    what = f"Replace everything that one client sends in the run by {other}."
-    if guarantee.unit == "example":
-        what = "Replace one example of one client by another."
-        if guarantee.neighboring == "zero_out":
-            what = "Replace the gradient of one example of one client by zeros."
-    return (
-        f"{what} The probability "
-        f"of anything that {observer} can conclude is then at most e^ε times what it was{slack}. "
-        f"Here {formatting.bound(guarantee.epsilon)}: proven, and rounded up."
-    )
-
-
 def _scope(run: RunRecord, guarantee: Guarantee, curve: EpsilonCurve | None) -> str:
     summary, single = run.summary, ""
     if curve is not None:
@@ -246,29 +217,6 @@ def _scope(run: RunRecord, guarantee: Guarantee, curve: EpsilonCurve | None) -> 
         f"{sent(run.config, summary.dimension)} in each, and "
         f"{formatting.count(guarantee.releases, 'release')} were composed."
     )
-
-
-def _size(epsilon: float, observer: str) -> str:
-    if epsilon <= LARGE_EPSILON:
-        return "By common usage a total of at most 1 is strong and one of at most 10 is moderate."
-    return (
-        f"The total is printed as it is. Above {LARGE_EPSILON:g} nats it does not by itself hide "
-        f"a client's update from {observer}. What it does mean: no attack passes this ceiling, "
-        "with the slack δ, in the worst case over all clients and for an observer who knows "
-        "everything else; the true loss may be smaller, but that is not promised. A small total "
-        "takes updates clipped as a whole in L2, and only their noisy sum shown to the server."
-    )
-
-
-def _tight(guarantee: Guarantee) -> list[tuple[str, str]]:
-    """The lower end of a guarantee, if one is known."""
-    if not 0 < guarantee.lower < math.inf:
-        return []
-    text = (
-        f"No proof can state less than ε ≥ {round_down(guarantee.lower, grouped=True)}: that much "
-        "is lost to one attack, computed for two updates that are easy to tell apart."
-    )
-    return [("How tight it is.", text)]
 
 
 EMPTY = {
