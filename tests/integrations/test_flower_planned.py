@@ -145,8 +145,7 @@ def test_the_top_of_the_page_says_what_a_reader_looks_for_first():
     for shown in (
         "83.20 % measured by the server after round 3", "ε ≤ 7.8 at δ = 1e−5 target: ε ≤ 8",
         "Clients a round 50 3 rounds, 0 failed Dropouts: 3 of 150 requests",
-        "18.8 kB all its messages of a round, at most 808 bytes of them are its update, "
-        "masked in the sum (168 bytes without masks)",
+        "Sent by a client a round 18.8 kB all its messages, at most of them its update: 808 bytes",
     ):  # fmt: skip
         assert shown in top
     for said in (
@@ -154,6 +153,8 @@ def test_the_top_of_the_page_says_what_a_reader_looks_for_first():
         "a server that sees only sums of a cohort's codes",
         "ε ≤ 7.8 if every sum has at least 48 honest others, and ε ≤ 300 if",
         "What is not covered. The server sees who takes part",
+        "Of the 18.8 kB that a client sent in a round, 808 bytes are its update, masked in the sum "
+        "(without masks 168 bytes,",
     ):
         assert said in words
     assert "replace_one" not in words

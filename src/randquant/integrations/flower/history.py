@@ -98,10 +98,7 @@ def page(
         for number, metrics in measured.items()
     }
     names = sorted({name for metrics in measured.values() for name in metrics})
-    cards = [
-        _accuracy(measured), _promised(guarantee, target), _clients(rows),
-        _sent(rows, guarantee.trust == "aggregate"),
-    ]  # fmt: skip
+    cards = [_accuracy(measured), _promised(guarantee, target), _clients(rows), _sent(rows)]
     figures: list[Figure] = [
         line_chart(
             "Epsilon spent, after each round", [("ε ≤", _points(rows), "c1")], "round", "epsilon"
@@ -123,7 +120,7 @@ def page(
         "numbers",
     )
     sections = [
-        Section("What the guarantee means", [_meaning(guarantee, assumes)], False, True),
+        Section("What the guarantee means", [_meaning(rows, guarantee, assumes)], False, True),
         Section("Rounds", figures),
         Section("Details", [table, *([Notes(notes)] if notes else [])], columns=False),
     ]
@@ -172,33 +169,37 @@ def _clients(rows: Sequence[RoundRow]) -> Card:
     )
 
 
-def _sent(rows: Sequence[RoundRow], summed: bool) -> Card:
-    sent, update, plain = (
-        max((getattr(row, name) for row in rows), default=0)
-        for name in ("sent_bytes", "upload_bytes", "plain_bytes")
-    )
-    lines = ["all its messages of a round, at most"]
-    if update:
-        lines.append(f"{formatting.size_of(update)} of them are its update")
-    if update and summed:
-        lines[-1] += f", masked in the sum ({formatting.size_of(plain)} without masks)"
-        lines.append("the rest are keys and shares of the sum: they grow with the clients a round, "
-                     "not with the model")  # fmt: skip
-    return "Sent by a client a round", formatting.size_of(sent), lines
+def _sent(rows: Sequence[RoundRow]) -> Card:
+    lines = ["all its messages, at most", f"of them its update: {_largest(rows, 'upload_bytes')}"]
+    return "Sent by a client a round", _largest(rows, "sent_bytes"), lines
 
 
-def _meaning(guarantee: Guarantee, assumes: str) -> Paragraphs:
-    if math.isinf(guarantee.epsilon):
-        return Paragraphs([("There is no guarantee.", "No finite ε is proven for this run.")])
-    assumed = f"{formatting.bound(guarantee.epsilon)} {assumes}.".replace("epsilon <=", "ε ≤")
-    if guarantee.trust == "aggregate":
-        assumed += f" {DIRECTORY}"
-    return Paragraphs([
-        ("What is promised.", meaning.promise(guarantee)),
-        ("What it assumes.", assumed),
-        *meaning.size(guarantee),
-        ("What is not covered.", UNCOVERED),
-    ])  # fmt: skip
+def _largest(rows: Sequence[RoundRow], name: str) -> str:
+    return formatting.size_of(max((getattr(row, name) for row in rows), default=0))
+
+
+def _meaning(rows: Sequence[RoundRow], guarantee: Guarantee, assumes: str) -> Paragraphs:
+    items = [("There is no guarantee.", "No finite ε is proven for this run.")]
+    summed = guarantee.trust == "aggregate"
+    if not math.isinf(guarantee.epsilon):
+        assumed = f"{formatting.bound(guarantee.epsilon)} {assumes}."
+        assumed = assumed.replace("epsilon <= ", "ε\u00a0≤\u00a0") + f" {DIRECTORY}" * summed
+        items = [
+            ("What is promised.", meaning.promise(guarantee)),
+            ("What it assumes.", assumed),
+            *meaning.size(guarantee),
+        ]
+    items.append(("What is not covered.", UNCOVERED))
+    if summed:
+        text = (
+            f"Of the {_largest(rows, 'sent_bytes')} that a client sent in a round, "
+            f"{_largest(rows, 'upload_bytes')} are its update, masked in the sum (without masks "
+            f"{_largest(rows, 'plain_bytes')}, which the server would see one by one). The rest "
+            "are keys and shares of the secure sum: they grow with the clients a round, and not "
+            "with the model."
+        )
+        items.append(("What was sent.", text))
+    return Paragraphs(items)
 
 
 def _points(rows: Sequence[RoundRow]) -> list[tuple[float, float]]:
