@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import VectorRelease
 
+DOCS = Path(__file__).parents[2] / "docs" / "flower.md"
 VICTIM, CLIENTS, DIMENSION, ROUNDS = 1, 400, 1000, 3
 MECHANISM = VectorMechanism(NOISY, 1.0, "aggregate", CLIENTS)
 
@@ -60,6 +62,7 @@ def test_what_a_server_learns_that_invents_all_others_is_in_the_log_and_can_be_l
         "others are invented; without a directory this client cannot know that the other clients "
         "exist."
     )
+    assert said[-1] in " ".join(DOCS.read_text().split())
 
 
 def test_a_limit_of_what_is_left_alone_ends_it_before_anything_is_charged(monkeypatch):

@@ -9,7 +9,9 @@ app = ClientApp()
 
 
 # The client's own limit, which no server can raise. A SuperNode may set another in its node-config
-# (`randquant-epsilon`), and should have a file for its account (`randquant-ledger`).
+# (`randquant-epsilon`), and should have a file for its account (`randquant-ledger`). The limit
+# counts on the other clients in a sum: that the server has not invented them is checked with
+# `randquant-identity` and `randquant-directory`.
 @app.train(mods=[QuantizeMod(epsilon=8.0, delta=1e-5)])
 def train(message: Message, context: Context) -> Message:
     """Return the trained model; the mod turns it into what may be sent.
