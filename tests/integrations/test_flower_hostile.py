@@ -379,7 +379,7 @@ def test_what_others_write_cannot_pass_for_lines_of_ours(caplog):
     caplog.set_level(logging.INFO, logger="flwr")
     assert answer_to(message)[0] == ""
     said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 3
+    assert len(said) == 4
     assert all(text.isprintable() for text in [*said, *refused.values()])
 
 
