@@ -171,7 +171,10 @@ def sent_of(schedule: Schedule, round: int, declared: int) -> Sent:
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"stop_at_epsilon": 1.0}, "stop_at_epsilon >= .*, which the 30 rounds declared .* got 1.0"),
+        (
+            {"stop_at_epsilon": 1.0},
+            "stop_at_epsilon >= .*, which the 30 rounds declared .* got 1.0",
+        ),
         ({"rounds": 31}, r"at most the 30 rounds declared before the first, got 31: no guarantee"),
         ({"rounds": 19}, r"rounds >= 20, which were sent, got 19: what was sent cannot be taken"),
     ],
