@@ -21,6 +21,7 @@ from randquant.aggregation.alongside import Number
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.graphs import Losses
 from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.accountant import SO_FAR
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.ahead import Handshakes, Way, checked_graph, checked_way, fewest
@@ -305,7 +306,7 @@ class QuantizedStrategy(Strategy):
             for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp",
                          "evaluate_metrics_serverapp"):  # fmt: skip
                 setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
-            log(INFO, "randquant: %s", self.accountant.get_privacy_spent())
+            log(INFO, "randquant: %s; %s", self.accountant.get_privacy_spent(), SO_FAR)
             if self._path is not None:
                 self.report(self._path.with_name(REPORT), result)
             return result
