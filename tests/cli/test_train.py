@@ -165,8 +165,10 @@ def test_a_model_and_data_of_ones_own_are_trained_and_resumed(here, monkeypatch)
     elsewhere = here / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    assert cli.main(["train", "--resume", str(here / "run"), "--rounds", "3", "--quiet"]) == 0
-    assert run_folder.read_finished(here / "run").summary.rounds == 3
+    assert cli.main(["train", "--resume", str(here / "run"), "--delta", "1e-6", "--quiet"]) == 0
+    guarantee = run_folder.read_finished(here / "run").summary.guarantee
+    assert guarantee is not None
+    assert guarantee.delta == 1e-6
 
 
 SERVER = ["--model", "own.py:normed", "--data", "own.py:clients", "--buffers", "server"]
@@ -182,7 +184,7 @@ def test_running_statistics_are_of_public_examples_of_ones_own(here, capsys):
     written = own.stat().st_mtime
     own.write_text(OWN.replace("manual_seed(1)", "manual_seed(2)"))
     os.utime(own, (written, written))  # same second, same size: what bytecode is recognised by
-    assert cli.main(["train", "--resume", "run", "--rounds", "3", "--quiet"]) == 2
+    assert cli.main(["train", "--resume", "run", "--quiet"]) == 2
     assert "began with" in capsys.readouterr().err
 
 
@@ -208,7 +210,7 @@ def wide_data():
 def test_a_run_of_ones_own_is_not_continued_with_another_model(here, capsys):
     trained("--model", "own.py:network", "--data", "own.py:clients", *NOISE, *QUICK)
     (here / "own.py").write_text(OWN.replace("(4, shape.hidden)", "(4, shape.hidden, bias=False)"))
-    assert cli.main(["train", "--resume", "run", "--rounds", "3", "--quiet"]) == 2
+    assert cli.main(["train", "--resume", "run", "--quiet"]) == 2
     assert "began with" in capsys.readouterr().err
 
 

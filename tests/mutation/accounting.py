@@ -935,8 +935,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/ledger.py",
-        "else account([release], self._delta)\n",
-        "else account([release], self._delta * 2)\n",
+        "return replace(account([release], self._delta), simulated",
+        "return replace(account([release], self._delta * 2), simulated",
         "twice the delta",
         SCHEDULE,
     ),

@@ -842,8 +842,8 @@ MUTANTS = [
     ),
     (
         "privacy/accounting/ledger.py",
-        "else account([release], self._delta)\n",
-        "else account([release], self._delta, quick=True)\n",
+        "return replace(account([release], self._delta), simulated",
+        "return replace(account([release], self._delta, quick=True), simulated",
         "guarantees by quick accounting",
         LEDGER,
     ),

@@ -1,5 +1,6 @@
 """`train` with a model and clients of one's own, from import to a guarantee."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -77,7 +78,8 @@ def accounted(run, most):
     """The accountant's own guarantee for so many participations."""
     release = mechanism_of(run.config).release(run.summary.dimension, most, run.config.neighboring)
     assert release is not None
-    return account([release], run.config.delta)
+    stated = account([release], run.config.delta)
+    return dataclasses.replace(stated, simulated=run.config.seed is not None)
 
 
 def test_own_model_and_clients_from_import_to_report(clients, test_data, tmp_path):
@@ -98,7 +100,8 @@ def test_own_model_and_clients_from_import_to_report(clients, test_data, tmp_pat
     right = (run.model(features).argmax(1) == labels).float().mean()
     assert run.summary.accuracy == pytest.approx(float(right))
     assert "<html" in run.report(tmp_path / "page.html").read_text()
-    assert "simulation seed 0" in repr(run)
+    assert "; simulation from a seed: protects nobody" in str(run.guarantee)
+    assert str(run.guarantee) in repr(run)
 
 
 def test_the_target_is_met_for_the_participations_that_really_happened(clients, test_data):
@@ -430,7 +433,9 @@ def test_examples_as_the_privacy_unit(clients, tmp_path):
     assert run.guarantee is not None
     assert run.guarantee.epsilon <= 4
     assert run.config.local_learning_rate is None
-    assert str(run.guarantee).endswith("(replace_one example, aggregate trust)")
+    assert str(run.guarantee).endswith(
+        "(replace_one example, aggregate trust); simulation from a seed: protects nobody"
+    )
     assert str(run.guarantee) in repr(run)
     per_client = accounted(run, 2)
     assert per_client.epsilon > 2 * run.guarantee.epsilon  # a client holds eight examples or more

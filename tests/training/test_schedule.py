@@ -1,5 +1,6 @@
 """Rounds settled beforehand: epsilon and participations stay within their limits, never early."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.participation import sample_cohort
+from randquant.training.records import Sent
 from randquant.training.schedule import Schedule
 
 MECHANISMS = [
@@ -96,7 +98,8 @@ def test_epsilon_is_never_above_the_limit_and_no_round_is_given_away(case):
     for participations, epsilon in set(spent):
         assert epsilon_of(config, dimension, participations) <= epsilon <= limit
     assert calls.max() <= settings.get("max_participations", math.inf)
-    assert schedule.rounds() == done >= 1
+    assert schedule.declared() == (done, calls.max())
+    assert done >= 1
     assert bool(step.stopped) == (done < config.rounds)
     if step.stopped:
         assert epsilon_of(config, dimension, int(calls.max()) + 1) > limit
@@ -113,7 +116,7 @@ def test_without_limits_cohorts_are_those_of_earlier_versions():
         assert step.cohort == sample_cohort(12, 4, done + 1, Key.from_seed(5))
         calls[step.cohort] += 1
     assert schedule.step(40, calls).cohort is None
-    assert schedule.rounds() == 40
+    assert schedule.declared() == (40, calls.max())
 
 
 def test_a_round_that_calls_nobody_more_often_costs_nothing():
@@ -149,9 +152,9 @@ def test_the_ledger_is_quick_below_its_limit_and_exact_above():
 def test_a_limit_needs_a_mechanism_that_can_keep_it():
     parameters = {"clip": 0.1, "levels": 4}
     with pytest.raises(ValueError, match="stop_at_epsilon >= infinity, which one round costs"):
-        schedule_of(a_config("stochastic-rounding", parameters, stop_at_epsilon=9.0), 9).rounds()
+        schedule_of(a_config("stochastic-rounding", parameters, stop_at_epsilon=9.0), 9).declared()
     with pytest.raises(ValueError, match=r"stop_at_epsilon >= .*, which one round costs, got 0.01"):
-        schedule_of(a_config(*MECHANISMS[0][:2], stop_at_epsilon=0.01), 9).rounds()
+        schedule_of(a_config(*MECHANISMS[0][:2], stop_at_epsilon=0.01), 9).declared()
     with pytest.raises(ValueError, match="Expected a mechanism that protects"):
         schedule_of(a_config("clipped-sgd", {"clip": 1.0}, stop_at_epsilon=9.0), 9)
     assert (
@@ -159,11 +162,31 @@ def test_a_limit_needs_a_mechanism_that_can_keep_it():
     )
 
 
-def test_what_was_spent_cannot_be_taken_back():
-    config = a_config(*MECHANISMS[4][:2], stop_at_epsilon=2.0)
-    calls = np.full(12, 30, dtype=np.int64)
-    with pytest.raises(ValueError, match=r"which the 30 rounds that were sent have cost, got 2.0"):
-        schedule_of(config, 9).step(30, calls)
+def sent_of(schedule: Schedule, round: int, declared: int) -> Sent:
+    config = schedule.config
+    epsilon = schedule.epsilon(declared, declared)
+    return Sent("", "", round, declared, declared, epsilon, config.delta, config.neighboring)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        (
+            {"stop_at_epsilon": 1.0},
+            "stop_at_epsilon >= .*, which the 30 rounds declared .* got 1.0",
+        ),
+        ({"rounds": 31}, r"at most the 30 rounds declared before the first, got 31: no guarantee"),
+        ({"rounds": 19}, r"rounds >= 20, which were sent, got 19: what was sent cannot be taken"),
+    ],
+)
+def test_what_was_declared_and_sent_cannot_be_taken_back(settings, match):
+    config = a_config(*MECHANISMS[4][:2], **settings)
+    schedule = schedule_of(config, 9)
+    with pytest.raises(ValueError, match=match):
+        schedule.check(sent_of(schedule, 20, 30))
+    for rounds in (20, 30):
+        fewer = dataclasses.replace(config, rounds=rounds, stop_at_epsilon=None)
+        schedule_of(fewer, 9).check(sent_of(schedule, 20, 30))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         resumable = invocation is not None and invocation.command.resumable
-        hint = "; continue with --resume and the same folder" * resumable
+        hint = (
+            "; continue with --resume and the same folder. However it ends, its guarantee is that "
+            "of all the rounds that were declared"
+        ) * resumable
         print(f"{called}: stopped{hint}", file=sys.stderr)
         return 130
     try:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from randquant.privacy.accounting.release import Release
 
 SCHEMA = 2
+SO_FAR = "for an end that was declared beforehand; for one chosen by looking, only a limit holds"
+"""Said beside a figure of the rounds so far, which an engine does not declare to the account
+(docs/theory/accounting.md, Proposition 8)."""
 MOST = 2**53
 """Most rounds that can be accounted."""
 
@@ -148,8 +151,11 @@ class Accountant(ABC):
         return 10**high
 
     def get_privacy_spent(self, delta: float | None = None) -> Guarantee:
-        """The guarantee of every client, by all methods of accounting; `releases` is 0 before
-        the first round."""
+        """The guarantee of every client for the rounds so far, by all methods of accounting.
+
+        It holds for an end that was declared beforehand (`SO_FAR`). `releases` is 0 before the
+        first round.
+        """
         delta = self.delta if delta is None else delta
         trust = _trust(offer for spent in self._spent.values() for offer in spent)
         guarantees = [

@@ -28,6 +28,9 @@ MODEL_TERMS = (
 )
 """When a guarantee under `model` trust may be claimed; printed wherever one is."""
 
+SIMULATED = "simulation from a seed: protects nobody"
+"""What is said beside a guarantee of a run whose noise can be undone by all who know its seed."""
+
 Unit = Literal["client", "example"]
 """What a guarantee protects: all data of one client, or one of its examples."""
 
@@ -75,6 +78,8 @@ class Guarantee:
         hidden: whether it rests on nobody seeing which rounds a client takes part in; see
             docs/sampling.md for when that may be claimed.
         unit: what is protected: all data of a `client`, or one `example` of a client.
+        simulated: whether the run drew its noise from a seed. The guarantee is then that of the
+            same run with secret keys: whoever knows the seed can undo the noise.
     """
 
     epsilon: float
@@ -86,6 +91,7 @@ class Guarantee:
     lower: float = 0.0
     hidden: bool = False
     unit: Unit = "client"
+    simulated: bool = False
 
     def __str__(self) -> str:
         about = self.neighboring if self.unit == "client" else f"{self.neighboring} {self.unit}"
@@ -94,6 +100,8 @@ class Guarantee:
         return (
             f"epsilon <= {round_up(self.epsilon)} at delta = {self.delta} "
             f"({about}, {self.trust} trust{', hidden cohorts' * self.hidden})"
+            + f"; {SIMULATED}"
+            * self.simulated
         )
 
 

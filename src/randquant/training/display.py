@@ -16,8 +16,8 @@ def evaluated(metrics: RoundMetrics) -> str:
 
 
 def spent(metrics: RoundMetrics) -> str:
-    """The bound of epsilon after a round; empty without privacy."""
+    """The bound of epsilon if the run were to end here as declared; empty without privacy."""
     if metrics.epsilon is None:
         return ""
     bound = round_up(metrics.epsilon, 4) if math.isfinite(metrics.epsilon) else "infinity"
-    return f"epsilon <= {bound}"
+    return f"epsilon so far <= {bound}"

@@ -120,7 +120,7 @@ def train(
         neighboring: the neighbouring relation, `replace_one` or `zero_out`.
         unit: what is protected: a whole `client`, or one `example` of a client; each example's
             gradient is then clipped to clip_norm.
-        rounds: how many rounds, at most.
+        rounds: how many are declared. A run may end earlier; its guarantee covers them all.
         cohort: clients a round; by default all, but at most LARGEST_COHORT. Larger cohorts give
             better models at one epsilon.
         sampling: `fixed` cohorts; `poisson`: each client in each round independently; or `drawn`:
@@ -171,8 +171,8 @@ def train(
         evaluate_every: rounds between evaluations; by default a tenth of the rounds.
         checkpoint_every: rounds between checkpoints.
         on_round: called after each round with its RoundMetrics, one function or several:
-            `lambda m: mlflow.log_metrics({"epsilon": m.epsilon}, step=m.round)`. What it raises
-            stops the run, which can be continued.
+            `lambda m: print(m.loss)`. What it raises stops the run, which can be continued; the
+            guarantee is that of all `rounds` in any case.
         progress: show a bar on a terminal or in a notebook.
 
     Returns:
@@ -180,8 +180,8 @@ def train(
 
     Guarantees:
         The guarantee is proven for everything a client sends in the whole run, and its epsilon is
-        at most `epsilon`. It is the accountant's for the rounds that the client called most often
-        really took part in; who takes part depends on no data.
+        at most `epsilon`. It is the accountant's for all declared rounds of the client called most
+        often, whoever ends the run and why; who takes part depends on no data.
         However often the run is interrupted and called again, the model is the same, bit for bit.
         The model that is passed in, and torch's global random state, stay as they are.
 
@@ -322,7 +322,7 @@ def _advised(home: Path, temporary: bool) -> Iterator[None]:
         call = f"the same call with folder={str(home)!r}" if temporary else "the same call"
         return (
             f"The run was stopped; what was sent is on record in {home}: {call} goes on from the "
-            "last checkpoint."
+            "last checkpoint. Its guarantee is that of all rounds that were declared."
         )
 
     try:

@@ -30,7 +30,9 @@ class RoundMetrics:
         seconds_protect: clip, encode, pack, unpack, sum, decode, step, in seconds.
         seconds_evaluate: evaluation on test data, in seconds.
         participations: rounds so far of the client called most often, this one included.
-        epsilon: proven upper bound of that client's epsilon so far; None without privacy.
+        epsilon: proven upper bound of that client's epsilon if the run had been declared to end
+            with this round; None without privacy. It is no guarantee of a run whose end is chosen
+            by looking at it: that run's is of all declared rounds.
         delta, neighboring: of that epsilon; they may change when a run is resumed.
         mean: SHA-256 of the decoded mean, in hexadecimal: what the server learned. Empty if nobody
             took part, and in files that older versions wrote.
@@ -59,15 +61,18 @@ class RoundMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a run has sent, including the current round: on disk before the round is sent.
+    """What a run has declared and sent, including the current round: on disk before it is sent.
 
     Attributes:
         settings: digest of the settings that must not change during the run.
         channel: fingerprint of its channel, or of its own mechanism, in hexadecimal; empty if it
             uses none.
         round: rounds that were started.
-        participations: rounds of the client called most often, including the current one.
-        epsilon: proven upper bound of that client's epsilon; None without privacy.
+        declared: rounds that the run was to have when its first one was sent. The run may end
+            earlier, for whatever reason, and never later.
+        participations: in how many of the declared rounds the client called most often takes part.
+        epsilon: proven upper bound of that client's epsilon after all declared rounds; None without
+            privacy.
         delta, neighboring: of that epsilon.
         commitment: binds the run to its secret key without revealing it; empty for a seed.
     """
@@ -75,6 +80,7 @@ class Sent:
     settings: str
     channel: str
     round: int
+    declared: int
     participations: int
     epsilon: float | None
     delta: float
@@ -82,8 +88,14 @@ class Sent:
     commitment: str = ""
 
     def __post_init__(self) -> None:
-        validate.whole("round", self.round, low=0)
-        validate.whole("participations", self.participations, low=0, high=self.round)
+        validate.whole("declared", self.declared, low=1)
+        validate.whole("round", self.round, low=0, high=self.declared)
+        validate.whole("participations", self.participations, low=0, high=self.declared)
+
+    @property
+    def binding(self) -> bool:
+        """Whether rounds can no longer be added: one was sent, and there is a guarantee."""
+        return self.round > 0 and self.epsilon is not None
 
     @property
     def identity(self) -> str:
@@ -102,11 +114,11 @@ class RunSummary:
         bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`;
             on average where rounds differ, because the mechanism adapts.
         bits_per_coordinate: the same in bits, per coordinate, header included.
-        participations: how many rounds the most-called client took part in.
-        guarantee: of the whole run; None without privacy.
+        participations: in how many of the declared rounds the most-called client takes part.
+        guarantee: of all declared rounds, also if the run ended before; None without privacy.
         seconds: all rounds together, with evaluation, without loading data and compiling.
         rounds: how many rounds were done.
-        stopped: why these are fewer than configured; empty if they are not.
+        stopped: why these are fewer than configured or declared; empty if they are not.
         public_examples: training examples that were declared public, are held by no client, and
             were used to fit features; 0 if nothing was fitted, or on all clients' data.
         bytes_as_codes: bytes of one client's plain codes, not masked for a sum; None in files that

@@ -19,6 +19,7 @@ from randquant.training.participation import (
     sample_hidden,
     sample_poisson,
 )
+from randquant.training.records import Sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,9 @@ class Schedule:
             participations: (N,) whole numbers, how many of them each client took part in.
 
         Raises:
-            ValueError: the rounds done have exceeded `rounds` or `stop_at_epsilon`, or the first
-                would.
+            ValueError: the first round would exceed `stop_at_epsilon`.
         """
         so_far = int(participations.max())
-        self.check_sent(done, so_far)
         limit, spent = self.config.stop_at_epsilon, self.epsilon(done, so_far)
         if done == self.config.rounds:
             return Step(None, so_far, spent)
@@ -108,41 +107,50 @@ class Schedule:
         why = f"epsilon would have become {_shown(epsilon)}, above {limit}"
         return Step(None, so_far, spent, f"before round {done + 1} of {self.config.rounds}: {why}")
 
-    def check_sent(self, rounds: int, participations: int) -> None:
-        """Refuse a configuration that ends before what was sent.
-
-        Args:
-            rounds: that were sent.
-            participations: in them, of the client called most often.
+    def check(self, sent: Sent) -> None:
+        """Refuse a configuration that takes back what was sent, or exceeds what was declared.
 
         Raises:
-            ValueError: they have exceeded `rounds` or `stop_at_epsilon`.
+            ValueError: fewer rounds than were sent, more than were declared before the first, or a
+                `stop_at_epsilon` below what the declared rounds cost.
         """
-        if rounds > self.config.rounds:
+        if sent.round > self.config.rounds:
             raise ValueError(
-                f"Expected rounds >= {rounds}, which were sent, got {self.config.rounds}: what "
+                f"Expected rounds >= {sent.round}, which were sent, got {self.config.rounds}: what "
                 "was sent cannot be taken back."
             )
-        spent, limit = self.epsilon(rounds, participations), self.config.stop_at_epsilon
-        if limit is not None and spent is not None and spent > limit:
+        if not sent.binding:
+            return
+        cost, limit = self.epsilon(sent.declared, sent.participations), self.config.stop_at_epsilon
+        if limit is not None and cost is not None and cost > limit:
             raise ValueError(
-                f"Expected stop_at_epsilon >= {_shown(spent)}, which the {rounds} rounds that "
-                f"were sent have cost, got {limit}: what was sent cannot be taken back."
+                f"Expected stop_at_epsilon >= {_shown(cost)}, which the {sent.declared} rounds "
+                f"declared before the first cost, got {limit}: the guarantee covers them all, "
+                "however the run ends."
+            )
+        # theory/accounting.md, Proposition 9: no figure covers an end that is put off by looking.
+        if (rounds := self.declared()[0]) > sent.declared:
+            raise ValueError(
+                f"Expected at most the {sent.declared} rounds declared before the first, got "
+                f"{rounds}: no guarantee covers rounds that were added after others were seen. "
+                "Begin a new run from this model; the epsilons of the two add up, and their deltas."
             )
 
-    def rounds(self) -> int:
-        """How many rounds the run will have.
+    def declared(self) -> tuple[int, int]:
+        """How many rounds the run is to have, and in how many the client called most often is.
+
+        Both follow from the configuration and the key, so they are known before the first round.
 
         Raises:
             ValueError: the first round would exceed `stop_at_epsilon`.
         """
         if self.config.stop_at_epsilon is None:
-            return self.config.rounds
+            return self.config.rounds, most_participations(self.config, self.key)
         done, participations = 0, np.zeros(self.config.population, dtype=np.int64)
         while (cohort := self.step(done, participations).cohort) is not None:
             participations[cohort] += 1
             done += 1
-        return done
+        return done, int(participations.max())
 
     def _cohort(self, round: int, participations: np.ndarray) -> list[int]:
         return sample(self.config, round, participations, self.key)

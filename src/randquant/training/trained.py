@@ -93,6 +93,4 @@ class Run(Pictured):
         if (other := self.beside) is not None:
             parts.append(f"one {other.unit}: {other}")
         parts.append(f"{self.upload_bytes:,} bytes a client and round")
-        if self.config.seed is not None:
-            parts.append(f"simulation seed {self.config.seed}: its noise can be undone")
         return f"Run({', '.join(parts)})"

@@ -35,7 +35,7 @@ def run(*folders: str, csv: Files[str | None] = None) -> Output:
     shown = [_as_json(status) for status in statuses]
     result = {"runs": shown, "differing": differ, "csv": csv}
     lines = _compared(statuses, differ) if named else _listed(statuses)
-    lines += run_status.fitted_notes(statuses)
+    lines += run_status.notes(statuses)
     for state in ("damaged", "failed"):
         lines += [f"{state:<8} {s.folder}: {s.error}" for s in statuses if s.state == state]
     if csv is not None:
@@ -99,8 +99,8 @@ def _epsilon(status: Status) -> str:
 
 def _as_json(status: Status) -> dict[str, Any]:
     names = (
-        "state", "config", "rounds", "accuracy", "epsilon", "delta", "guarantee", "fitted",
-        "bytes_per_upload", "bytes_up", "error",
+        "state", "config", "rounds", "accuracy", "epsilon", "delta", "guarantee", "simulated",
+        "fitted", "bytes_per_upload", "bytes_up", "error",
     )  # fmt: skip
     return {"run": str(status.folder), **figures(status, *names)}
 

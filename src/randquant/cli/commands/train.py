@@ -55,8 +55,9 @@ def run(
         run: folder of the run; by default a new one in runs/.
         overwrite: replace a run that is there.
         no_baseline: skip the run without privacy.
-        resume: go on with a run that was stopped, or longer with one that has ended, by --rounds,
-            --stop-at-epsilon, --delta, --neighboring, --checkpoint-every or --evaluate-every.
+        resume: go on with a run that was stopped. --rounds may be lowered, and --stop-at-epsilon,
+            --delta, --neighboring, --checkpoint-every and --evaluate-every may change; rounds
+            cannot be added.
         tensorboard: also write RUN/tensorboard, round by round.
     """
     with extras.needed("training", "train"):

@@ -15,6 +15,7 @@ from randquant._internal.html import formatting, pages
 from randquant._internal.html.figures import Figure, line_chart
 from randquant._internal.html.pages import DataTable, Notes, Paragraphs, Section
 from randquant._internal.serialization import write_atomic
+from randquant.integrations.accountant import SO_FAR
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.runs import meaning
 
@@ -25,7 +26,8 @@ class RoundRow:
 
     Attributes:
         round: 1 for the first.
-        epsilon: proven upper bound, after it, of the client that was asked most often.
+        epsilon: proven upper bound of the client that was asked most often, if the run was
+            declared to end after this round.
         asked, dropped: clients that were asked, and how many of them are not in the mean.
         sent_bytes, upload_bytes: the largest of all clients' messages, and of their updates.
         plain_bytes: what an update would be as plain codes, which the server would see one by one.
@@ -124,7 +126,8 @@ def page(
         Section("Rounds", figures),
         Section("Details", [table, *([Notes(notes)] if notes else [])], columns=False),
     ]
-    lead = "Epsilon counts every round in which a client was asked, whether or not it succeeded."
+    lead = "Epsilon counts every round in which a client was asked, whether or not it succeeded; "
+    lead += f"{SO_FAR}."
     return pages.report(title, "Federated training on Flower", title, lead, sections, cards=cards)
 
 

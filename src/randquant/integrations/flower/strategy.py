@@ -21,6 +21,7 @@ from randquant.aggregation.alongside import Number
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.graphs import Losses
 from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.accountant import SO_FAR
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.ahead import Handshakes, Way, checked_graph, checked_way, fewest
@@ -306,7 +307,7 @@ class QuantizedStrategy(Strategy):
                          "evaluate_metrics_serverapp"):  # fmt: skip
                 setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
             own = self.accountant
-            log(INFO, "randquant: %s %s", own.get_privacy_spent(), own.assumes())
+            log(INFO, "randquant: %s %s; %s", own.get_privacy_spent(), own.assumes(), SO_FAR)
             if self._path is not None:
                 self.report(self._path.with_name(REPORT), result)
             return result

@@ -18,7 +18,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.saved import from_record
 from randquant.channels import wire
 from randquant.channels.wire.payload import Coding, Format
-from randquant.integrations.accountant import Accountant, RoundEvent
+from randquant.integrations.accountant import SO_FAR, Accountant, RoundEvent
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Guarantee, Neighboring, Trust
 
@@ -163,7 +163,7 @@ class SiteAccountant(Accountant):
     def told(self) -> str:
         """Both guarantees, as they are logged."""
         spent, site = self.get_privacy_spent(), self.of_site()
-        return f"one {spent.unit}: {spent}; a whole site: {site}"
+        return f"one {spent.unit}: {spent}; a whole site: {site}; {SO_FAR}"
 
 
 def header_of(message: Shareable, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
@@ -25,6 +26,7 @@ class Ledger:
         examples: for example-level privacy, the fewest clipped examples that an update is the mean
             of; None for client-level privacy.
         cohorts: how clients take part, if nobody sees which of them do; None if it is seen.
+        simulated: whether the run draws its noise from a seed, which its guarantees say.
 
     Raises:
         ValueError: delta is out of range, the mechanism does not work in that dimension or at
@@ -48,6 +50,7 @@ class Ledger:
         limit: float | None = None,
         examples: int | None = None,
         cohorts: HiddenCohorts | None = None,
+        simulated: bool = False,
     ) -> None:
         self._mechanism = mechanism
         self._dimension = dimension
@@ -56,6 +59,7 @@ class Ledger:
         self._limit = math.inf if limit is None else limit
         self._examples = examples
         self._cohorts = cohorts
+        self._simulated = simulated
         self._known: dict[int, float | None] = {}
         self.epsilon(1)
 
@@ -77,7 +81,9 @@ class Ledger:
     def guarantee(self, rounds: int) -> Guarantee | None:
         """The tightest guarantee that accounting proves; None without privacy."""
         release = self.release(rounds)
-        return None if release is None else account([release], self._delta)
+        if release is None:
+            return None
+        return replace(account([release], self._delta), simulated=self._simulated)
 
     def epsilon(self, rounds: int) -> float | None:
         """A proven upper bound of epsilon, computed once; None without privacy.

@@ -74,7 +74,7 @@ def create(
     # An invalid configuration must fail before anything is written.
     config, given = calibrated(config, key, given)
     prepared = prepare(config, key, given)
-    rounds = prepared.schedule.rounds()
+    rounds, most = declared = prepared.schedule.declared()
     bound = binding.bind(prepared.problem, key)
     if folder.exists() and any(folder.iterdir()):
         run_folder.make_way(folder, overwrite)
@@ -84,10 +84,10 @@ def create(
     binding.write(folder, bound)
     if baseline:
         beside = without_privacy(config, rounds, prepared.mechanism)
-        run_folder.begin(folder / BASELINE, beside)
-    nothing = prepared.schedule.ledger.epsilon(0)
+        run_folder.begin(folder / BASELINE, beside, declared)
+    epsilon = prepared.schedule.epsilon(rounds, most)
     commitment = secret.commitment(config, key)
-    run_folder.begin(folder, config, prepared.fingerprint, nothing, commitment)
+    run_folder.begin(folder, config, declared, prepared.fingerprint, epsilon, commitment)
 
 
 def execute(
@@ -169,9 +169,8 @@ def _change(folder: Path, changes: Mapping[str, Any], given: Given) -> None:
         )
     prepared = _prepared(folder, config, given)
     schedule = prepared.schedule
-    sent = run_folder.read_sent(folder, config)
-    schedule.check_sent(sent.round, sent.participations)
-    rounds = schedule.rounds()
+    schedule.check(run_folder.read_sent(folder, config))
+    rounds = schedule.declared()[0]
     if (folder / BASELINE).exists():
         baseline = run_folder.read_config(folder / BASELINE)
         done = run_folder.read_sent(folder / BASELINE, baseline).round
@@ -218,15 +217,15 @@ def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRe
             # Public and the run's own: it goes on with the same subsets of coordinates.
             public_seed=int(run_folder.read_sent(folder, config).identity[:16], 16),
         )
-        state, log = _train(folder, prepared, algorithm, on_round)
-    summary = _summary(config, prepared, state, log.metrics, upload)
+        state, log, sent = _train(folder, prepared, algorithm, on_round)
+    summary = _summary(prepared, state, log.metrics, upload, sent)
     run_folder.write_summary(folder, summary, log.last)
     return records.RunRecord(config, log.metrics, summary)
 
 
 def _train(
     folder: Path, prepared: Prepared, algorithm: Algorithm, on_round: OnRound
-) -> tuple[State, RunLog]:
+) -> tuple[State, RunLog, Sent]:
     """The training loop, from the last checkpoint to the end."""
     schedule = prepared.schedule
     config = schedule.config
@@ -239,7 +238,7 @@ def _train(
     while step.cohort is not None:
         number = state.round + 1
         if number > sent.round:
-            sent = _note(folder, sent, number, step)
+            sent = _note(folder, sent, number)
         try:
             state, cost = algorithm.apply(state, step.cohort, key)
         except ValueError as error:
@@ -260,10 +259,11 @@ def _train(
             f"Expected settings that allow the {sent.round} rounds that were sent, got an end "
             f"{step.stopped}: what was sent cannot be taken back."
         )
-    if _lacks_evaluation(log.metrics[-1], prepared):  # `rounds` was lowered to the number sent
+    if log.metrics[-1].loss is None and prepared.problem.test is not None:
+        # `rounds` was lowered to the number sent.
         last = _evaluated(log.metrics[-1], prepared.learner, state)
         log.replace([*log.metrics[:-1], last])
-    return state, log
+    return state, log, sent
 
 
 def _sent_before(folder: Path, prepared: Prepared) -> Sent:
@@ -275,7 +275,7 @@ def _sent_before(folder: Path, prepared: Prepared) -> Sent:
             f"Expected the mechanism that the run in {folder} began with, got another: "
             f"{config.mechanism} or a file it reads has changed; restore that or begin a new run."
         )
-    prepared.schedule.check_sent(sent.round, sent.participations)
+    prepared.schedule.check(sent)
     return sent
 
 
@@ -290,14 +290,17 @@ def _checkpoint(folder: Path, sent: Sent, rounds: int) -> State | None:
 
 
 def _restate(folder: Path, log: RunLog, sent: Sent, schedule: Schedule) -> Sent:
-    """Restate what was sent, at the delta and for the neighbouring relation now configured."""
-
-    def restated(record: Any) -> Any:
-        epsilon = schedule.epsilon(record.round, record.participations)
-        of = {"delta": schedule.config.delta, "neighboring": schedule.config.neighboring}
-        return dataclasses.replace(record, epsilon=epsilon, **of)
-
-    metrics, now = [restated(round) for round in log.metrics], restated(sent)
+    """Restate what was declared and sent, at the delta and for the neighbours now configured."""
+    of = {"delta": schedule.config.delta, "neighboring": schedule.config.neighboring}
+    declared = (sent.declared, sent.participations) if sent.binding else schedule.declared()
+    now = dataclasses.replace(
+        sent, declared=declared[0], participations=declared[1],
+        epsilon=schedule.epsilon(*declared), **of,
+    )  # fmt: skip
+    metrics = [
+        dataclasses.replace(m, epsilon=schedule.epsilon(m.round, m.participations or 0), **of)
+        for m in log.metrics
+    ]
     if metrics != log.metrics or now != sent:
         run_folder.reopen(folder)
         log.replace(metrics)
@@ -305,12 +308,10 @@ def _restate(folder: Path, log: RunLog, sent: Sent, schedule: Schedule) -> Sent:
     return now
 
 
-def _note(folder: Path, sent: Sent, number: int, step: Step) -> Sent:
-    """Write to disk that a round is sent, and what it costs, before it is sent."""
+def _note(folder: Path, sent: Sent, number: int) -> Sent:
+    """Write to disk that a round is sent before it is sent."""
     run_folder.reopen(folder)
-    now = dataclasses.replace(
-        sent, round=number, participations=step.participations, epsilon=step.epsilon
-    )
+    now = dataclasses.replace(sent, round=number)
     run_folder.write_sent(folder, now)
     return now
 
@@ -355,10 +356,6 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
     )
 
 
-def _lacks_evaluation(metrics: RoundMetrics, prepared: Prepared) -> bool:
-    return metrics.loss is None and prepared.problem.test is not None
-
-
 def _warm_up(prepared: Prepared, config: TrainConfig) -> int:
     """Compile the encoder before the first round is timed; return the bytes of an upload."""
     hidden, dimension = hidden_cohorts(config), prepared.sent
@@ -371,15 +368,15 @@ def _warm_up(prepared: Prepared, config: TrainConfig) -> int:
 
 
 def _summary(
-    config: TrainConfig,
-    prepared: Prepared,
-    state: State,
-    metrics: list[RoundMetrics],
-    upload: int,
+    prepared: Prepared, state: State, metrics: list[RoundMetrics], upload: int, sent: Sent
 ) -> RunSummary:
+    schedule = prepared.schedule
+    config, most = schedule.config, sent.participations
     dimension, hidden = prepared.learner.dimension, hidden_cohorts(config)
-    participations = int(state.participations.max())
-    guarantee = prepared.schedule.guarantee(state.round, participations)
+    stopped = schedule.step(state.round, state.participations).stopped
+    if state.round < sent.declared:
+        # theory/accounting.md, Proposition 8: whoever ended it may have looked at the model.
+        stopped = f"before round {state.round + 1} of {sent.declared}: the guarantee is of them all"
     last = metrics[-1]  # the last round is always evaluated
     if config.sampling == "fixed" and hidden is None:  # rounds differ if it adapts
         upload = -(-sum(m.bytes_up for m in metrics) // (len(metrics) * config.cohort))
@@ -389,12 +386,12 @@ def _summary(
         dimension=dimension,
         bytes_per_upload=upload,
         bits_per_coordinate=8 * upload / dimension,
-        participations=participations,
-        guarantee=guarantee,
+        participations=most,
+        guarantee=schedule.guarantee(sent.declared, most),
         seconds=sum(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate for m in metrics),
         rounds=state.round,
-        stopped=prepared.schedule.step(state.round, state.participations).stopped,
+        stopped=stopped,
         public_examples=prepared.problem.public,
         bytes_as_codes=sender(prepared.mechanism, hidden).payload_bytes(prepared.sent),
-        beside=None if prepared.beside is None else prepared.beside.guarantee(participations),
+        beside=None if prepared.beside is None else prepared.beside.guarantee(most),
     )

@@ -3,7 +3,7 @@
     RUN/config.json             what determines the run
     RUN/problem.json            digests of the model, the loss and the data that it began with
     RUN/key                     its secret key, if it has no simulation seed
-    RUN/sent.json               what was sent, including the current round
+    RUN/sent.json               rounds that were declared and sent, including the current one
     RUN/metrics.jsonl           one line per finished round
     RUN/checkpoint.safetensors  the model and who took part, every few rounds
     RUN/summary.json            the results, when the run is finished
@@ -39,7 +39,8 @@ _FIRST = {SECRET, BINDING, LOG, SENT, CONFIG, BASELINE, "lock"}
 """What is written before a run's configuration, which comes last."""
 
 FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
-"""Settings that may change when a run is resumed: how long to train and what to print."""
+"""Settings that may change when a run is resumed: how soon to end, and what to print. What that
+may not be is in `Schedule.check`."""
 
 OPTIONS = ", ".join("--" + name.replace("_", "-") for name in FREE)
 
@@ -74,6 +75,7 @@ def _unborn(folder: Path) -> bool:
 def begin(
     folder: Path,
     config: TrainConfig,
+    declared: tuple[int, int],
     fingerprint: str = "",
     epsilon: float | None = None,
     commitment: str = "",
@@ -83,8 +85,9 @@ def begin(
     Args:
         folder: the run's folder; created if missing.
         config: the run's configuration.
+        declared: rounds it is to have, and how many of them its client called most often has.
         fingerprint: of its mechanism, in hexadecimal; empty if it has none.
-        epsilon: epsilon of zero rounds; None without privacy.
+        epsilon: of that client; None without privacy.
         commitment: to its secret key; empty if it has a simulation seed.
     """
     make_folder(folder)
@@ -92,8 +95,8 @@ def begin(
     write_sent(
         folder,
         Sent(
-            settings(config), fingerprint, 0, 0, epsilon, config.delta, config.neighboring,
-            commitment,
+            settings(config), fingerprint, 0, *declared, epsilon, config.delta,
+            config.neighboring, commitment,
         ),
     )  # fmt: skip
     write_config(folder, config)  # last: a folder with a configuration is a complete new run

@@ -12,7 +12,8 @@ from randquant._internal.html.pages import DataTable, Notes, Part, Section
 from randquant.training import settings
 from randquant.training.records import RoundMetrics
 from randquant.training.runs.page import EMPTY
-from randquant.training.runs.status import Status, fitted_notes
+from randquant.training.runs.pictures import SO_FAR
+from randquant.training.runs.status import Status, notes
 
 COLORS = 8
 OTHER = "others"
@@ -81,8 +82,7 @@ def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[Figure]:
     ]
     spent = lines(lambda m: m.epsilon)
     if any(math.isfinite(y) for _, points, _ in spent for _, y in points):
-        note = "A proven upper bound for the client called most often, each at its run's δ."
-        note = " ".join([note, *(f"{fitted}." for fitted in fitted_notes(runs))])
+        note = " ".join([f"{SO_FAR} Each at its run's δ.", *(f"{each}." for each in notes(runs))])
         up = Axis("epsilon (log scale)", log=True, bound=True)
         charts.append(line_chart("Epsilon so far, per round", spent, "round", up, note=note))
     return charts
@@ -135,10 +135,10 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
                 run.state,
             )
         )
-    title = "Each guarantee covers one run: for clients in several runs they add up"
+    title = "Each ε covers all declared rounds of one run: for clients in several runs they add up"
     return [
         DataTable(title, columns, rows, "numbers"),
-        Notes([f"{note}." for note in fitted_notes(runs)]),
+        Notes([f"{note}." for note in notes(runs)]),
     ]
 
 

@@ -15,7 +15,7 @@ from randquant._internal.html import formatting, pages
 from randquant._internal.html.formatting import minus
 from randquant._internal.html.pages import DataTable, Paragraphs, Section
 from randquant._internal.serialization import write_atomic
-from randquant.privacy.guarantee import MODEL_TERMS, Guarantee
+from randquant.privacy.guarantee import MODEL_TERMS, SIMULATED, Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.configured import sent
 from randquant.training.data import features
@@ -148,6 +148,7 @@ def _guarantee_card(run: RunRecord) -> Card:
         [
             f"at δ = {minus(formatting.plain(guarantee.delta))}",
             scope,
+            *[SIMULATED] * guarantee.simulated,
             *(_beside(other) for other in [run.summary.beside] if other is not None),
             *pictures.fitted(run),
         ],
@@ -212,7 +213,8 @@ def _scope(run: RunRecord, guarantee: Guarantee, curve: EpsilonCurve | None) -> 
         )
     return (
         f"{single}A figure for one coordinate is never the guarantee of a run. The guarantee of "
-        "the run counts everything that one client sends: the most-called client took part in "
+        "the run counts everything that one client sends in all declared rounds, whatever ended "
+        "the run: the most-called client takes part in "
         f"{formatting.count(summary.participations, 'round')} with "
         f"{sent(run.config, summary.dimension)} in each, and "
         f"{formatting.count(guarantee.releases, 'release')} were composed."
@@ -248,7 +250,15 @@ def _round_table(run: RunRecord) -> DataTable:
     # Evenly spaced, including the first and the last; a set, because a short run repeats some.
     gap = (len(evaluated) - 1) / (TABLE_ROWS - 1)
     shown = sorted({round(i * gap) for i in range(TABLE_ROWS)}) if evaluated else []
-    names = ("round", "accuracy, %", "test loss", "train loss", "epsilon", "uploads", "seconds")
+    names = (
+        "round",
+        "accuracy, %",
+        "test loss",
+        "train loss",
+        "epsilon so far",
+        "uploads",
+        "seconds",
+    )
     rows = [
         (
             f"{m.round:,}",

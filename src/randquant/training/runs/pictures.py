@@ -18,6 +18,7 @@ from randquant._internal.html.figures import (
 from randquant._internal.html.formatting import minus
 from randquant._internal.html.notebook import Facts
 from randquant.aggregation.alongside import Number
+from randquant.privacy.guarantee import SIMULATED, Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.configured import OWN
 from randquant.training.data import features
@@ -135,7 +136,7 @@ def facts(run: RunRecord) -> Facts:
     rows = [
         ("accuracy, %", formatting.number(summary.accuracy, 2, scale=100)),
         ("test loss", formatting.number(summary.loss, 4)),
-        ("ε ≤", "no privacy" if guarantee is None else formatting.spent(guarantee.epsilon)),
+        ("ε ≤", "no privacy" if guarantee is None else _spent_in_all(guarantee)),
         ("δ", "" if guarantee is None else minus(formatting.plain(guarantee.delta))),
         ("trust", "" if guarantee is None else guarantee.trust),
         ("rounds", str(rounds(run))),
@@ -145,15 +146,23 @@ def facts(run: RunRecord) -> Facts:
     return titled(run.config), ("fact", "value"), [row for row in rows if row[1]]
 
 
+def _spent_in_all(guarantee: Guarantee) -> str:
+    return formatting.spent(guarantee.epsilon) + f"; {SIMULATED}" * guarantee.simulated
+
+
 def _loss(run: RunRecord) -> str:
     return "loss, nats" if "cross_entropy" in run.config.loss else "loss"
 
 
 SPENT = "Epsilon so far, per round"
+SO_FAR = (
+    "A proven upper bound for a run that was declared to end with that round. A run whose end was "
+    "chosen by looking at it has the guarantee of all rounds that were declared."
+)
 
 
 def _spent(run: RunRecord) -> list[Figure]:
-    """Epsilon so far, if the log has it and it is finite."""
+    """Epsilon of the rounds so far, if the log has it and it is finite."""
     points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
     if not any(math.isfinite(epsilon) for _, epsilon in points):
         return []
@@ -162,8 +171,7 @@ def _spent(run: RunRecord) -> list[Figure]:
     if limit is not None:
         ends = [(1.0, limit), (points[-1][0], limit)]
         lines.append(("not to be exceeded", ends, "c2 dashed"))
-    note = "A proven upper bound for everything sent up to that round, at the δ stated above."
-    note = " ".join([note, *fitted(run)])
+    note = " ".join([f"{SO_FAR} At the δ stated above.", *fitted(run)])
     up = Axis("epsilon", zero=True, bound=True)
     return [line_chart(SPENT, lines, "round", up, note=note)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.mechanism import UpdateMechanism
@@ -97,7 +98,8 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     if alongside is not None:
         mechanism.expected_error(size)  # TypeError: it does not clip in L2, as Alongside needs
         _check_measured(alongside, problem)
-    of_run = {"delta": config.delta, "neighboring": config.neighboring}
+    of_run: dict[str, Any] = {"delta": config.delta, "neighboring": config.neighboring}
+    of_run["simulated"] = config.seed is not None
     ledger = Ledger(
         mechanism,
         size,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from randquant._internal import locks, sealed
-from randquant.privacy.guarantee import Guarantee
+from randquant.privacy.guarantee import SIMULATED, Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
 from randquant.training.records import RoundMetrics, RunSummary, Sent
@@ -33,7 +33,7 @@ class Status:
         metrics: the rounds that are done.
         summary: the results; None before the end.
         error: why it failed, or what is damaged.
-        sent: what was sent, including the current round; None if that cannot be read.
+        sent: what was declared and sent; None if that cannot be read.
     """
 
     folder: Path
@@ -57,9 +57,10 @@ class Status:
 
     @property
     def epsilon(self) -> float | None:
-        """A proven upper bound for everything sent, possibly infinite; None without privacy.
+        """A proven upper bound for all declared rounds, so for every end; None without privacy.
 
-        Also infinite if a run was switched to another neighbouring relation and not resumed yet.
+        It may be infinite, and is if a run was switched to another neighbouring relation and not
+        resumed yet.
         """
         if self.summary is not None:
             guarantee = self.summary.guarantee
@@ -86,6 +87,11 @@ class Status:
     def guarantee(self) -> Guarantee | None:
         """The guarantee of a finished run; None without privacy, or before the end."""
         return None if self.summary is None else self.summary.guarantee
+
+    @property
+    def simulated(self) -> bool:
+        """Whether there is an epsilon, and the noise comes from a seed: it protects nobody."""
+        return self.epsilon is not None and self.config is not None and self.config.seed is not None
 
     @property
     def fitted(self) -> str:
@@ -180,10 +186,15 @@ def sorted_by_epsilon(statuses: Iterable[Status]) -> list[Status]:
     return sorted(statuses, key=place)
 
 
-def fitted_notes(statuses: Iterable[Status]) -> list[str]:
-    """Notes below a list of runs: what features were fitted on."""
+def notes(statuses: Iterable[Status]) -> list[str]:
+    """Notes below a list of runs: which protect nobody, and what features were fitted on."""
+    private = [status for status in statuses if status.epsilon is not None]
     named: dict[str, list[str]] = {}
-    for status in statuses:
-        if status.fitted and status.epsilon is not None:
-            named.setdefault(status.fitted, []).append(status.folder.name)
-    return [f"{', '.join(names)}: {text}" for text, names in named.items()]
+    for status in private:
+        for text in filter(None, (SIMULATED * status.simulated, status.fitted)):
+            named.setdefault(text, []).append(status.folder.name)
+    every = len(private) > 1
+    return [
+        f"{'every run' if every and len(names) == len(private) else ', '.join(names)}: {text}"
+        for text, names in named.items()
+    ]

@@ -87,8 +87,9 @@ def _write(writer: Any, metrics: RoundMetrics) -> None:
         if name in ("round", "delta", "neighboring", "mean") or value is None:
             continue
         if math.isfinite(value):
-            shown = _above(value) if name == "epsilon" else value
-            writer.add_scalar(name, shown, metrics.round)
+            if name == "epsilon":
+                name, value = "epsilon so far", _above(value)
+            writer.add_scalar(name, value, metrics.round)
 
 
 def _above(value: float) -> float:

@@ -13,7 +13,7 @@ from randquant._internal.html.pages import DataTable, Group, Paragraphs, Section
 from randquant._internal.serialization import write_atomic
 from randquant.training import settings
 from randquant.training.runs.page import EMPTY
-from randquant.training.runs.status import Status, fitted_notes
+from randquant.training.runs.status import Status, notes
 from randquant.training.sweep.summary import CAUTION, Results, cells, counted, series
 
 WITHOUT = "without privacy"
@@ -137,8 +137,8 @@ def _reading(outcome: Results) -> Paragraphs:
                 "mechanism: runs under different trust are not promises of the same kind.",
             )
         )
-    for note in fitted_notes(outcome.measured):
-        paragraphs.append(("Features.", f"{note}."))
+    for note in notes(outcome.measured):
+        paragraphs.append(("What it does not cover.", f"{note[0].upper()}{note[1:]}."))
     paragraphs.append(("Chosen runs look better than they are.", CAUTION))
     paragraphs.append(
         (

@@ -14,7 +14,7 @@ from randquant._internal.html import formatting, tables
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
 from randquant.training import settings
-from randquant.training.runs.status import Status, fitted_notes, sorted_by_epsilon
+from randquant.training.runs.status import Status, notes, sorted_by_epsilon
 from randquant.training.sweep.averaging import Average, averages
 from randquant.training.sweep.pareto import frontier
 
@@ -150,7 +150,7 @@ def as_text(folder: Path, outcome: Results) -> list[str]:
     for run in (run for run in outcome.runs if run.state == "failed"):
         lines.append(f"failed         {run.folder.name}: {run.error}")
     lines.append(f"runs           {counted(outcome)}")
-    lines += [f"features       {note}" for note in fitted_notes(outcome.measured)]
+    lines += [f"note           {note}" for note in notes(outcome.measured)]
     if outcome.measured:
         note = f"note           {CAUTION}"
         lines += textwrap.wrap(note, 100, subsequent_indent=" " * 15)
