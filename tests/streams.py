@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -35,7 +36,7 @@ class Reads(list):
         found = []
         for reads in of_key.values():
             reads.sort(key=lambda read: (read.start, read.stop))
-            pairs = zip(reads, reads[1:], strict=False)
+            pairs = itertools.pairwise(reads)
             found += [before.labels for before, after in pairs if after.start < before.stop]
         return found
 

@@ -16,7 +16,6 @@ from randquant.training.local import Local
 from randquant.training.participation import sample_drawn
 from randquant.training.problem import problem_of
 from randquant.training.runs import execution as runs
-from randquant.training.runs import folder as run_folder
 from randquant.training.schedule import sample
 
 ROUNDS, COHORT = 3, 4
@@ -29,7 +28,12 @@ BIT = {"clip": 0.05, "levels": 2, "margin": 0.1}
 RUNS = {
     "noise": {},
     "bits": {"mechanism": "stochastic-rounding", "parameters": BIT, "clip_norm": 0.5},
-    "some bits": {"mechanism": "stochastic-rounding", "parameters": BIT, "clip_norm": 0.5, "coordinates": 64},
+    "some bits": {
+        "mechanism": "stochastic-rounding",
+        "parameters": BIT,
+        "clip_norm": 0.5,
+        "coordinates": 64,
+    },
     "ranks": {
         "mechanism": "rank",
         "parameters": {"clip_norm": 0.5, "epsilon": 4.0},
@@ -68,7 +72,9 @@ DRAWS = ("cohort", "capped cohort", "hidden cohort", "poisson cohort", "drawn co
 @pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
 def test_no_word_of_a_run_is_read_for_two_things(changes, tmp_path):
     with recorded() as reads:
-        runs.create(tmp_path / "run", TrainConfig(**BASE | changes), baseline=False, overwrite=False)
+        runs.create(
+            tmp_path / "run", TrainConfig(**BASE | changes), baseline=False, overwrite=False
+        )
         run = runs.execute(tmp_path / "run", report=False)
     assert run.summary.rounds == ROUNDS
     assert len(reads.keys) > ROUNDS
