@@ -25,7 +25,7 @@ class Read(NamedTuple):
 
 
 class Reads(list):
-    """All reads of secret keys' streams while `recorded` is open; keys of seeds are public."""
+    """What was read while `recorded` was open."""
 
     @property
     def again(self) -> list[tuple]:
@@ -46,8 +46,9 @@ class Reads(list):
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[Reads]:
-    reads, labels, public = Reads(), {}, set()
+def recorded(public: bool = False) -> Iterator[Reads]:
+    """Record reads of secret keys' streams, or also of those that begin with a seed."""
+    reads, labels, seeds = Reads(), {}, set()
     fold_in, from_seed = Key.fold_in, Key.from_seed
 
     class Recorded(keys.KeyStream):
@@ -59,7 +60,7 @@ def recorded() -> Iterator[Reads]:
 
         def __call__(self, buffer):
             super().__call__(buffer)
-            if self._secret not in public and buffer.size:
+            if (public or self._secret not in seeds) and buffer.size:
                 end = self._at + buffer.size
                 reads.append(Read(self._secret, labels.get(self._secret, ()), self._at, end))
             self._at += buffer.size
@@ -67,13 +68,13 @@ def recorded() -> Iterator[Reads]:
     def folded(self, *given):
         key = fold_in(self, *given)
         labels[key._secret] = (*labels.get(self._secret, ()), *given)
-        if self._secret in public:
-            public.add(key._secret)
+        if self._secret in seeds:
+            seeds.add(key._secret)
         return key
 
     def of_seed(seed):
         key = from_seed(seed)
-        public.add(key._secret)
+        seeds.add(key._secret)
         return key
 
     with pytest.MonkeyPatch.context() as patch:

@@ -72,8 +72,9 @@ LONG = 2 * CHUNK + 3
 @of(RANDOM)
 def test_no_part_of_a_long_update_has_the_draws_of_another(mechanism):
     """Of zeros: whatever is sent then is drawn. Each byte has 1/2 bit of min-entropy and more."""
-    with recorded() as reads:
+    with recorded(public=True) as reads:  # nor has a pass of a public rotation those of another
         payload = mechanism.encode(np.zeros(LONG, np.float32), KEYS[0])
+        mechanism.encode(np.ones(LONG, np.float32), KEYS[1])
     assert reads
     assert not reads.again
     if len(payload) > 100:  # else it is one index
