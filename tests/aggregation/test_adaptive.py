@@ -57,10 +57,13 @@ def test_the_squared_length_is_estimated_without_bias(chosen):
 
 
 def test_only_the_last_rounds_are_remembered():
+    means = [np.full(DIMENSION, length / math.sqrt(DIMENSION)) for length in range(MEMORY + 3)]
+    each = [ADAPTIVE.noted((), mean, CLIENTS)[0] for mean in means]
+    assert sorted(set(each)) == each
     squares = ()
-    for _ in range(MEMORY + 3):
-        squares = ADAPTIVE.noted(squares, np.ones(DIMENSION), CLIENTS)
-    assert len(squares) == MEMORY
+    for number, mean in enumerate(means, start=1):
+        squares = ADAPTIVE.noted(squares, mean, CLIENTS)
+        assert squares == tuple(each[:number][-MEMORY:])
 
 
 def test_each_round_counts_as_the_costliest_choice():

@@ -78,3 +78,39 @@ def test_every_bit_of_the_seed_depends_on_a_clients_part():
         for place, digit in enumerate(f"{draw.close()[0]:016x}"):
             digits[place, int(digit, 16)] += 1
     assert all(counts_fit(row, np.full(16, 1 / 16)) for row in digits)
+
+
+def seed_of(session=SESSION, own=bytes(32), parts=((1, bytes(32)), (2, bytes(32)), (3, bytes(32)))):
+    draw = Draw(session)
+    draw._own = own
+    for client, part in parts:
+        draw.add(client, part)
+    seed, proofs = draw.close()
+    commitment = draw.commitment
+    assert {proved(session, commitment, c, part, proofs[c]) for c, part in parts} <= {seed}
+    return seed, commitment
+
+
+def test_everything_that_goes_into_a_seed_changes_it():
+    """The session, the server's part, each client's part and number, and how many there are."""
+    changed, first = bytes([*bytes(31), 1]), ((1, bytes(32)), (2, bytes(32)), (3, bytes(32)))
+    seeds = [seed_of(), seed_of(session=b"run, round 2"), seed_of(own=changed)]
+    for place in range(3):
+        others = list(first)
+        others[place] = (others[place][0], changed)
+        seeds.append(seed_of(parts=others))
+        others[place] = (others[place][0] + 7, bytes(32))
+        seeds.append(seed_of(parts=others))
+        seeds.append(seed_of(parts=first[:place]))
+    assert len({seed for seed, _ in seeds}) == len(seeds)
+    # A commitment is to the server's part alone: it is sent before there are others.
+    assert len({commitment for _, commitment in seeds}) == 3
+    assert seed_of(parts=first[::-1]) == seeds[0]  # whoever came first
+
+
+def test_two_draws_of_the_same_clients_have_seeds_of_their_own():
+    """By the server's part, which it draws: nobody else can foresee a seed."""
+    draws = [Draw(SESSION) for _ in range(20)]
+    for draw in draws:
+        draw.add(1, bytes(32))
+    assert len({draw.close()[0] for draw in draws}) == len({d.commitment for d in draws}) == 20

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mechanisms_built import CHANNELS, CLIENTS, EXAMPLES, SOME, WHOLE, built
 
 import randquant as rq
 from randquant._internal.serialization import to_json
-from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.defaults import MechanismDefaults
-from randquant.aggregation.registry import all_mechanisms, update_mechanism
+from randquant.aggregation.registry import all_mechanisms
 from randquant.aggregation.saved import from_record, load, save
 from randquant.aggregation.vector import VectorMechanism
 from randquant.audit.pipeline import worst_inputs
@@ -23,54 +23,8 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.sampled import Sampled
 
 SOURCE = Path(rq.__file__).parent
-DIMENSION, CLIENTS, SOME = 5, 3, 4
-EXAMPLES = {name: each for name, each in all_mechanisms().items() if each.tunable}
-CHANNELS = {name: each.example for name, each in EXAMPLES.items() if not each.whole_update}
-WHOLE = {
-    name: {**each.example, **({"cohort": CLIENTS} if "cohort" in each.run_settings else {})}
-    for name, each in EXAMPLES.items()
-    if each.whole_update
-}
-
-
-def built():
-    """Every registered mechanism in every way that it is applied to whole updates."""
-    for name, parameters in CHANNELS.items():
-        cohort = None if "local" in EXAMPLES[name].trusts else CLIENTS
-        yield name, update_mechanism(name, parameters, cohort=cohort)
-        yield (
-            f"{name}, as a whole",
-            update_mechanism(name, parameters, cohort=cohort, clip_norm=1.0),
-        )
-    for trust in ("local", "aggregate"):
-        options = {"trust": trust, "cohort": CLIENTS if trust == "aggregate" else None}
-        bits = CHANNELS["stochastic-rounding"]
-        yield f"{trust} bits", update_mechanism("stochastic-rounding", bits, **options)
-        yield (
-            f"{trust} bits, L1",
-            update_mechanism("stochastic-rounding", bits, **options, clip_norm=1.0, norm="l1"),
-        )
-    some = {"trust": "aggregate", "cohort": CLIENTS, "clip_norm": 1.0, "coordinates": SOME}
-    yield (
-        "bits of some coordinates",
-        update_mechanism("stochastic-rounding", bits, **some).in_round(7),
-    )
-    choices = [
-        update_mechanism("stochastic-rounding", bits, **{**some, "coordinates": k})
-        for k in (None, SOME)
-    ]
-    yield "all or some coordinates", AdaptiveMechanism(tuple(choices)).in_round(7)
-    for name, parameters in WHOLE.items():
-        yield name, update_mechanism(name, parameters)
-        if "coordinates" in EXAMPLES[name].run_settings:
-            some = update_mechanism(name, parameters, coordinates=SOME).in_round(7)
-            yield f"{name} of some coordinates", some
-    yield "clipped-sgd, each coordinate", update_mechanism("clipped-sgd", {"clip": 0.5})
-    noise = {"clip": 0.5, "noise_multiplier": 2.0}
-    yield "gaussian, each coordinate", update_mechanism("gaussian", noise)
-
-
-BUILT = dict(built())
+DIMENSION = 5
+BUILT = built(CLIENTS)
 UPDATES = np.random.default_rng(0).normal(0, 0.5, (CLIENTS, DIMENSION)).astype(np.float32)
 
 

@@ -666,6 +666,25 @@ def test_a_total_that_no_codes_have_is_refused():
     assert played.total().tolist() == [6] * 4  # the largest that codes have
 
 
+@pytest.mark.parametrize("step", STEPS[:3])
+def test_an_impossible_total_is_one_of_those_who_are_in_the_sum(step):
+    """Of six clients one leaves before it is in the sum: five codes up to 3 are 15 at most."""
+    for code, possible in ((3, True), (4, False)):
+        terms = terms_of(6, dimension=2, bits=6)
+        vectors = {c: np.full(2, 3, dtype=np.uint8) for c in terms.clients}
+        vectors[2][1] = code
+        played = Round(
+            terms, vectors, lambda at, c, message: None if (at, c) == (step, 4) else message
+        )
+        played.largest = 3
+        if possible:
+            assert played.total().tolist() == [15, 15]
+        else:
+            with pytest.raises(ProtocolError, match="totals of 15 at most, got 16"):
+                played.total()
+        assert played.server.close() == {0, 1, 2, 3, 5}
+
+
 def test_what_one_client_can_still_do_ends_at_the_largest_sum_of_codes():
     """Modulo 2**bits it may add or take away: within what honest clients could have sent."""
     terms = terms_of(6, dimension=1, bits=3)

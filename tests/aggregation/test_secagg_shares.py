@@ -4,12 +4,14 @@ import dataclasses
 import itertools
 import math
 import random
+from collections import Counter
 from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from secure_sums import Round, terms_of
+from streams import recorded
 
 from randquant.aggregation.secagg import dealing, group, sharing, unmasking
 from randquant.aggregation.secagg.client import Client
@@ -371,3 +373,31 @@ def test_a_wrong_commitment_is_seen_by_its_holder():
     assert played.exact()
     assert played.clients[3].accused == {0}
     assert not played.server.refused
+
+
+def test_a_commitment_is_to_one_share_of_one_secret(monkeypatch):
+    """Equal shares of a seed and of a key, dealt by two clients: all commitments differ."""
+    monkeypatch.setattr(group, "random_scalar", lambda: 5)
+    terms, found = terms_of(5), []
+    for dealer in (0, 1):
+        advert = dealing.Advert(b"s" * 32, group.base(7), group.base(7))
+        dealt, shares = dealing.deal(terms, dealer, advert, (7, 7), bytes(32))
+        assert all(both[:32] == both[32:] for both in shares.values())
+        size = sharing.COMMITMENT_BYTES
+        found += [
+            dealt.commitments[at : at + size] for at in range(0, len(dealt.commitments), size)
+        ]
+    assert len(found) == len(set(found)) == 2 * 2 * 5
+
+
+def test_masks_of_a_sum_are_of_pairs_and_clients_and_of_no_other_sum():
+    """A secret of each pair, which both read, and one of each client; anew in the next sum."""
+    sums = []
+    for _ in range(2):
+        with recorded() as reads:
+            played = Round(terms_of(5))
+            assert len(played.closed()) == 5
+        count = Counter(read.secret for read in reads)
+        assert sorted(count.values()) == [1] * 5 + [2] * 10
+        sums.append(set(count))
+    assert not sums[0] & sums[1]

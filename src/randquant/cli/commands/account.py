@@ -10,7 +10,7 @@ from randquant._internal.html.formatting import count
 from randquant._internal.rounding import round_down
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
-from randquant.cli.command import Command, Output
+from randquant.cli.command import Command, Output, figures
 from randquant.cli.options import NamedMechanism
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.accounting.accountant import account
@@ -90,7 +90,7 @@ def run(
         lines += _lower(one)
     if name in channel_mechanisms():
         pure = certify(build(name, parameters))
-        result["per_coordinate"] = {"order": pure.order, "epsilon": pure.epsilon}
+        result["per_coordinate"] = figures(pure, "order", "epsilon", "witness")
         lines.append(f"per coordinate and round: {pure}")
     return Output(result, lines)
 

@@ -71,7 +71,7 @@ def _result(best: Design, constraint: str) -> dict[str, Any]:
         **figures(best, "objective", "value", "dual_bound", "gap"),
         **figures(moments(channel), "bias_max", "variance_max", "mae", "mse"),
         "constraint": constraint,
-        "epsilon": best.certificate.epsilon,
+        **figures(best.certificate, "epsilon", "witness"),
         "levels": channel.levels,
         "values": channel.values.tolist(),
         "inputs": len(channel.inputs),

@@ -1,0 +1,78 @@
+"""The server's account in any order of rounds, newcomers and restarts, against a plain list."""
+
+from collections import Counter
+
+from flower_rounds import noisy
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.offer import Offer
+from randquant.privacy.accounting.accountant import account
+
+DELTA = 1e-5
+OFFERS = [Offer(noisy("local"), 5), Offer(noisy("local"), 3)]
+SOME = st.frozensets(st.integers(0, 4), min_size=1, max_size=4)
+
+
+def cost(answered, quick=True):
+    """Of one client, from how often it answered which offer."""
+    if not answered:
+        return 0.0
+    trust = "local"
+    releases = [offer.release(count, "replace_one", trust) for offer, count in answered.items()]
+    return account(releases, DELTA, quick=quick).epsilon
+
+
+class Accounts(RuleBasedStateMachine):
+    """What each client has answered is counted here a second time, one answer after the other."""
+
+    @initialize(stable=st.booleans())
+    def begin(self, stable):
+        self.stable, self.rounds = stable, 0
+        self.accountant, self.answered = RunAccountant(DELTA, stable=stable), {}
+
+    @rule(clients=SOME, offer=st.sampled_from(OFFERS), count=st.integers(1, 3))
+    def round(self, clients, offer, count):
+        event, limit = RoundEvent(offer, clients), 6.0
+        after = [self.answered.get(c, Counter()) + Counter({offer: count}) for c in clients]
+        exceeds = self.accountant.would_exceed(event, limit, count)
+        assert exceeds == (max(map(cost, after)) > limit)
+        self.accountant.compose(event, count)
+        for client in clients:
+            for _ in range(count):
+                self.answered.setdefault(client, Counter())[offer] += 1
+        self.rounds += count
+
+    @rule(connected=st.frozensets(st.integers(0, 9), max_size=4))
+    def meet(self, connected):
+        worst = Counter()
+        for offer in OFFERS:
+            most = max((of[offer] for of in self.answered.values()), default=0)
+            worst += Counter({offer: 0 if self.stable else most})
+        self.accountant.meet(connected)
+        for client in connected - self.answered.keys():
+            self.answered[client] = worst.copy()
+
+    @rule()
+    def restart(self):
+        again = RunAccountant(DELTA, stable=self.stable)
+        again.load_state_dict(self.accountant.state_dict())
+        self.accountant = again
+
+    @invariant()
+    def everybody_is_counted(self):
+        for client in range(10):
+            assert self.accountant.answers(client) == self.answered.get(client, Counter()).total()
+        assert self.accountant.num_releases == self.rounds
+        worst = max(map(cost, self.answered.values()), default=0.0)
+        assert self.accountant.get_epsilon(DELTA) == worst
+
+    def teardown(self):
+        most = max((cost(of, quick=False) for of in self.answered.values()), default=0.0)
+        assert self.accountant.get_privacy_spent().epsilon == most
+
+
+TestAccounts = Accounts.TestCase
+TestAccounts.settings = settings(max_examples=12, stateful_step_count=6, deadline=None)

@@ -1,0 +1,62 @@
+"""Every registered mechanism in every way that it is applied to whole updates, for contracts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from randquant.aggregation.adaptive import AdaptiveMechanism
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.registry import all_mechanisms, update_mechanism
+
+CLIENTS, SOME = 3, 4
+EXAMPLES = {name: each for name, each in all_mechanisms().items() if each.tunable}
+CHANNELS = {name: each.example for name, each in EXAMPLES.items() if not each.whole_update}
+WHOLE = {name: each.example for name, each in EXAMPLES.items() if each.whole_update}
+
+
+def built(cohort: int = CLIENTS, some: int = SOME) -> dict[str, UpdateMechanism]:
+    """Every registered mechanism in every way that it is applied to whole updates, by name.
+
+    Args:
+        cohort: of those that are summed.
+        some: how many coordinates are sent where not all are.
+    """
+    return dict(_built(cohort, some))
+
+
+def _built(clients: int, count: int) -> Iterator[tuple[str, UpdateMechanism]]:
+    for name, parameters in CHANNELS.items():
+        cohort = None if "local" in EXAMPLES[name].trusts else clients
+        yield name, update_mechanism(name, parameters, cohort=cohort)
+        yield (
+            f"{name}, as a whole",
+            update_mechanism(name, parameters, cohort=cohort, clip_norm=1.0),
+        )
+    for trust in ("local", "aggregate"):
+        options = {"trust": trust, "cohort": clients if trust == "aggregate" else None}
+        bits = CHANNELS["stochastic-rounding"]
+        yield f"{trust} bits", update_mechanism("stochastic-rounding", bits, **options)
+        yield (
+            f"{trust} bits, L1",
+            update_mechanism("stochastic-rounding", bits, **options, clip_norm=1.0, norm="l1"),
+        )
+    some = {"trust": "aggregate", "cohort": clients, "clip_norm": 1.0, "coordinates": count}
+    yield (
+        "bits of some coordinates",
+        update_mechanism("stochastic-rounding", bits, **some).in_round(7),
+    )
+    choices = [
+        update_mechanism("stochastic-rounding", bits, **{**some, "coordinates": k})
+        for k in (None, count)
+    ]
+    yield "all or some coordinates", AdaptiveMechanism(tuple(choices)).in_round(7)
+    for name, parameters in WHOLE.items():
+        if "cohort" in EXAMPLES[name].run_settings:
+            parameters = {**parameters, "cohort": clients}
+        yield name, update_mechanism(name, parameters)
+        if "coordinates" in EXAMPLES[name].run_settings:
+            some = update_mechanism(name, parameters, coordinates=count).in_round(7)
+            yield f"{name} of some coordinates", some
+    yield "clipped-sgd, each coordinate", update_mechanism("clipped-sgd", {"clip": 0.5})
+    noise = {"clip": 0.5, "noise_multiplier": 2.0}
+    yield "gaussian, each coordinate", update_mechanism("gaussian", noise)

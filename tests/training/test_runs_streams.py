@@ -1,0 +1,168 @@
+"""No random word of a run is read for two things: rounds, clients, purposes, parts."""
+
+import itertools
+
+import chance
+import numpy as np
+import pytest
+import torch
+from streams import recorded
+from torch import nn
+
+from randquant.channels.keys import Key
+from randquant.training.client import Learner
+from randquant.training.config import TrainConfig
+from randquant.training.local import Local
+from randquant.training.participation import sample_drawn
+from randquant.training.problem import problem_of
+from randquant.training.runs import execution as runs
+from randquant.training.schedule import sample
+
+ROUNDS, COHORT = 3, 4
+BASE = {
+    "dataset": "digits", "model": "softmax", "mechanism": "skellam",
+    "population": 9, "cohort": COHORT, "rounds": ROUNDS, "evaluate_every": ROUNDS, "seed": None,
+    "parameters": {"clip_norm": 0.5, "noise_multiplier": 2.0}, "trust": "aggregate",
+}  # fmt: skip
+BIT = {"clip": 0.05, "levels": 2, "margin": 0.1}
+RUNS = {
+    "noise": {},
+    "bits": {"mechanism": "stochastic-rounding", "parameters": BIT, "clip_norm": 0.5},
+    "some bits": {
+        "mechanism": "stochastic-rounding",
+        "parameters": BIT,
+        "clip_norm": 0.5,
+        "coordinates": 64,
+    },
+    "ranks": {
+        "mechanism": "rank",
+        "parameters": {"clip_norm": 0.5, "epsilon": 4.0},
+        "trust": "local",
+    },
+    "server's noise": {
+        "mechanism": "gaussian",
+        "parameters": {"clip_norm": 0.5, "noise_multiplier": 1.0},
+        "trust": "central",
+        "sampling": "poisson",
+    },
+    "own noise": {
+        "mechanism": "local-gaussian",
+        "parameters": {"clip_norm": 0.5, "noise_multiplier": 1.0},
+        "trust": "local",
+    },
+    "batches": {"batch": 5},
+    "passes": {"batch": 20, "local_epochs": 2, "local_learning_rate": 0.1},
+    "examples": {
+        "mechanism": "gaussian",
+        "parameters": {"clip_norm": 0.5, "noise_multiplier": 1.0},
+        "trust": "central",
+        "unit": "example",
+        "batch": 5,
+    },
+    "hidden": {"trust": "model"},
+    "hidden, poisson": {"trust": "model", "sampling": "poisson"},
+    "hidden, drawn": {"trust": "model", "sampling": "drawn"},
+    "capped": {"max_participations": 2},
+    "uncapped": {"max_participations": None},
+}
+DRAWS = ("cohort", "capped cohort", "hidden cohort", "poisson cohort", "drawn cohort")
+"""Who takes part is computed again where a run is planned and summed up: the same words again."""
+
+
+@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
+def test_no_word_of_a_run_is_read_for_two_things(changes, tmp_path):
+    with recorded() as reads:
+        runs.create(
+            tmp_path / "run", TrainConfig(**BASE | changes), baseline=False, overwrite=False
+        )
+        run = runs.execute(tmp_path / "run", report=False)
+    assert run.summary.rounds == ROUNDS
+    assert len(reads.keys) > ROUNDS
+    assert {labels[0] for labels in reads.again} <= {*DRAWS, "commitment", "binding"}, reads.again
+
+
+MANY, EACH, RUN = 60_000, 2, 8
+
+
+def test_every_round_of_drawn_cohorts_is_as_likely_as_any_other():
+    """And a client's rounds are any pair of them, whatever the clients beside it have drawn."""
+    calls, rows = np.zeros(MANY, dtype=np.int64), []
+    for round in range(1, RUN + 1):
+        cohort = sample_drawn(calls, EACH, round=round, rounds=RUN, key=Key.from_seed(6))
+        calls[cohort] += 1
+        rows.append(np.isin(np.arange(MANY), cohort))
+    taken = np.array(rows)
+    assert (calls == EACH).all()
+    assert chance.counts_fit(taken.sum(axis=1), np.full(RUN, 1 / RUN))
+    first, last = taken.argmax(axis=0), RUN - 1 - taken[::-1].argmax(axis=0)
+    pairs = [first * RUN + last == a * RUN + b for a, b in itertools.combinations(range(RUN), 2)]
+    assert chance.counts_fit(np.sum(pairs, axis=1), np.full(len(pairs), 1 / len(pairs)))
+    assert chance.counts_fit(
+        np.bincount(first[::2] * RUN + first[1::2], minlength=RUN**2),
+        np.outer(*[np.bincount(first, minlength=RUN) / MANY] * 2).reshape(-1),
+    )
+
+
+SAMPLINGS = {
+    "fixed": {"max_participations": None},
+    "capped": {"max_participations": 30},
+    "poisson": {"sampling": "poisson", "max_participations": None},
+    "hidden": {"trust": "model", "max_participations": None},
+    "hidden, drawn": {"trust": "model", "sampling": "drawn", "max_participations": None},
+}
+ROOT = Key(bytes(range(32)))  # no key of a seed: what is read of it is secret
+
+
+@pytest.mark.parametrize("changes", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_cohorts_of_a_run_are_drawn_apart(changes):
+    """Half of the clients a round: a quarter twice in a row, and of neighbours both in a quarter.
+
+    Where clients draw 15 of 30 rounds, by as much less as these are different ones.
+    """
+    rounds, clients = 30, 2000
+    sizes = {"population": clients, "cohort": clients // 2, "rounds": rounds}
+    config, calls, taken = TrainConfig(**BASE | sizes | changes), np.zeros(clients, np.int64), []
+    with recorded() as reads:
+        for round in range(1, rounds + 1):
+            cohort = sample(config, round, calls, ROOT)
+            assert cohort == sorted(set(cohort))
+            calls[cohort] += 1
+            taken.append(np.isin(np.arange(clients), cohort))
+    assert not reads.again
+    assert len(reads.keys) >= rounds
+    rows, drawn = np.array(taken), config.sampling == "drawn"
+    assert chance.mean_is(rows, 0.5, 1.0)
+    assert chance.mean_is(rows[:-1:2] & rows[1::2], 15 * 14 / (30 * 29) if drawn else 0.25, 1.0)
+    assert chance.mean_is(rows[:, ::2] & rows[:, 1::2], 0.25, 1.0)
+
+
+# What a client draws its batches from
+
+EXAMPLES, BATCH = 5, 2
+SETS = {pair: at for at, pair in enumerate(itertools.combinations(range(EXAMPLES), BATCH))}
+
+
+def batches(rounds, clients):
+    """Which batch each client takes in each round: (rounds, clients) places in SETS.
+
+    The gradient of the output's sum by the weights of one example is that example: a unit vector.
+    """
+    data = [(torch.eye(EXAMPLES), torch.zeros(EXAMPLES, 1))] * clients
+    problem = problem_of(
+        nn.Linear(EXAMPLES, 1, bias=False), data, loss=lambda output, targets: output.mean()
+    )
+    learner = Learner(problem, Local(batch=BATCH))
+    found = []
+    for round in range(rounds):
+        updates, _ = learner.updates(range(clients), ROOT.fold_in(round))
+        assert set(np.unique(updates)) == {0, 1 / BATCH}
+        found.append([SETS[tuple(np.flatnonzero(update))] for update in updates])
+    return np.array(found)
+
+
+def test_batches_are_drawn_anew_by_every_client_in_every_round():
+    found, same = batches(60, 26), 1 / len(SETS)
+    assert chance.fits(found, np.full(len(SETS), same))
+    assert chance.mean_is(found[:, ::2] == found[:, 1::2], same, 1.0)
+    assert chance.mean_is(found[::2] == found[1::2], same, 1.0)
+    assert chance.mean_is(found[::2, ::2] == found[1::2, 1::2], same, 1.0)  # nor shifted by one
