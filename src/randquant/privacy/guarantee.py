@@ -35,6 +35,10 @@ LARGEST_COHORT = 10**6
 """Most clients in one sum: beyond, its curvature would take long to bound."""
 
 
+CROSSED = 1e-9
+"""Two ends that are found apart may cross by so much, relatively, where both are exact."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A real number known to lie in [lower, upper].
@@ -75,6 +79,9 @@ class Guarantee:
         hidden: whether it rests on nobody seeing which rounds a client takes part in; see
             docs/sampling.md for when that may be claimed.
         unit: what is protected: all data of a `client`, or one `example` of a client.
+
+    Raises:
+        ValueError: lower is above epsilon, or either is no number.
     """
 
     epsilon: float
@@ -87,6 +94,13 @@ class Guarantee:
     hidden: bool = False
     unit: Unit = "client"
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.lower <= self.epsilon:
+            raise ValueError(
+                f"Expected 0 <= lower <= epsilon, got lower={self.lower} and epsilon="
+                f"{self.epsilon}: one of the two is no bound; please report it as SECURITY.md says."
+            )
+
     def __str__(self) -> str:
         about = self.neighboring if self.unit == "client" else f"{self.neighboring} {self.unit}"
         if math.isinf(self.epsilon):
@@ -95,6 +109,21 @@ class Guarantee:
             f"epsilon <= {round_up(self.epsilon)} at delta = {self.delta} "
             f"({about}, {self.trust} trust{', hidden cohorts' * self.hidden})"
         )
+
+
+def at_most(lower: float, upper: float) -> float:
+    """Return a lower end that was found apart from the upper one: at most the upper one.
+
+    Raises:
+        ArithmeticError: it is above it by more than rounding, so one of the two is no bound.
+
+    Example:
+        >>> at_most(1.0 + 1e-15, 1.0)
+        1.0
+    """
+    if not lower <= upper * (1 + CROSSED):
+        raise ArithmeticError(f"Attained {lower}, above the bound {upper}: please report this.")
+    return min(lower, upper)
 
 
 def rounded_up(value: float) -> float:
