@@ -1,4 +1,4 @@
-"""Releases of every kind, in the groups that may be composed: what tests of whole accounts share."""
+"""Releases of every kind, in the groups that may be composed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def of_group(trust: str, neighboring: str) -> dict[str, Release]:
         }
     if trust == "aggregate":
         return {
-            "coordinates": ChannelRelease(RQM, 2, 1, "aggregate", neighboring, 4),
+            "coordinates": ChannelRelease(BIT, 2, 1, "aggregate", neighboring, 4),
             "updates": sums(),
             "noise": NoiseRelease(Skellam(50.0), 20, 100 * far**2, 3, 2, neighboring),
             "ranks": RankRelease(TABLE, 2, neighboring, "aggregate"),
