@@ -38,6 +38,10 @@ LARGEST_COHORT = 10**6
 """Most clients in one sum: beyond, its curvature would take long to bound."""
 
 
+CROSSED = 1e-9
+"""Two ends that are found apart may cross by so much, relatively, where both are exact."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A real number known to lie in [lower, upper].
@@ -80,6 +84,9 @@ class Guarantee:
         unit: what is protected: all data of a `client`, or one `example` of a client.
         simulated: whether the run drew its noise from a seed. The guarantee is then that of the
             same run with secret keys: whoever knows the seed can undo the noise.
+
+    Raises:
+        ValueError: lower is above epsilon, or either is no number.
     """
 
     epsilon: float
@@ -93,6 +100,13 @@ class Guarantee:
     unit: Unit = "client"
     simulated: bool = False
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.lower <= self.epsilon:
+            raise ValueError(
+                f"Expected 0 <= lower <= epsilon, got lower={self.lower} and epsilon="
+                f"{self.epsilon}: one of the two is no bound; please report it as SECURITY.md says."
+            )
+
     def __str__(self) -> str:
         about = self.neighboring if self.unit == "client" else f"{self.neighboring} {self.unit}"
         if math.isinf(self.epsilon):
@@ -103,6 +117,21 @@ class Guarantee:
             + f"; {SIMULATED}"
             * self.simulated
         )
+
+
+def at_most(lower: float, upper: float) -> float:
+    """Return a lower end that was found apart from the upper one: at most the upper one.
+
+    Raises:
+        ArithmeticError: it is above it by more than rounding, so one of the two is no bound.
+
+    Example:
+        >>> at_most(1.0 + 1e-15, 1.0)
+        1.0
+    """
+    if not lower <= upper * (1 + CROSSED):
+        raise ArithmeticError(f"Attained {lower}, above the bound {upper}: please report this.")
+    return min(lower, upper)
 
 
 def rounded_up(value: float) -> float:

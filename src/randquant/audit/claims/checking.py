@@ -239,7 +239,7 @@ def _guarantee(
         lower = attained(pairs, rate, claim.rounds if rounds is None else rounds, claim.delta)
     else:
         lower = attained_if_seen(pairs, claim.rate, claim.rounds, claim.delta)
-    return dataclasses.replace(found, lower=min(lower, found.epsilon), unit=claim.unit)
+    return dataclasses.replace(found, lower=lower, unit=claim.unit)
 
 
 def _worlds(

@@ -340,7 +340,18 @@ def _by_renyi(
         step, best = (step, nearer) if nearer != best else (step // 2, best)
     # theory/accounting.md, Proposition 2: no divergence is larger than that of order inf.
     capped = min((_to_epsilon(pure, order, delta), order) for order in ORDERS[best:])
-    return min((at(best), ORDERS[best]), capped)
+    by_variance = (_by_variance(_composed(releases, 2.0), delta), 2.0)
+    return min((at(best), ORDERS[best]), capped, by_variance)
+
+
+def _by_variance(divergence: float, delta: float) -> float:
+    """Epsilon by the divergence of order 2: close where a client hardly ever takes part."""
+    if divergence > 1:
+        return math.inf
+    # theory/accounting.md, Proposition 2, at order 2: 9 and 2 of the units below are needed, then
+    # 20; a delta whose square is 0 makes the bound larger.
+    variance, spared = math.expm1(divergence) * (1 + 16 * UNIT), 4 * delta**2 * (1 - 8 * UNIT)
+    return math.log1p(max(variance - spared, 0.0) / (4 * delta)) * (1 + 32 * UNIT)
 
 
 def _affordable(distance: float, epsilon: float, delta: float) -> bool:

@@ -26,7 +26,7 @@ from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.composition.normal import by_mean, by_normal
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.divergence import UNIT, hockey_stick
-from randquant.privacy.guarantee import Interval
+from randquant.privacy.guarantee import Interval, at_most
 
 FOURIER_UP_TO = 2**17
 """Most releases for which a grid is used: above, the normal approximation is closer."""
@@ -115,7 +115,7 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
         tilt = best_tilt(above, releases, delta)
         upper = _epsilon(above, releases, delta, tilt, quick and releases >= NORMAL_FROM)
     if quick:
-        return Composition(Interval(min(single.lower, upper), upper), 1 + tilt)
+        return Composition(Interval(at_most(single.lower, upper), upper), 1 + tilt)
     tilts = tilt * 2.0 ** np.arange(-9, 4)
     # theory/composition.md, Proposition 10: any pair of inputs gives a lower end.
     pairs = strongest_pairs(channel, releases, delta, tilts, 3 if releases < NORMAL_FROM else 1)

@@ -29,7 +29,7 @@ from randquant.privacy.certificates.sums.bounds import (
 from randquant.privacy.certificates.sums.kind_moments import by_kinds
 from randquant.privacy.certificates.sums.rows import Rows
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT
-from randquant.privacy.guarantee import Interval, Neighboring
+from randquant.privacy.guarantee import Interval, Neighboring, at_most
 
 Method = Literal[
     "exhaustive", "near search", "bits", "blocks", "blanket", "fewer clients", "one client"
@@ -150,8 +150,7 @@ def _certified(
     return SumCertificate(
         clients=clients,
         order=order,
-        # Both are proven; equal but for rounding, they may cross.
-        epsilon=Interval(min(lower, upper), upper),
+        epsilon=Interval(at_most(lower, upper), upper),
         witness=(float(rows.inputs[p]), float(rows.inputs[q])),
         others={float(rows.inputs[v]): int(n) for v, n in enumerate(strongest.counts) if n},
         method=method,

@@ -31,6 +31,7 @@ from randquant.privacy.certificates.sums.rounding import (
 )
 from randquant.privacy.certificates.vector import Kappa, kappa
 from randquant.privacy.divergence import UNIT
+from randquant.privacy.guarantee import at_most
 
 LARGEST_CHAIN, LARGEST_SUM = 2**12, 2**17
 """Most clients whose arrangements are all tried, and most that are counted: more only hide more."""
@@ -68,7 +69,7 @@ def between_ends(channel: Channel, clients: int, order: float, loose: float = LO
     if upper * LARGEST_CHAIN > found.lower * clients:
         # theory/vector-sums.md, Proposition 1: more clients hide more.
         upper = min(upper, between_ends(channel, LARGEST_CHAIN, order, loose).upper)
-    return Kappa(min(found.lower, upper), upper, order, found.witness)
+    return Kappa(at_most(found.lower, upper), upper, order, found.witness)
 
 
 class _Ends:

@@ -12,6 +12,7 @@ import numpy as np
 from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.vector import Kappa
 from randquant.privacy.divergence import UNIT
+from randquant.privacy.guarantee import at_most
 
 PRECISE = 1e-275
 """Larger probabilities are known within their stated relative error."""
@@ -81,10 +82,8 @@ def ratios(curvature: np.ndarray, order: float) -> np.ndarray:
 
 def between(lower: float, witness: tuple[float, float], upper: float, alone: Kappa) -> Kappa:
     """The interval of a sum; one client's bound holds for it too."""
-    if lower > upper:
-        raise ArithmeticError(f"Attained {lower}, above the bound {upper}: please report this.")
     upper = min(upper, alone.upper)
-    return Kappa(min(lower, upper), upper, alone.order, witness)
+    return Kappa(at_most(lower, upper), upper, alone.order, witness)
 
 
 def thinned(lines: CellLines, order: float, most: float) -> tuple[np.ndarray, float, float]:

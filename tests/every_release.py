@@ -1,0 +1,78 @@
+"""Releases of every kind, in the groups that may be composed."""
+
+from __future__ import annotations
+
+import randquant as rq
+from randquant.mechanisms.noise.laws import Skellam
+from randquant.privacy.accounting.allocated import Allocated
+from randquant.privacy.accounting.chosen import ChosenRelease
+from randquant.privacy.accounting.integer_noise import NoiseRelease
+from randquant.privacy.accounting.ranks import RankRelease
+from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
+from randquant.privacy.accounting.sampled import Sampled
+from randquant.privacy.certificates.rank import RankTable
+
+BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
+RQM = rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.4)
+TABLE = RankTable((1, 3), (5, 4))
+OTHER = {"replace_one": "zero_out", "zero_out": "replace_one"}
+
+
+def _hidden(one: Release, other: Release, hidden: bool, models: bool) -> dict[str, Release]:
+    """Rounds in which a client takes part at random, drawn in every way that may be claimed."""
+    replaced = one.neighboring == "replace_one"
+    absent = other if replaced else None
+    found: dict[str, Release] = {
+        "poisson": Sampled(one, 0.05, 60, "poisson", hidden, absent, models),
+        "drawn": Allocated(one, 3, 60, hidden, 1, models, absent),
+    }
+    if one.trust == "central":
+        stand_in = None if replaced else other
+        found["fixed"] = Sampled(one, 0.05, 60, "fixed", False, stand_in, models)
+    return found
+
+
+def of_group(trust: str, neighboring: str) -> dict[str, Release]:
+    """Releases that compose: under one trust, for the same neighbours."""
+    far = 2 if neighboring == "replace_one" else 1
+
+    def gaussian(noise: float, where: str, neighbours: str = neighboring) -> GaussianRelease:
+        apart = 2 if neighbours == "replace_one" else 1
+        return GaussianRelease(noise / apart, 3, 1, where, neighbours)
+
+    def sums(neighbours: str = neighboring) -> VectorRelease:
+        return VectorRelease(BIT, 2.0, 3, 1, "aggregate", neighbours, cohort=9)
+
+    if trust == "central":
+        one, other = gaussian(2.0, "central"), gaussian(2.0, "central", OTHER[neighboring])
+        chosen = ChosenRelease((gaussian(9.0, "central"), gaussian(7.0, "central")), 3)
+        return {"plain": gaussian(5.0, "central"), "chosen": chosen,
+                **_hidden(one, other, False, False)}  # fmt: skip
+    if trust == "model":
+        server = gaussian(2.0, "central"), gaussian(2.0, "central", OTHER[neighboring])
+        clients = _hidden(sums(), sums(OTHER[neighboring]), True, True)
+        return {
+            **_hidden(*server, False, True),
+            **{f"{name}, clients' noise": each for name, each in clients.items()},
+        }
+    if trust == "aggregate":
+        return {
+            "coordinates": ChannelRelease(BIT, 2, 1, "aggregate", neighboring, 4),
+            "updates": sums(),
+            "noise": NoiseRelease(Skellam(50.0), 20, 100 * far**2, 3, 2, neighboring),
+            "ranks": RankRelease(TABLE, 2, neighboring, "aggregate"),
+            "chosen": ChosenRelease((sums(), sums().under("aggregate")), 2),
+            **_hidden(sums(), sums(OTHER[neighboring]), True, False),
+        }
+    return {
+        "coordinates": ChannelRelease(RQM, 2, 1, "local", neighboring),
+        "updates": VectorRelease(BIT, 0.5, 3, 1, "local", neighboring),
+        "plain": gaussian(5.0, "local"),
+        "ranks": RankRelease(TABLE, 2, neighboring),
+        "poisson": Sampled(ChannelRelease(BIT, 2, 1, "local", neighboring), 0.1, 5, hidden=True),
+    }
+
+
+TRUSTS = ("central", "model", "aggregate", "local")
+GROUPS = [(trust, each) for trust in TRUSTS for each in ("replace_one", "zero_out")]

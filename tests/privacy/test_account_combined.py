@@ -1,0 +1,183 @@
+"""Releases of different kinds in one account: none is forgotten, and order and parts do not matter.
+
+What each kind promises by itself: `test_releases_contract`.
+"""
+
+import functools
+import itertools
+import math
+from fractions import Fraction
+
+import pytest
+from every_release import GROUPS, RQM, of_group
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from randquant.aggregation.registry import update_mechanism
+from randquant.planning.plan.record import Need
+from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.allocated import Allocated
+from randquant.privacy.accounting.chosen import ChosenRelease
+from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.accounting.hidden import DRAWS
+from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease
+from randquant.privacy.accounting.sampled import Sampled
+from randquant.training.target import Target, choose_adaptive
+
+DELTA = 1e-5
+ALL = [(*group, name) for group in GROUPS for name in of_group(*group)]
+PAIRS = [(*g, *pair) for g in GROUPS for pair in itertools.combinations(of_group(*g), 2)]
+
+
+def cost(*releases, delta=DELTA, quick=False):
+    return account(releases, delta, quick=quick, attacked=False).epsilon
+
+
+@functools.cache
+def alone(trust, neighboring, name, delta=DELTA):
+    return cost(of_group(trust, neighboring)[name], delta=delta, quick=True)
+
+
+@pytest.mark.parametrize(("trust", "neighboring", "one", "other"), PAIRS)
+def test_two_releases_cost_at_least_either_and_at_most_about_both(trust, neighboring, one, other):
+    group = of_group(trust, neighboring)
+    pair = group[one], group[other]
+    both = account(pair, DELTA, quick=True)
+    parts = [alone(trust, neighboring, name) for name in (one, other)]
+    assert both.epsilon > max(parts) + 1e-3 * min(parts)
+    assert both.releases == sum(each.releases for each in pair)
+    assert both.hidden == any(each.sampled for each in pair)
+    # Basic composition, with half of delta for each.
+    assert both.epsilon <= sum(alone(trust, neighboring, n, DELTA / 2) for n in (one, other))
+
+
+@pytest.mark.parametrize(("trust", "neighboring", "name"), ALL)
+def test_what_is_done_no_times_adds_nothing_and_twice_is_two(trust, neighboring, name):
+    release = of_group(trust, neighboring)[name]
+    none, twice = release.repeated(0), release.repeated(2)
+    assert (none.releases, none.distance, cost(none)) == (0, 0, 0)
+    assert [none.renyi(order) for order in (1.5, 2.0, math.inf)] == [0, 0, 0]
+    assert account([none], DELTA, quick=True).lower == 0
+    assert twice.releases == 2 * release.releases
+    assert twice.rounds == 2 * release.rounds
+    assert twice.distance == pytest.approx(2 * release.distance, rel=1e-9, abs=0)
+    for order in (1.5, 2.0, 64.0):
+        assert twice.renyi(order) == pytest.approx(2 * release.renyi(order), rel=1e-9, abs=0)
+    quickly = [account(run, DELTA, quick=True).epsilon for run in
+               ([twice], [release, release], [release, none, release], [release])]  # fmt: skip
+    assert quickly[0] == pytest.approx(quickly[1], rel=1e-9, abs=0)
+    assert quickly[1] == pytest.approx(quickly[2], rel=1e-9, abs=0)
+    halves = 2 * alone(trust, neighboring, name, DELTA / 2)
+    assert quickly[3] < quickly[0] <= halves * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("trust", "neighboring", "name"), ALL)
+def test_a_guarantee_says_what_it_is_about(trust, neighboring, name):
+    release = of_group(trust, neighboring)[name]
+    found = account([release], DELTA, quick=True)
+    assert (found.trust, found.neighboring, found.unit) == (trust, neighboring, "client")
+    assert found.hidden == isinstance(release, Sampled | Allocated)
+    assert ("hidden cohorts" in str(found)) == found.hidden
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+def test_the_order_of_releases_does_not_matter(neighboring):
+    central, local = of_group("central", neighboring), of_group("local", neighboring)
+    for group in ([central["fixed"], central["plain"], central["chosen"]],
+                  [local["ranks"], local["updates"], local["coordinates"]]):  # fmt: skip
+        found = {cost(*run, quick=True) for run in itertools.permutations(group)}
+        assert max(found) == pytest.approx(min(found), rel=1e-9, abs=0)
+
+
+def test_plain_noise_beside_hidden_rounds_counts_in_full():
+    """Between what it costs beside rounds that everybody sees, and beside none."""
+    plain = GaussianRelease(1.0, 650, 1)
+    absent = GaussianRelease(2.0, 650, 1, neighboring="zero_out")
+    drawn = Allocated(plain, participations=10, total=1000, absent=absent)
+    poisson = Sampled(plain, 0.01, 1000, absent=absent)
+    for hidden in (drawn, poisson):
+        both = account([hidden, plain], DELTA)
+        assert cost(plain) < both.epsilon < cost(plain, plain.repeated(10))
+        assert both.lower >= account([plain], DELTA).lower
+
+
+@settings(max_examples=8)
+@given(
+    st.sampled_from(["poisson", "fixed"]), st.sampled_from([1e-12, 1e-9, 1e-7, 1e-4]),
+    st.sampled_from([0.7, 2.0, 8.0]), st.sampled_from([1e-4, 1e-5, 1e-7]),
+)  # fmt: skip
+def test_however_rarely_a_client_takes_part_more_rounds_cost_no_less(scheme, rate, noise, delta):
+    one = GaussianRelease(noise, 5, 1)
+    found = [cost(Sampled(one, rate, 10**k, scheme), delta=delta) for k in (7, 8, 9, 10)]
+    assert found == sorted(found)
+
+
+@pytest.mark.parametrize("rounds", [10**7, 10**8, 10**9])
+@pytest.mark.parametrize("noise", [1.0, 2.0])
+def test_a_rare_client_costs_what_the_variance_of_its_ratio_says(rounds, noise):
+    """Added noise hides it about as a shift of sqrt(rounds · variance) does."""
+    rate = 1e-9
+    variance = rounds * rate**2 * math.expm1(1 / noise**2)
+    found = cost(Sampled(GaussianRelease(noise, 5, 1, neighboring="zero_out"), rate, rounds))
+    shift = GaussianRelease(1 / math.sqrt(variance), 5, 1, neighboring="zero_out")
+    scarf = math.log1p(max(variance - 4 * DELTA**2, 0) / (4 * DELTA))
+    assert cost(shift) * (1 - 1e-3) - 1e-9 <= found <= scarf * (1 + 1e-6) + 1e-12
+    assert (found == 0) == (variance <= 4 * DELTA**2)
+
+
+class Noise:
+    """Of a trusted server."""
+
+    def release(self, dimension, rounds, neighboring):
+        return GaussianRelease(4.0, dimension, rounds, "central", neighboring)
+
+
+@given(st.sampled_from(DRAWS), st.integers(1, 300), st.data())
+def test_hidden_cohorts_never_count_less_than_what_is_drawn(draw, population, data):
+    cohort = data.draw(st.integers(1, population))
+    rounds = data.draw(st.integers(1, 500))
+    hidden = HiddenCohorts(draw, population, cohort, rounds)
+    exact = Fraction(rounds * cohort, population)
+    assert exact <= hidden.participations < exact + 1
+    assert hidden.summed >= cohort * (1 - 1e-12)
+    noise = Noise()
+    for neighboring in ("replace_one", "zero_out"):
+        for done in (1, rounds):
+            release = hidden.release(noise, 3, done, neighboring)
+            if draw == "drawn":
+                assert release.participations == hidden.participations
+                assert release.total == release.rounds == rounds
+            else:
+                assert Fraction(release.rate) >= Fraction(cohort, population)
+                assert release.rounds == done
+    # The same number wherever it is computed.
+    sizes = 3, population, cohort, rounds
+    need = Need(*sizes, 1, "local", 1.0, 1.0, DELTA, "replace_one", 1)
+    target = Target(1.0, DELTA, "replace_one", 1, "local", 1.0, *sizes, 1)
+    assert hidden.participations == need.balanced == target.balanced
+
+
+def test_an_adaptive_mechanism_meets_its_target_for_the_client_called_most():
+    """7 of 10 rounds, where clients take part in 2 on average."""
+    sizes = {"dimension": 8, "population": 100, "cohort": 20, "rounds": 10, "participations": 7}
+    target = Target(30.0, DELTA, "replace_one", 1, "local", 1.0, **sizes)
+    mechanism = choose_adaptive(target, "stochastic-rounding")
+    assert len(mechanism.choices) > 1
+    found = cost(mechanism.release(8, 7, "replace_one"))
+    assert 0.9 * 30.0 < found <= 30.0
+    for each in mechanism.choices:
+        assert cost(each.release(8, 7, "replace_one")) <= found
+
+
+def test_a_choice_costs_at_least_any_of_its_choices_in_every_respect():
+    loud, quiet = (ChannelRelease(RQM, size, 1, "aggregate", cohort=3) for size in (5, 2))
+    chosen = ChosenRelease((quiet, loud), 4)
+    assert chosen.releases == loud.repeated(4).releases
+    assert chosen.renyi(math.inf) >= loud.repeated(4).renyi(math.inf)
+    assert cost(chosen) >= cost(loud.repeated(4)) * (1 - 1e-12)
+    sums = update_mechanism(
+        "stochastic-rounding", {"clip": 0.1, "levels": 2, "margin": 1.0}, clip_norm=1.0,
+        trust="aggregate", cohort=30,
+    )  # fmt: skip
+    one = sums.release(40, 1, "replace_one")
+    assert cost(ChosenRelease((one,), 5)) == pytest.approx(cost(one.repeated(5)), rel=1e-6)
