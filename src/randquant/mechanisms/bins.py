@@ -206,7 +206,7 @@ RECORDS = (
             },
         ),
         update=_updates,
-        slow=("large cohorts",),
+        slow=("aggregate",),
         place=3,
     ),
 )

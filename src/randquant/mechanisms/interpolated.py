@@ -197,6 +197,7 @@ RECORDS = (
             },
         ),
         update=_updates,
+        slow=("aggregate",),
         place=7,
     ),
 )

@@ -87,6 +87,7 @@ RECORDS = (
         },
         example={"clip": 1.5, "levels": 2, "epsilon": 1.5, "inputs": 2},
         update=_updates,
+        slow=("aggregate",),
         place=6,
     ),
 )

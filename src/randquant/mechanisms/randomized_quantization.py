@@ -175,7 +175,7 @@ RECORDS = (
             lambda target, at: target.sized(margin=target.clip * at["margin"], keep=at["keep"]),
         ),
         update=_rqm_updates,
-        slow=("large cohorts",),
+        slow=("aggregate",),
         place=1,
     ),
     MechanismRecord(

@@ -41,7 +41,7 @@ class MechanismRecord:
         baseline: whether it samples in floating point: for comparison, not for deployment.
         tunable: False for a fixed channel.
         slow: what tuning it takes tens of seconds for, so that it is left out unless it is asked
-            for: `coordinate`, or whole updates under a kind of trust, or sums over `large cohorts`.
+            for: `coordinate`, or whole updates under a kind of trust.
         place: its position in lists and tables, which are ordered by place, then by name.
 
     Raises:

@@ -116,6 +116,7 @@ RECORDS = (
             lambda target, at: target.sized(p=at["p"], mixing=at["mixing"]),
         ),
         update=_updates,
+        slow=("aggregate",),
         place=5,
     ),
 )

@@ -54,7 +54,7 @@ def train(
     test: Any = None,
     epsilon: float | None = None,
     delta: float = 1e-5,
-    bits: int = 1,
+    bits: int | Literal["auto"] = "auto",
     trust: Literal["aggregate", "local", "model"] = "aggregate",
     mechanism: UpdateMechanism | None = None,
     neighboring: Neighboring = "replace_one",
@@ -110,7 +110,7 @@ def train(
         epsilon: the target, in nats. With `mechanism` it is a limit: the run ends before the round
             that would exceed it. None for no limit.
         delta: of the target and of the guarantee.
-        bits: most bits of one code.
+        bits: most bits of one code. `auto`: one, or more if that lowers the error by a tenth.
         trust: against whom the guarantee holds: `aggregate`, a server that sees only sums (secure
             aggregation), or `local`, a server that sees what each client sends. `model`: those who
             see the published models and nothing else, not even who takes part; `docs/sampling.md`
@@ -189,7 +189,7 @@ def train(
         TypeError, ValueError: an argument cannot be trained with; a client is named where it is
             one's data. A target that is out of reach is an `OutOfReach`, which says what would be
             needed.
-        UserWarning: (a warning) the target needs so much noise that nothing can be learnt.
+        UserWarning: (a warning) whether anything is learnt depends on the task, or epsilon is left.
         FileExistsError: the folder holds other files.
         KeyboardInterrupt: the run was stopped; the message says how to go on.
 

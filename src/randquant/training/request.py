@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
@@ -32,14 +33,14 @@ class TrainingRequest:
         problem: model, clients' data and loss.
         config: everything but the mechanism and the server's optimiser.
         mechanism: one's own; None to calibrate one to the target.
-        bits: most bits of a code.
+        bits: most bits of a code, or `auto`.
         server_optimizer: the name of a class in torch.optim, or what makes an optimiser.
     """
 
     problem: Problem
     config: TrainConfig
     mechanism: UpdateMechanism | None
-    bits: int
+    bits: int | Literal["auto"]
     server_optimizer: str | MakeOptimizer
 
     @property
@@ -63,7 +64,7 @@ class TrainingRequest:
             return _with_own(config, choose_adaptive(target, config.mechanism))
         chosen = choose(self._target(config, key))
         if chosen.warning:
-            warnings.warn(chosen.warning, UserWarning, stacklevel=6)
+            warnings.warn(chosen.warning, UserWarning, stacklevel=_callers())
         return dataclasses.replace(
             config, mechanism=chosen.mechanism, parameters=chosen.parameters,
             clip_norm=chosen.clip_norm,
@@ -98,6 +99,14 @@ class TrainingRequest:
             config.cohort, config.rounds, most, examples, hidden,
             None if config.coordinates == "auto" else config.coordinates,
         )  # fmt: skip
+
+
+def _callers() -> int:
+    """The `stacklevel` of a warning of our caller that points at who uses the package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("randquant"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _with_own(config: TrainConfig, mechanism: UpdateMechanism) -> TrainConfig:

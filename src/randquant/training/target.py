@@ -9,18 +9,23 @@ from typing import Any, Literal
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.aggregation.adaptive import AdaptiveMechanism
-from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan.planner import plan
-from randquant.planning.plan.record import Candidate, DecodedError, Need
-from randquant.planning.plan.verdict import judge
+from randquant.planning.plan.record import ENOUGH, Candidate, Need
+from randquant.planning.plan.verdict import coarse, warning
 from randquant.planning.tuning.update import TunedUpdate, tune_update
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.noise_search import OutOfReach
 from randquant.privacy.guarantee import Neighboring
+
+ONE_BIT, BITS = "stochastic-rounding", "pbm"
+"""The mechanisms of one bit a coordinate, and of several that are summed."""
+
+QUICK = 512
+"""So many bits of a whole cohort, at most, are calibrated within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class Target:
     Attributes:
         epsilon, delta: the target.
         neighboring: the neighbouring relation.
-        bits: most bits of a code.
+        bits: most bits of a code, or `auto`: one, unless more lower the error by over a tenth.
         trust: `aggregate`, `local` or `model`.
         clip_norm: L2 threshold of an update, or of an example's gradient.
         dimension: coordinates of an update.
@@ -44,7 +49,7 @@ class Target:
     epsilon: float
     delta: float
     neighboring: Neighboring
-    bits: int
+    bits: int | Literal["auto"]
     trust: Literal["aggregate", "local", "model"]
     clip_norm: float
     dimension: int
@@ -89,7 +94,8 @@ class Calibrated:
         mechanism: its name.
         parameters: its own parameters.
         clip_norm: threshold of a channel's updates; None if it is among the parameters.
-        warning: why nothing will be learnt with so much noise; empty if something may be.
+        warning: that it depends on the task whether anything is learnt, or that codes are too
+            coarse for the target; empty if neither.
     """
 
     mechanism: str
@@ -101,8 +107,9 @@ class Calibrated:
 def choose(target: Target) -> Calibrated:
     """Calibrate a mechanism to a target.
 
-    With one bit in a secure sum this is stochastic rounding of the rotated update to two levels;
-    otherwise what `planning.plan` recommends.
+    In a secure sum, and for examples, this is one bit: stochastic rounding of the rotated update to
+    two levels. Where that has over ENOUGH times the error of Gaussian noise, and in all other
+    cases, it is what `planning.plan` recommends; for examples codes that are sums of bits.
 
     Guarantees:
         The accountant's guarantee of the mechanism for so many participations is at most the
@@ -117,27 +124,57 @@ def choose(target: Target) -> Calibrated:
     """
     validate.real("epsilon", target.epsilon, above=0, high=1e6)
     validate.real("delta", target.delta, low=0, below=1)
-    if (target.trust != "local" and target.bits == 1) or target.examples is not None:
-        name = "stochastic-rounding"
-        tuned = _tuned(name, target)
-        warning = _warning(target, name, tuned.calibration.mechanism)
-        return Calibrated(name, tuned.parameters, target.clip_norm, warning)
+    if target.examples is not None:
+        return _for_examples(target)
+    if target.trust != "local" and target.bits in (1, "auto"):
+        found = _measured(ONE_BIT, replace(target, bits=1))
+        assert found.noise is not None
+        if target.bits == 1 or (found.noise.relative or 0.0) <= ENOUGH:
+            return _calibrated(replace(target, bits=1), found)
     hidden = target.cohorts
-    found = plan(
+    planned = plan(
         target.dimension, target.population, target.cohort, target.rounds, target.epsilon,
         target.delta, bits=target.bits, trust=target.trust, clip_norm=target.clip_norm,
         neighboring=target.neighboring, sampling="fixed" if hidden is None else hidden.draw,
         coordinates=target.coordinates, mean_norm=target._mean_norm,
         max_participations=max(target.participations, target.balanced) if hidden is None else None,
     )  # fmt: skip
-    if found.recommended is None:
+    if planned.recommended is None:
         raise _out_of_reach(target, "")
-    name = found.recommended.mechanism
-    whole = all_mechanisms()[name].whole_update
-    warning = " ".join(found.advice) if found.verdict == "hopeless" else ""
-    return Calibrated(
-        name, found.recommended.parameters, None if whole else target.clip_norm, warning
-    )
+    return _calibrated(target, planned.recommended)
+
+
+def _for_examples(target: Target) -> Calibrated:
+    """One bit, or of sums of bits as many as lower the error, if that does not take long."""
+    one = _measured(ONE_BIT, replace(target, bits=1))
+    assert one.noise is not None
+    # The verdict's thresholds were measured for updates of whole clients.
+    relative, several = one.noise.relative or 0.0, 1 if target.bits == "auto" else target.bits
+    if target.bits == "auto" and relative > ENOUGH:
+        # theory/plan.md: t bits have 1/t of one bit's excess of variance over Gaussian noise's.
+        wanted = min((relative**2 - 1) / (ENOUGH**2 - 1), QUICK / target.setting.sharing)
+        several = min(int(math.log2(wanted + 1)), 8)
+    best = one
+    if several > 1:
+        more = _measured(BITS, replace(target, bits=several))
+        best = min(one, more, key=lambda each: each.noise.deviation if each.noise else math.inf)
+    return _calibrated(target, best)
+
+
+def _measured(name: str, target: Target) -> Candidate:
+    """A mechanism with its guarantee and its error."""
+    tuned = _tuned(name, target)
+    examples = target.examples or 1
+    noise = target._need.noise(target._need.deviation(tuned.calibration.mechanism))
+    if noise.relative is not None:  # neighbours are as many times closer
+        noise = replace(noise, relative=noise.relative * examples)
+    return Candidate(name, tuned.parameters, tuned.calibration.guarantee, noise)
+
+
+def _calibrated(target: Target, found: Candidate) -> Calibrated:
+    whole, need = all_mechanisms()[found.mechanism].whole_update, target._need
+    said = warning(need, found) if target.examples is None else coarse(need, found)
+    return Calibrated(found.mechanism, found.parameters, None if whole else target.clip_norm, said)
 
 
 PARTS = (1, 3, 10, 30, 100)
@@ -164,7 +201,11 @@ def choose_adaptive(target: Target, name: str = "") -> AdaptiveMechanism:
             "Expected trust='aggregate' or 'local' and unit='client' with coordinates='auto', got "
             "others: give the number of coordinates."
         )
-    name, size = name or choose(target).mechanism, target.setting.size
+    size = target.setting.size
+    if not name:
+        chosen = choose(target)
+        name = chosen.mechanism
+        target = replace(target, bits=chosen.parameters.get("bits", target.bits))
     counts = [None, *(size // part for part in PARTS[1:] if size // part)]
     aim = target.epsilon
     while True:
@@ -175,18 +216,6 @@ def choose_adaptive(target: Target, name: str = "") -> AdaptiveMechanism:
         if found <= target.epsilon:
             return mechanism
         aim *= target.epsilon / found * (1 - 1e-4)
-
-
-def _warning(target: Target, name: str, mechanism: UpdateMechanism) -> str:
-    """The plan's verdict on the noise, if it is that nothing can be learnt."""
-    if target.examples is not None:
-        return ""  # the verdict's thresholds were measured for updates of whole clients
-    need = target._need
-    deviation = need.deviation(mechanism)
-    length = deviation * math.sqrt(target.dimension) / target.clip_norm
-    noise = DecodedError(deviation, None, length, length / math.sqrt(target.rounds))
-    verdict, advice = judge(need, Candidate(name, {}, noise=noise), [])
-    return " ".join(advice) if verdict == "hopeless" else ""
 
 
 def _tuned(name: str, target: Target, participations: int | None = None) -> TunedUpdate:

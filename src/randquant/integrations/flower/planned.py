@@ -43,7 +43,7 @@ def for_target(
     dropouts: int = 0,
     delta: float | None = None,
     trust: Literal["aggregate", "local"] = "aggregate",
-    bits: int = 1,
+    bits: int | Literal["auto"] = "auto",
     clip_norm: float = 1.0,
     coordinates: int | None = None,
     neighboring: Neighboring = "replace_one",
@@ -71,7 +71,7 @@ def for_target(
         delta: of the target; by default a tenth of 1 / clients, and at most 1e-5.
         trust: `aggregate`, a server that sees sums only, or `local`, one that sees each client's
             codes.
-        bits: most bits of a code.
+        bits: most bits of a code, as in `randquant.train`.
         clip_norm: L2 threshold of a client's update.
         coordinates: how many coordinates of a rotated update are sent; None for all.
         neighboring: of the guarantee.

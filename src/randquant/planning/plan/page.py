@@ -34,9 +34,10 @@ def as_text(plan: Plan) -> list[str]:
     lines += ["", *missing] if missing else []
     lines += ["", *_meaning(plan), "", *plan.advice]
     if plan.recommended is not None:
+        near = f"{100 * (need.tolerated - 1):.0f} % of the least error"
         lines += [
             "",
-            "recommended (fewest bytes of those within 1 % of the least error):",
+            f"recommended (fewest bytes of those within {near}):",
             f"  {code(plan.recommended, need)}",
         ]
     return lines
@@ -92,7 +93,7 @@ def as_page(plan: Plan) -> str:
 _TITLES = {
     "useful": "Useful accuracy is to be expected",
     "doubtful": "Useful accuracy is doubtful",
-    "hopeless": "No mechanism gives useful accuracy",
+    "hopeless": "Hardly anything can be learnt",
 }
 
 
@@ -127,7 +128,7 @@ def _target(plan: Plan) -> list[str]:
     return [
         f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
         f"{count(need.rounds, 'round')}, updates of L2 norm {need.clip_norm:g}, "
-        f"{count(need.bits, 'bit')} at most",
+        + ("as few bits as do" if need.bits == "auto" else f"{count(need.bits, 'bit')} at most"),
         f"epsilon <= {formatting.exact(need.epsilon)} at delta = {need.delta} for one client's "
         f"whole participation ({need.neighboring}, {need.trust} trust)",
         *_participation(need),

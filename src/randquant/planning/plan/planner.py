@@ -22,6 +22,7 @@ from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need,
 from randquant.planning.plan.subsets import knee, parts
 from randquant.planning.plan.verdict import judge
 from randquant.planning.tuning.update import (
+    fewest_bits,
     protecting_mechanisms,
     quick_mechanisms,
     tune_update,
@@ -35,9 +36,6 @@ from randquant.privacy.guarantee import Neighboring
 SCHEDULED = "rank"
 """The mechanism that is planned for clients that take turns, too."""
 
-ALIKE = 1.01
-"""Errors that differ by less than this factor count as equal."""
-
 
 def plan(
     dimension: Any,
@@ -47,7 +45,7 @@ def plan(
     epsilon: float,
     delta: float = 1e-5,
     *,
-    bits: int = 4,
+    bits: int | Literal["auto"] = "auto",
     trust: Literal["local", "aggregate", "model"] = "aggregate",
     clip_norm: float = 1.0,
     neighboring: Neighboring = "replace_one",
@@ -68,7 +66,9 @@ def plan(
         cohort: how many take part in a round.
         rounds: how many rounds.
         epsilon, delta: target for one client's whole participation.
-        bits: most bits of one code, 1 to 24; channels have 256 codes at most.
+        bits: most bits of one code, 1 to 24; channels have 256 codes at most. `auto`: as few as
+            each mechanism needs (`fewest_bits`), and under secure sums the fewest bytes with an
+            error of at most ENOUGH times the least: one bit, or a masked sum of integer noise.
         trust: `local`, `aggregate`, or `model`, if the adversary sees the published models only and
             nobody learns who takes part: `docs/sampling.md` says when that may be claimed.
         clip_norm: L2 clipping threshold of a whole update. Errors are proportional to it.
@@ -78,7 +78,8 @@ def plan(
         sampling: under `model` trust, how cohorts are drawn: `fixed` in size, `poisson`, or
             `drawn`: each client draws its rounds. With the latter two, all clients send in all
             rounds.
-        mechanisms: names, or `all`; by default those that are calibrated within seconds.
+        mechanisms: names, or `all`; by default those that are calibrated within seconds. Under
+            secure sums these are one bit, sparse ternary codes and integer noise.
         coordinates: how many coordinates of a rotated update are sent, a public random subset in
             each round; by default all.
         mean_norm: typical length of a mean of clipped updates, at most clip_norm, to choose how
@@ -113,21 +114,20 @@ def plan(
         sampling,
     )  # fmt: skip
     chosen = _chosen(mechanisms, need)
-    multiplier = need.multiplier
     entries = []
     with waiting(progress):
         with step("Gaussian noise", 0, len(chosen)):
             near = _accounted(need)
         for done, name in enumerate(chosen):
             with step(name, done, len(chosen)):
-                entries.append(_entry(name, need, multiplier, near))
+                entries.append(_entry(name, need, near))
         if max_participations is None and SCHEDULED in chosen:
-            entries += _once(need, multiplier, near)
+            entries += _once(need, near)
         with step("limits", len(chosen), len(chosen)):
-            limits = _limits(need, multiplier)
-        best = _recommended(entries)
+            limits = _limits(need)
+        best = _recommended(need, entries)
         with step("fewer coordinates", len(chosen), len(chosen)):
-            found = _parts(need, best, chosen, lambda n, part: _entry(n, part, multiplier, near))
+            found = _parts(need, best, chosen, lambda n, part: _entry(n, part, near))
         report("", len(chosen), len(chosen))
     entries.sort(key=_rank)
     asked = need
@@ -147,7 +147,7 @@ def _chosen(mechanisms: Sequence[str] | str | None, need: Need) -> list[str]:
     setting = need.setting
     if mechanisms is None:
         quick = quick_mechanisms(setting)
-        if need.cohorts is None or need.bits == 1:
+        if need.cohorts is None or need.bits in (1, "auto"):
             return quick
         # Hidden cohorts ask for bounds at thirty orders, each of seconds for many levels.
         return [name for name in quick if all_mechanisms()[name].whole_update]
@@ -161,11 +161,11 @@ def _chosen(mechanisms: Sequence[str] | str | None, need: Need) -> list[str]:
     return chosen
 
 
-def _recommended(entries: Sequence[Candidate]) -> Candidate | None:
+def _recommended(need: Need, entries: Sequence[Candidate]) -> Candidate | None:
     deployable = [(e.noise.deviation, e) for e in entries if e.noise and not e.baseline]
     least = min((error for error, _ in deployable), default=0.0)
-    alike = [entry for error, entry in deployable if error <= least * ALIKE]
-    return min(alike, key=lambda entry: entry.bytes_up, default=None)
+    alike = [(e.bytes_up, error, e) for error, e in deployable if error <= least * need.tolerated]
+    return min(alike, key=lambda each: each[:2], default=(0, 0.0, None))[2]
 
 
 def _parts(
@@ -229,13 +229,15 @@ def _cohorts(need: Need, most: int | None, sampling: Draw) -> HiddenCohorts | No
     return None
 
 
-def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
+def _entry(name: str, need: Need, near: float) -> Candidate:
     """Calibrate one mechanism and measure it."""
     baseline = all_mechanisms()[name].baseline
-    gaussian = near * 2 * need.clip_norm / math.sqrt(need.setting.sharing)
+    gaussian, setting = near * 2 * need.clip_norm / math.sqrt(need.setting.sharing), need.setting
+    if need.bits == "auto":
+        setting = replace(setting, bits=fewest_bits(name, setting, gaussian))
     try:
         tuned = tune_update(
-            name, need.setting, need.epsilon, need.delta,
+            name, setting, need.epsilon, need.delta,
             need.participations if need.cohorts is None else need.rounds,
             deviation=gaussian, cohorts=need.cohorts,
         )  # fmt: skip
@@ -254,7 +256,7 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
         name,
         tuned.parameters,
         calibration.guarantee,
-        _noise(need, deviation, multiplier),
+        need.noise(deviation),
         sent,
         sent * senders * need.rounds,
         sender.payload_bytes(need.dimension),
@@ -264,17 +266,17 @@ def _entry(name: str, need: Need, multiplier: float, near: float) -> Candidate:
     )
 
 
-def _once(need: Need, multiplier: float, near: float) -> list[Candidate]:
+def _once(need: Need, near: float) -> list[Candidate]:
     """The best mechanism for one participation, if clients take turns instead of coming again."""
     cohort = need.population // need.rounds
     if need.trust != "local" or need.participations == 1 or cohort == 0:
         return []
     # docs/theory/rank.md, Proposition 9.
     turn = replace(need, cohort=cohort, participations=1)
-    entry = _entry(SCHEDULED, turn, turn.multiplier, near / math.sqrt(need.participations))
+    entry = _entry(SCHEDULED, turn, near / math.sqrt(need.participations))
     if entry.noise is None:
         return []
-    noise = _noise(need, entry.noise.deviation, multiplier)
+    noise = need.noise(entry.noise.deviation)
     remark = f"each client in one round only, {cohort:,} a round"
     return [replace(entry, noise=noise, once=cohort, remark=remark)]
 
@@ -302,33 +304,18 @@ def _accounted(need: Need) -> float:
         return need.participations * need.setting.clip * need.setting.size / need.epsilon
 
 
-def _noise(need: Need, deviation: float, multiplier: float) -> DecodedError:
-    gaussian = _gaussian(need, multiplier)
-    length = deviation * math.sqrt(need.dimension) / need.clip_norm
-    relative = deviation / gaussian if math.isfinite(gaussian) else None
-    return DecodedError(deviation, relative, length, length / math.sqrt(need.rounds))
-
-
-def _gaussian(need: Need, multiplier: float) -> float:
-    """Deviation of a coordinate of the mean with Gaussian noise."""
-    noise = multiplier * need.setting.distance
-    if need.cohorts is not None:
-        return noise / need.cohorts.summed
-    return noise / (need.cohort if need.trust == "aggregate" else math.sqrt(need.cohort))
-
-
-def _limits(need: Need, multiplier: float) -> list[Limit]:
+def _limits(need: Need) -> list[Limit]:
     limits = []
-    if math.isfinite(multiplier):
+    if math.isfinite(need.multiplier):
         where = "on each update" if need.trust == "local" else "on the sum"
-        noise = _noise(need, _gaussian(need, multiplier), multiplier)
+        noise = need.noise(need.gaussian)
         limits.append(Limit(f"Gaussian noise {where}, accounted exactly", noise))
     if need.trust != "local" or need.neighboring != "replace_one":
         return limits
 
     def unit(epsilon: float) -> DecodedError:
         deviation = privunit(need.dimension, epsilon).deviation * need.clip_norm
-        return _noise(need, deviation / math.sqrt(need.cohort), multiplier)
+        return need.noise(deviation / math.sqrt(need.cohort))
 
     share = need.epsilon / need.participations
     if share >= 1e-9:

@@ -22,6 +22,13 @@ Verdict = Literal["useful", "doubtful", "hopeless"]
 """Whether training is likely to learn something with this noise."""
 
 
+ENOUGH = 1.1
+"""One bit is enough where its error is at most this factor above Gaussian noise's."""
+
+ALIKE = 1.01
+"""Errors that differ by less than this factor count as equal."""
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """The target and the setting of a plan.
@@ -29,7 +36,7 @@ class Need:
     Attributes:
         dimension: coordinates of an update.
         population, cohort, rounds: clients, clients a round, rounds.
-        bits: most bits of one code, 1 to 24; channels have 256 codes at most.
+        bits: most bits of one code, 1 to 24, or `auto`; channels have 256 codes at most.
         trust: `local`: the server sees each client's codes; `aggregate`: only their sum; `model`:
             the adversary sees the models only.
         clip_norm: L2 clipping threshold of a whole update.
@@ -47,7 +54,7 @@ class Need:
     population: int
     cohort: int
     rounds: int
-    bits: int
+    bits: int | Literal["auto"]
     trust: Literal["local", "aggregate", "model"]
     clip_norm: float
     epsilon: float
@@ -64,8 +71,9 @@ class Need:
         """The part of it that mechanisms are tuned to: under `model` trust sums of all payloads."""
         trust = "local" if self.trust == "local" else "aggregate"
         clients = self.cohort if self.cohorts is None else self.cohorts.summands(None)
+        bits = 1 if self.bits == "auto" else self.bits
         return UpdateSetting(
-            self.dimension, clients, self.bits, trust, self.clip_norm, self.neighboring,
+            self.dimension, clients, bits, trust, self.clip_norm, self.neighboring,
             self.coordinates,
         )  # fmt: skip
 
@@ -88,6 +96,26 @@ class Need:
         part = self.cohorts.summed / clients
         length = self.clip_norm if self.mean_norm is None else self.mean_norm
         return error.deviation(clients, part * length) / part
+
+    @property
+    def tolerated(self) -> float:
+        """Of errors at most this factor above the least the one with the fewest bytes is best."""
+        return ENOUGH if self.bits == "auto" and self.trust != "local" else ALIKE
+
+    @property
+    def gaussian(self) -> float:
+        """Deviation of a coordinate of the mean with Gaussian noise that meets the target."""
+        noise = self.multiplier * self.setting.distance
+        if self.cohorts is not None:
+            return noise / self.cohorts.summed
+        return noise / (self.cohort if self.trust == "aggregate" else math.sqrt(self.cohort))
+
+    def noise(self, deviation: float) -> DecodedError:
+        """What an error of this deviation is of means and of Gaussian noise."""
+        gaussian = self.gaussian
+        length = deviation * math.sqrt(self.dimension) / self.clip_norm
+        relative = deviation / gaussian if math.isfinite(gaussian) else None
+        return DecodedError(deviation, relative, length, length / math.sqrt(self.rounds))
 
     def felt(self, noise: DecodedError) -> float | None:
         """How long noise is beside a mean, as far as the loss feels it; None if no mean is known.
@@ -185,9 +213,10 @@ class Plan(Pictured):
         limits: for comparison.
         verdict: `useful`, `doubtful` or `hopeless`.
         advice: the verdict in sentences.
-        recommended: among the mechanisms whose error is within a factor ALIKE of the least, the one
-            with the smallest upload; never a baseline; None if there is none. If the length of the
-            mean is given, it sends as few coordinates as raise its error by 5 % at most.
+        recommended: among the mechanisms whose error is within a factor of the least (ALIKE, or
+            ENOUGH for bits of `auto` in secure sums), the one with the smallest upload; never a
+            baseline; None if there is none. If the length of the mean is given, it sends as few
+            coordinates as raise its error by 5 % at most.
         left_out: mechanisms that were not calibrated since they take longer, and nobody asked for
             them.
         parts: the best mechanism with fewer and fewer coordinates, and integer noise, if the length

@@ -5,8 +5,9 @@ A mechanism's `UpdateFamily` fixes all its parameters given one number, the nois
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from randquant._internal import cache, validate
@@ -16,8 +17,11 @@ from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting
 from randquant.privacy.accounting.calibration import Calibration, calibrate
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 
-LARGE = 2000
-"""Sums of many levels over larger cohorts take tens of seconds to bound."""
+FINE = 1.05
+"""Integer noise gets as few bits as raise its error by at most this factor."""
+
+MOST = 24
+"""Most bits of integer noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +132,47 @@ def protecting_mechanisms(setting: UpdateSetting) -> list[str]:
 
 def quick_mechanisms(setting: UpdateSetting) -> list[str]:
     """Those of `protecting_mechanisms` that are tuned within seconds."""
-    known, slow = all_mechanisms(), {setting.trust}
-    if setting.trust == "aggregate" and setting.cohort > LARGE:
-        slow.add("large cohorts")
-    return [n for n in protecting_mechanisms(setting) if not slow.intersection(known[n].slow)]
+    known = all_mechanisms()
+    return [n for n in protecting_mechanisms(setting) if setting.trust not in known[n].slow]
+
+
+def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:
+    """Bits that a mechanism gets by itself: `bits` of "auto".
+
+    Args:
+        name: of the mechanism.
+        setting: its bits do not matter.
+        deviation: as for `tune_update`.
+
+    Returns:
+        For a channel the fewest that it can be built with, 1 or 2: what it could win with more is
+        in `docs/theory/plan.md`. For integer noise of this deviation the fewest with which the
+        error is at most FINE times that with MOST bits.
+
+    Example:
+        >>> setting = UpdateSetting(11, cohort=350, bits=1, trust="aggregate")
+        >>> [fewest_bits(name, setting, 0.3) for name in ("stochastic-rounding", "skellam")]
+        [1, 14]
+    """
+
+    start, noisy = deviation * setting.part, "bits" in all_mechanisms()[name].parameters
+
+    def error(bits: int) -> float:
+        """Of integer noise; infinite without a mechanism."""
+        sized = replace(setting, bits=bits)
+        try:
+            family = update_family(name, sized)
+            if not noisy:
+                return 0.0
+            found = tuned_mechanism(name, sized, family.parameters(family.start(start)))
+            return found.expected_error(setting.dimension).deviation(setting.cohort, 0.0)
+        except ValueError:
+            return math.inf
+
+    if not noisy:
+        return 1 if error(1) == 0 else 2
+    most = FINE * error(MOST)
+    return next((bits for bits in range(2, MOST) if error(bits) <= most), MOST)
 
 
 def tuned_mechanism(
