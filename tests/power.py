@@ -43,7 +43,7 @@ class Trace:
 
         def opened(path, mode="r", *arguments, **options):
             file = plain(path, mode, *arguments, **options)
-            if "w" not in mode or "b" not in mode:
+            if "x" not in mode or "b" not in mode:
                 return file
             self._add("create", path)
             write = file.write

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from randquant._internal import disk
+from randquant._internal import disk, serialization
 
 
 def test_names_are_not_flushed_where_folders_cannot_be_opened(tmp_path, monkeypatch):
@@ -29,3 +29,58 @@ def test_only_an_error_of_the_disk_is_an_error(number, tmp_path, monkeypatch):
         disk.sync_folder(tmp_path)
     with pytest.raises(OSError, match=os.strerror(number)):  # of a file's content, every error is
         disk.flush(0)
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("plant", [os.symlink, os.link])
+def test_a_planted_name_is_not_written_through(plant, private, tmp_path):
+    """Whoever may create files in a folder knows the names of those that are written there."""
+    (tmp_path / "target").write_text("theirs")
+    plant(tmp_path / "target", tmp_path / "account.partial")
+    serialization.write_atomic(tmp_path / "account", b"ours", private=private)
+    assert (tmp_path / "target").read_text() == "theirs"
+    assert (tmp_path / "account").read_bytes() == b"ours"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["account", "target"]
+
+
+def test_a_link_planted_in_the_last_moment_is_not_written_through(tmp_path, monkeypatch):
+    (tmp_path / "target").write_text("theirs")
+    unlink = type(tmp_path).unlink
+
+    def late(path, missing_ok=False):
+        unlink(path, missing_ok)
+        if not (tmp_path / "account.partial").exists():
+            (tmp_path / "account.partial").symlink_to(tmp_path / "target")
+
+    monkeypatch.setattr(type(tmp_path), "unlink", late)
+    with pytest.raises(OSError, match="got a symbolic link"):
+        serialization.write_atomic(tmp_path / "account", b"ours")
+    assert (tmp_path / "target").read_text() == "theirs"
+    assert not (tmp_path / "account").exists()
+
+
+def test_a_link_planted_between_the_look_and_the_opening_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "target").write_text("theirs")
+    (tmp_path / "name").symlink_to(tmp_path / "target")
+    monkeypatch.setattr(os, "lstat", lambda path: os.stat(tmp_path / "target"))
+    with pytest.raises(OSError, match="symbolic links"):
+        disk.read_own(tmp_path / "name")
+
+
+def test_a_pipe_planted_between_the_look_and_the_opening_is_not_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "target").write_text("theirs")
+    os.mkfifo(tmp_path / "name")
+    monkeypatch.setattr(os, "lstat", lambda path: os.stat(tmp_path / "target"))
+    with pytest.raises(OSError, match="got a pipe or a device"):
+        disk.read_own(tmp_path / "name")
+
+
+def test_who_may_read_a_file_is_its_writers_choice(tmp_path):
+    before = os.umask(0o022)
+    try:
+        serialization.write_atomic(tmp_path / "secret", b"", private=True)
+        serialization.write_atomic(tmp_path / "page", b"")
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("secret", "page")]
+    assert modes == [0o600, 0o644]

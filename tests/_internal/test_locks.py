@@ -45,7 +45,7 @@ def test_another_process_is_refused_at_once_and_a_killed_one_holds_nothing(tmp_p
             with pytest.raises(BlockingIOError, match=TAKEN):
                 work(tmp_path).__enter__()
         with pytest.raises(BlockingIOError, match="another process holds it"):
-            locks.exclusive(tmp_path / "lock", wait=False).__enter__()
+            locks.exclusive(tmp_path / "lock").__enter__()
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         assert not locks.held(tmp_path)
@@ -58,10 +58,10 @@ def test_one_that_waits_gets_the_lock_after_the_other(tmp_path):
     order = []
 
     def second():
-        with locks.exclusive(tmp_path / "lock", wait=True):
+        with locks.exclusive(tmp_path / "lock", wait=300):
             order.append("second")
 
-    with locks.exclusive(tmp_path / "lock", wait=True):
+    with locks.exclusive(tmp_path / "lock"):
         waiting = threading.Thread(target=second)
         waiting.start()
         waiting.join(0.05)

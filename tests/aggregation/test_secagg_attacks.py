@@ -4,6 +4,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -848,11 +849,99 @@ def test_a_sealing_key_of_no_use_leaves_its_sender_out(sealing):
 
 def test_confirmations_for_some_neighbours_only_are_relayed_to_these():
     def up(step, client, message):
-        return {1: message[1], 99: b"x"} if (step, client) == ("confirm", 3) else message
+        return {1: message[1]} if (step, client) == ("confirm", 3) else message
 
     played = Round(terms_of(6), up=up)
     assert played.exact()
     assert not played.server.refused
+
+
+class Endless(Mapping):
+    """Says that it has a million entries, and shows none."""
+
+    def __len__(self):
+        return 10**6
+
+    def __iter__(self):
+        raise AssertionError("somebody looks at the entries")
+
+    __getitem__ = __contains__ = __iter__
+
+
+def of_neighbours(change):
+    """The same fault in what is for client 1."""
+    return lambda inbox: {**inbox, 1: change(inbox[1])}
+
+
+HOSTILE = {
+    "not a mapping": lambda inbox: [1, 2],
+    "a million entries": lambda inbox: Endless(),
+    "a stranger": lambda inbox: {**inbox, 99: bytes(32)},
+    "text": of_neighbours(lambda tag: "x" * 32),
+    "a number": of_neighbours(lambda tag: 7),
+    "empty": of_neighbours(lambda tag: b""),
+    "short": of_neighbours(lambda tag: tag[:-1]),
+    "long": of_neighbours(lambda tag: tag + b"x"),
+    "huge": of_neighbours(lambda tag: bytes(10**6)),
+}
+
+
+@pytest.mark.parametrize("step", ["share", "confirm", "reveal"])
+@pytest.mark.parametrize("fault", HOSTILE)
+def test_an_inbox_of_other_kinds_or_sizes_is_refused_by_name_and_the_others_go_on(step, fault):
+    def up(at, client, message):
+        return HOSTILE[fault](message) if (at, client) == (step, 3) else message
+
+    class Checked(Server):
+        def relay(self, confirmations):
+            relayed = super().relay(confirmations)
+            sizes = {len(tag) for tags in relayed.values() for tag in tags.values()}
+            assert sizes == {32}
+            return relayed
+
+    played = Round(terms_of(7), up=up)
+    played.server = Checked(played.terms)
+    assert played.exact()
+    assert set(played.server.refused) == {3}
+    assert "Expected" in played.server.refused[3]
+    assert not played.errors
+
+
+def test_a_client_counts_what_the_server_relays_before_it_looks_at_it():
+    clients = {c: Client(terms, c) for terms in [terms_of(4)] for c in terms.clients}
+    server = Server(clients[0].terms)
+    keys = server.introduce({c: k.advertise() for c, k in clients.items()})
+    with pytest.raises(ProtocolError, match="of neighbours only"):
+        clients[0].share(Endless())
+    shares = server.forward({c: clients[c].share(keys[c]) for c in (1, 2, 3)})
+    with pytest.raises(ProtocolError, match="of neighbours only"):
+        clients[1].look_at(Endless())
+    for c in (1, 2, 3):
+        server.add(c, clients[c].mask(np.zeros(5, dtype=np.uint8), shares[c]))
+    with pytest.raises(ProtocolError, match="got other survivors"):
+        clients[1].confirm(Endless())
+    for c in (2, 3):
+        clients[c].confirm(server.close())
+    with pytest.raises(ProtocolError, match="of neighbours only"):
+        clients[2].reveal(Endless())
+
+
+def test_a_client_unseals_nothing_of_another_length(monkeypatch):
+    def down(step, client, inbox):
+        if (step, client) == ("mask", 0):
+            return {**inbox, 1: inbox[1] + bytes(10**6)}
+        return inbox
+
+    unseal, seen = crypto.unseal, []
+    monkeypatch.setattr(
+        crypto,
+        "unseal",
+        lambda key, message, *a: seen.append(len(message)) or unseal(key, message, *a),
+    )
+    played = Round(terms_of(6), down=down)
+    played.closed()
+    assert set(seen) == {SEALED_BYTES}
+    assert played.clients[0].accused == {1}
 
 
 def test_a_wrong_share_of_the_key_of_one_who_left_is_named_and_no_other():

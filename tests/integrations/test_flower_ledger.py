@@ -36,6 +36,7 @@ from randquant.integrations.files import DamagedFile
 from randquant.integrations.flower import messages as wire_messages
 from randquant.integrations.flower import state
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.flower.answers import FILES, told
 from randquant.integrations.flower.ledger import OWN, SPENT, STEP_BYTES, ClientLedger
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.offer import Offer
@@ -137,17 +138,70 @@ def test_a_step_costs_sixteen_bytes_and_is_kept_for_ever(tmp_path):
             ledger.take(b"session %d" % number, KINDS[(number + 1) % 4])
 
 
-def test_a_link_stays_a_link_to_one_account(tmp_path):
-    (tmp_path / "disk").mkdir()
-    path, link = tmp_path / "disk" / "account", tmp_path / "account"
-    link.symlink_to(path)
-    answer(a_context(link), b"one")
-    answer(a_context(path), b"two")
-    assert link.is_symlink()
-    for name in (path, link):
-        assert answered(a_context(name))[0] == 2
-        with pytest.raises(ProtocolError, match="each step of a sum once"):
-            answer(a_context(name), b"one")
+def a_symbolic_link(path, account):
+    path.symlink_to(account)
+
+
+def a_broken_link(path, account):
+    path.symlink_to(account.with_name("nothing"))
+
+
+def a_hard_link(path, account):
+    path.hardlink_to(account)
+
+
+def a_pipe(path, account):
+    os.mkfifo(path)
+
+
+def a_folder(path, account):
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("plant", "reason"),
+    [
+        (a_symbolic_link, "a symbolic link"), (a_broken_link, "a symbolic link"),
+        (a_hard_link, "2 hard links"), (a_pipe, "a pipe or a device"), (a_folder, "a folder"),
+    ],
+)  # fmt: skip
+def test_an_account_is_a_file_with_one_name_or_is_refused(plant, reason, tmp_path):
+    """Two names would become two accounts when one of them is replaced; a pipe is waited for."""
+    account, path = tmp_path / "account", tmp_path / "other"
+    answer(a_context(account), b"one")
+    plant(path, account)
+    with pytest.raises(OSError, match=rf"Expected {path} to be a .*, got .*{reason}") as error:
+        answer(a_context(path), b"two")
+    assert told(error.value)[0] == FILES
+    if plant is a_hard_link:
+        path.unlink()
+    assert answered(a_context(account))[0] == 1
+
+
+def test_a_pipe_in_the_place_of_the_lock_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "account.lock")
+    with pytest.raises(OSError, match="got a pipe or a device: use another name"):
+        answer(a_context(tmp_path / "account"))
+
+
+def test_only_its_user_reads_an_account_and_a_servers_state(tmp_path):
+    before = os.umask(0)
+    try:
+        answer(a_context(tmp_path / "account"))
+        model = ArrayRecord({"w": Array(np.zeros(2))})
+        state.save(tmp_path / "state", {}, model, FedAdam())
+    finally:
+        os.umask(before)
+    for name in ("account", "state"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_servers_state_behind_a_link_is_refused(tmp_path):
+    model = ArrayRecord({"w": Array(np.zeros(2))})
+    state.save(tmp_path / "state", {}, model, FedAdam())
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    with pytest.raises(ValueError, match="got a symbolic link"):
+        state.load(tmp_path / "link", FedAdam())
 
 
 def test_a_share_is_remembered_too(tmp_path):

@@ -131,7 +131,7 @@ def renames_first(monkeypatch):
 
 
 def writes_in_place(monkeypatch):
-    def write(path, data):
+    def write(path, data, *, private):
         with serialization.open(path, "wb") as file:  # type: ignore[attr-defined]
             file.write(data)
             file.flush()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app, over_the_wire
 from flower_rounds import (
     ANYTHING,
     EXACT,
+    STEPS,
     exact,
     fedavg,
     mean_of,
@@ -18,13 +21,16 @@ from flower_rounds import (
     run,
 )
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.serde import message_to_proto
 from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.secagg.terms import MOST_CLIENTS, MOST_NEIGHBOURS, ProtocolError
 from randquant.channels import wire
 from randquant.integrations.flower import messages as wire_messages
-from randquant.integrations.flower.messages import HEAD, PAYLOAD
+from randquant.integrations.flower import sums
+from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD, Head
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
 
@@ -243,3 +249,73 @@ def test_a_step_that_diverges_is_not_taken():
     strategy = QuantizedStrategy(fedavg(), far, patience=1)
     with pytest.raises(RoundsFailed, match="training has diverged"):
         run(strategy, InProcessGrid(app, [1, 2]), arrays)
+
+
+def too_many(content):
+    content[INBOX] = ConfigRecord({str(n): b"" for n in range(20_000)})
+
+
+def too_long(content):
+    content[INBOX] = ConfigRecord({"1": bytes(10**6)})
+
+
+def too_deep(content):
+    content[PAYLOAD] = ArrayRecord(
+        {"codes": Array("uint8", (1,) * 100_000, wire_messages.STYPE, b"x")}
+    )
+
+
+def beside(content):
+    content["more"] = ConfigRecord({"text": ["x" * 1000] * 1000})
+
+
+@pytest.mark.parametrize(
+    ("trust", "step"), [("local", "upload"), *(("aggregate", step) for step in STEPS)]
+)
+@pytest.mark.parametrize("change", [too_many, too_long, too_deep, beside])
+def test_a_reply_that_is_too_large_is_refused_by_name_before_it_is_read(
+    trust, step, change, caplog, monkeypatch
+):
+    """Nothing is made of it, which the sizes of what is serialised and the memory show."""
+    sizes = []
+
+    def counting(message):
+        proto = message_to_proto(message)
+        sizes.append(proto.ByteSize())
+        return proto
+
+    def fault(at, node, reply):
+        if (at, node) != (step, 2):
+            return [reply]
+        change(reply.content)
+        tracemalloc.start()
+        return [reply]
+
+    monkeypatch.setattr(sums, "message_to_proto", counting)
+    try:
+        found, _, _ = one_round(exact(trust), fault=fault)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    in_it = range(1, 6) if step in ("confirm", "reveal") else [1, 3, 4, 5]
+    np.testing.assert_allclose(found, mean_of(in_it), atol=1e-6)
+    assert max(sizes) < 10_000
+    assert peak < 2_000_000
+    [said] = [
+        r.getMessage()
+        for r in caplog.records
+        if r.levelname == "WARNING" and "reply" in r.getMessage()
+    ]
+    assert "reply of client 2 dropped: Expected a reply of" in said
+
+
+def test_a_client_counts_what_a_server_sends_before_it_reads_it():
+    def content(count):
+        return RecordDict({INBOX: ConfigRecord({str(n): b"x" for n in range(count)})})
+
+    assert len(wire_messages.read_inbox(content(MOST_NEIGHBOURS + 1))) == MOST_NEIGHBOURS + 1
+    with pytest.raises(ProtocolError, match=r"Expected 4097 messages at most, got 4098\."):
+        wire_messages.read_inbox(content(MOST_NEIGHBOURS + 2))
+    head = {"step": "confirm", "session": b"s", "survivors": ["1"] * (MOST_CLIENTS + 1)}
+    with pytest.raises(ProtocolError, match="list of survivors"):
+        Head.read(RecordDict({HEAD: ConfigRecord(head)}))

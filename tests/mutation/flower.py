@@ -50,7 +50,7 @@ MUTANTS = [
     ),
     (
         f"{N}/ledger.py",
-        "        write_atomic(self._path, self._to_bytes())\n",
+        "        write_atomic(self._path, self._to_bytes(), private=True)\n",
         "        self._path.write_bytes(self._to_bytes())\n",
         "a kill leaves half an account",
         of(
@@ -90,7 +90,7 @@ MUTANTS = [
         f"{N}/ledger.py",
         (
             '        with locks.exclusive(self._path.with_name(self._path.name + ".lock"), '
-            "wait=True):\n"
+            "wait=PATIENCE):\n"
         ),
         "        with contextlib.nullcontext():\n",
         "two processes count one answer",
@@ -112,7 +112,7 @@ MUTANTS = [
     ),
     (
         f"{N}/ledger.py",
-        "self._load(self._path.read_bytes() if self._path.exists() else None)",
+        "self._load(read_own(self._path) if os.path.lexists(self._path) else None)",
         "self._load(None)",
         "the file is not read",
         of("integrations/test_flower_ledger", "what_is_not_saved_is_not_counted"),

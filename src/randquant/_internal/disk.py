@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -13,6 +14,50 @@ if sys.platform == "darwin":
 
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOTTY})
 """Errors of file systems that cannot do what was asked, such as some on a network."""
+
+
+_NOTHING_ELSE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Flags of `os.open`, on systems that have them: no link is followed, no pipe is waited for."""
+
+
+def opener(path: str | Path, flags: int, mode: int = 0o666) -> int:
+    """Open a regular file, for `open(..., opener=opener)`.
+
+    Raises:
+        OSError: the name is that of a symbolic link, a pipe, a device or a folder.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        _check_regular(path, os.lstat(path))
+    file = os.open(path, flags | _NOTHING_ELSE, mode)
+    try:
+        _check_regular(path, os.fstat(file))
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def read_own(path: Path) -> bytes:
+    """Read a file that only this package writes, and replaces as a whole.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or has another name, which would keep an old
+            content when this one gets a new one.
+    """
+    with open(path, "rb", opener=opener) as file:
+        if (names := os.fstat(file.fileno()).st_nlink) > 1:
+            raise OSError(
+                f"Expected {path} to be a file with one name, got one with {names} hard links: "
+                "remove the others."
+            )
+        return file.read()
+
+
+def _check_regular(path: str | Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        folder = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
+        kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else folder
+        raise OSError(f"Expected {path} to be a regular file, got {kind}: use another name.")
 
 
 def flush(file: int) -> None:

@@ -13,6 +13,8 @@ from typing import BinaryIO
 
 from filelock import lock_descriptor
 
+from randquant._internal.disk import opener
+
 NAME = "lock"
 """The lock file of a run, in its folder."""
 
@@ -24,17 +26,20 @@ MOMENT = 0.05
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, *, wait: bool) -> Iterator[None]:
+def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[None]:
     """Hold a lock file; the operating system releases it when the process ends, however it ends.
 
+    Args:
+        path: the lock file.
+        wait: seconds for which another process may hold it.
+
     Raises:
-        BlockingIOError: another process holds it, and `wait` is false.
+        BlockingIOError: another process holds it for longer.
         PermissionError: the file cannot be written.
         OSError: the file system has no locks. Nothing less than a lock of the operating system is
             taken: a mere file would outlast a process that is killed.
     """
-    patience = float("inf") if wait else MOMENT
-    file = _acquired(path, time.monotonic() + patience)
+    file = _acquired(path, time.monotonic() + max(wait, MOMENT))
     with file:
         yield
 
@@ -47,7 +52,7 @@ def held(path: Path) -> bool:
     """
     until = time.monotonic() + MOMENT
     try:
-        with open(path / NAME, "rb") as lock:
+        with open(path / NAME, "rb", opener=opener) as lock:
             while not _tried(lock, path / NAME):  # another process may ask the same
                 if time.monotonic() > until:
                     return True
@@ -68,7 +73,7 @@ def folder(path: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(exclusive(path / NAME, wait=False))
+            stack.enter_context(exclusive(path / NAME))
         except BlockingIOError:
             raise BlockingIOError(
                 f"Expected {path} to be free, but another process is training it: wait for it "
@@ -121,7 +126,7 @@ def _acquired(path: Path, until: float) -> BinaryIO:
 def _opened(path: Path) -> BinaryIO:
     """Open a lock file for writing, which changes nothing in it; create it if it is missing."""
     try:
-        return open(path, "ab")
+        return open(path, "ab", opener=opener)
     except OSError as error:
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             raise PermissionError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from randquant._internal.disk import flush, sync_folder
+from randquant._internal.disk import flush, opener, sync_folder
 
 T = TypeVar("T")
 
@@ -61,20 +62,27 @@ def from_json(kind: type[T], data: Any) -> T:
         raise ValueError(f"Expected every field of {kind.__name__}: {error}.") from None
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
     """Write `data` to `path` atomically: a reader sees either the old file or the whole new one.
+
+    Args:
+        path: the file.
+        data: its new content.
+        private: whether only this user may read it.
 
     Guarantees:
         The written file survives a power failure. If writing fails, the old file is unchanged and
-        no other file is left behind.
+        no other file is left behind. No link is followed, whoever put it there.
 
     Raises:
         OSError: it cannot be written; the error names `path`.
     """
     temporary = path.with_name(path.name + ".partial")
+    mode = 0o600 if private else 0o666
     with naming(path):
+        temporary.unlink(missing_ok=True)  # of a killed process, or a link that somebody planted
         try:
-            with open(temporary, "wb") as file:
+            with open(temporary, "xb", opener=functools.partial(opener, mode=mode)) as file:
                 file.write(data)
                 file.flush()
                 flush(file.fileno())

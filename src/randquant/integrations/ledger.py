@@ -16,11 +16,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from randquant._internal import locks
+from randquant._internal.disk import read_own
 from randquant._internal.serialization import write_atomic
 from randquant.integrations.accountant import Accountant
 from randquant.integrations.files import DamagedFile
@@ -31,6 +33,8 @@ OWN = 0
 MAGIC = b"RQSPENT2"
 START = len(MAGIC) + 32
 STEP_BYTES = 16
+PATIENCE = 60.0
+"""Seconds that a process waits for another one of the same client."""
 
 Kind = TypeVar("Kind", bound=Accountant)
 
@@ -47,7 +51,8 @@ class AnswerLedger(Generic[Kind]):
         share the file take each step once, and count every answer.
         Whenever a process ends, the file has the content before a step or after it. Once `save` has
         returned, it has the content after it, on the disk.
-        A file with any other content is refused. Not detected are: a restored copy of an older
+        Only this user can read the file. A file with any other content is refused, and a link to
+        one: replacing it would separate the names. Not detected are: a restored copy of an older
         account, unless the caller of `held` has seen a newer one, and a file whose checksum was
         recomputed.
     """
@@ -55,8 +60,7 @@ class AnswerLedger(Generic[Kind]):
     def __init__(self, accountant: Kind, path: str | Path | None) -> None:
         self._accountant = accountant
         self._unread: bytes | None = None  # the account as the file has it
-        # Links are resolved: otherwise replacing the file would separate two names of it.
-        self._path = None if path is None else Path(path).resolve()
+        self._path = None if path is None else Path(path)
         self._taken: dict[bytes, None] = {}
         self._written = 0
 
@@ -85,12 +89,14 @@ class AnswerLedger(Generic[Kind]):
 
         Raises:
             DamagedFile: it is damaged, or older than that.
+            BlockingIOError: another process holds the lock for longer than PATIENCE.
+            OSError: the file is a link, or cannot be read.
         """
         if self._path is None:
             yield self
             return
-        with locks.exclusive(self._path.with_name(self._path.name + ".lock"), wait=True):
-            self._load(self._path.read_bytes() if self._path.exists() else None)
+        with locks.exclusive(self._path.with_name(self._path.name + ".lock"), wait=PATIENCE):
+            self._load(read_own(self._path) if os.path.lexists(self._path) else None)
             if self._written < seen:
                 raise DamagedFile("Expected this client's newest account, got an older one.")
             yield self
@@ -108,7 +114,7 @@ class AnswerLedger(Generic[Kind]):
         self._written += 1
         if self._path is None:
             return
-        write_atomic(self._path, self._to_bytes())
+        write_atomic(self._path, self._to_bytes(), private=True)
 
     def _to_bytes(self) -> bytes:
         account = self._unread

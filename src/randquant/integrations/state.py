@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant._internal.disk import make_folder
+from randquant._internal.disk import make_folder, read_own
 from randquant._internal.serialization import write_atomic
 
 MAGIC = b"RQSTATE1"
@@ -48,7 +48,7 @@ def write(path: Path, record: Mapping[str, Any], arrays: Mapping[str, np.ndarray
     for part in parts:
         digest.update(part)
     make_folder(path.parent)
-    write_atomic(path, b"".join([MAGIC, digest.digest(), *parts]))
+    write_atomic(path, b"".join([MAGIC, digest.digest(), *parts]), private=True)
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -56,9 +56,9 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
     Raises:
         ValueError: the file is damaged.
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is a link.
     """
-    return _read(path.read_bytes())
+    return _read(read_own(path))
 
 
 def refused(path: Path, error: Exception) -> ValueError:

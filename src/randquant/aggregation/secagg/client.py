@@ -17,6 +17,7 @@ from randquant.aggregation.secagg import crypto, group, masks
 from randquant.aggregation.secagg.dealing import KEY, PROOF_BYTES, SEED, deal, fits
 from randquant.aggregation.secagg.group import SCALAR_BYTES
 from randquant.aggregation.secagg.messages import (
+    SEALED_BYTES,
     Advert,
     accusation,
     confirmation,
@@ -145,9 +146,9 @@ class Client:
             Sealed shares by neighbour, and under its own number the commitments to all shares.
         """
         with self._step("share"):
-            terms, neighbours = self.terms, self.terms.neighbours_of(self.number)
+            terms = self.terms
+            self._enough(adverts, terms.neighbours_of(self.number), "public keys")
             seen = {n: Advert.from_bytes(advert) for n, advert in adverts.items()}
-            self._enough(seen, neighbours, "public keys")
             own, masking = self._advert(), crypto.masking_private(self._masking)
             for n, advert in seen.items():
                 advert.check_signed(terms, n, self._directory)
@@ -211,7 +212,8 @@ class Client:
             survivors: the clients whose masked vectors the server has, this one among them.
         """
         with self._step("confirm"):
-            announced = frozenset(survivors)
+            most = len(self.terms.clients)
+            announced = frozenset(survivors if len(survivors) <= most else ())
             if not announced <= set(self.terms.clients) or self.number not in announced:
                 raise ProtocolError("Expected this client among the sum's, got other survivors.")
             if len(announced) < self.terms.least:
@@ -241,6 +243,8 @@ class Client:
                 not count.
         """
         with self._step("reveal"):
+            if len(confirmations) > len(self._shares):
+                raise ProtocolError("Expected confirmations of neighbours only, got others.")
             digest = survivors_digest(self.terms, self._survivors)
             agreed = sum(
                 hmac.compare_digest(exactly_bytes(tag), confirmation(self._keys[n], n, digest))
@@ -289,6 +293,8 @@ class Client:
         return shares
 
     def _open_one(self, n: int, message: bytes) -> bytes:
+        if len(message) != PROOF_BYTES + SEALED_BYTES:
+            raise ProtocolError("Expected two sealed shares and their proof, got something else.")
         proof, sealed = message[:PROOF_BYTES], message[PROOF_BYTES:]
         shares = crypto.unseal(self._keys[n], sealed, context(self.terms, n, self.number))
         for kind, share in ((SEED, shares[:SCALAR_BYTES]), (KEY, shares[SCALAR_BYTES:])):
@@ -305,8 +311,8 @@ class Client:
         yield
         self._stage = STAGES[STAGES.index(stage) + 1]
 
-    def _enough(self, senders: Collection[int], allowed: Collection[int], what: str) -> None:
-        if not set(senders) <= set(allowed):
+    def _enough(self, senders: Mapping[int, bytes], allowed: Collection[int], what: str) -> None:
+        if not senders.keys() <= frozenset(allowed):  # compares the lengths first
             raise ProtocolError(f"Expected {what} of neighbours only, got others.")
         if len(senders) < self.terms.threshold:
             raise ProtocolError(

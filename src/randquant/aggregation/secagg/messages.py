@@ -18,6 +18,7 @@ from randquant.channels.wire.payload import Format
 PART_BYTES, SIGNATURE_BYTES, NUMBER_BYTES = 32, 64, 8
 SEALED_BYTES = NONCE_BYTES + 2 * SCALAR_BYTES + TAG_BYTES
 """Length of the two shares sealed for a neighbour."""
+CONFIRMATION_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,23 @@ def exactly_bytes(message: object) -> bytes:
     if not isinstance(message, bytes):
         raise ProtocolError(f"Expected a message in bytes, got {type(message).__name__}.")
     return message
+
+
+def check_inbox(inbox: object, others: Collection[int], *sizes: int) -> None:
+    """Raise ProtocolError unless this is one message at most for each of these clients.
+
+    Args:
+        inbox: what a client sent.
+        others: to whom it may send something.
+        sizes: the lengths that a message may have.
+    """
+    if not isinstance(inbox, Mapping) or not inbox.keys() <= frozenset(others):  # compares lengths
+        raise ProtocolError("Expected one message at most for each neighbour, got something else.")
+    for message in inbox.values():
+        if len(exactly_bytes(message)) not in sizes:
+            raise ProtocolError(
+                f"Expected messages of {' or '.join(map(str, sizes))} bytes, got {len(message)}."
+            )
 
 
 def _number(client: int) -> bytes:

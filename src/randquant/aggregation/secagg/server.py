@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from randquant.aggregation.secagg import group, masks, messages, sharing
-from randquant.aggregation.secagg.crypto import sealing_key
+from randquant.aggregation.secagg.crypto import KEY_BYTES, sealing_key
 from randquant.aggregation.secagg.dealing import Dealing
+from randquant.aggregation.secagg.group import SCALAR_BYTES
 from randquant.aggregation.secagg.messages import (
+    CONFIRMATION_BYTES,
     NUMBER_BYTES,
     SEALED_BYTES,
     Advert,
+    check_inbox,
     exactly_bytes,
 )
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.aggregation.secagg.unmasking import Unmasking
 from randquant.channels import wire
+
+Read = TypeVar("Read")
 
 
 class Server:
@@ -50,14 +55,13 @@ class Server:
 
     def introduce(self, adverts: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
         """The keys of each client's neighbours; clients with too few neighbours are excluded."""
-        usable = {}
-        for client, message in self._known(adverts, self.terms.clients, bytes).items():
-            try:
-                advert = _usable(Advert.from_bytes(message))
-                advert.check_signed(self.terms, client, self._directory)
-                usable[client] = advert
-            except ProtocolError as error:
-                self.refused[client] = str(error)
+
+        def read(client: int, message: bytes) -> Advert:
+            advert = _usable(Advert.from_bytes(message))
+            advert.check_signed(self.terms, client, self._directory)
+            return advert
+
+        usable = self._known(adverts, self.terms.clients, read)
         self._adverts = {c: usable[c] for c in self._connected(usable)}
         return {
             client: {n: self._adverts[n].to_bytes() for n in self._present(client)}
@@ -70,13 +74,11 @@ class Server:
         A client whose commitments do not belong to the two secrets that it advertised is excluded
         here, before anything is masked.
         """
-        dealt, terms = {}, self.terms
+        terms = self.terms
         word = sharing.random_word(terms.neighbours + 1, terms.threshold)  # after all have dealt
-        for client, inbox in self._known(sealed, self._adverts).items():
-            try:
-                dealt[client] = self._dealing(client, inbox, word)
-            except ProtocolError as error:
-                self.refused[client] = str(error)
+        dealt = self._known(
+            sealed, self._adverts, lambda client, inbox: self._dealing(client, inbox, word)
+        )
         self._dealt = {client: dealt[client] for client in self._connected(dealt)}
         inboxes: dict[int, dict[int, bytes]] = {client: {} for client in self._dealt}
         for dealer, dealing in self._dealt.items():
@@ -118,7 +120,12 @@ class Server:
         self, confirmations: Mapping[int, Mapping[int, bytes]]
     ) -> dict[int, dict[int, bytes]]:
         """For each survivor that confirmed, the confirmations of its neighbours."""
-        known = self._known(confirmations, self._survivors)
+
+        def read(client: int, inbox: Mapping[int, bytes]) -> Mapping[int, bytes]:
+            check_inbox(inbox, self._holders(client), CONFIRMATION_BYTES)
+            return inbox
+
+        known = self._known(confirmations, self._survivors, read)
         return {
             client: {
                 n: known[n][client]
@@ -148,7 +155,7 @@ class Server:
                 f"Expected a closed sum of {terms.least} vectors or more, got "
                 f"{len(self._survivors)}."
             )
-        known = self._known(revealed, self._survivors)
+        known = self._known(revealed, self._survivors, self._revealed)
         unmasking = Unmasking(terms, self._adverts, self._dealt, self._survivors, self.refused)
         total = self._total.copy()
         for sign, secret in unmasking.masks(known):
@@ -164,7 +171,7 @@ class Server:
     def _dealing(self, client: int, inbox: Mapping[int, bytes], word: list[int]) -> Dealing:
         """A client's commitments; ProtocolError unless they and its sealed shares are valid."""
         terms, present = self.terms, self._present(client)
-        if set(inbox) != {client, *present}:
+        if not isinstance(inbox, Mapping) or inbox.keys() != {client, *present}:
             raise ProtocolError("Expected shares for all neighbours, got others.")
         if any(len(exactly_bytes(inbox[n])) != SEALED_BYTES for n in present):
             raise ProtocolError("Expected two sealed shares for each neighbour, got others.")
@@ -176,6 +183,12 @@ class Server:
             )
         dealing.check(terms, client, self._adverts[client], word)
         return dealing
+
+    def _revealed(self, client: int, answer: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """What a client reveals; ProtocolError if it is of others, or of another length."""
+        one, both = KEY_BYTES, KEY_BYTES + SCALAR_BYTES  # a share of a seed is as long as a key
+        check_inbox(answer, self._holders(client), one, both)
+        return answer
 
     def _read(self, client: int, payload: bytes) -> tuple[np.ndarray, frozenset[int]]:
         """A masked vector and the clients that its sender accuses; ValueError if malformed."""
@@ -211,18 +224,28 @@ class Server:
     def _present(self, client: int) -> list[int]:
         return [n for n in self.terms.neighbours_of(client) if n in self._adverts]
 
+    def _holders(self, client: int) -> list[int]:
+        """The neighbours that shared with a client."""
+        return [n for n in self.terms.neighbours_of(client) if n in self._dealt]
+
     def _known(
-        self, received: Mapping[int, Any], allowed: Collection[int], kind: type = Mapping
-    ) -> dict[int, Any]:
-        """The messages of the right type, from clients that may send one at this step."""
+        self,
+        received: Mapping[int, Any],
+        allowed: Collection[int],
+        read: Callable[[int, Any], Read],
+    ) -> dict[int, Read]:
+        """What `read` makes of the messages of clients that may send one at this step.
+
+        If it raises a ProtocolError, the client is refused, and the others go on.
+        """
         known = {}
         for client, message in received.items():
-            if client not in allowed:
-                self.refused[client] = "Expected no message of this client at this step."
-            elif not isinstance(message, kind):
-                self.refused[client] = f"Expected another message, got {type(message).__name__}."
-            else:
-                known[client] = message
+            try:
+                if client not in allowed:
+                    raise ProtocolError("Expected no message of this client at this step.")
+                known[client] = read(client, message)
+            except ProtocolError as error:
+                self.refused[client] = str(error)
         return known
 
     def _connected(self, present: Collection[int]) -> frozenset[int]:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from randquant.aggregation.secagg.draw import LONGEST_PROOF
-from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.aggregation.secagg.terms import (
+    MOST_CLIENTS,
+    MOST_NEIGHBOURS,
+    ProtocolError,
+    Terms,
+)
 from randquant.channels import wire
 from randquant.channels.wire.payload import Coding, Format
 
@@ -40,6 +45,9 @@ LONGEST_TEXT = 2**23
 """Most characters of an offer or terms: a channel of 1000 inputs and 256 levels has 5 million."""
 
 LONGEST_SESSION = 64
+
+REST, PER_NEIGHBOUR = 2**16, 256
+"""Most bytes of a reply beside its payload: in all, and for each neighbour in a sum."""
 
 LARGEST = 1e30
 """Largest threshold of an update's norm."""
@@ -103,7 +111,7 @@ class Head:
         if max(len(offer), len(terms)) > LONGEST_TEXT:
             raise ProtocolError(f"Expected texts of at most {LONGEST_TEXT} characters, got more.")
         survivors = record.get("survivors", [])
-        if not isinstance(survivors, list):
+        if not isinstance(survivors, list) or len(survivors) > MOST_CLIENTS:
             raise ProtocolError("Expected a list of survivors, got something else.")
         drawn = [record.get(name, b"") for name in ("commitment", "part", "proof")]
         if not all(isinstance(field, bytes) and len(field) <= LONGEST_PROOF for field in drawn):
@@ -123,11 +131,27 @@ def inbox_record(messages: Mapping[int, bytes]) -> ConfigRecord:
 def read_inbox(content: RecordDict) -> dict[int, bytes]:
     """Undo `inbox_record`; ProtocolError if there is none."""
     record = content.get(INBOX)
+    if isinstance(record, ConfigRecord) and len(record) > MOST_NEIGHBOURS + 1:
+        raise ProtocolError(f"Expected {MOST_NEIGHBOURS + 1} messages at most, got {len(record)}.")
     if not isinstance(record, ConfigRecord) or not all(
         isinstance(m, bytes) for m in record.values()
     ):
         raise ProtocolError(f"Expected a record {INBOX!r} of bytes in the message, got none.")
     return {_number(client): bytes(message) for client, message in record.items()}  # type: ignore[arg-type]
+
+
+def check_size(content: RecordDict, most: int) -> None:
+    """Raise ProtocolError if records have more than `most` bytes, without copying any."""
+    left = most
+    for name, record in content.items():
+        left -= len(name)
+        for key, value in record.items():
+            parts = value if isinstance(value, list) else [value]
+            if isinstance(value, Array):
+                parts = [value.dtype, value.stype, value.data, *value.shape]
+            left -= len(key) + sum(len(p) if isinstance(p, str | bytes) else 8 for p in parts)
+            if left < 0:
+                raise ProtocolError(f"Expected a reply of {most} bytes at most, got more.")
 
 
 def as_next(records: Mapping[str, ConfigRecord]) -> dict[str, ConfigRecord]:

@@ -18,6 +18,7 @@ from flwr.common.serde import message_to_proto
 from randquant.aggregation.secagg.draw import Draw
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.channels.keys import Key
+from randquant.channels.wire import upload
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.handshake import SESSION_BYTES, Handshake, request
 from randquant.integrations.flower.messages import Head
@@ -69,18 +70,32 @@ class Sum(Protocol):
 
 @dataclass
 class Bytes:
-    """Counts the bytes of clients' messages as they arrive."""
+    """Counts the bytes of clients' messages as they arrive, and drops those that are too large.
+
+    Attributes:
+        offer: what the clients of the round were offered.
+        refused: clients whose replies are dropped are added here, with the reason.
+    """
 
     offer: Offer
+    refused: dict[int, str]
 
     def __post_init__(self) -> None:
         self._sent: Counter[int] = Counter()
         self._upload = 0
 
-    def counted(self, replies: Iterable[Message]) -> Iterator[Message]:
-        """Pass replies on, and count each as Flower serialises it."""
+    def counted(self, replies: Iterable[Message], most: int) -> Iterator[Message]:
+        """Pass on replies of `most` bytes or fewer, and count each as Flower serialises it."""
         for reply in replies:
-            self._sent[reply.metadata.src_node_id] += message_to_proto(reply).ByteSize()
+            client = reply.metadata.src_node_id
+            try:
+                if not reply.has_error():
+                    messages.check_size(reply.content, most)
+            except ProtocolError as error:
+                self.refused[client] = str(error)
+                log(WARNING, "randquant: reply of client %s dropped: %s", client, error)
+                continue
+            self._sent[client] += message_to_proto(reply).ByteSize()
             if not reply.has_error() and messages.PAYLOAD in reply.content:
                 with contextlib.suppress(ProtocolError):  # which is dropped later, with its reason
                     self._upload = max(self._upload, len(messages.read_payload(reply.content)))
@@ -111,7 +126,8 @@ class PlainSum:
     def __post_init__(self) -> None:
         self._session = os.urandom(SESSION_BYTES)
         self._payloads: dict[int, bytes] = {}
-        self._bytes = Bytes(self.offer)
+        self._bytes = Bytes(self.offer, self.refused)
+        self._most = messages.REST + self.offer.plain_bytes
         self._mechanism = self.offer.mechanism
 
     def measured(self) -> dict[str, int]:
@@ -135,7 +151,7 @@ class PlainSum:
         def take(client: int, content: RecordDict) -> None:
             draw.add(client, Head.read(content).part)
 
-        counted = self._bytes.counted(replies)
+        counted = self._bytes.counted(replies, self._most)
         known = checked(counted, self.clients, head.step, head.session, take, self.refused)
         self.clients = sorted(known)
         seed, proofs = draw.close()
@@ -154,7 +170,7 @@ class PlainSum:
                 self.offer.dimension,
             )  # fmt: skip
 
-        asked, counted = self.clients, self._bytes.counted(replies)
+        asked, counted = self.clients, self._bytes.counted(replies, self._most)
         known = checked(counted, asked, messages.UPLOAD, self._session, take, self.refused)
         return len(known)
 
@@ -185,7 +201,7 @@ class SecureSum:
     def __post_init__(self) -> None:
         self.refused = self.handshake.refused
         self._server, self._terms = self.handshake.server, self.handshake.terms
-        self._bytes = Bytes(self.handshake.offer)
+        self._bytes = Bytes(self.handshake.offer, self.refused)
         self._alone: Requests = {}  # the next sum's step with clients that are asked nothing else
 
     @property
@@ -201,7 +217,7 @@ class SecureSum:
         """Run the steps before the upload; return sealed shares for the remaining clients."""
         while not self.handshake.over:
             replies = self.link.ask(self.handshake.pending)
-            self.handshake.advance(self._bytes.counted(replies))
+            self.handshake.advance(self._counted(replies))
         return dict(self.handshake.pending)
 
     def joined(self, requests: Requests) -> tuple[Requests, Requests]:
@@ -216,7 +232,7 @@ class SecureSum:
 
     def add(self, replies: Iterable[Message]) -> int:
         """Add up masked vectors and close the sum; return the number of clients in it."""
-        replies = list(self._bytes.counted(replies))
+        replies = list(self._counted(replies))
         checked(
             self._own(replies),
             self._terms.clients,
@@ -239,12 +255,12 @@ class SecureSum:
             )
         head = Head(messages.CONFIRM, self._terms.session, survivors=tuple(sorted(survivors)))
         requests, alone = self.joined({c: {messages.HEAD: head.record()} for c in survivors})
-        replies = list(self._bytes.counted(self.link.ask({**requests, **alone})))
+        replies = list(self._counted(self.link.ask({**requests, **alone})))
         relayed = self._server.relay(self._inboxes(self._own(replies), requests, head))
         self._advance(replies)
         head = Head(messages.REVEAL, self._terms.session)
         asked = {c: request(head, inbox) for c, inbox in relayed.items()}
-        shares = self._inboxes(self._bytes.counted(self.link.ask(asked)), asked, head)
+        shares = self._inboxes(self._counted(self.link.ask(asked)), asked, head)
         largest = offer.channel.levels - 1
         totals = named(self.refused, self._server.unmask, shares, largest).astype(np.int64)
         return self.handshake.mechanism.decode(totals, len(survivors), offer.dimension)
@@ -260,6 +276,14 @@ class SecureSum:
 
         checked(replies, asked, head.step, head.session, take, self.refused)
         return inboxes
+
+    def _counted(self, replies: Iterable[Message]) -> Iterator[Message]:
+        """See `Bytes`: no reply is longer than a vector and steps of both handshakes."""
+        sums = [self._terms, *([] if self.ahead is None else [self.ahead.terms])]
+        neighbours = sum(terms.neighbours + 1 for terms in sums)
+        vector = upload.masked(self._terms.dimension, self._terms.bits)
+        most = messages.REST + vector + messages.PER_NEIGHBOUR * neighbours
+        return self._bytes.counted(replies, most)
 
     def _own(self, replies: Iterable[Message]) -> list[Message]:
         """Replies of clients that were not asked for the next sum's step alone."""

@@ -6,11 +6,11 @@ the file `key`, which only the user can read, and in no other file, report or re
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
-from randquant._internal.serialization import naming, sync_folder
+from randquant._internal.disk import read_own
+from randquant._internal.serialization import write_atomic
 from randquant.channels.keys import Key
 from randquant.training.config import TrainConfig
 from randquant.training.runs.folder import SECRET
@@ -47,22 +47,7 @@ class Secret:
         Raises:
             OSError: it cannot be written; the error names the file.
         """
-        path = folder / SECRET
-        temporary = path.with_name(SECRET + ".partial")
-        with naming(path):
-            temporary.unlink(missing_ok=True)
-            try:
-                file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(file, "wb") as opened:
-                    opened.write(self._bytes.hex().encode() + b"\n")
-                    opened.flush()
-                    os.fsync(opened.fileno())
-                os.replace(temporary, path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    temporary.unlink(missing_ok=True)
-                raise
-            sync_folder(folder)
+        write_atomic(folder / SECRET, self._bytes.hex().encode() + b"\n", private=True)
 
     def __repr__(self) -> str:
         return "Secret(<32 bytes>)"
@@ -76,11 +61,12 @@ def read(folder: Path) -> Secret:
 
     Raises:
         ValueError: there is none, or the file is damaged.
+        OSError: it cannot be read, or is a link.
     """
     path = folder / SECRET
     advice = "restore it from a copy, or begin a new run"
     try:
-        return Secret(bytes.fromhex(path.read_text(encoding="ascii").strip()))
+        return Secret(bytes.fromhex(read_own(path).decode("ascii").strip()))
     except FileNotFoundError:
         raise ValueError(
             f"Expected the run's secret key in {path}, found none: {advice}."
