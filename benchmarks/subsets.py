@@ -24,7 +24,7 @@ from results import FOLDER, commit, save
 from wire import secagg_plus
 
 import randquant as rq
-from randquant._internal.html.figures import Axis, Mark, ScatterPlot, Series
+from randquant.reports.figures import Axis, Mark, ScatterPlot, Series
 from randquant.aggregation.baselines import CentralGaussian, ClippedSGD
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from randquant._internal.html import charts, figures, pages, runtime
-from randquant._internal.html.figures import (
+from randquant.reports import charts, figures, pages, runtime
+from randquant.reports.figures import (
     Axis,
     Bar,
     HorizontalBars,
@@ -207,5 +207,5 @@ def test_the_package_imports_no_library_of_charts_and_pages():
 
 @pytest.mark.slow  # a bundler runs
 def test_the_packed_script_is_what_the_library_gives():
-    """If it is not: python -m randquant._internal.html.runtime"""
+    """If it is not: python -m randquant.reports.runtime"""
     assert runtime.packed() == (runtime.TEMPLATES / "vega.js").read_text(encoding="utf-8")

@@ -13,7 +13,6 @@ import pytest
 import randquant as rq
 from randquant import cli
 from randquant._internal import rounding
-from randquant._internal.html import formatting
 from randquant.audit.pipeline import Audit
 from randquant.cli import progress
 from randquant.cli.commands import account as account_command
@@ -28,6 +27,7 @@ from randquant.planning.tuning import coordinate as tuning
 from randquant.privacy.accounting.noise_search import NoiseSearch
 from randquant.privacy.certificates import metric
 from randquant.privacy.guarantee import Guarantee, Interval
+from randquant.reports import formatting
 from randquant.training import records, schedule
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunSummary

@@ -13,13 +13,13 @@ from reproduced import reproduced
 
 from randquant import cli
 from randquant._internal import sealed
-from randquant._internal.html.figures import Axis, line_chart, plain
 from randquant.papers.gallery import gallery
 from randquant.papers.page import as_page
 from randquant.papers.registry import ENTRIES, EXPERIMENTS, reproduce
 from randquant.papers.result import Claim, Reproduction, Stated, Table, as_text, shown
 from randquant.papers.saved import as_json, from_json
 from randquant.privacy.guarantee import Interval
+from randquant.reports.figures import Axis, line_chart, plain
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "gallery"
 ANALYTICAL = (

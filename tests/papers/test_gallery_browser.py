@@ -7,10 +7,10 @@ import pytest
 from browsing import until
 from playwright.sync_api import Browser, Page
 
-from randquant._internal.html.pages import SHARED
 from randquant.papers.gallery import gallery
 from randquant.papers.registry import reproduce
 from randquant.papers.result import Claim, Reproduction, Stated, Table
+from randquant.reports.pages import SHARED
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
 PAGES = sorted(GALLERY.glob("*.html"))

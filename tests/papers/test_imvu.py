@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from pages import check_charts
 
-from randquant._internal.html.figures import line_chart
 from randquant._internal.rounding import round_up
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
@@ -27,6 +26,7 @@ from randquant.papers.result import labels
 from randquant.papers.saved import as_json, from_json
 from randquant.planning.tuning.update import tuned_mechanism, update_family
 from randquant.privacy.accounting.calibration import calibrate
+from randquant.reports.figures import line_chart
 
 ONE, OTHER = Kind("one", "imvu"), Kind("other", "sign-sgd")
 

@@ -17,7 +17,6 @@ from scipy import integrate
 
 import randquant as rq
 from randquant import cli
-from randquant._internal.html import charts
 from randquant.papers.optm import tables as optm_paper
 from randquant.papers.page import as_page
 from randquant.papers.qmgeo import tables as qmgeo_paper
@@ -26,6 +25,7 @@ from randquant.papers.result import Claim, Reproduction, agrees, as_text, shown
 from randquant.papers.rqm import tables as rqm
 from randquant.papers.rqm import trade_offs
 from randquant.privacy.guarantee import Interval
+from randquant.reports import charts
 
 ENDS = (-1.5, 1.5)
 PAPER_KEEP = Fraction(0.42)  # the double that is meant by 0.42

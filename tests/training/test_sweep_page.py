@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pages import Page, check_charts, check_self_contained, drawn
 
-from randquant._internal.html import runtime
-from randquant._internal.html.kinds import scales
 from randquant.privacy.guarantee import Guarantee
+from randquant.reports import runtime
+from randquant.reports.kinds import scales
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.runs.status import Status

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal.bars import Bars
-from randquant._internal.html import formatting
-from randquant._internal.html.formatting import count
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
+from randquant.reports import formatting
+from randquant.reports.formatting import count
 from randquant.training import display
 from randquant.training.config import TrainConfig
 from randquant.training.configured import hidden_cohorts, sent

@@ -1,6 +1,6 @@
 """Axes that figures of several papers have."""
 
-from randquant._internal.html.figures import Axis
+from randquant.reports.figures import Axis
 
 ORDER = Axis("Rényi order (log scale)", log=True)
 """The order of a Rényi divergence."""

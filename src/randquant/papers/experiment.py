@@ -13,10 +13,10 @@ import numpy as np
 from scipy import stats
 
 from randquant._internal import validate
-from randquant._internal.html import formatting
-from randquant._internal.html.figures import Figure, line_chart
 from randquant.papers.result import Claim, Scale, Stated, Table, Verdict
 from randquant.privacy.guarantee import Interval
+from randquant.reports import formatting
+from randquant.reports.figures import Figure, line_chart
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets, features
 from randquant.training.records import RoundMetrics

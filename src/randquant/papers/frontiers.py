@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from randquant._internal.html.figures import Axis, Mark, ScatterPlot, Series
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
@@ -25,6 +24,7 @@ from randquant.papers import experiment
 from randquant.papers.experiment import Curve, Setting, Trained
 from randquant.papers.result import Claim, Stated, Table, Verdict
 from randquant.planning.tuning.update import tune_update
+from randquant.reports.figures import Axis, Mark, ScatterPlot, Series
 from randquant.training import models
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets, features

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from randquant._internal.html import pages
-from randquant._internal.html.formatting import minus
-from randquant._internal.html.pages import DataTable
 from randquant.papers.result import Claim, Reproduction, Table, cells, labels, shown, shown_bound
+from randquant.reports import pages
+from randquant.reports.formatting import minus
+from randquant.reports.pages import DataTable
 
 MARKS = {"holds": "holds", "does not hold": "fails", "cannot be told": "open"}
 """CSS classes of the verdicts."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from randquant._internal import validate
-from randquant._internal.html import tables as text_tables
-from randquant._internal.html.figures import Figure
 from randquant._internal.rounding import round_up
 from randquant.privacy.guarantee import Interval
+from randquant.reports import tables as text_tables
+from randquant.reports.figures import Figure
 
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 

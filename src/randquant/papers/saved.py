@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from randquant._internal import serialization
-from randquant._internal.html import figures as charts
 from randquant.papers.result import Claim, Reproduction, Stated, Table, Value, Verdict
 from randquant.privacy.guarantee import Interval
+from randquant.reports import figures as charts
 
 T = TypeVar("T")
 

@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 from randquant._internal import sealed, serialization
-from randquant._internal.html import pages, runtime
 from randquant._internal.locks import exclusive
 from randquant.papers import registry
 from randquant.papers.gallery.index import index
 from randquant.papers.page import as_page
 from randquant.papers.result import Reproduction
 from randquant.papers.saved import as_json, from_json
+from randquant.reports import pages, runtime
 
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 RESERVED = ("index",)

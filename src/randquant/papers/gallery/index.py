@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any
 
-from randquant._internal.html import formatting, pages
-from randquant._internal.html.formatting import minus
-from randquant._internal.html.pages import DataTable, Notes, Part
 from randquant.papers.page import MARKS, counted, counts
 from randquant.papers.result import Reproduction, Stated, cells, labels, shown, shown_bound
+from randquant.reports import formatting, pages
+from randquant.reports.formatting import minus
+from randquant.reports.pages import DataTable, Notes, Part
 
 ROWS = 6
 """Rows of a table on a card without a figure."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from randquant._internal.html.figures import Axis, line_chart
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
 from randquant.mechanisms.interpolated import imvu, imvu_fisher
 from randquant.mechanisms.minimum_variance import mvu
 from randquant.papers.result import Claim, Reproduction, Table
 from randquant.privacy.certificates.metric import fisher_information
+from randquant.reports.figures import Axis, line_chart
 
 PAPER = "The Interpolated MVU Mechanism for Communication-efficient Private Federated Learning"
 EPSILONS = (1.0, 5.0, 10.0)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from randquant._internal.html.figures import Axis, line_chart
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
@@ -19,6 +18,7 @@ from randquant.mechanisms.minimum_variance import mvu
 from randquant.mechanisms.registry import build
 from randquant.papers.result import Claim, Reproduction, Table
 from randquant.privacy.certificates.coordinate import certify
+from randquant.reports.figures import Axis, line_chart
 
 PAPER = "Privacy-Aware Randomized Quantization via Linear Programming"
 CLOSE = 0.01

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from randquant._internal.html.figures import Figure
 from randquant.papers import equal, experiment
 from randquant.papers.experiment import Curve, Setting, Trained
 from randquant.papers.optm import vectors as optm_vectors
 from randquant.papers.optm.tables import PAPER
 from randquant.papers.result import Claim, Reproduction, Table, Value
+from randquant.reports.figures import Figure
 from randquant.training import models
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig

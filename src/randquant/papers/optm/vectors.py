@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, stats
 
-from randquant._internal.html.figures import Axis, Figure, line_chart
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.codec import decode, encode
 from randquant.channels.exact_moments import moments
@@ -22,6 +21,7 @@ from randquant.mechanisms.randomized_quantization import rqm
 from randquant.papers.result import Claim, Table, Verdict
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import Interval
+from randquant.reports.figures import Axis, Figure, line_chart
 
 EPSILONS = (0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 """Per coordinate. The paper's figure has no numbers; its bins allow none below log 2."""

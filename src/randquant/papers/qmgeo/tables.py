@@ -7,7 +7,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from randquant._internal.html.figures import Axis, line_chart
 from randquant._internal.rounding import round_down, round_up
 from randquant.mechanisms.truncated_geometric import qmgeo
 from randquant.papers.axes import DIVERGENCE, ORDER
@@ -15,6 +14,7 @@ from randquant.papers.result import Claim, Reproduction, Table, agrees
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.divergence import renyi
 from randquant.privacy.guarantee import Interval
+from randquant.reports.figures import Axis, line_chart
 
 PAPER = (
     "QMGeo: Differentially Private Federated Learning via Stochastic Quantization with Mixed "

@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 
-from randquant._internal.html.figures import heat_map, line_chart
 from randquant._internal.rounding import round_down, round_up
 from randquant.channels.channel import Channel
 from randquant.mechanisms.poisson_binomial import pbm as pbm_channel
@@ -17,6 +16,7 @@ from randquant.papers.result import Claim, Reproduction, Table, Verdict, agrees
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.divergence import renyi
 from randquant.privacy.guarantee import Interval
+from randquant.reports.figures import heat_map, line_chart
 
 PAPER = "Randomized Quantization is All You Need for Differential Privacy in Federated Learning"
 CLIP = 1.5

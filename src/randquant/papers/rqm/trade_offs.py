@@ -7,7 +7,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from randquant._internal.html.figures import Axis, line_chart
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
 from randquant.mechanisms.poisson_binomial import pbm as pbm_channel
@@ -18,6 +17,7 @@ from randquant.papers.rqm.tables import CLIP, PANELS, PAPER
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Interval
+from randquant.reports.figures import Axis, line_chart
 
 KEEPS = [0.01, 0.02, 0.05, *map(float, np.linspace(0.1, 0.7, 13))]
 

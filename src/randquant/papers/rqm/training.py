@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from randquant._internal.html.figures import Figure, line_chart
 from randquant._internal.rounding import round_down, round_up
 from randquant.papers import equal, experiment
 from randquant.papers.axes import DIVERGENCE, ORDER
@@ -14,6 +13,7 @@ from randquant.papers.experiment import Curve, Setting, Trained
 from randquant.papers.result import Claim, Reproduction
 from randquant.papers.rqm.tables import ORDERS, PAPER
 from randquant.privacy.certificates.coordinate import certify
+from randquant.reports.figures import Figure, line_chart
 from randquant.training.config import TrainConfig
 
 CLIP = {"emnist": 2.9731e-5, "cifar-100": 5.3680e-5}

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from randquant._internal.html import formatting
 from randquant.planning.limits import gaussian_multiplier, one_bit_excess
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Verdict, kept_of
+from randquant.reports import formatting
 
 USEFUL = 0.3
 """Largest share (`DecodedError.share`) at which useful accuracy is to be expected."""

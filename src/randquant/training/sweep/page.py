@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from randquant._internal.html import formatting, pages
-from randquant._internal.html.figures import Axis, Mark, ScatterPlot, Series
-from randquant._internal.html.formatting import minus
-from randquant._internal.html.pages import DataTable, Group, Paragraphs, Section
 from randquant._internal.serialization import write_atomic
+from randquant.reports import formatting, pages
+from randquant.reports.figures import Axis, Mark, ScatterPlot, Series
+from randquant.reports.formatting import minus
+from randquant.reports.pages import DataTable, Group, Paragraphs, Section
 from randquant.training import settings
 from randquant.training.runs.page import EMPTY
 from randquant.training.runs.status import Status, fitted_notes

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from randquant._internal.html import formatting, tables
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
+from randquant.reports import formatting, tables
 from randquant.training import settings
 from randquant.training.runs.status import Status, fitted_notes, sorted_by_epsilon
 from randquant.training.sweep.averaging import Average, averages

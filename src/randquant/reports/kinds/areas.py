@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from randquant._internal.html.figures import Axis, HeatMap, StackedAreas, digits
-from randquant._internal.html.kinds.scales import COLORS, Spec, across, tip
+from randquant.reports.figures import Axis, HeatMap, StackedAreas, digits
+from randquant.reports.kinds.scales import COLORS, Spec, across, tip
 
 
 def draw_heat(figure: HeatMap, alone: bool) -> Spec:

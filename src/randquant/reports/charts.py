@@ -13,7 +13,7 @@ import math
 import re
 from typing import Any
 
-from randquant._internal.html.figures import (
+from randquant.reports.figures import (
     Figure,
     GroupedBars,
     HeatMap,
@@ -23,8 +23,8 @@ from randquant._internal.html.figures import (
     StackedAreas,
     plain,
 )
-from randquant._internal.html.kinds import areas, bars, lines, marks
-from randquant._internal.html.kinds.scales import COLORS, INK, PAPER
+from randquant.reports.kinds import areas, bars, lines, marks
+from randquant.reports.kinds.scales import COLORS, INK, PAPER
 
 WIDTH = 380
 """Width of a picture on a page, in px: about a phone's, and half of a desktop page."""

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from randquant._internal.html.figures import COLORS as MANY
-from randquant._internal.html.figures import Axis
+from randquant.reports.figures import COLORS as MANY
+from randquant.reports.figures import Axis
 
 COLORS = {
     "blue": "#0072b2",

@@ -1,6 +1,6 @@
 """The script that brings charts to life: Vega's runtime, packed once, and a few lines of ours.
 
-`python -m randquant._internal.html.runtime` packs `templates/vega.js` again, from the Vega that
+`python -m randquant.reports.runtime` packs `templates/vega.js` again, from the Vega that
 vl-convert carries. Pages hold only the compiled form of a chart, so Vega-Lite is not needed, and
 Vega's interpreter takes the place of `eval`, which a page's policy forbids.
 """

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from randquant._internal.html import tables
+from randquant.reports import tables
 
 if TYPE_CHECKING:
-    from randquant._internal.html.figures import Figure
+    from randquant.reports.figures import Figure
 
 Facts = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A table's title, its columns and its rows."""
@@ -50,12 +50,12 @@ class Pictured(ABC):
         Raises:
             ImportError: the extra `plots` is not installed.
         """
-        from randquant._internal.html import charts
+        from randquant.reports import charts
 
         return charts.chart(*self._figures())
 
     def _repr_html_(self) -> str:
-        from randquant._internal.html import pages
+        from randquant.reports import pages
 
         title, columns, rows = self._facts()
         return pages.fragment(pages.DataTable(title, columns, rows, "numbers"), self._figures())

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from randquant._internal.html.figures import Line, LineChart
-from randquant._internal.html.kinds.scales import Spec, across, category, color, tip, up
+from randquant.reports.figures import Line, LineChart
+from randquant.reports.kinds.scales import Spec, across, category, color, tip, up
 
 
 def hovering(layer: Spec) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from randquant._internal.html.figures import GroupedBars, HorizontalBars, digits
-from randquant._internal.html.kinds.scales import (
+from randquant.reports.figures import GroupedBars, HorizontalBars, digits
+from randquant.reports.kinds.scales import (
     INK,
     Spec,
     category,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from randquant._internal.html import charts, runtime
-from randquant._internal.html.figures import (
+from randquant.reports import charts, runtime
+from randquant.reports.figures import (
     Figure,
     GroupedBars,
     HeatMap,
@@ -26,7 +26,7 @@ from randquant._internal.html.figures import (
     ScatterPlot,
     Series,
 )
-from randquant._internal.html.kinds import lines, scales
+from randquant.reports.kinds import lines, scales
 
 if TYPE_CHECKING:
     import jinja2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from randquant._internal.html.figures import ScatterPlot, digits
-from randquant._internal.html.kinds.scales import INK, PAPER, Spec, cycle, shape, span, ticks, up
+from randquant.reports.figures import ScatterPlot, digits
+from randquant.reports.kinds.scales import INK, PAPER, Spec, cycle, shape, span, ticks, up
 
 
 def draw_marks(figure: ScatterPlot, alone: bool) -> Spec:
