@@ -198,7 +198,7 @@ class StackedAreas(_Figure, frozen=True, tag="areas", kw_only=True):
 BOUND = Axis("", bound=True)
 
 Figure = LineChart | GroupedBars | HorizontalBars | HeatMap | ScatterPlot | StackedAreas
-"""Any chart."""
+"""Any of the charts."""
 
 
 def line_chart(

@@ -7,6 +7,19 @@ from typing import Any
 
 from randquant._internal.rounding import round_up
 
+__all__ = [
+    "MARK",
+    "bound",
+    "count",
+    "duration",
+    "exact",
+    "minus",
+    "number",
+    "plain",
+    "size_of",
+    "spent",
+]
+
 
 def number(value: float | None, decimals: int, *, scale: float = 1) -> str:
     """A measured number; empty for None."""

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from randquant.reports import charts, runtime
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 SIGNS = {"circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲"}
 
-SHARED = "charts.js"
-"""The file with the charts' script, beside the pages of a site."""
+CHARTS_FILE = "charts.js"
+"""File name of the charts' script beside the pages of a site; `charts_script` is its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,29 +127,34 @@ def page(
     beside: bool = False,
     style: str = "",
     script: str = "",
+    templates: Path | None = None,
     **context: Any,
 ) -> str:
     """Render a page.
 
     Args:
-        template: its file name in `templates`.
+        template: its file name, in the caller's `templates` or among those of this package.
         title: of the document.
         live: whether charts answer to a pointer, by a script.
-        beside: whether that script is in the file SHARED of the page's folder, not in the page.
+        beside: whether that script is in the file CHARTS_FILE beside the page, not in it.
         style: file name of another style sheet.
         script: file name of another script.
+        templates: a folder with templates, style sheets and scripts of the caller's own.
         **context: what the template shows.
 
     Guarantees:
         Equal arguments give equal text. The page requests nothing but the file beside it.
     """
-    body = _environment(live).get_template(template)
+    environment = _environment(live, templates)
+    body = environment.get_template(template)
     moving = "application/json" in (shown := body.render(**context, **_frame(title, style)))
     if not moving and not script:
         return shown
     own = [runtime.script()] if moving and not beside else []
-    own += [(runtime.TEMPLATES / script).read_text(encoding="utf-8")] if script else []
-    frame = _frame(title, style, own, SHARED if moving and beside else "")
+    if script:
+        assert environment.loader is not None
+        own.append(environment.loader.get_source(environment, script)[0])
+    frame = _frame(title, style, own, CHARTS_FILE if moving and beside else "")
     return body.render(**context, **frame)
 
 
@@ -203,11 +209,13 @@ def _version() -> str:
 
 
 @functools.cache
-def _environment(live: bool) -> jinja2.Environment:
+def _environment(live: bool, templates: Path | None = None) -> jinja2.Environment:
     import jinja2
 
+    folders = [runtime.TEMPLATES] if templates is None else [templates, runtime.TEMPLATES]
+
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(runtime.TEMPLATES),
+        loader=jinja2.FileSystemLoader(folders),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
