@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from randquant_papers import registry
 from randquant_papers.files import to_json, write_atomic
@@ -34,24 +35,38 @@ class Output:
     code: int = 0
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Run the command line; a wrong value is one sentence on standard error, and exit code 2."""
-    given = parser().parse_args(words)
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are exceptions."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ValueError instead of printing how the command is used."""
+        raise ValueError(f"Expected words as {self.prog} --help describes them: {message}.")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line, and return its exit code.
+
+    A wrong value is one sentence on standard error, and exit code 2.
+    """
     try:
+        given = parser().parse_args(words)
         output: Output = given.run(given)
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
-        raise SystemExit(2) from None
+        return 2
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        return 130
     text = json.dumps(to_json(output.result), allow_nan=False) if given.json else None
-    print(text or "\n".join(output.lines))
-    raise SystemExit(output.code)
+    try:
+        print(text or "\n".join(output.lines), flush=True)
+    except BrokenPipeError:  # as in `| head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return output.code
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    whole = argparse.ArgumentParser("randquant-papers", description=(__doc__ or "")[20:])
+    whole = Parser("randquant-papers", description="Reproduce the papers; sweep training runs.")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     _reproduce_options(commands)
     site = commands.add_parser("gallery", help="build the pages of a gallery from its results")
@@ -66,10 +81,9 @@ def parser() -> argparse.ArgumentParser:
 
 def _reproduce_options(commands: Any) -> None:
     one = commands.add_parser("reproduce", help="a table or figure of a paper, beside its numbers")
-    what = one.add_mutually_exclusive_group(required=True)
-    what.add_argument("name", nargs="?", metavar="NAME", help="what to reproduce")
-    what.add_argument("--list", action="store_true", help="list all names")
-    what.add_argument("--all", action="store_true", help="everything, into the gallery")
+    one.add_argument("name", nargs="?", metavar="NAME", help="what to reproduce")
+    one.add_argument("--list", action="store_true", help="list all names")
+    one.add_argument("--all", action="store_true", help="everything, into the gallery")
     one.add_argument("--output", metavar="PAGE", help="write a page of it to this file")
     one.add_argument("--gallery", metavar="FOLDER", help="add it to this site of reproductions")
     one.add_argument("--data-dir", default="", metavar="FOLDER", help="folder of the data files")
@@ -92,6 +106,11 @@ def _sweep_options(commands: Any) -> None:
 
 
 def _reproduce(given: argparse.Namespace) -> Output:
+    if (given.name is not None) + given.list + given.all != 1:
+        raise ValueError(
+            "Expected one of NAME, --list and --all: see randquant-papers reproduce --list for "
+            "names."
+        )
     if given.list:
         titles = registry.titles()
         width = max(map(len, titles))

@@ -16,14 +16,14 @@ from reproduced import reproduced
 from scipy import integrate
 
 import randquant as rq
-from randquant import cli
-from randquant.papers.optm import tables as optm_paper
-from randquant.papers.page import as_page
-from randquant.papers.qmgeo import tables as qmgeo_paper
-from randquant.papers.registry import ENTRIES, EXPERIMENTS
-from randquant.papers.result import Claim, Reproduction, agrees, as_text, shown
-from randquant.papers.rqm import tables as rqm
-from randquant.papers.rqm import trade_offs
+from randquant_papers import cli
+from randquant_papers.optm import tables as optm_paper
+from randquant_papers.page import as_page
+from randquant_papers.qmgeo import tables as qmgeo_paper
+from randquant_papers.registry import ENTRIES, EXPERIMENTS
+from randquant_papers.result import Claim, Reproduction, agrees, as_text, shown
+from randquant_papers.rqm import tables as rqm
+from randquant_papers.rqm import trade_offs
 from randquant.privacy.guarantee import Interval
 from randquant.reports import charts
 

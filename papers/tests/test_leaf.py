@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from randquant.training.config import TrainConfig
-from randquant.training.data import datasets, features, leaf
+from randquant.training.data import datasets, features
 from randquant.training.runs import execution as runs
+from randquant_papers.data import leaf, sets
+
+sets.register()
 
 WRITERS = 23
 

@@ -2,8 +2,8 @@
 
 import functools
 
-from randquant.papers.registry import reproduce
-from randquant.papers.result import Reproduction
+from randquant_papers.registry import reproduce
+from randquant_papers.result import Reproduction
 
 
 @functools.cache

@@ -12,14 +12,14 @@ from small_mnist import small_mnist
 
 import randquant as rq
 from randquant.mechanisms.from_design import designed
-from randquant.papers import equal
-from randquant.papers.experiment import Setting
-from randquant.papers.optm import training as optm_training
-from randquant.papers.optm import vectors as optm_vectors
-from randquant.papers.optm.vectors import BALL, UNIFORM, VectorErrors
-from randquant.papers.qmgeo import training as qmgeo
-from randquant.papers.result import as_text
-from randquant.papers.saved import as_json
+from randquant_papers import equal
+from randquant_papers.experiment import Setting
+from randquant_papers.optm import training as optm_training
+from randquant_papers.optm import vectors as optm_vectors
+from randquant_papers.optm.vectors import BALL, UNIFORM, VectorErrors
+from randquant_papers.qmgeo import training as qmgeo
+from randquant_papers.result import as_text
+from randquant_papers.saved import as_json
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
 

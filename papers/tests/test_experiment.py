@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 from small_mnist import small_mnist
 
-from randquant import cli
-from randquant.cli.commands import reproduce as reproduce_command
-from randquant.papers import experiment
-from randquant.papers.experiment import Curve, Setting, Trained
-from randquant.papers.registry import ENTRIES, EXPERIMENTS
+from randquant_papers import cli
+from randquant_papers import experiment
+from randquant_papers.experiment import Curve, Setting, Trained
+from randquant_papers.registry import ENTRIES, EXPERIMENTS
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
 from randquant.training.runs import execution as runs
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
-from randquant.training.sweep import names
+from randquant_papers.sweep import names
 
 CONFIG = TrainConfig(
     "digits", "softmax", "clipped-sgd", {"clip": 0.1}, population=20, cohort=5, rounds=6,
@@ -173,7 +172,7 @@ def test_missing_data_are_named_with_both_ways_out(tmp_path):
     ],
 )
 def test_the_command_is_one_that_runs(settings, words):
-    assert Setting(**settings).command("rqm-fig5") == f"randquant reproduce rqm-fig5{words}"
+    assert Setting(**settings).command("rqm-fig5") == f"randquant-papers reproduce rqm-fig5{words}"
     assert Setting(**settings).scale == ("quick" if settings.get("quick") else "full")
 
 
@@ -255,8 +254,8 @@ def test_a_curve_that_rises_faster_is_higher_on_the_whole():
 
 
 def test_all_goes_on_after_an_entry_that_fails(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(reproduce_command, "ENTRIES", {"rqm-fig8": ENTRIES["rqm-fig8"]})
-    monkeypatch.setattr(reproduce_command, "EXPERIMENTS", {"rqm-fig5": EXPERIMENTS["rqm-fig5"]})
+    monkeypatch.setattr(cli, "ENTRIES", {"rqm-fig8": ENTRIES["rqm-fig8"]})
+    monkeypatch.setattr(cli, "EXPERIMENTS", {"rqm-fig5": EXPERIMENTS["rqm-fig5"]})
     site, runs = tmp_path / "site", tmp_path / "runs"
     given = ["reproduce", "--all", "--gallery", str(site), "--runs", str(runs), "--json"]
     assert cli.main(given) == 1
@@ -277,7 +276,7 @@ def test_all_goes_on_after_an_entry_that_fails(tmp_path, capsys, monkeypatch):
         (["rqm-fig8", "--list"], "one of NAME, --list and --all"),
         (["--list", "--all"], "one of NAME, --list and --all"),
         (["--all", "--output", "page.html"], "--gallery FOLDER with --all"),
-        (["rqm-fig99"], "rqm-fig8"),
+        (["rqm-fig99"], "did you mean rqm-fig9?"),
         (["rqm-fig5"], "--stand-in NAME"),
         (["rqm-fig5", "--stand-in", "imagenet"], "imagenet"),
         (["rqm-fig5", "--stand-in", "digits", "--seeds", "0"], "seeds"),

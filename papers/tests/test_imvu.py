@@ -16,14 +16,14 @@ from randquant._internal.rounding import round_up
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
 from randquant.mechanisms.tuning import UpdateSetting
-from randquant.papers import frontiers
-from randquant.papers.experiment import Setting
-from randquant.papers.frontiers import GAUSSIAN, Frontiers, Grid, Kind
-from randquant.papers.imvu import training as figures
-from randquant.papers.page import as_page
-from randquant.papers.registry import reproduce
-from randquant.papers.result import labels
-from randquant.papers.saved import as_json, from_json
+from randquant_papers import frontiers
+from randquant_papers.experiment import Setting
+from randquant_papers.frontiers import GAUSSIAN, Frontiers, Grid, Kind
+from randquant_papers.imvu import training as figures
+from randquant_papers.page import as_page
+from randquant_papers.registry import reproduce
+from randquant_papers.result import labels
+from randquant_papers.saved import as_json, from_json
 from randquant.planning.tuning.update import tuned_mechanism, update_family
 from randquant.privacy.accounting.calibration import calibrate
 from randquant.reports.figures import line_chart
@@ -303,7 +303,7 @@ def test_calibration_for_one_example():
 
 
 def test_the_errata_show_that_mvu_costs_what_imvu_does(capsys):
-    errata = (Path(__file__).parents[2] / "docs" / "errata.md").read_text()
+    errata = (Path(__file__).parents[1] / "docs" / "errata.md").read_text()
     (code,) = re.findall(r'`python -c "([^`]*rq[.]imvu[^`]*)"`', errata)
     exec(code, {})
     lines = [list(map(float, line.split())) for line in capsys.readouterr().out.splitlines()]

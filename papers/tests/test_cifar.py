@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from randquant.training.data import datasets
+from randquant_papers.data import sets
+
+sets.register()
 
 
 def records(count, seed=0, fine=100):

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from pages import Page
 from reproduced import reproduced
 
-from randquant import cli
-from randquant._internal import sealed
-from randquant.papers.gallery import gallery
-from randquant.papers.page import as_page
-from randquant.papers.registry import ENTRIES, EXPERIMENTS, reproduce
-from randquant.papers.result import Claim, Reproduction, Stated, Table, as_text, shown
-from randquant.papers.saved import as_json, from_json
+from randquant_papers import cli
+from randquant_papers.files import seal
+from randquant_papers.gallery import gallery
+from randquant_papers.page import as_page
+from randquant_papers.registry import ENTRIES, EXPERIMENTS, reproduce
+from randquant_papers.result import Claim, Reproduction, Stated, Table, as_text, shown
+from randquant_papers.saved import as_json, from_json
 from randquant.privacy.guarantee import Interval
 from randquant.reports.figures import Axis, line_chart, plain
 
-COMMITTED = Path(__file__).parents[2] / "docs" / "gallery"
+COMMITTED = Path(__file__).parents[1] / "docs" / "gallery"
 ANALYTICAL = (
     "rqm-fig2", "rqm-fig3", "rqm-fig7", "rqm-fig8", "rqm-fig9", "rqm-fig10", "rqm-sum",
     "optm-table1", "optm-table2", "optm-fig3", "qmgeo-fig3", "qmgeo-fig4", "imvu-fig1",
@@ -91,7 +91,7 @@ def test_an_entry_comes_back_from_its_json(name):
 
 
 def test_the_command_is_known_without_being_said():
-    assert made().command == "randquant reproduce made-up"
+    assert made().command == "randquant-papers reproduce made-up"
     assert made(command="make it").command == "make it"
     with pytest.raises(ValueError, match="scale"):
         made(scale="large")
@@ -120,7 +120,7 @@ def test_what_was_not_run_is_listed_with_its_command(tmp_path):
     known = [*ENTRIES, *EXPERIMENTS]
     assert f"1 of {len(known)}" in start
     for name in known:
-        assert (f"randquant reproduce {name}" in rest) == (name != "rqm-fig8")
+        assert (f"randquant-papers reproduce {name}" in rest) == (name != "rqm-fig8")
 
 
 def test_the_card_leads_with_a_claim_that_has_the_papers_number(tmp_path):
@@ -250,7 +250,7 @@ def test_a_damaged_result_is_refused_in_one_sentence(damage, tmp_path, capsys):
     gallery.build(tmp_path)
     before = site(tmp_path)
     path = tmp_path / "results" / "made-up.json"
-    data = json.dumps(sealed.seal(damage)) if isinstance(damage, dict) else damage
+    data = json.dumps(seal(damage)) if isinstance(damage, dict) else damage
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     assert cli.main(["reproduce", "rqm-fig8", "--gallery", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -291,7 +291,7 @@ def test_the_committed_gallery_is_what_its_results_make(tmp_path):
     shutil.copytree(COMMITTED / "results", tmp_path / "results")
     gallery.build(tmp_path)
     committed = site(COMMITTED)
-    assert site(tmp_path) == committed, "run randquant.papers.gallery.gallery.build on docs/gallery"
+    assert site(tmp_path) == committed, "run randquant-papers gallery papers/docs/gallery"
     assert max(map(len, committed.values())) < 320_000
     assert sum(path.stat().st_size for path in COMMITTED.rglob("*.*")) < 5_000_000
 

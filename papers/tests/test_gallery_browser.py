@@ -7,12 +7,12 @@ import pytest
 from browsing import until
 from playwright.sync_api import Browser, Page
 
-from randquant.papers.gallery import gallery
-from randquant.papers.registry import reproduce
-from randquant.papers.result import Claim, Reproduction, Stated, Table
-from randquant.reports.pages import SHARED
+from randquant_papers.gallery import gallery
+from randquant_papers.registry import reproduce
+from randquant_papers.result import Claim, Reproduction, Stated, Table
+from randquant.reports import CHARTS_FILE
 
-GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
+GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
 PAGES = sorted(GALLERY.glob("*.html"))
 SMALLEST = 11  # px
 WIDTHS = (1280, 390)
@@ -61,7 +61,7 @@ def faults(
     if not all_drawn(page, patience):
         found.add("chart without life")
     # A page of the gallery has the script of its charts beside it.
-    if set(requests) - {path.as_uri(), (path.parent / SHARED).as_uri()}:
+    if set(requests) - {path.as_uri(), (path.parent / CHARTS_FILE).as_uri()}:
         found.add("request")
     if page.evaluate("document.documentElement.scrollWidth") > width:
         found.add("wider than the screen")

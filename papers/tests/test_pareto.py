@@ -1,4 +1,4 @@
-"""`randquant.training.sweep.pareto`: exactly the runs that no other beats."""
+"""`randquant_papers.sweep.pareto`: exactly the runs that no other beats."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from randquant.training.sweep.pareto import frontier
+from randquant_papers.sweep.pareto import frontier
 
 # Few values, so that ties are common.
 POINTS = st.lists(

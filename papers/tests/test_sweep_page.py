@@ -13,8 +13,8 @@ from randquant.reports.kinds import scales
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.runs.status import Status
-from randquant.training.sweep import page
-from randquant.training.sweep.summary import as_json, as_text, results
+from randquant_papers.sweep import page
+from randquant_papers.sweep.summary import as_json, as_text, results
 
 CONFIG = TrainConfig("digits", "softmax", "rqm", {"clip": 0.03, "keep": 0.4}, rounds=1)
 HOSTILE = "<script>alert('1')</script>"
