@@ -21,7 +21,6 @@ from typing import Any
 
 os.environ["RANDQUANT_CACHE"] = "off"
 
-import fuzz
 import numpy as np
 import torch
 from flower_grid import InProcessGrid, client_app
@@ -49,8 +48,6 @@ from randquant.integrations.flower.messages import terms_text
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.ledger import AnswerLedger
 from randquant.integrations.nvflare.request import SiteAccountant
-from randquant.papers.gallery import gallery
-from randquant.papers.saved import as_json
 from randquant.privacy.certificates.file import channel_record
 from randquant.training.config import TrainConfig
 from randquant.training.federated import train
@@ -106,7 +103,6 @@ def kinds(folder: Path) -> Iterator[Kind]:
     yield from _mechanisms(folder / "mechanisms")
     yield from _servers(folder)
     yield from _payloads(folder / "payloads")
-    yield from _others(folder)
 
 
 def _hex(array: np.ndarray) -> str:
@@ -331,14 +327,6 @@ def _on_nvflare(folder: Path) -> Iterator[Kind]:
             return ledger.accountant.state_dict(), ledger._taken
 
     yield Kind("account of a site on NVFlare", own, account)
-
-
-def _others(folder: Path) -> Iterator[Kind]:
-    folder.mkdir(exist_ok=True)
-    path = folder / "made-up.json"
-    [data] = fuzz._sealed(as_json(fuzz.RESULT, figures=True))
-    path.write_bytes(data)
-    yield Kind("saved reproduction", path, lambda: as_json(gallery.load(path), figures=True))
 
 
 if __name__ == "__main__":

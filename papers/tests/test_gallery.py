@@ -5,12 +5,12 @@ import math
 import shutil
 from pathlib import Path
 
+import flips
+import fuzz
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pages import Page
-from reproduced import reproduced
-
 from randquant_papers import cli
 from randquant_papers.files import seal
 from randquant_papers.gallery import gallery
@@ -18,6 +18,8 @@ from randquant_papers.page import as_page
 from randquant_papers.registry import ENTRIES, EXPERIMENTS, reproduce
 from randquant_papers.result import Claim, Reproduction, Stated, Table, as_text, shown
 from randquant_papers.saved import as_json, from_json
+from reproduced import reproduced
+
 from randquant.privacy.guarantee import Interval
 from randquant.reports.figures import Axis, line_chart, plain
 
@@ -323,3 +325,29 @@ def test_certified_epsilons_of_the_site_are_never_rounded_down():
                 assert float(shown(cell).replace("infinite", "inf")) >= cell.upper
                 seen += 1
     assert seen > 40
+
+
+def read_again(data: bytes, folder: Path) -> None:
+    path = folder / "made-up.json"
+    path.write_bytes(data)
+    found = gallery.load(path)
+    assert as_json(gallery.load(path), figures=True) == as_json(found, figures=True)
+    assert as_json(found, figures=True).keys() <= json.loads(data).keys(), "a field was made up"
+
+
+def saved() -> list[bytes]:
+    return [json.dumps(seal(GOOD)).encode()]
+
+
+@pytest.mark.parametrize("inputs", [200, pytest.param(5_000, marks=pytest.mark.slow)])
+def test_a_damaged_file_is_refused_or_read_rightly(inputs, tmp_path, monkeypatch):
+    target = fuzz.Target(saved, fuzz._damaged_sealed, read_again)
+    monkeypatch.setitem(fuzz.TARGETS, "saved reproduction", target)
+    assert fuzz.fuzz("saved reproduction", inputs, 1, tmp_path) < inputs / 2
+
+
+def test_no_changed_byte_or_digit_is_believed(tmp_path):
+    path = tmp_path / "made-up.json"
+    path.write_bytes(saved()[0])
+    kind = flips.Kind("saved", path, lambda: as_json(gallery.load(path), figures=True))
+    assert flips.flips(kind, 40, 2)[2] == 0

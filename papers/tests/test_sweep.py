@@ -10,20 +10,19 @@ import time
 
 import pytest
 from filelock import FileLock
-
-from randquant_papers import cli
-from randquant import cli as product
-from randquant._internal import locks
-from randquant.privacy.guarantee import Guarantee
-from randquant_papers import sweep
-from randquant.training.records import RoundMetrics, RunSummary
-from randquant.training.runs import execution as runs
-from randquant.training.runs import status as run_status
-from randquant.training.runs.status import Status
+from randquant_papers import cli, sweep
 from randquant_papers.sweep import names, status
 from randquant_papers.sweep.conductor import JOURNAL
 from randquant_papers.sweep.search import Search
 from randquant_papers.sweep.workers import Workers
+
+from randquant import cli as product
+from randquant._internal import locks
+from randquant.privacy.guarantee import Guarantee
+from randquant.training.records import RoundMetrics, RunSummary
+from randquant.training.runs import execution as runs
+from randquant.training.runs import status as run_status
+from randquant.training.runs.status import Status
 
 TRAIN = """
 [train]
@@ -198,7 +197,15 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path):
     spec.write_text(text)
     configs = list(sweep.read(text).grid())
     first, second, third = (folder / names.folder(config) for config in configs)
-    command = [sys.executable, "-m", "randquant_papers", "sweep", str(spec), "--folder", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "randquant_papers",
+        "sweep",
+        str(spec),
+        "--folder",
+        str(folder),
+    ]
     process = subprocess.Popen([*command, "--jobs", "1", "--quiet"], stderr=subprocess.PIPE)
     try:
         log, deadline = second / "metrics.jsonl", time.monotonic() + 120
@@ -314,3 +321,14 @@ def test_a_search_makes_the_same_trials_whatever_happens(jobs, tmp_path):
     for name, order in (("b", min), ("c", max)):
         assert searched(tmp_path / name, jobs, order=order, stops=stops) == whole
 
+
+def test_a_sweep_does_not_delete_what_was_sent(tmp_path, in_process):
+    text = TRAIN.format(rounds=3) + (
+        '[[case]]\nmechanism = "gaussian"\nclip_norm = 0.5\nnoise_multiplier = 4.0\n'
+    )
+    (found,) = conduct(tmp_path / "sweep", text)
+    (found.folder / "config.json").unlink()
+    kept = (found.folder / "metrics.jsonl").read_bytes()
+    (again,) = conduct(tmp_path / "sweep", text, resume=True)
+    assert (again.state, "other files" in again.error) == ("failed", True)
+    assert (found.folder / "metrics.jsonl").read_bytes() == kept

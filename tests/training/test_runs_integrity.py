@@ -35,9 +35,6 @@ from randquant.training.runs import (
 from randquant.training.runs import (
     status as run_status,
 )
-from randquant.training.sweep import names
-from randquant.training.sweep.conductor import _trainable, outcomes
-from randquant.training.sweep.spec import read
 
 CONFIG = TrainConfig(
     dataset="breast-cancer",
@@ -413,23 +410,6 @@ def test_files_of_another_run_are_noticed(name, run, tmp_path):
     runs.execute(other)
     shutil.copy(other / name, run / name)
     assert run_status.read(run).state == "damaged"
-
-
-def test_a_sweep_does_not_delete_what_was_sent(tmp_path):
-    text = (
-        '[train]\ndataset = "breast-cancer"\nmodel = "softmax"\npopulation = 8\ncohort = 2\n'
-        'rounds = 3\n[[case]]\nmechanism = "gaussian"\nclip_norm = 0.5\nnoise_multiplier = 4.0\n'
-    )
-    (config,) = read(text).grid()
-    folder = tmp_path / "sweep" / names.folder(config)
-    begun(folder, 2, config)
-    (tmp_path / "sweep" / "sweep.toml").write_text(text)
-    (folder / "config.json").unlink()
-    kept = (folder / "metrics.jsonl").read_bytes()
-    assert not _trainable(folder, config)
-    assert (folder / "metrics.jsonl").read_bytes() == kept
-    (status,) = outcomes(tmp_path / "sweep")
-    assert (status.state, "restore" in status.error) == ("failed", True)
 
 
 # Writes that fail

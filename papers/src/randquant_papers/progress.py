@@ -44,7 +44,8 @@ class RunBars:
         name = folder.name
         if metrics.accuracy is not None:
             self._measured[name] = f"accuracy {metrics.accuracy:.4f}"
-        epsilon = "" if metrics.epsilon is None else f"epsilon <= {spent(metrics.epsilon)}"
+        covered = RunStatus(folder, "being trained", config).covered
+        epsilon = f"epsilon <= {spent(metrics.epsilon, covered)}" * (metrics.epsilon is not None)
         text = f"{self._measured.get(name, '')}  {epsilon}".strip()
         self._show(name, metrics.round, config.rounds, text)
 
