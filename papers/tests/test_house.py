@@ -1,4 +1,4 @@
-"""The papers' package is a user of randquant: it imports public names only, and nobody imports it."""
+"""The papers' package imports public names of randquant only, and is imported by nobody."""
 
 import ast
 import importlib
@@ -65,7 +65,8 @@ def test_only_public_names_are_imported(path):
         ("import randquant.training.config", ["randquant.training.config"]),
         ("from randquant.training.config import check_config",
          ["randquant.training.config.check_config"]),
-        ("from randquant.reports.formatting import round_up", ["randquant.reports.formatting.round_up"]),
+        ("from randquant.reports.formatting import round_up",
+         ["randquant.reports.formatting.round_up"]),
         ("from randquant.reports import formatting\nformatting.round_up",
          ["randquant.reports.formatting.round_up"]),
         ("def f():\n    from randquant._internal import locks", ["randquant._internal.locks"] * 2),

@@ -11,7 +11,8 @@ import time
 import pytest
 from filelock import FileLock
 from randquant_papers import cli, sweep
-from randquant_papers.sweep import names, status
+from randquant_papers.sweep import names
+from randquant_papers.sweep import status as sweep_status
 from randquant_papers.sweep.conductor import JOURNAL
 from randquant_papers.sweep.search import Search
 from randquant_papers.sweep.workers import Workers
@@ -224,8 +225,8 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path):
     assert run_status.read(first).state == "finished"
     assert run_status.read(second).state == "unfinished"
     trained = (first / "summary.json").stat().st_mtime_ns
-    status.give_up(second, "its process died", lasting=False)  # worth another try
-    assert status.read(second, configs[1]).state == "failed"
+    sweep_status.give_up(second, "its process died", lasting=False)  # worth another try
+    assert sweep_status.read(second, configs[1]).state == "failed"
     (third / "config.json").unlink()
     (third / "config.json.partial").write_text("{")  # killed while it was made
     watcher = Watcher()

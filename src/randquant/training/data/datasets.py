@@ -1,8 +1,7 @@
 """Real data by client: load a data set and partition it over clients.
 
-Nothing is downloaded: `digits` and `breast-cancer` come with scikit-learn, the three MNIST kinds
-are read from IDX files in a folder the caller names, Shakespeare's roles from one JSON file or
-LEAF's. `register_dataset` adds others.
+Nothing is downloaded: `digits` and `breast-cancer` come with scikit-learn, the others are read from
+files in a folder the caller names. `register_dataset` adds more.
 """
 
 from __future__ import annotations
@@ -49,6 +48,9 @@ TEXTS = ("shakespeare", "shakespeare-last")
 
 DATASETS = ("digits", "breast-cancer", *_SOURCES, *TEXTS)
 """The names that `load` accepts, beside those that are registered."""
+
+
+_REGISTERED: dict[str, Callable[[str | Path | None], Dataset]] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,25 +138,20 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
         return _from_files(name, data_dir)
     if name in TEXTS:
         texts = shakespeare.load(data_dir, last=name == "shakespeare-last")
-        (inputs, targets, roles), (tested, answers, _) = texts
-        classes = len(shakespeare.CHARACTERS)
-        return Dataset(name, inputs, targets, tested, answers, classes, roles,
-                       test_writers=texts[1].roles)  # fmt: skip
+        (inputs, targets, roles), (tested, answers, test_roles) = texts
+        own = (inputs, targets, tested, answers, len(shakespeare.CHARACTERS), roles)
+        return Dataset(name, *own, test_writers=test_roles)
     return _bundled(name)
 
 
-_REGISTERED: dict[str, Callable[[str | Path | None], Dataset]] = {}
-
-
 def register_dataset(name: str, read: Callable[[str | Path | None], Dataset]) -> None:
-    """Add a data set to those that runs, sweeps and `load_dataset` know by name.
+    """Add a data set to those that runs know by name.
 
     A process that trains a run on it must have registered it too.
 
     Args:
-        name: what it is called, as `digits` is; registering it again replaces it.
-        read: from the folder of data files, or None, to the Dataset. It raises FileNotFoundError
-            with a sentence if the files are not there.
+        name: what it is called; registering it again replaces it.
+        read: from the folder of data files, or None, to the Dataset; or FileNotFoundError.
 
     Raises:
         ValueError: it is the name of a built-in data set.
