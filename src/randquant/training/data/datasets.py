@@ -69,8 +69,7 @@ class Dataset:
         classes: how many classes the set defines.
         writers: (N,) int64, the writer of each training sample, counted from 0; None where
             unknown. For text the role.
-        public: how many further training examples were declared public and removed, to fit
-            features on (`randquant.training.data.features`).
+        public: how many more training examples were declared public, to fit features on.
         test_writers: (M,) int64, the writer of each test sample; None where unknown.
     """
 
