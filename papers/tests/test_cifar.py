@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from randquant_papers.data import sets
 
 from randquant.training.data import datasets
+from randquant_papers.data import sets
 
 sets.register()
 

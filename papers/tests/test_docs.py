@@ -8,13 +8,13 @@ import shlex
 from pathlib import Path
 
 import pytest
-from randquant_papers import cli
-from randquant_papers.registry import ENTRIES
-from randquant_papers.sweep.spec import read as read_sweep
 from reproduced import reproduced
 
 from randquant import cli as product
 from randquant.privacy import round_up
+from randquant_papers import cli
+from randquant_papers.registry import ENTRIES
+from randquant_papers.sweep.spec import read as read_sweep
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]

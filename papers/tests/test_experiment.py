@@ -8,10 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from randquant_papers import cli, experiment
-from randquant_papers.experiment import Curve, Setting, Trained
-from randquant_papers.registry import ENTRIES, EXPERIMENTS
-from randquant_papers.sweep import names
 from small_mnist import small_mnist
 
 from randquant.training.config import TrainConfig
@@ -19,6 +15,10 @@ from randquant.training.records import RoundMetrics
 from randquant.training.runs import execution as runs
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
+from randquant_papers import cli, experiment
+from randquant_papers.experiment import Curve, Setting, Trained
+from randquant_papers.registry import ENTRIES, EXPERIMENTS
+from randquant_papers.sweep import names
 
 CONFIG = TrainConfig(
     "digits", "softmax", "clipped-sgd", {"clip": 0.1}, population=20, cohort=5, rounds=6,

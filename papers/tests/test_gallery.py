@@ -11,6 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pages import Page
+from reproduced import reproduced
+
+from randquant.privacy.guarantee import Interval
+from randquant.reports.figures import Axis, line_chart, plain
 from randquant_papers import cli
 from randquant_papers.files import seal
 from randquant_papers.gallery import gallery
@@ -18,10 +22,6 @@ from randquant_papers.page import as_page
 from randquant_papers.registry import ENTRIES, EXPERIMENTS, reproduce
 from randquant_papers.result import Claim, Reproduction, Stated, Table, as_text, shown
 from randquant_papers.saved import as_json, from_json
-from reproduced import reproduced
-
-from randquant.privacy.guarantee import Interval
-from randquant.reports.figures import Axis, line_chart, plain
 
 COMMITTED = Path(__file__).parents[1] / "docs" / "gallery"
 ANALYTICAL = (

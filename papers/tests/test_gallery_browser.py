@@ -6,11 +6,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from browsing import until
 from playwright.sync_api import Browser, Page
+
+from randquant.reports import CHARTS_FILE
 from randquant_papers.gallery import gallery
 from randquant_papers.registry import reproduce
 from randquant_papers.result import Claim, Reproduction, Stated, Table
-
-from randquant.reports import CHARTS_FILE
 
 GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
 PAGES = sorted(GALLERY.glob("*.html"))

@@ -5,9 +5,9 @@ import importlib
 from pathlib import Path
 
 import pytest
-import randquant_papers
 
 import randquant
+import randquant_papers
 
 SOURCE = Path(randquant_papers.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))

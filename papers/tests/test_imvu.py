@@ -11,14 +11,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from pages import check_charts
-from randquant_papers import frontiers
-from randquant_papers.experiment import Setting
-from randquant_papers.frontiers import GAUSSIAN, Frontiers, Grid, Kind
-from randquant_papers.imvu import training as figures
-from randquant_papers.page import as_page
-from randquant_papers.registry import reproduce
-from randquant_papers.result import labels
-from randquant_papers.saved import as_json, from_json
 
 from randquant._internal.rounding import round_up
 from randquant.aggregation.registry import update_mechanism
@@ -27,6 +19,14 @@ from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.tuning.update import tuned_mechanism, update_family
 from randquant.privacy.accounting.calibration import calibrate
 from randquant.reports.figures import line_chart
+from randquant_papers import frontiers
+from randquant_papers.experiment import Setting
+from randquant_papers.frontiers import GAUSSIAN, Frontiers, Grid, Kind
+from randquant_papers.imvu import training as figures
+from randquant_papers.page import as_page
+from randquant_papers.registry import reproduce
+from randquant_papers.result import labels
+from randquant_papers.saved import as_json, from_json
 
 ONE, OTHER = Kind("one", "imvu"), Kind("other", "sign-sgd")
 

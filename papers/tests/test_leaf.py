@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from randquant_papers.data import leaf, sets
 
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets, features
 from randquant.training.runs import execution as runs
+from randquant_papers.data import leaf, sets
 
 sets.register()
 

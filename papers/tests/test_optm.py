@@ -7,6 +7,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy import stats
+from small_mnist import small_mnist
+
+import randquant as rq
+from randquant.mechanisms.from_design import designed
+from randquant.training.config import TrainConfig
+from randquant.training.runs import execution as runs
 from randquant_papers import equal
 from randquant_papers.experiment import Setting
 from randquant_papers.optm import training as optm_training
@@ -15,13 +22,6 @@ from randquant_papers.optm.vectors import BALL, UNIFORM, VectorErrors
 from randquant_papers.qmgeo import training as qmgeo
 from randquant_papers.result import as_text
 from randquant_papers.saved import as_json
-from scipy import stats
-from small_mnist import small_mnist
-
-import randquant as rq
-from randquant.mechanisms.from_design import designed
-from randquant.training.config import TrainConfig
-from randquant.training.runs import execution as runs
 
 CANCER = TrainConfig(
     "breast-cancer", "softmax", "optm",

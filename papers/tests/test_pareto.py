@@ -5,6 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from randquant_papers.sweep.pareto import frontier
 
 # Few values, so that ties are common.

@@ -12,6 +12,12 @@ import oracle
 import pytest
 from markupsafe import escape
 from pages import Page, check_charts, check_self_contained, drawn
+from reproduced import reproduced
+from scipy import integrate
+
+import randquant as rq
+from randquant.privacy.guarantee import Interval
+from randquant.reports import charts
 from randquant_papers import cli
 from randquant_papers.optm import tables as optm_paper
 from randquant_papers.page import as_page
@@ -20,12 +26,6 @@ from randquant_papers.registry import ENTRIES, EXPERIMENTS
 from randquant_papers.result import Claim, Reproduction, agrees, as_text, shown
 from randquant_papers.rqm import tables as rqm
 from randquant_papers.rqm import trade_offs
-from reproduced import reproduced
-from scipy import integrate
-
-import randquant as rq
-from randquant.privacy.guarantee import Interval
-from randquant.reports import charts
 
 ENDS = (-1.5, 1.5)
 PAPER_KEEP = Fraction(0.42)  # the double that is meant by 0.42

@@ -5,16 +5,16 @@ import re
 from pathlib import Path
 
 import pytest
-import randquant_papers
-from randquant_papers import page, progress
-from randquant_papers import result as reproduced
-from randquant_papers.sweep import page as sweep_page
-from randquant_papers.sweep.summary import as_text, results
 
+import randquant_papers
 from randquant import Guarantee, Interval
 from randquant._internal import rounding
 from randquant.training import RoundMetrics, RunStatus, TrainConfig
 from randquant.training.records import RunSummary
+from randquant_papers import page, progress
+from randquant_papers import result as reproduced
+from randquant_papers.sweep import page as sweep_page
+from randquant_papers.sweep.summary import as_text, results
 
 UPPER = 7531.0 + 2.0**-30
 """To nearest this is printed as 7531, which is below it. Nothing else on a page is near."""

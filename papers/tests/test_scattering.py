@@ -8,9 +8,9 @@ import pytest
 import torch
 from kymatio.scattering2d.frontend.numpy_frontend import ScatteringNumPy2D
 from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
-from randquant_papers.data import scattering, sets
 
 from randquant.training import RunStatus, TrainConfig, load_dataset
+from randquant_papers.data import scattering, sets
 
 
 @pytest.fixture(scope="module")

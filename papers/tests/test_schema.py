@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+
 from randquant_papers.sweep.schema import sweep_schema
 from randquant_papers.sweep.spec import read
 

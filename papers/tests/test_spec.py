@@ -5,10 +5,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from randquant_papers.sweep import names
-from randquant_papers.sweep.spec import Range, read
 
 from randquant.training.config import TrainConfig
+from randquant_papers.sweep import names
+from randquant_papers.sweep.spec import Range, read
 
 EXAMPLE = Path(__file__).parents[1] / "docs" / "sweep.toml"
 TRAIN = '[train]\ndataset = "digits"\nmodel = "softmax"\n'

@@ -10,12 +10,6 @@ import time
 
 import pytest
 from filelock import FileLock
-from randquant_papers import cli, sweep
-from randquant_papers.sweep import names
-from randquant_papers.sweep import status as sweep_status
-from randquant_papers.sweep.conductor import JOURNAL
-from randquant_papers.sweep.search import Search
-from randquant_papers.sweep.workers import Workers
 
 from randquant import cli as product
 from randquant._internal import locks
@@ -24,6 +18,12 @@ from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.runs import execution as runs
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
+from randquant_papers import cli, sweep
+from randquant_papers.sweep import names
+from randquant_papers.sweep import status as sweep_status
+from randquant_papers.sweep.conductor import JOURNAL
+from randquant_papers.sweep.search import Search
+from randquant_papers.sweep.workers import Workers
 
 TRAIN = """
 [train]

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 from pages import Page, check_charts, check_self_contained, drawn
-from randquant_papers.sweep import page
-from randquant_papers.sweep.summary import as_json, as_text, results
 
 from randquant.privacy.guarantee import Guarantee
 from randquant.reports import runtime
@@ -15,6 +13,8 @@ from randquant.reports.kinds import scales
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.runs.status import Status
+from randquant_papers.sweep import page
+from randquant_papers.sweep.summary import as_json, as_text, results
 
 CONFIG = TrainConfig("digits", "softmax", "rqm", {"clip": 0.03, "keep": 0.4}, rounds=1)
 HOSTILE = "<script>alert('1')</script>"

@@ -152,7 +152,7 @@ def test_a_registered_data_set_has_a_name_like_the_others(monkeypatch):
     made = dataclasses.replace(load("digits"), name="mine")
     register_dataset("mine", lambda folder: made if folder else load("digits"))
     assert load("mine", "folder") is made
-    with pytest.raises(ValueError, match="breast-cancer, .*, mine; got 'others'"):
+    with pytest.raises(ValueError, match=r"breast-cancer, .*, mine; got 'others'"):
         load("others")
     with pytest.raises(ValueError, match="new name for a data set, got digits: it is built in"):
         register_dataset("digits", lambda folder: made)

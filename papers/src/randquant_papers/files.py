@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 CHECKSUM = "checksum"
 
 
@@ -32,7 +34,7 @@ def to_json(value: Any) -> Any:
         return {str(key): to_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(each) for each in value]
-    if hasattr(value, "item"):  # a number of numpy
+    if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and math.isnan(value):
         raise ValueError("Expected a number in a result, got NaN.")

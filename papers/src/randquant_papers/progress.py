@@ -60,8 +60,7 @@ class RunBars:
     def _show(self, name: str, done: int, total: int | None, text: str) -> None:
         if name not in self._tasks:
             self._tasks[name] = self._bars.add_task(name, total=None, text="")
-        size = {} if total is None else {"total": total}
-        self._bars.update(self._tasks[name], completed=done, text=text, **size)
+        self._bars.update(self._tasks[name], completed=done, total=total, text=text)
 
     def __enter__(self) -> RunBars:
         self._bars.start()

@@ -24,7 +24,7 @@ COLORS = 8
 
 
 class Axis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One axis.
+    """One axis of a chart.
 
     Attributes:
         label: quantity and unit.
