@@ -2,15 +2,19 @@
 
 import ast
 import importlib
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import randquant
 import randquant_papers
 
 SOURCE = Path(randquant_papers.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
+HOME = Path(__file__).parents[1]
 
 
 def is_module(name: str) -> bool:
@@ -92,3 +96,23 @@ def test_modules_and_functions_stay_small():
                 docstring = ast.get_docstring(node, clean=False) or ""
                 length = node.end_lineno - node.lineno + 1 - docstring.count("\n")
                 assert length <= 60, f"{path}: {node.name} has {length} lines"
+
+
+def test_the_two_distributions_fit():
+    """One version; what is pinned lies in the ranges of users; every import is required."""
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
+    assert project["version"] == randquant.__version__
+    required = {each.name: each for each in map(Requirement, project["dependencies"])}
+    lines = (HOME.parent / "constraints.txt").read_text().splitlines()
+    pinned = dict(line.lower().split("==") for line in lines if "==" in line and line[0] != "#")
+    for name in required.keys() - {"randquant"}:
+        assert required[name].specifier.contains(pinned[name]), name
+    assert required["randquant"].extras == {"train"}
+    imported = set()
+    for node in (node for path in FILES for node in ast.walk(ast.parse(path.read_text()))):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").partition(".")[0])
+    strangers = imported - sys.stdlib_module_names - {"randquant_papers", "torch"}  # of `train`
+    assert strangers == required.keys()

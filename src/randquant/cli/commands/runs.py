@@ -36,8 +36,7 @@ def run(*folders: str, csv: Files[str | None] = None) -> Output:
     result = {"runs": shown, "differing": differ, "csv": csv}
     lines = _compared(statuses, differ) if named else _listed(statuses)
     lines += run_status.fitted_notes(statuses)
-    for state in ("damaged", "failed"):
-        lines += [f"{state:<8} {s.folder}: {s.error}" for s in statuses if s.state == state]
+    lines += [f"damaged  {s.folder}: {s.error}" for s in statuses if s.state == "damaged"]
     if csv is not None:
         write_atomic(Path(csv), _as_csv(statuses).encode())
         lines += ["", f"written  {csv}"]
