@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from randquant.training.runs.execution import execute as train_run
     from randquant.training.runs.execution import load_parameters
     from randquant.training.runs.status import Status as RunStatus
+    from randquant.training.runs.status import fitted_notes
     from randquant.training.runs.status import read as read_run
     from randquant.training.schema import run_schema
     from randquant.training.settings import check as check_settings
@@ -34,6 +35,7 @@ __all__ = [
     "check_settings",
     "config_of",
     "create_run",
+    "fitted_notes",
     "load_dataset",
     "load_parameters",
     "read_run",

@@ -19,10 +19,9 @@ from randquant.reports import (
     report,
 )
 from randquant.reports.formatting import minus
-from randquant.training import RunStatus, settings_of
+from randquant.training import RunStatus, fitted_notes, settings_of
 from randquant_papers.files import write_atomic
 from randquant_papers.page import TEMPLATES
-from randquant_papers.sweep.status import fitted_notes
 from randquant_papers.sweep.summary import CAUTION, Results, cells, counted, series
 
 WITHOUT = "without privacy"

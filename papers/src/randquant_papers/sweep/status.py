@@ -56,15 +56,6 @@ def sorted_by_epsilon(runs: Iterable[RunStatus]) -> list[RunStatus]:
     return sorted(runs, key=place)
 
 
-def fitted_notes(runs: Iterable[RunStatus]) -> list[str]:
-    """Notes below a list of runs: what features were fitted on."""
-    named: dict[str, list[str]] = {}
-    for run in runs:
-        if run.fitted and run.epsilon is not None:
-            named.setdefault(run.fitted, []).append(run.folder.name)
-    return [f"{', '.join(names)}: {text}" for text, names in named.items()]
-
-
 def varied(configs: Sequence[TrainConfig]) -> list[str]:
     """Return `mechanism` and the settings in which runs of one mechanism differ.
 

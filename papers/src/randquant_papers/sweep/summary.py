@@ -12,11 +12,11 @@ from typing import Any
 
 from randquant.privacy import round_up
 from randquant.reports import formatting, text_table
-from randquant.training import RunStatus, settings_of
+from randquant.training import RunStatus, fitted_notes, settings_of
 from randquant_papers.files import to_json
 from randquant_papers.sweep.averaging import Average, averages
 from randquant_papers.sweep.pareto import frontier
-from randquant_papers.sweep.status import fitted_notes, sorted_by_epsilon, varied
+from randquant_papers.sweep.status import sorted_by_epsilon, varied
 
 CAUTION = (
     "Accuracies of runs that are chosen here are biased upward: the choice was made on the test "
