@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import flips
 import pytest
 from filelock import FileLock
 
@@ -333,3 +334,15 @@ def test_a_sweep_does_not_delete_what_was_sent(tmp_path, in_process):
     (again,) = conduct(tmp_path / "sweep", text, resume=True)
     assert (again.state, "other files" in again.error) == ("failed", True)
     assert (found.folder / "metrics.jsonl").read_bytes() == kept
+
+
+def test_no_changed_byte_or_digit_of_why_a_run_failed_is_believed(tmp_path):
+    sweep_status.give_up(tmp_path, "it failed 12 times", lasting=True)
+    path = tmp_path / "failed.json"
+    kind = flips.Kind("failure", path, lambda: sweep_status.failure(tmp_path))
+    assert kind.read() == "it failed 12 times"
+    assert flips.flips(kind, 40, 2)[2] == 0
+    path.write_text("{")
+    (spec,) = sweep.read(GRID).cases[:1]
+    status = sweep_status.read(tmp_path, spec.config({}))
+    assert (status.state, "Remove it" in status.error) == ("damaged", True)

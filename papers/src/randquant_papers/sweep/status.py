@@ -24,9 +24,13 @@ def read(folder: Path, config: TrainConfig) -> RunStatus:
     status = RunStatus(folder, "unfinished", config)
     if (folder / CONFIG).exists():
         status = read_run(folder)
-    if status.state == "unfinished" and (error := failure(folder)):
-        return dataclasses.replace(status, state="failed", error=error)  # type: ignore[arg-type]
-    return status
+    if status.state != "unfinished":
+        return status
+    try:
+        error, state = failure(folder), "failed"
+    except ValueError as damage:
+        error, state = str(damage), "damaged"
+    return dataclasses.replace(status, state=state, error=error) if error else status  # pyright: ignore[reportArgumentType]
 
 
 def give_up(folder: Path, error: str, *, lasting: bool) -> None:
@@ -37,13 +41,20 @@ def give_up(folder: Path, error: str, *, lasting: bool) -> None:
 
 
 def failure(folder: Path, *, lasting: bool = False) -> str:
-    """Return why a run failed, with `lasting` only if it would fail again; empty if it did not."""
+    """Return why a run failed, with `lasting` only if it would fail again; empty if it did not.
+
+    Raises:
+        ValueError: the file that says so was changed.
+    """
     try:
         record = unseal((folder / FAILED).read_bytes())
     except FileNotFoundError:
         return ""
     except ValueError as error:
-        return f"{folder / FAILED} is damaged ({error}): remove it to try the run again."
+        raise ValueError(
+            f"Expected {folder / FAILED} as it was written, but: {error}. Remove it to try the run "
+            "again."
+        ) from None
     return record["error"] if record["lasting"] or not lasting else ""
 
 
