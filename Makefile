@@ -11,18 +11,20 @@ export PYTHONDONTWRITEBYTECODE :=
 # One thread each: threads of torch that wait for a core that another worker has are busy waiting.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
 
+PAPERS := papers/tests papers/src
+
 SELDOM := /(tests?|testing|_inductor|onnx|ray|networkx|debugpy|pip|setuptools|sqlalchemy|IPython|jedi)/
 
-.PHONY: demo flower-demo test test-all docs wheel wheel-test fuzz mutants explore check format bench \
+.PHONY: demo flower-demo test papers-test test-all docs wheel wheel-test fuzz mutants explore check format bench \
 	gallery clean
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
-		-e '.[train,dev]'
+		-e '.[train,dev]' -e ./papers
 	# On all cores; pip takes one. What is hardly ever imported, two fifths of all, is left to
 	# whoever imports it. It is for speed alone: a file that does not compile is named, no more.
-	-$(BIN)/python -m compileall -q -j 0 -x '$(SELDOM)' .venv/lib src
+	-$(BIN)/python -m compileall -q -j 0 -x '$(SELDOM)' .venv/lib src papers/src
 	touch $@
 
 demo: .venv/ready            ## train 200 clients on real data, and write a report
@@ -34,8 +36,11 @@ flower-demo: .venv/ready     ## four clients on Flower as processes of their own
 test: .venv/ready            ## what proves the product in a few minutes, on all cores
 	$(PYTEST) -m "not slow"
 
-test-all: test               ## every test: those of `make test`, then what must be long
-	$(PYTEST) -m slow
+papers-test: .venv/ready     ## the same of randquant-papers
+	$(PYTEST) -m "not slow" $(PAPERS)
+
+test-all: test papers-test   ## every test: those of `make test`, then what must be long
+	$(PYTEST) -m slow tests src $(PAPERS)
 
 docs: .venv/ready            ## the site, into build/site; notebooks are executed when they changed
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/site
@@ -62,13 +67,13 @@ mutants: .venv/mutation      ## how many planted faults do the tests notice? (ho
 	$(BIN)/python tests/mutation/run.py --mechanical 25 --save
 
 explore: .venv/ready         ## the property tests on many new examples
-	HYPOTHESIS_PROFILE=explore $(BIN)/pytest
+	HYPOTHESIS_PROFILE=explore $(BIN)/pytest tests src $(PAPERS)
 
 check: .venv/ready           ## format, lint, types, tests, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" tests src $(PAPERS)
 
 format: .venv/ready
 	$(BIN)/ruff format .
@@ -78,7 +83,7 @@ bench: .venv/ready           ## throughput on this machine, against the naive wa
 	$(BIN)/randquant bench
 
 gallery: .venv/ready         ## every figure of the papers, quick, into gallery/; DATA=folder of data files
-	$(BIN)/randquant reproduce --all --quick --gallery gallery --stand-in fashion-mnist $(if $(DATA),--data-dir $(DATA))
+	$(BIN)/randquant-papers reproduce --all --quick --gallery gallery --stand-in fashion-mnist $(if $(DATA),--data-dir $(DATA))
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis

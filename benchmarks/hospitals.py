@@ -15,10 +15,10 @@ import numpy as np
 from performance_page import picture
 from results import FOLDER, save
 
-from randquant._internal.html.figures import Axis, line_chart
 from randquant.channels.keys import Key
 from randquant.planning.limits import gaussian_multiplier
 from randquant.privacy.accounting.accountant import account
+from randquant.reports.figures import Axis, line_chart
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "examples" / "hospitals"))

@@ -4,8 +4,8 @@ import json
 import math
 from pathlib import Path
 
-from randquant._internal.html import charts, runtime
-from randquant._internal.html.figures import Axis, Bar, Figure, HorizontalBars, line_chart
+from randquant.reports import charts, runtime
+from randquant.reports.figures import Axis, Bar, Figure, HorizontalBars, line_chart
 
 ROOT = Path(__file__).parents[1]
 STYLE = (runtime.TEMPLATES / "style.css").read_text()

@@ -24,15 +24,15 @@ from results import FOLDER, commit, save
 from wire import secagg_plus
 
 import randquant as rq
-from randquant._internal.html.figures import Axis, Mark, ScatterPlot, Series
 from randquant.aggregation.baselines import CentralGaussian, ClippedSGD
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
-from randquant.papers.gallery import gallery
-from randquant.papers.result import Reproduction, Table
 from randquant.planning.limits import gaussian_multiplier
+from randquant.reports.figures import Axis, Mark, ScatterPlot, Series
 from randquant.training import models
 from randquant.training.data import datasets
+from randquant_papers.gallery import gallery
+from randquant_papers.result import Reproduction, Table
 
 POPULATION, COHORT, EPSILON, DELTA, ROUNDS = 3400, 1000, 8.0, 1e-5, 30
 DIMENSION, ROTATED, SEEDS = 50_890, 65_536, range(5)
@@ -179,8 +179,9 @@ def draw(rows: list[dict], secagg_plus_bytes: int) -> None:
     """Write the picture, and its page in the gallery."""
     docs, drawn = FOLDER.parents[1] / "docs", figure(rows, secagg_plus_bytes)
     (docs / "images" / "bytes.svg").write_text(picture(drawn))
-    gallery.save(result(rows, drawn, secagg_plus_bytes), docs / "gallery")
-    gallery.build(docs / "gallery")
+    site = FOLDER.parents[1] / "papers" / "docs" / "gallery"
+    gallery.save(result(rows, drawn, secagg_plus_bytes), site)
+    gallery.build(site)
 
 
 def main() -> None:

@@ -1,48 +1,12 @@
-"""Hypothesis profiles: `make test` draws the same examples each time, `make explore` new ones."""
+"""Hooks and fixtures of the tests, and which of them begin first."""
 
-import contextlib
-import gc
-import os
-import random
-import sys
-
-import numpy as np
-import pytest
-from _pytest.doctest import DoctestModule
-from browsing import chromium
-from hypothesis import Phase, settings
-from hypothesis.internal.conjecture import providers
-from tolerances import watched
-
-os.environ["RANDQUANT_CACHE"] = "off"  # tests find no guesses of other runs
-
-settings.register_profile("steady", derandomize=True, deadline=None, max_examples=50)
-settings.register_profile("explore", max_examples=500, deadline=None)
-# A mutant is as dead without the smallest example.
-quickly = (Phase.explicit, Phase.generate)
-settings.register_profile("mutants", derandomize=True, deadline=None, phases=quickly)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
-
-if settings.get_current_profile_name() != "explore":
-    # Hypothesis draws constants that it finds in the modules imported so far: examples would
-    # depend on which tests a worker has run before, and on every number in the package.
-    no_constants = providers.Constants()
-    providers._get_local_constants = lambda: no_constants
-
-pytest.approx = watched(pytest.approx)
-# No test can cut the power, so none waits for the disk: what is flushed, and when, is tested in
-# `power.py` and test_runs_integrity.py. `fstat` refuses what `fsync` refuses: a closed file.
-os.fsync = os.fstat
-# What is imported and collected stays to the end: a million objects that are not looked through
-# again and again for what may be forgotten.
-gc.disable()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file():
-    """Examples in docstrings are those of the package; tests have none."""
-    return [each for each in (yield) if not isinstance(each, DoctestModule)]
-
+from everywhere import (  # noqa: F401 - hooks and fixtures
+    browser,
+    pytest_collect_file,
+    pytest_collection_finish,
+    pytest_runtest_call,
+    pytest_runtest_setup,
+)
 
 LONGEST = (
     "site", "flower_processes", "wheel", "flower_rank_processes", "flower_text", "flower_template",
@@ -54,89 +18,3 @@ LONGEST = (
 def pytest_collection_modifyitems(items):
     place = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
-
-
-def same_draws():
-    """Seeds what a process draws from, which the tests before have used: models without a seed."""
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup():
-    same_draws()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call():
-    same_draws()
-
-
-def pytest_collection_finish():
-    gc.freeze()
-    gc.enable()
-
-
-class InProcess:
-    """Takes the place of `Workers`: trains each run when it is waited for, in this process."""
-
-    def __init__(self, jobs, on_round):
-        self.on_round, self.training, self.free = on_round, [], True
-
-    def begin(self, folder):
-        self.training.append(folder)
-        self.free = False
-
-    def wait(self):
-        from randquant.training.sweep import workers
-
-        ended = workers._trained(self.training[0], self)
-        self.training, self.free = [], True
-        return [ended]
-
-    def send(self, message):
-        self.on_round(*message)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A browser of playwright, where there is one."""
-    api = pytest.importorskip("playwright.sync_api")
-    program = chromium()
-    if program is None:
-        pytest.skip("needs Chromium, and none is installed")
-    with api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program)
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="session")
-def trained_here():
-    """A context in which sweeps train here: another process would import torch for seconds."""
-    from randquant.papers import experiment
-    from randquant.training.sweep.conductor import conduct
-
-    @contextlib.contextmanager
-    def context():
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(experiment, "Workers", InProcess)
-            patch.setitem(conduct.__globals__, "Workers", InProcess)
-            yield
-
-    return context
-
-
-@pytest.fixture
-def in_process(trained_here):
-    """Experiments and sweeps train here."""
-    with trained_here():
-        yield

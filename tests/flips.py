@@ -21,7 +21,6 @@ from typing import Any
 
 os.environ["RANDQUANT_CACHE"] = "off"
 
-import fuzz
 import numpy as np
 import torch
 from flower_grid import InProcessGrid, client_app
@@ -49,8 +48,6 @@ from randquant.integrations.flower.messages import terms_text
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.ledger import AnswerLedger
 from randquant.integrations.nvflare.request import SiteAccountant
-from randquant.papers.gallery import gallery
-from randquant.papers.saved import as_json
 from randquant.privacy.certificates.file import channel_record
 from randquant.training.config import TrainConfig
 from randquant.training.federated import train
@@ -106,7 +103,6 @@ def kinds(folder: Path) -> Iterator[Kind]:
     yield from _mechanisms(folder / "mechanisms")
     yield from _servers(folder)
     yield from _payloads(folder / "payloads")
-    yield from _others(folder)
 
 
 def _hex(array: np.ndarray) -> str:
@@ -133,7 +129,6 @@ def _runs(folder: Path) -> Iterator[Kind]:
         home = folder / name
         execution.create(home, config, baseline=config is CONFIG, overwrite=False)
         execution.execute(home)
-        run_status.give_up(home, "it failed 12 times", lasting=True)
         yield from _of_run(name, home)
     torch.manual_seed(1)
     drawn = [(torch.randn(4, 20), torch.arange(4) % 6) for _ in range(12)]
@@ -148,7 +143,7 @@ def _runs(folder: Path) -> Iterator[Kind]:
 
 FILES = (
     "config.json", "sent.json", "metrics.jsonl", "summary.json", "checkpoint.safetensors",
-    "failed.json", "baseline/config.json", "baseline/sent.json", "baseline/summary.json",
+    "baseline/config.json", "baseline/sent.json", "baseline/summary.json",
 )  # fmt: skip
 
 
@@ -176,7 +171,7 @@ def _said(home: Path) -> tuple:
         assert state is not None
         whole = [_hex(state.parameters), _hex(state.participations), state.round, state.squares]
         parts += [found, config, sent, whole, state.threshold, repr(state.optimizer)]
-    return (*parts, run_folder.read_finished(home), run_status.failure(home))
+    return (*parts, run_folder.read_finished(home))
 
 
 def _bound(home: Path) -> binding.Binding:
@@ -331,14 +326,6 @@ def _on_nvflare(folder: Path) -> Iterator[Kind]:
             return ledger.accountant.state_dict(), ledger._taken
 
     yield Kind("account of a site on NVFlare", own, account)
-
-
-def _others(folder: Path) -> Iterator[Kind]:
-    folder.mkdir(exist_ok=True)
-    path = folder / "made-up.json"
-    [data] = fuzz._sealed(as_json(fuzz.RESULT, figures=True))
-    path.write_bytes(data)
-    yield Kind("saved reproduction", path, lambda: as_json(gallery.load(path), figures=True))
 
 
 if __name__ == "__main__":

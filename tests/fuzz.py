@@ -52,11 +52,7 @@ from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.integrations.flower.messages import read_terms, terms_text
 from randquant.integrations.flower.offer import Offer
-from randquant.papers.gallery import gallery
-from randquant.papers.result import Claim, Reproduction, Table
-from randquant.papers.saved import as_json
 from randquant.privacy.certificates import file
-from randquant.privacy.guarantee import Interval
 from randquant.training.algorithm import State
 from randquant.training.config import TrainConfig
 from randquant.training.data import idx
@@ -283,20 +279,6 @@ def _read_log(data: bytes, folder: Path) -> None:
     assert data[found.size :].count(b"\n") == 0, "a whole line was left out"
 
 
-RESULT = Reproduction(
-    "made-up", "title", "source", "setting", [Claim("c", "7", Interval(1.0, 2.0), "holds", "why")],
-    [Table("t", ["n"], [[1.5], [None]])], [],
-)  # fmt: skip
-
-
-def _read_reproduction(data: bytes, folder: Path) -> None:
-    path = folder / "made-up.json"
-    path.write_bytes(data)
-    found = gallery.load(path)
-    assert as_json(gallery.load(path), figures=True) == as_json(found, figures=True)
-    assert as_json(found, figures=True).keys() <= json.loads(data).keys(), "a field was made up"
-
-
 OFFERS = [
     Offer(ChannelMechanism(CHANNELS[0]), DIMENSION),
     Offer(VectorMechanism(CHANNELS[1], 1.0, "aggregate", 40, rotation_seed=7), DIMENSION),
@@ -508,9 +490,6 @@ TARGETS = {
     "configuration": Target(lambda: _sealed(CONFIG), _damaged_sealed, _read_config),
     "what was sent": Target(lambda: _sealed(SENT), _damaged_sealed, _read_sent),
     "log of a run": Target(_logs, _damaged_log, _read_log),
-    "saved reproduction": Target(
-        lambda: _sealed(as_json(RESULT, figures=True)), _damaged_sealed, _read_reproduction
-    ),
     "offer": Target(_offers, damaged_json, _read_offer),
     "account of a client": Target(_ledgers, _damaged_ledger, _read_ledger, cost=5),
     "message to a client on Flower": Target(

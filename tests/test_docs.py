@@ -14,24 +14,19 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from reproduced import reproduced
 
 from randquant import cli
 from randquant._internal.rounding import round_up
 from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.command import all_commands
-from randquant.cli.main import parse
 from randquant.mechanisms.randomized_quantization import rqm
 from randquant.mechanisms.registry import channel_mechanisms, unregister
-from randquant.papers.registry import ENTRIES
 from randquant.privacy.certificates.coordinate import certify, certify_pair
-from randquant.training.sweep.spec import read as read_sweep
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("papers/**/*.md")])
 README = (ROOT / "README.md").read_text()
-SWEEPS = (DOCS / "sweeps.md").read_text()
 TASKS = [
     "train",
     "own-loop",
@@ -41,12 +36,11 @@ TASKS = [
     "design",
     "audit",
     "check",
-    "reproduce",
     "command-line",
 ]
 """Pages whose commands are run, and whose code prints what they say, like the README's."""
 RUN = {"README.md": README, **{f"{n}.md": (DOCS / f"{n}.md").read_text() for n in TASKS}}
-TRAINING = ("train", "sweep", "runs", "report")
+TRAINING = ("train", "runs", "report")
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -143,9 +137,6 @@ def test_every_output_of_the_docs_is_of_a_command_that_is_run():
 @pytest.mark.slow
 def test_training_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "examples").mkdir()
-    example = (ROOT / "examples" / "sweep.toml").read_text()
-    (tmp_path / "examples" / "sweep.toml").write_text(example.replace("rounds = 30", "rounds = 2"))
     training = [
         command
         for page in ("README.md", "train.md")
@@ -154,27 +145,11 @@ def test_training_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
     ]
     assert [command.split()[1] for command in training] == [*["train"] * 5, *TRAINING[1:], "train"]
     for command in training:
-        quiet = ["--quiet"] * (command.split()[1] in ("train", "sweep"))
+        quiet = ["--quiet"] * (command.split()[1] == "train")
         assert cli.main([*shlex.split(command)[1:], *quiet]) == 0
         printed = capsys.readouterr().out
         assert "epsilon <=" in printed or "runs.html" in printed
-    assert len(list((tmp_path / "runs" / "sweep").glob("*/summary.json"))) == 7
-    assert "8 runs side by side" in (tmp_path / "runs.html").read_text()
-
-
-def test_the_sweeps_of_the_docs_are_sweeps():
-    grid, search = (read_sweep(text) for text in blocks(SWEEPS, "toml"))
-    assert len(list(grid.grid())) == 10
-    assert (search.trials, set(search.cases[0].ranges)) == (40, {"learning_rate", "clip", "margin"})
-
-
-@pytest.mark.parametrize("line", "".join(blocks(SWEEPS, "console")).splitlines())
-def test_the_commands_of_the_sweeps_page_are_commands(line):
-    prompt, program, *rest = shlex.split(line)
-    assert (prompt, program) == ("$", "randquant")
-    invocation = parse(rest)
-    assert invocation is not None
-    assert invocation.command is all_commands()[rest[0]]
+    assert "6 runs side by side" in (tmp_path / "runs.html").read_text()
 
 
 def test_the_page_of_mechanisms_names_every_one():
@@ -209,7 +184,7 @@ def test_links_to_headings_lead_to_one(page):
 
 NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]
 """Pages about the code as it is; the change log tells of names that are gone."""
-FOLDERS = r"(?:src|tests|benchmarks|examples|docs)"
+FOLDERS = r"(?:src|tests|benchmarks|examples|docs|papers)"
 MENTIONED = {
     "name": re.compile(r"(?<![\w./-])(?:randquant|rq)(?:\.[A-Za-z]\w*)+"),
     "import": re.compile(r"from (randquant[\w.]*) import ((?:\w+(?: as \w+)?(?:, )?)+)"),
@@ -276,7 +251,7 @@ def test_every_path_of_the_docs_and_of_the_code_exists():
     """A path counts from the root or from docs, or is the end of one: `sums/chain.py`."""
     files = [
         path
-        for folder in ("src", "benchmarks", "examples")
+        for folder in ("src", "benchmarks", "examples", "papers")
         for path in ROOT.glob(f"{folder}/**/*.py")
     ]
     paths = mentioned("path", [*NOW, *ROOT.glob("examples/**/*.md"), *files])
@@ -289,12 +264,14 @@ def test_every_path_of_the_docs_and_of_the_code_exists():
         if not re.search("ROOM|MODULE|NAME", path)
         and not (ROOT / path).exists()
         and not (DOCS / path).exists()
+        and not (ROOT / "papers" / path).exists()
         and not any(end.endswith(f"/{path}") for end in ends)
     }
 
 
 def test_every_test_that_the_docs_name_exists():
-    code = "".join(path.read_text() for path in ROOT.glob("tests/**/test_*.py"))
+    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("papers/tests/test_*.py")]
+    code = "".join(path.read_text() for path in files)
     names = mentioned("test")
     assert len(names) > 20
     assert not {name: page for name, page in names.items() if f"def {name}(" not in code}
@@ -310,7 +287,8 @@ def test_every_test_is_run_by_make_test_or_by_make_test_all():
     rules = re.findall(r"^(\S+):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     recipes = {name: recipe.strip() for name, recipe in rules}
     assert recipes["test"] == '$(PYTEST) -m "not slow"'
-    assert recipes["test-all"] == "$(PYTEST) -m slow"
+    assert recipes["papers-test"] == '$(PYTEST) -m "not slow" $(PAPERS)'
+    assert recipes["test-all"] == "$(PYTEST) -m slow tests src $(PAPERS)"
     assert (ROOT / ".ci" / "run").read_text().endswith("\nmake test test-all\n")
 
 
@@ -384,59 +362,6 @@ def test_the_accuracies_of_the_benchmarks_page_are_the_measured_ones():
             last = of.get("clipped-sgd", "")
             cells = [of["stochastic-rounding"], of["gaussian"], *([last] if last else [])]
             assert f"`{neighboring}` | {' | '.join(cells)} |" in page
-
-
-ERRATA = (ROOT / "docs" / "errata.md").read_text()
-SAID_ELSEWHERE = {"rqm-fig2", "rqm-fig7", "rqm-fig8", "qmgeo-fig3"}
-"""Reproductions whose errata are rows with a `certify` command."""
-
-
-def errata_rows(command: str) -> list[str]:
-    return [line for line in ERRATA.splitlines() if f"`randquant {command}" in line]
-
-
-def test_the_certificates_of_the_errata_show_what_they_say(capsys):
-    """The leading figure of each certified row, rounded up to 6 digits, is in its row."""
-    shown = 0
-    for row in errata_rows("certify"):
-        command = re.search(r"`randquant ([^`]*)`", row).group(1)
-        pair = re.search(r"`(--pair [^`]*)`", row).group(1)
-        for line in (command, f"{command} {pair}"):
-            assert cli.main([*shlex.split(line), "--json"]) == 0
-            upper = json.loads(capsys.readouterr().out)["epsilon"]["upper"]
-            assert ("infinite" if upper == "inf" else round_up(upper)) in row
-            shown += 1
-    assert shown == 8
-
-
-@pytest.mark.parametrize("row", errata_rows("reproduce"), ids=lambda row: row[2:30])
-@pytest.mark.slow
-def test_the_reproductions_of_the_errata_show_what_they_say(row, capsys):
-    """Every figure with four decimals or more, and every other long one, is printed as it is."""
-    _, holds, command = row.strip("| ").split(" | ")
-    assert cli.main(shlex.split(command.strip("`"))[1:]) == 0
-    printed = capsys.readouterr().out
-    figures = re.findall(r"(?<![\w.])\d+\.\d{4,}|(?<![\w.])\d{5,}(?:\.\d+)?", holds)
-    assert figures
-    for figure in figures:
-        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", printed), figure
-
-
-@pytest.mark.slow
-def test_every_reproduced_erratum_has_a_row():
-    """Whatever a reproduction finds not to hold is among the errata."""
-    for name in ENTRIES:
-        if any(claim.verdict == "does not hold" for claim in reproduced(name).claims):
-            assert f"reproduce {name}" in ERRATA or name in SAID_ELSEWHERE, name
-
-
-def test_the_python_of_the_errata_shows_what_it_says():
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        for code in re.findall(r'`python -c "([^`]*)"`', ERRATA):
-            exec(code, {})
-    for figure in ("epsilon <= 6.39638", "5.06835", "4.10238"):
-        assert figure in output.getvalue()
 
 
 SAMPLING = (ROOT / "docs" / "sampling.md").read_text()

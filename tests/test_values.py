@@ -13,7 +13,6 @@ CHANGING = {
     "integrations/flower/sums.py": {"Bytes", "PlainSum", "SecureSum"},
     "mechanisms/design/objectives.py": {"MeanError", "WorstVariance"},
     "mechanisms/design/tangents.py": {"Tangents"},
-    "training/sweep/workers.py": {"_Worker"},
 }
 """Dataclasses that gather, count, or go from step to step."""
 

@@ -24,11 +24,11 @@ extensions = [
 root_doc = "docs/README"
 include_patterns = [
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**",
-    "examples/**/README.md",
+    "examples/**/README.md", "papers/README.md", "papers/docs/**",
 ]  # fmt: skip
 exclude_patterns = [
     ".venv", ".git", ".ci", "build", "dist", "runs", "src", "tests", "benchmarks", "docs/site",
-    "docs/gallery",
+    "papers/src", "papers/tests", "papers/docs/gallery",
 ]  # fmt: skip
 
 myst_heading_anchors = 3

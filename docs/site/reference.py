@@ -19,7 +19,7 @@ from typing import Any
 
 ROOMS = (
     "channels", "privacy", "mechanisms", "aggregation", "audit", "planning", "training",
-    "integrations", "papers", "cli", "_internal",
+    "integrations", "reports", "cli", "_internal",
 )  # fmt: skip
 
 KINDS = {"autoclass": "class", "data": "constant"}

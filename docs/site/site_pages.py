@@ -23,6 +23,8 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxRole
 
+GALLERY = Path("papers", "docs", "gallery")
+
 SHOWN_AS_TEXT = {".py", ".toml", ".txt"}
 """Files that a browser would offer to download."""
 
@@ -91,7 +93,7 @@ def copy_files(app: Sphinx, error: Exception | None) -> None:
     if error:
         return
     source, site = Path(app.srcdir), Path(app.outdir)
-    shutil.copytree(source / "docs" / "gallery", site / "docs" / "gallery", dirs_exist_ok=True)
+    shutil.copytree(source / GALLERY, site / GALLERY, dirs_exist_ok=True)
     for name in set().union(*_files(app).values()):
         path, copy = source / name, site / name
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -13,13 +13,10 @@ import pytest
 import randquant as rq
 from randquant import cli
 from randquant._internal import rounding
-from randquant._internal.html import formatting
 from randquant.audit.pipeline import Audit
 from randquant.cli import progress
 from randquant.cli.commands import account as account_command
 from randquant.cli.commands import runs as runs_command
-from randquant.papers import page as reproduce_page
-from randquant.papers import result as reproduced
 from randquant.planning import compare
 from randquant.planning.compare import page as compare_page
 from randquant.planning.plan import page as plan_page
@@ -28,14 +25,13 @@ from randquant.planning.tuning import coordinate as tuning
 from randquant.privacy.accounting.noise_search import NoiseSearch
 from randquant.privacy.certificates import metric
 from randquant.privacy.guarantee import Guarantee, Interval
+from randquant.reports import formatting
 from randquant.training import records, schedule
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.runs import overview as runs_page
 from randquant.training.runs import page as report
 from randquant.training.runs.status import Status
-from randquant.training.sweep import page as sweep_page
-from randquant.training.sweep.summary import as_text, results
 
 UPPER = 7531.0 + 2.0**-30
 """To nearest this is printed as 7531, which is below it. Nothing else on a page is near."""
@@ -89,13 +85,6 @@ def comparison() -> compare.Comparison:
     entry = compare.entry_of("stochastic-rounding", CHANNEL, PARAMETERS)
     measured = dataclasses.replace(entry.measured, certificate=CERTIFICATE, renyi=CERTIFICATE)
     return compare.Comparison([dataclasses.replace(entry, measured=measured)], 2.0, UPPER, "mae")
-
-
-def reproduction() -> reproduced.Reproduction:
-    claim = reproduced.Claim("a", "1", Interval(LOWER, UPPER), "holds", "")
-    stated = reproduced.Stated("b", None, UPPER, "")
-    table = reproduced.Table("c", ("epsilon",), [(Interval(LOWER, UPPER),)])
-    return reproduced.Reproduction("n", "", "", "", [claim], [table], [], guarantees=[stated])
 
 
 def out_of_reach() -> str:
@@ -157,14 +146,10 @@ UPPERS = {
     "list of runs": lambda: "\n".join(runs_command._listed(FINISHED)),
     "runs compared": lambda: "\n".join(runs_command._compared(FINISHED, ["stop_at_epsilon"])),
     "page of runs": lambda: runs_page.render(FINISHED),
-    "sweep": lambda: "\n".join(as_text(Path("s"), results(FINISHED))),
-    "page of a sweep": lambda: sweep_page.render("s", results(FINISHED)),
     "plan": lambda: "\n".join(plan_page.as_text(plan())),
     "page of a plan": lambda: plan_page.as_page(plan()),
     "comparison": lambda: "\n".join(compare.as_text(comparison())),
     "page of a comparison": lambda: compare_page.as_page(comparison()),
-    "reproduction": lambda: "\n".join(reproduced.as_text(reproduction())),
-    "page of a reproduction": lambda: reproduce_page.as_page(reproduction()),
     "out of reach": out_of_reach,
     "end of a schedule": lambda: schedule._shown(UPPER),
     "out of reach of a family": lambda: of_a_family(),
@@ -215,12 +200,6 @@ def test_a_client_on_flower_prints_its_epsilon_rounded_up():
 
 
 FORMATTED = re.compile(r"\{([^{}]*?):[,.]*\.?\d*[gfe]\}")
-EXACT = {
-    # Constants of the papers' grids, which six digits hold exactly.
-    "epsilon",
-    "a.epsilon",
-    "cell.epsilon",
-}
 
 
 def test_no_epsilon_is_formatted_to_nearest():
@@ -230,7 +209,7 @@ def test_no_epsilon_is_formatted_to_nearest():
         for match in FORMATTED.finditer(path.read_text()):
             value = match[1]
             bound = "epsilon" in value or value.endswith((".upper", ".lower"))
-            if bound and not (value in EXACT and {"reproduce", "papers"} & set(path.parts)):
+            if bound:
                 caught.append(f"{path.name}: {match[0]}")
     assert not caught
     assert FORMATTED.search("{found.epsilon.upper:.6f}")  # what it is to catch

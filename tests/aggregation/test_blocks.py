@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.chance import fits
 
 from randquant.aggregation.blocks import best_of_blocks, draw_index, other_index
 from randquant.aggregation.rank import RankMechanism
@@ -20,7 +21,6 @@ from randquant.mechanisms.design.blocks import (
 from randquant.mechanisms.design.ranks import gain, two_levels
 from randquant.planning.limits import gaussian_multiplier
 from randquant.privacy.accounting.accountant import account
-from tests.chance import fits
 
 RNG = np.random.default_rng(3)
 

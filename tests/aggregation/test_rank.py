@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.chance import fits, mean_is
 
 from randquant.aggregation import rank as module
 from randquant.aggregation.baselines import LocalGaussian
@@ -15,7 +16,6 @@ from randquant.mechanisms.design.ranks import gain
 from randquant.planning.limits import gaussian_multiplier
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.certificates.rank import RankTable
-from tests.chance import fits, mean_is
 
 RNG = np.random.default_rng(7)
 VECTORS = [

@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 from scipy.special import ndtr
+from tests.chance import fits, mean_is
 
 from randquant.aggregation.spreading import BlockRotation, GroupRotation, spread_size
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.mechanisms.design.ranks import top_sum, two_levels
-from tests.chance import fits, mean_is
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 64, 65, 8192, 9000])

@@ -18,7 +18,7 @@ def test_every_command_is_found_by_its_file():
     assert list(commands) == sorted(commands)
     assert {"train", "certify", "plan"} <= commands.keys()
     assert all(f"randquant {name} " in f"{each.example} " for name, each in commands.items())
-    assert {name for name, each in commands.items() if each.resumable} == {"train", "sweep"}
+    assert {name for name, each in commands.items() if each.resumable} == {"train"}
 
 
 def test_an_output_is_lines_or_one_strict_object():
@@ -52,11 +52,8 @@ LINES = [
     "design --clip 1 --values -3,3 --epsilon 1",
     "compare --channel 'pbm clip=1 theta=0.2 trials=3' --channel 'pbm clip=1 theta=0.1 trials=3'",
     "plan --dimension 64 --population 9 --cohort 9 --rounds 2 --epsilon 8 --mechanisms gaussian",
-    "reproduce --list",
-    "reproduce rqm-fig8",
     "check --clip-norm 1 --sigma 2 --epsilon 3",
     "schema",
-    "schema sweep",
 ]
 """Of every command that needs no run; the others are in test_main and test_runs."""
 
@@ -72,4 +69,4 @@ def test_every_command_prints_exactly_one_object(line, capsys):
 
 def test_every_command_is_asked_for_its_object():
     tried = {line.split()[0] for line in LINES}
-    assert tried | {"train", "sweep", "runs", "report", "bench"} == set(all_commands())
+    assert tried | {"train", "runs", "report", "bench"} == set(all_commands())

@@ -270,10 +270,6 @@ WRONG = [
     ("compare --channel laplace", "laplace"),
     ("compare --channel pbm --clip 1", "either"),
     ("compare --channel pbm", "theta"),
-    ("reproduce", "--list"),
-    ("reproduce rqm-fig8 --list", "--list"),
-    ("reproduce rqm-fig99", "rqm-fig8"),
-    ("reproduce rqm-fig8 --output /nowhere/page.html", "/nowhere"),
     ("bench --coordinates 0", "coordinates"),
     ("bench --coordinates 1000000000000000", "coordinates"),
     ("bench --levels 1", "levels"),
@@ -323,10 +319,8 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(capsys, line, word, tmp_path,
         "account",
         "audit",
         "compare",
-        "reproduce",
         "bench",
         "train",
-        "sweep",
         "runs",
         "report",
     ],
@@ -347,7 +341,6 @@ def test_the_core_commands_run_without_torch():
         f"account rqm {PAPER} --dimension 5 --rounds 1",
         "design --clip 1 --values -3,3 --epsilon 1",
         "compare --clip 1 --bits 1 --epsilon 1 --mechanisms pbm",
-        "reproduce rqm-fig8",
         f"audit rqm {PAPER} --audit-trials 100",
     )
     code = (
@@ -373,10 +366,10 @@ def test_json_is_strict(capsys):
 
 
 def test_a_reader_that_has_read_enough_gets_no_traceback():
-    """As in `randquant reproduce --list | head -1`."""
+    """As in `randquant schema | head -1`."""
     read, write = os.pipe()
     os.close(read)
-    words = [sys.executable, "-m", "randquant", "reproduce", "--list"]
+    words = [sys.executable, "-m", "randquant", "schema"]
     done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")

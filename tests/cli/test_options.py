@@ -81,8 +81,6 @@ MEANT = [
     ("train --partition irichlet", "dirichlet"),
     ("compare --channel rqn", "rqm"),
     ("compare --clip 1 --bits 2 --epsilon 1 --mechanisms pbmm", "pbm"),
-    ("reproduce rqm-fig88", "rqm-fig8"),
-    ("schema sweeep", "sweep"),
 ]
 
 
@@ -174,8 +172,6 @@ def test_a_wrong_value_of_any_setting_of_a_run_is_one_sentence(line):
         ("account rqm --clip 1 --dimension 5", "--rounds"),
         ("compare --channel 'pbm", "--channel"),
         ("report", "folders"),
-        ("sweep", "SPEC.toml"),
-        ("sweep nofile.toml", "nofile.toml"),
         ("train --config nofile.toml", "nofile.toml"),
     ],
 )

@@ -21,7 +21,7 @@ import randquant as rq
 
 SOURCE = Path(rq.__file__).parent
 LIBRARIES = re.compile(r"^(?:from|import) cyclopts|\bmsgspec\.(?:convert|json\.schema)", re.M)
-PICTURES = {"_internal/html/figures.py"}  # reads specifications of charts
+PICTURES = {"reports/figures.py"}  # reads specifications of charts
 RECORDS = {"training/config.py": "TrainConfig", "cli/options.py": "Common"}
 SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
            tokenize.ENDMARKER}  # fmt: skip

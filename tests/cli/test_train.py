@@ -17,7 +17,6 @@ from randquant.training.models import MODELS
 from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 from randquant.training.schema import run_schema
-from randquant.training.sweep.spec import read as read_sweep
 
 RUN = """
 dataset = "breast-cancer"
@@ -241,7 +240,7 @@ def test_own_and_built_in_parts_go_together(here, words, dimension):
         (["--data", "no.module:clients"], "no.module"),
         (["--model", "own.py:number"], "torch nn.Module, got a int"),
         (["--data", "own.py:number", "--model", "own.py:network"], "got a int"),
-        (["--data", "own.py:clients", "--features", "scattering"], "features"),
+        (["--data", "own.py:clients", "--features", "pca-3"], "features"),
         (["--data", "own.py:clients", "--model", "own.py:network", "--frozen", "x"], "frozen"),
         (
             ["--data", "own.py:clients", "--model", "softmax-2", "--population", "5"],
@@ -287,16 +286,14 @@ def test_the_declaration_names_every_data_set_and_model():
     assert all(name in properties["model"]["description"] for name in MODELS)
 
 
-def test_a_sweep_over_data_of_ones_own_says_how_many_clients_there_are(here, capsys):
-    text = (
-        '[train]\ndataset = "own.py:clients"\nmodel = "softmax-2"\nrounds = 1\n'
-        'mechanism = "gaussian"\nclip_norm = 1\nnoise_multiplier = 2\n'
-        "population = 12\ncohort = {cohort}\n[grid]\nseed = [0, 1]\n"
-    )
-    (here / "sweep.toml").write_text(text.format(cohort=12))
-    configs = list(read_sweep(text.format(cohort=12)).grid())
-    assert {config.dataset for config in configs} == {f"{here / 'own.py'}:clients"}
-    assert functions.check_population(configs[0], functions.problem_by_function(configs[0])) is None
-    wrong = dataclasses.replace(configs[0], population=200)
+def test_a_run_over_data_of_ones_own_says_how_many_clients_there_are(here, capsys):
+    named = {
+        "dataset": "own.py:clients", "model": "softmax-2", "rounds": 1, "mechanism": "gaussian",
+        "clip_norm": 1, "noise_multiplier": 2, "population": 12, "cohort": 12,
+    }  # fmt: skip
+    config = settings.config(named)
+    assert config.dataset == f"{here / 'own.py'}:clients"
+    assert functions.check_population(config, functions.problem_by_function(config)) is None
+    wrong = dataclasses.replace(config, population=200)
     with pytest.raises(ValueError, match="population=12"):
         runs.create(here / "run", wrong, baseline=False, overwrite=False)

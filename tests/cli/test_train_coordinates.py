@@ -1,4 +1,4 @@
-"""`--coordinates auto`: on the command line, in a run's file and in a sweep."""
+"""`--coordinates auto`: on the command line and in a run's file."""
 
 import json
 import re
@@ -16,7 +16,6 @@ from randquant.training.configured import mechanism_of
 from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 from randquant.training.settings import read
-from randquant.training.sweep import conductor
 
 ASKED = {
     "dataset": "breast-cancer", "model": "softmax", "mechanism": "stochastic-rounding",
@@ -57,21 +56,6 @@ def test_the_run_has_a_calibrated_mechanism_on_record(tmp_path, monkeypatch, by_
     assert config.max_participations == 2
     release = mechanism.release(62, 2, config.neighboring)
     assert 0.9 < account([release], config.delta).epsilon <= 1 == config.stop_at_epsilon
-
-
-def test_a_sweep_begins_it_as_a_run_does(tmp_path, monkeypatch):
-    begun = []
-
-    def create(path, config, **options):
-        begun.append(config.coordinates)
-
-    monkeypatch.setattr(runs, "create", create)
-    grid = conductor.read(
-        f"[train]\n{toml({**ASKED, 'coordinates': 9})}[[case]]\ncoordinates = 'auto'\n[[case]]\n"
-    ).grid()
-    started = [conductor._trainable(tmp_path / str(k), config) for k, config in enumerate(grid)]
-    # The other one lacks noise, and is refused without being begun.
-    assert (started, begun) == ([True, False], ["auto"])
 
 
 @pytest.mark.parametrize(

@@ -144,4 +144,4 @@ def test_a_message_that_neither_trains_nor_offers_needs_little_of_this_package(t
     assert len([name for name in names if name.startswith("randquant")]) < 60
 
 
-FAR = ("mechanisms", "planning", "audit", "training", "papers", "cli")
+FAR = ("mechanisms", "planning", "audit", "training", "cli")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvgM
+from tests.deployments import deployment
 
 from randquant import stochastic_rounding
 from randquant.integrations.flower import state
@@ -20,7 +21,6 @@ from randquant.integrations.flower.accountant import RunAccountant
 from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.training import models
 from randquant.training.data import datasets
-from tests.deployments import deployment
 
 CLIENTS, RATE, CLIP, MARGIN = 4, 1.5, 0.05, 0.02
 SETTINGS = (

@@ -4,12 +4,12 @@ import json
 
 import pytest
 from flwr.app import Context, RecordDict
+from tests.deployments import deployment
 
 from randquant.aggregation import RankMechanism
 from randquant.integrations.flower.accountant import RunAccountant
 from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.privacy.accounting.accountant import account
-from tests.deployments import deployment
 
 CLIENTS, DIMENSION, DELTA = 4, 650, 1e-5
 SETTINGS = (

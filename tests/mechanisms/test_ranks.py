@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from tests import oracle
 
 from randquant.mechanisms.design.ranks import (
     gain,
@@ -14,7 +15,6 @@ from randquant.mechanisms.design.ranks import (
     two_levels,
 )
 from randquant.privacy.certificates.rank import RankTable
-from tests import oracle
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 12])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mutation.mutants import ROOT, SOURCE, Mutant
 
-COPIED = ("src", "tests", "examples", "docs", "benchmarks", "pyproject.toml", "README.md")
+COPIED = ("src", "tests", "papers", "examples", "docs", "benchmarks", "pyproject.toml", "README.md")
 NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.egg-info", "gallery", ".hypothesis")
 
 

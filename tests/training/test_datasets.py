@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import re
 import struct
@@ -18,6 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from randquant.training import TrainConfig, create_run, read_run, register_dataset, train_run
+from randquant.training.data import datasets
 from randquant.training.data.datasets import DATASETS, PARTITIONS, Dataset, load, partition
 from randquant.training.data.idx import MAX_ITEMS
 
@@ -142,6 +145,29 @@ def test_missing_scikit_learn_says_what_to_install(monkeypatch):
 def test_unknown_name_lists_the_names():
     with pytest.raises(ValueError, match="digits, breast-cancer, mnist, fashion-mnist, emnist"):
         load("cifar")
+
+
+def test_a_registered_data_set_has_a_name_like_the_others(monkeypatch):
+    monkeypatch.setattr(datasets, "_REGISTERED", {})
+    made = dataclasses.replace(load("digits"), name="mine")
+    register_dataset("mine", lambda folder: made if folder else load("digits"))
+    assert load("mine", "folder") is made
+    with pytest.raises(ValueError, match=r"breast-cancer, .*, mine; got 'others'"):
+        load("others")
+    with pytest.raises(ValueError, match="new name for a data set, got digits: it is built in"):
+        register_dataset("digits", lambda folder: made)
+
+
+def test_a_run_trains_on_a_registered_data_set(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets, "_REGISTERED", {})
+    config = TrainConfig("mine", "softmax", "gaussian", {"clip_norm": 1, "noise_multiplier": 2},
+                         population=20, cohort=5, rounds=1)  # fmt: skip
+    with pytest.raises(ValueError, match="got 'mine'"):
+        create_run(tmp_path / "run", config, baseline=False, overwrite=False)
+    register_dataset("mine", lambda folder: load("digits"))
+    create_run(tmp_path / "run", config, baseline=False, overwrite=False)
+    train_run(tmp_path / "run")
+    assert read_run(tmp_path / "run").state == "finished"
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

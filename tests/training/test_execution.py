@@ -11,13 +11,13 @@ import pytest
 import safetensors.numpy
 
 from randquant._internal import locks, sealed
-from randquant._internal.html import formatting
 from randquant._internal.serialization import to_json
 from randquant.channels.keys import Key
 from randquant.cli import progress
 from randquant.mechanisms.registry import build
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
+from randquant.reports import formatting
 from randquant.training.config import TrainConfig
 from randquant.training.participation import sample_cohort
 from randquant.training.runs import execution as runs

@@ -1,80 +1,18 @@
-"""What is trained on in place of raw data: against kymatio itself, and against NumPy's SVD."""
+"""What is trained on in place of raw data: against NumPy's SVD."""
 
 import dataclasses
-import sys
 
 import numpy as np
 import pytest
 
 from randquant.training.config import TrainConfig
-from randquant.training.data import cifar, datasets, features
+from randquant.training.data import datasets, features
 from randquant.training.records import RunSummary
 
 
 @pytest.fixture(scope="module")
 def digits():
     return datasets.load("digits")
-
-
-@pytest.fixture(scope="module")
-def grey():
-    """Images of 16x12: the sides must not be mixed up."""
-    return np.random.default_rng(0).random((7, 1, 16, 12), dtype=np.float32)
-
-
-def test_scattering_is_kymatios_normalised_in_groups(grey):
-    pytest.importorskip("kymatio")
-    from kymatio.scattering2d.frontend.numpy_frontend import ScatteringNumPy2D
-
-    found = features._scattering(grey)
-    assert found.shape == (7, 81, 4, 3)
-    assert found.dtype == np.float32
-    raw = ScatteringNumPy2D(J=2, shape=(16, 12))(grey[:, 0].astype(np.float64))
-    groups = raw.reshape(7, features.GROUPS, -1)
-    mean, variance = (f(groups, axis=2, keepdims=True) for f in (np.mean, np.var))
-    expected = ((groups - mean) / np.sqrt(variance + 1e-5)).reshape(raw.shape)
-    assert np.abs(found - expected).max() < 2e-4
-    by_group = found.reshape(7, features.GROUPS, -1)
-    assert np.abs(by_group.mean(axis=2)).max() < 1e-5
-
-
-def test_scattering_of_colour_images_is_that_of_each_colour(grey):
-    pytest.importorskip("kymatio")
-    torch = pytest.importorskip("torch")
-    colours = np.concatenate([grey, grey**2, 1 - grey], axis=1)
-    found = features._scattering(colours)
-    assert found.shape == (7, 243, 4, 3)
-    # 9 of 243 channels are a group: those of one colour, as 3 of 81 are of a grey image.
-    by_group = found.reshape(7, features.GROUPS, -1)
-    assert np.abs(by_group.mean(axis=2)).max() < 1e-5
-    own = features._kymatio((16, 12))[1](torch.from_numpy(colours[:, 1].copy()))
-    groups = own.numpy().reshape(7, 9, -1)
-    mean, deviation = groups.mean(axis=2, keepdims=True), groups.std(axis=2, keepdims=True)
-    expected = (groups - mean) / np.sqrt(deviation**2 + 1e-5)
-    assert np.abs(found[:, 81:162].reshape(7, 9, -1) - expected).max() < 2e-4
-
-
-def test_scattering_depends_on_one_image_only(grey, monkeypatch):
-    pytest.importorskip("kymatio")
-    whole = features._scattering(grey)
-    assert np.array_equal(whole, features._scattering(grey))
-    monkeypatch.setattr(features, "AT_ONCE", 3)  # the last part is a single image
-    assert np.abs(features._scattering(grey) - whole).max() < 1e-5
-    assert np.abs(features._scattering(grey[::-1].copy())[::-1] - whole).max() < 1e-5
-
-
-def test_scattering_of_a_data_set(digits, monkeypatch):
-    pytest.importorskip("kymatio")
-    few = dataclasses.replace(
-        digits, train_features=digits.train_features[:30], test_features=digits.test_features[:20]
-    )
-    monkeypatch.setattr(datasets, "load", lambda name, data_dir: few)
-    found = features.load("few digits", features="scattering")
-    assert np.array_equal(found.train_features, features._scattering(few.train_features))
-    assert np.array_equal(found.test_features, features._scattering(few.test_features))
-    assert found.test_features.shape == (20, 81, 2, 2)
-    assert found.train_labels is digits.train_labels
-    assert features.load("few digits", features="scattering") is found  # kept
 
 
 def split_up(data):
@@ -110,12 +48,7 @@ def test_principal_components_are_those_of_the_svd(digits, fitted_on):
         ("breast-cancer", "pca-31", "K from 1 to 30, got pca-31: .* on 46 public examples"),
         ("digits", "pca-0", "K from 1 to 64"),
         ("digits", "pca-ten", "got pca-ten"),
-        ("digits", "wavelets", "empty, scattering or pca-K such as pca-100, got 'wavelets'"),
-        (
-            "breast-cancer",
-            "scattering",
-            r"images \(1 or 3 colours\) of at least 8x8 .* shape \(30,\)",
-        ),
+        ("digits", "wavelets", "empty or pca-K such as pca-100, got 'wavelets'"),
     ],
 )
 def test_what_cannot_be_computed_is_said(name, word, sentence):
@@ -154,7 +87,7 @@ PINNED = [0, 9]
 """Another draw would make runs of different versions incomparable."""
 
 
-SHAPES = {"digits": (1, 8, 8), "breast-cancer": (30,), **dict.fromkeys(cifar.KINDS, cifar.SHAPE)}
+SHAPES = {"digits": (1, 8, 8), "breast-cancer": (30,)}
 """Of data sets whose samples are not 28x28 grey images."""
 
 
@@ -164,7 +97,7 @@ def made_up(name, count=60):
     for size in (count, 2):
         samples = rng.random((size, *SHAPES.get(name, (1, 28, 28))), dtype=np.float32)
         parts += [samples, rng.integers(0, 2, size)]
-    writers = rng.integers(0, 9, count) if name == "femnist" else None
+    writers = rng.integers(0, 9, count) if name in datasets.TEXTS else None
     return datasets.Dataset(name, *parts, 2, writers)
 
 
@@ -182,24 +115,14 @@ def differing(name, kind, fitted_on, monkeypatch, count, changed):
     return np.flatnonzero((first != other).any(axis=1)).tolist()
 
 
-COMBINED = [
-    (name, kind)
-    for name in datasets.DATASETS
-    for kind in ("", "pca-3", "scattering")
-    if kind != "scattering" or name != "breast-cancer"
-]
-
-
-@pytest.mark.parametrize(("name", "kind"), COMBINED)
+@pytest.mark.parametrize("kind", ["", "pca-3"])
+@pytest.mark.parametrize("name", datasets.DATASETS)
 def test_no_example_changes_the_features_of_another(name, kind, monkeypatch):
     """What an example is made of changes what its own client trains on, and nothing else."""
-    if kind == "scattering":
-        pytest.importorskip("kymatio")
     fitted = kind.startswith("pca") or name == "breast-cancer"
-    count = 4 if kind == "scattering" else 60  # scattering takes long
-    held = np.delete(np.arange(count), features.public_examples(count) if fitted else [])
-    for place in (0, len(held) // 2)[: 1 if kind == "scattering" else 2]:
-        found = differing(name, kind, "public", monkeypatch, count, held[place])
+    held = np.delete(np.arange(60), features.public_examples(60) if fitted else [])
+    for place in (0, len(held) // 2):
+        found = differing(name, kind, "public", monkeypatch, 60, held[place])
         assert found == [place]
 
 
@@ -260,19 +183,7 @@ def test_what_is_said_beside_an_epsilon():
     earlier = dataclasses.replace(summary, public_examples=0)
     assert features.statement(config, earlier) == features.NOT_COVERED
     assert not features.covered(config, earlier)
-    for name, kind in (("digits", ""), ("digits", "scattering")):
-        nothing = dataclasses.replace(everything, dataset=name, features=kind)
-        assert features.statement(nothing, earlier) == ""
-        assert features.covered(nothing, earlier)
+    nothing = dataclasses.replace(everything, dataset="digits", features="")
+    assert features.statement(nothing, earlier) == ""
+    assert features.covered(nothing, earlier)
     assert features.is_fitted(dataclasses.replace(config, dataset="digits", features="pca-3"))
-
-
-def test_what_is_no_image_of_one_or_three_colours_is_refused():
-    with pytest.raises(ValueError, match=r"1 or 3 colours.* shape \(2, 32, 32\)"):
-        features._scattering(np.zeros((3, 2, 32, 32), np.float32))
-
-
-def test_a_missing_kymatio_says_what_to_install(grey, monkeypatch):
-    monkeypatch.setitem(sys.modules, "kymatio.scattering2d.frontend.torch_frontend", None)
-    with pytest.raises(ImportError, match=r"kymatio for scattering.*\[train,experiments\]"):
-        features._scattering(grey)

@@ -35,9 +35,6 @@ from randquant.training.runs import (
 from randquant.training.runs import (
     status as run_status,
 )
-from randquant.training.sweep import names
-from randquant.training.sweep.conductor import _trainable, outcomes
-from randquant.training.sweep.spec import read
 
 CONFIG = TrainConfig(
     dataset="breast-cancer",
@@ -333,7 +330,7 @@ def test_a_channel_that_was_exchanged_is_noticed(tmp_path):
 
 FILES = (
     "config.json", "sent.json", "metrics.jsonl", "summary.json", "checkpoint.safetensors",
-    "failed.json", "baseline/config.json", "baseline/summary.json",
+    "baseline/config.json", "baseline/summary.json",
 )  # fmt: skip
 
 
@@ -347,14 +344,12 @@ def said(folder):
         if each.state != "finished":
             raise ValueError(each.error)
     finished = run_folder.read_finished(folder)
-    failed = run_status.failure(folder)
-    return found, finished, failed, parameters(folder)
+    return found, finished, parameters(folder)
 
 
 @pytest.mark.parametrize("digits", [False, True], ids=["bytes", "digits"])
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_changed_in_a_file_is_noticed(name, digits, run):
-    run_status.give_up(run, "it failed 12 times", lasting=True)
     path, rng = run / name, random.Random(f"{name} {digits}")
     good, before = path.read_bytes(), said(run)
     places = [k for k, byte in enumerate(good) if not digits or chr(byte).isdigit()]
@@ -412,23 +407,6 @@ def test_files_of_another_run_are_noticed(name, run, tmp_path):
     runs.execute(other)
     shutil.copy(other / name, run / name)
     assert run_status.read(run).state == "damaged"
-
-
-def test_a_sweep_does_not_delete_what_was_sent(tmp_path):
-    text = (
-        '[train]\ndataset = "breast-cancer"\nmodel = "softmax"\npopulation = 8\ncohort = 2\n'
-        'rounds = 3\n[[case]]\nmechanism = "gaussian"\nclip_norm = 0.5\nnoise_multiplier = 4.0\n'
-    )
-    (config,) = read(text).grid()
-    folder = tmp_path / "sweep" / names.folder(config)
-    begun(folder, 2, config)
-    (tmp_path / "sweep" / "sweep.toml").write_text(text)
-    (folder / "config.json").unlink()
-    kept = (folder / "metrics.jsonl").read_bytes()
-    assert not _trainable(folder, config)
-    assert (folder / "metrics.jsonl").read_bytes() == kept
-    (status,) = outcomes(tmp_path / "sweep")
-    assert (status.state, "restore" in status.error) == ("failed", True)
 
 
 # Writes that fail

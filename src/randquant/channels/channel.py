@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from randquant._internal import validate
-from randquant._internal.html.notebook import Facts, Pictured
 from randquant.channels import pictures
+from randquant.reports.notebook import Facts, Pictured
 
 MAX_DENOMINATOR = 2**62
 """Largest denominator: weights, their sums and differences stay within signed 64 bits."""

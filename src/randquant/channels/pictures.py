@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from randquant._internal.html.notebook import Facts
+from randquant.reports.notebook import Facts
 
 if TYPE_CHECKING:
-    from randquant._internal.html.figures import GroupedBars, StackedAreas
+    from randquant.reports.figures import GroupedBars, StackedAreas
 
 MOST = 120
 """Most vertices that are drawn; of more, evenly spread ones."""
@@ -23,7 +23,7 @@ def shares(inputs: np.ndarray, values: np.ndarray, probabilities: np.ndarray) ->
         values: (m,) what the codes decode to.
         probabilities: (V, m) rows.
     """
-    from randquant._internal.html.figures import Axis, StackedAreas
+    from randquant.reports.figures import Axis, StackedAreas
 
     kept = np.unique(np.linspace(0, len(inputs) - 1, min(MOST, len(inputs))).round().astype(int))
     order = np.argsort(values, kind="stable")
@@ -61,8 +61,8 @@ def pair(title: str, values: np.ndarray, rows: dict[str, np.ndarray]) -> Grouped
         values: (m,) what the codes decode to.
         rows: (m,) probabilities, by the input's name.
     """
-    from randquant._internal.html.figures import Axis, grouped_bars
-    from randquant._internal.html.formatting import minus
+    from randquant.reports.figures import Axis, grouped_bars
+    from randquant.reports.formatting import minus
 
     labels = [minus(f"{value:.3g}") for value in values]
     shown = {name: row.tolist() for name, row in rows.items()}

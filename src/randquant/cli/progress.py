@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal.bars import Bars
-from randquant._internal.html import formatting
-from randquant._internal.html.formatting import count
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
+from randquant.reports import formatting
+from randquant.reports.formatting import count
 from randquant.training import display
 from randquant.training.config import TrainConfig
 from randquant.training.configured import hidden_cohorts, sent
@@ -23,22 +23,15 @@ from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs import pictures
 from randquant.training.runs.folder import BASELINE, SUMMARY
-from randquant.training.runs.status import Status
 
 
 class RunBars:
-    """A bar for every running run and, in a sweep, one for all its runs."""
+    """A bar for the run, and one for its baseline."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._bars = Bars(not quiet)
         self._measured: dict[str, str] = {}
         self._sent: dict[str, int] = {}
-        self._total = self._done = self._failed = 0
-
-    def sweep(self, total: int, done: int) -> None:
-        """Show that a sweep of `total` runs starts, of which `done` are done."""
-        self._total, self._done = total, done
-        self._bars.show("runs", done, total)
 
     def round(self, folder: Path, config: TrainConfig, metrics: RoundMetrics) -> None:
         """Show that a run has finished a round, and what all its clients have sent so far.
@@ -55,15 +48,6 @@ class RunBars:
             spent += formatting.MARK
         text = "  ".join(filter(None, (self._measured[name], sent, spent)))
         self._bars.show(name, metrics.round, config.rounds, text)
-
-    def ended(self, status: Status) -> None:
-        """Show that a run is over."""
-        self._bars.remove(status.folder.name)
-        self._done += 1
-        self._failed += status.state == "failed"
-        self._bars.show(
-            "runs", self._done, self._total, f"{self._failed} failed" if self._failed else ""
-        )
 
     def __enter__(self) -> RunBars:
         return self

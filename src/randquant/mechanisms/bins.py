@@ -107,7 +107,7 @@ def erm(clip: float, bins: Sequence[float] | np.ndarray, gamma: float) -> Channe
 
     References:
         The OPTM and ERM paper, equation 2. Its Theorem 1 fails for small margins:
-        `docs/errata.md`.
+        `papers/docs/errata.md`.
 
     Example:
         >>> import numpy as np, randquant as rq

@@ -45,7 +45,7 @@ def qmgeo(clip: float, levels: int, p: float, mixing: float = 0.0) -> Channel:
 
     References:
         The QMGeo paper, equations 9 to 11; its equation 21 holds at two cell mid-points only:
-        `docs/errata.md`.
+        `papers/docs/errata.md`.
 
     Example:
         >>> import randquant as rq

@@ -46,9 +46,9 @@ class TrainConfig:
     JSON Schema and `check_config` are read from here. Bounds and groups are in the annotations.
 
     Attributes:
-        dataset: digits, breast-cancer, mnist, fashion-mnist, emnist, cifar-10, cifar-100, femnist,
-            shakespeare, shakespeare-last, or module:function or FILE.py:function, which returns
-            clients or (clients, test).
+        dataset: digits, breast-cancer, mnist, fashion-mnist, emnist, shakespeare,
+            shakespeare-last, or module:function or FILE.py:function, which returns clients or
+            (clients, test).
         model: softmax, mlp, mlp32, wide, cnn, or for text lstm, lstm-last, transformer (with data
             of your own also the number of classes, as in mlp-10), or module:function or
             FILE.py:function, which returns a torch nn.Module.
@@ -87,7 +87,7 @@ class TrainConfig:
         local_learning_rate: step size of local SGD; without one a gradient is sent.
         server_optimizer: the server's optimiser: the name of a class in torch.optim.
         server_options: the optimiser's options by name, such as momentum=0.9.
-        features: what is trained on: empty for the data, scattering, or pca-K.
+        features: what is trained on: empty for the data, or pca-K.
         fitted_on: what pca-K and standardisation are fitted on: public (examples that no client
             holds) or all (clients' data; no epsilon covers that).
         unit: what the guarantee hides: a whole client, or one example of a client's.

@@ -1,6 +1,6 @@
-"""JSON Schemas of the TOML files that describe runs and sweeps, for editors.
+"""The JSON Schema of a TOML file that describes a run, for editors.
 
-They are built from the declarations of settings and the records of mechanisms: what an editor shows
+It is built from the declarations of settings and the records of mechanisms: what an editor shows
 and what is checked when a file is read are the same.
 """
 
@@ -36,41 +36,6 @@ def run_schema() -> dict[str, Any]:
     }
 
 
-def sweep_schema() -> dict[str, Any]:
-    """Return the schema of a sweep's file, `randquant sweep`; its settings are `$defs`.
-
-    Example:
-        >>> sorted(sweep_schema()["properties"])
-        ['case', 'grid', 'ranges', 'search', 'train']
-    """
-    properties = _properties()
-    one = {name: {"$ref": f"#/$defs/{name}"} for name in properties}
-    grid = _table(
-        {name: {"type": "array", "items": each, "minItems": 1} for name, each in one.items()}
-    )
-    ranges = _table({name: _range(each) for name, each in one.items()})
-    whole, trials = {"type": "integer", "minimum": 0}, {"type": "integer", "minimum": 1}
-    search = _table({"trials": trials, "seed": whole})
-    return {
-        "$schema": DRAFT,
-        "title": "a sweep",
-        **_table(
-            {
-                "train": _table(one),
-                "grid": grid,
-                "ranges": ranges,
-                "search": {**search, "required": ["trials"]},
-                "case": {
-                    "type": "array",
-                    "items": _table({**one, "grid": grid, "ranges": ranges}),
-                    "minItems": 1,
-                },
-            }
-        ),
-        "$defs": properties,
-    }
-
-
 def _properties() -> dict[str, Any]:
     """The schema of every setting of a run by name, and of every mechanism's parameters."""
     known = all_mechanisms()
@@ -102,14 +67,3 @@ def _required(record: MechanismRecord) -> list[str]:
 def _needs(record: MechanismRecord) -> dict[str, Any]:
     chosen = {"properties": {"mechanism": {"const": record.name}}, "required": ["mechanism"]}
     return {"if": chosen, "then": {"required": _required(record)}}
-
-
-def _table(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": dict(properties), "additionalProperties": False}
-
-
-def _range(value: Mapping[str, Any]) -> dict[str, Any]:
-    number = {"type": "number"}
-    ends = _table({"low": number, "high": number, "log": {"type": "boolean"}})
-    choices = _table({"choices": {"type": "array", "items": value, "minItems": 1}})
-    return {"anyOf": [{**ends, "required": ["low", "high"]}, {**choices, "required": ["choices"]}]}

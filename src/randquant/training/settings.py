@@ -93,23 +93,6 @@ def differing(configs: Sequence[TrainConfig]) -> list[str]:
     return sorted(differ, key=lambda name: name != "mechanism")
 
 
-def varied(configs: Sequence[TrainConfig]) -> list[str]:
-    """Return `mechanism` and the settings in which runs of one mechanism differ.
-
-    A setting that differs only between mechanisms is not included.
-
-    Example:
-        >>> rqm = [TrainConfig("digits", "mlp", "rqm", {"keep": keep}) for keep in (0.3, 0.4)]
-        >>> varied([*rqm, TrainConfig("digits", "mlp", "pbm", {"theta": 0.2})])
-        ['mechanism', 'keep']
-    """
-    mechanisms = dict.fromkeys(config.mechanism for config in configs)
-    groups = [[c for c in configs if c.mechanism == mechanism] for mechanism in mechanisms]
-    return list(
-        dict.fromkeys(["mechanism", *(name for group in groups for name in differing(group))])
-    )
-
-
 def read(path: Path) -> dict[str, Any]:
     """Return the settings of a run that a TOML file gives, by name, checked.
 

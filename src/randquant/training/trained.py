@@ -9,9 +9,9 @@ from pathlib import Path
 
 from torch import nn
 
-from randquant._internal.html.formatting import count
-from randquant._internal.html.notebook import Facts, Pictured
 from randquant.privacy.guarantee import Guarantee
+from randquant.reports.formatting import count
+from randquant.reports.notebook import Facts, Pictured
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs import pictures, rewrite

@@ -1,4 +1,4 @@
-"""`randquant report`: write the page of a run or a sweep again, or one page for several runs."""
+"""`randquant report`: write the page of a run again, or one page for several runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def run(*folders: str, output: Files[str | None] = None) -> Output:
     """Write a page of runs.
 
     Args:
-        folders: of runs, or of a sweep.
+        folders: of runs, or with runs in them.
         output: the page; by default the run's own report.html, runs.html for several.
     """
     if not folders:
-        raise ValueError("Expected folders of runs, or of a sweep, got none.")
+        raise ValueError("Expected folders of runs, got none.")
     paths = [Path(folder) for folder in folders]
     written = _page(paths, None if output is None else Path(output))
     result = {"runs": [str(folder) for folder in paths], "report": str(written)}
@@ -27,14 +27,11 @@ def run(*folders: str, output: Files[str | None] = None) -> Output:
 
 
 def _page(folders: Sequence[Path], output: Path | None) -> Path:
-    from randquant.training import sweep
     from randquant.training.runs import overview
     from randquant.training.runs.rewrite import rebuild
 
     if len(folders) == 1 and (folders[0] / "config.json").exists():
         return rebuild(folders[0], output)
-    if len(folders) == 1 and sweep.is_sweep(folders[0]):
-        return sweep.write_page(folders[0], sweep.results(sweep.outcomes(folders[0])), output)
     paths = [
         path
         for folder in folders

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal.declared import Files
-from randquant._internal.html import formatting, tables
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli.command import Command, Output, figures
+from randquant.reports import formatting, tables
 from randquant.training import settings
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
@@ -36,8 +36,7 @@ def run(*folders: str, csv: Files[str | None] = None) -> Output:
     result = {"runs": shown, "differing": differ, "csv": csv}
     lines = _compared(statuses, differ) if named else _listed(statuses)
     lines += run_status.notes(statuses)
-    for state in ("damaged", "failed"):
-        lines += [f"{state:<8} {s.folder}: {s.error}" for s in statuses if s.state == state]
+    lines += [f"damaged  {s.folder}: {s.error}" for s in statuses if s.state == "damaged"]
     if csv is not None:
         write_atomic(Path(csv), _as_csv(statuses).encode())
         lines += ["", f"written  {csv}"]

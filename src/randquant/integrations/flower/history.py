@@ -11,12 +11,12 @@ from typing import Any
 
 from flwr.common import log
 
-from randquant._internal.html import formatting, pages
-from randquant._internal.html.figures import Figure, line_chart
-from randquant._internal.html.pages import DataTable, Notes, Paragraphs, Section
 from randquant._internal.serialization import write_atomic
 from randquant.integrations.accountant import SO_FAR
 from randquant.privacy.guarantee import Guarantee
+from randquant.reports import formatting, pages
+from randquant.reports.figures import Figure, line_chart
+from randquant.reports.pages import DataTable, Notes, Paragraphs, Section
 from randquant.training.runs import meaning
 
 

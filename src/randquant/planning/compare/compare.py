@@ -11,8 +11,6 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.bars import waiting
-from randquant._internal.html import formatting, tables
-from randquant._internal.html.notebook import Facts, Pictured
 from randquant._internal.progress import Report, report, step
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
@@ -24,6 +22,8 @@ from randquant.planning.compare.curves import checked_bits, chosen_names
 from randquant.planning.compare.picture import Point, error_against_epsilon
 from randquant.planning.tuning.coordinate import Unreachable, tunable_mechanisms, tune_coordinate
 from randquant.privacy.certificates.coordinate import Certificate, certify
+from randquant.reports import formatting, tables
+from randquant.reports.notebook import Facts, Pictured
 
 
 @dataclass(frozen=True, slots=True)

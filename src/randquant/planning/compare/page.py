@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from randquant._internal.html import formatting, pages
-from randquant._internal.html.figures import Axis, Figure, grouped_bars, line_chart
-from randquant._internal.html.formatting import minus
-from randquant._internal.html.pages import DataTable, Notes, Section
 from randquant.channels.exact_moments import Moments
 from randquant.planning.compare.compare import Comparison, Measured, caption, notes, rows
 from randquant.privacy.certificates.coordinate import certify
+from randquant.reports import formatting, pages
+from randquant.reports.figures import Axis, Figure, grouped_bars, line_chart
+from randquant.reports.formatting import minus
+from randquant.reports.pages import DataTable, Notes, Section
 
 STYLES = ("c1", "c2", "c3", "c5", "c6", "c7", "c8", "c4")
 """Line colours by mechanism; with more mechanisms they repeat, dashed."""

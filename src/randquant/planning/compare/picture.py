@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from randquant._internal.html.figures import ScatterPlot
+    from randquant.reports.figures import ScatterPlot
 
 Curves = Mapping[str, Sequence[tuple[float, float]]]
 
@@ -27,7 +27,7 @@ def error_against_epsilon(found: Sequence[Point], curves: Curves) -> ScatterPlot
         found: the channels; one without a finite epsilon is a level.
         curves: by label, more points (epsilon, MSE) of the same mechanism and bits.
     """
-    from randquant._internal.html.figures import Axis, Mark, ScatterPlot, Series
+    from randquant.reports.figures import Axis, Mark, ScatterPlot, Series
 
     series = []
     for label in dict.fromkeys([point.label for point in found]):
@@ -49,7 +49,7 @@ def error_against_epsilon(found: Sequence[Point], curves: Curves) -> ScatterPlot
 
 
 def _mark(point: Point, place: str, best: bool) -> tuple[str, str, float | None, float, bool]:
-    from randquant._internal.html.formatting import bound
+    from randquant.reports.formatting import bound
 
     text = f"{point.label}: MSE {point.mse:.4g}, {bound(point.epsilon)}"
     epsilon = point.epsilon if math.isfinite(point.epsilon) else None

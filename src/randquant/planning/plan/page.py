@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from randquant._internal.html import formatting, pages, tables
-from randquant._internal.html.formatting import count, minus
-from randquant._internal.html.pages import CodeLine, DataTable, Notes, Section
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.planning.plan.record import Candidate, DecodedError, Need, Plan, code
 from randquant.privacy.guarantee import MODEL_TERMS
+from randquant.reports import formatting, pages, tables
+from randquant.reports.formatting import count, minus
+from randquant.reports.pages import CodeLine, DataTable, Notes, Section
 
 COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",
            "as codes", "all rounds", "epsilon", "parameters")  # fmt: skip

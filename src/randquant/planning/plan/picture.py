@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from randquant._internal.html.formatting import size_of
+from randquant.reports.formatting import size_of
 
 if TYPE_CHECKING:
-    from randquant._internal.html.figures import ScatterPlot
+    from randquant.reports.figures import ScatterPlot
 
 
 class Placed(NamedTuple):
@@ -26,7 +26,7 @@ def error_against_bytes(
 
     A mark is filled if no other mechanism has neither a larger error nor more bytes.
     """
-    from randquant._internal.html.figures import Axis, Mark, ScatterPlot, Series
+    from randquant.reports.figures import Axis, Mark, ScatterPlot, Series
 
     series = []
     for one in found:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from randquant._internal.html.notebook import Facts, Pictured
 from randquant._internal.rounding import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.registry import channel_mechanisms
@@ -17,6 +16,7 @@ from randquant.planning.plan.picture import Placed, error_against_bytes
 from randquant.planning.tuning.update import tuned_mechanism
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import Guarantee, Neighboring
+from randquant.reports.notebook import Facts, Pictured
 
 Verdict = Literal["useful", "doubtful", "hopeless"]
 """Whether training is likely to learn something with this noise."""

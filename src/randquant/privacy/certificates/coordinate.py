@@ -13,13 +13,13 @@ from typing import Literal
 import numpy as np
 
 from randquant._internal import validate
-from randquant._internal.html.formatting import bound, minus
-from randquant._internal.html.notebook import Facts, Pictured
 from randquant._internal.rounding import round_up
 from randquant.channels import pictures
 from randquant.channels.channel import Channel
 from randquant.privacy.divergence import renyi
 from randquant.privacy.guarantee import NEIGHBORINGS, Interval, Neighboring
+from randquant.reports.formatting import bound, minus
+from randquant.reports.notebook import Facts, Pictured
 
 
 @dataclass(frozen=True, slots=True)

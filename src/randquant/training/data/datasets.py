@@ -1,13 +1,13 @@
 """Real data by client: load a data set and partition it over clients.
 
-Nothing is downloaded: `digits` and `breast-cancer` come with scikit-learn, the three MNIST kinds
-are read from IDX files in a folder the caller names, CIFAR-100 from its binary version there,
-FEMNIST from LEAF's JSON files, Shakespeare's roles from one JSON file or LEAF's.
+Nothing is downloaded: `digits` and `breast-cancer` come with scikit-learn, the others are read from
+files in a folder the caller names. `register_dataset` adds more.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -16,7 +16,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.extras import needed
-from randquant.training.data import cifar, idx, leaf, shakespeare
+from randquant.training.data import idx, shakespeare
 
 PARTITIONS = ("iid", "shards", "dirichlet")
 """How to partition by labels, see `partition`."""
@@ -46,8 +46,11 @@ _SOURCES = {
 TEXTS = ("shakespeare", "shakespeare-last")
 """Data sets whose labels are characters."""
 
-DATASETS = ("digits", "breast-cancer", *_SOURCES, *cifar.KINDS, "femnist", *TEXTS)
-"""The names that `load` accepts."""
+DATASETS = ("digits", "breast-cancer", *_SOURCES, *TEXTS)
+"""The names that `load` accepts, beside those that are registered."""
+
+
+_REGISTERED: dict[str, Callable[[str | Path | None], Dataset]] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,10 +58,10 @@ class Dataset:
     """Training and test samples of one data set; the arrays are C-contiguous and writable.
 
     Attributes:
-        name: one of DATASETS.
+        name: one of DATASETS, or a registered name.
         train_features: (N, *shape) float32; shape is (1, 28, 28) for the MNIST kinds and
-            (1, 8, 8) for digits, (3, 32, 32) for the CIFAR kinds, all within [0, 1], and (30,) for
-            breast-cancer, in the units of the measurement. For text (80,) int64, places in
+            (1, 8, 8) for digits, all within [0, 1], and (30,) for breast-cancer, in the units of
+            the measurement. For text (80,) int64, places in
             `shakespeare.CHARACTERS`.
         train_labels: (N,) int64, from 0 to classes - 1; (N, 80) for shakespeare.
         test_features: (M, *shape) float32 or int64.
@@ -66,8 +69,7 @@ class Dataset:
         classes: how many classes the set defines.
         writers: (N,) int64, the writer of each training sample, counted from 0; None where
             unknown. For text the role.
-        public: how many further training examples were declared public and removed, to fit
-            features on (`randquant.training.data.features`).
+        public: how many more training examples were declared public, to fit features on.
         test_writers: (M,) int64, the writer of each test sample; None where unknown.
     """
 
@@ -101,18 +103,11 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     plain or with .gz, in `data_dir` or in the folder of that name within it (for mnist also
     mnist-10k); the first folder that holds all four files is used. Pixels are divided by 255.
 
-    `cifar-10` and `cifar-100` are read from the files of their binary versions, in `data_dir` or
-    in cifar-10-batches-bin or cifar-10, cifar-100-binary or cifar-100 within it; of cifar-100
-    labels are the 100 fine ones.
-
-    `femnist` is read from LEAF's `all_data_*.json`, in `data_dir` or in femnist, femnist/all_data
-    or all_data within it. A fixed tenth of the writers is held out as test data.
-
     `shakespeare` and `shakespeare-last` are windows of 80 characters of 1,126 speaking roles, with
     the character that follows every position, or the last one (`shakespeare.load`).
 
     Args:
-        name: one of DATASETS.
+        name: one of DATASETS, or a registered name.
         data_dir: the folder of the files, `--data-dir` on the command line.
 
     Returns:
@@ -129,28 +124,40 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
 
     References:
         LeCun et al. 1998 (MNIST and the IDX format); Xiao et al. 2017 (Fashion-MNIST); Cohen et
-        al. 2017 (EMNIST); Krizhevsky 2009 (CIFAR); Caldas et al. 2018 (LEAF).
+        al. 2017 (EMNIST); Caldas et al. 2018 (LEAF).
 
     Example:
         >>> load("digits")
         Dataset('digits', train=1437, test=360, shape=(1, 8, 8), classes=10)
     """
-    validate.choice("dataset", name, DATASETS)
+    validate.choice("dataset", name, (*DATASETS, *_REGISTERED))
+    if name in _REGISTERED:
+        return _REGISTERED[name](data_dir)
     if name in _SOURCES:
         return _from_files(name, data_dir)
-    if name in cifar.KINDS:
-        return Dataset(name, *cifar.load(name, data_dir), classes=cifar.KINDS[name].classes)
     if name in TEXTS:
         texts = shakespeare.load(data_dir, last=name == "shakespeare-last")
-        (inputs, targets, roles), (tested, answers, _) = texts
-        classes = len(shakespeare.CHARACTERS)
-        return Dataset(name, inputs, targets, tested, answers, classes, roles,
-                       test_writers=texts[1].roles)  # fmt: skip
-    if name == "femnist":
-        train, test = leaf.load(data_dir)
-        own = (train.pixels, train.labels, test.pixels, test.labels)
-        return Dataset(name, *own, classes=leaf.CLASSES, writers=train.writers)
+        (inputs, targets, roles), (tested, answers, test_roles) = texts
+        own = (inputs, targets, tested, answers, len(shakespeare.CHARACTERS), roles)
+        return Dataset(name, *own, test_writers=test_roles)
     return _bundled(name)
+
+
+def register_dataset(name: str, read: Callable[[str | Path | None], Dataset]) -> None:
+    """Add a data set to those that runs know by name.
+
+    A process that trains a run on it must have registered it too.
+
+    Args:
+        name: what it is called; registering it again replaces it.
+        read: from the folder of data files, or None, to the Dataset; or FileNotFoundError.
+
+    Raises:
+        ValueError: it is the name of a built-in data set.
+    """
+    if name in DATASETS:
+        raise ValueError(f"Expected a new name for a data set, got {name}: it is built in.")
+    _REGISTERED[name] = read
 
 
 def split(
@@ -179,7 +186,7 @@ def split(
     if dataset.writers is None:
         raise ValueError(
             f"Expected a data set with writers for partition natural, got {dataset.name}: take "
-            "femnist or shakespeare, or another partition."
+            "shakespeare, or another partition."
         )
     order = np.argsort(dataset.writers, kind="stable").astype(np.int64, copy=False)
     written = np.split(order, np.cumsum(np.bincount(dataset.writers))[:-1])

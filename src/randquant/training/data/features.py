@@ -1,4 +1,4 @@
-"""Features to train on instead of raw data: standardised, principal components, or scattering.
+"""Features to train on instead of raw data: standardised, or principal components.
 
 Means, deviations and components are fitted on data, and every feature depends on them. By default
 they are fitted on examples that are declared public and held by no client; then no other example
@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,12 +28,6 @@ STANDARDISED = ("breast-cancer",)
 PUBLIC = 10
 """One training example in PUBLIC is declared public if something is fitted."""
 
-GROUPS = 27
-"""Groups of channels in which scattering features are normalised."""
-
-AT_ONCE = 500
-"""Images per scattering transform: about 160 MB."""
-
 NOT_COVERED = "features were fitted on all clients' data, which no epsilon here covers"
 """Printed beside every epsilon of a run whose features depend on all clients' data."""
 
@@ -47,9 +40,6 @@ def load(
 ) -> Dataset:
     """Load a data set like `datasets.load`, and compute features of its samples.
 
-    - `scattering`: the scattering transform of order 2 at scale 4 of each colour of an image, with
-      its channels normalised in 27 groups: (81, H/4, W/4) of grey images, (243, H/4,
-      W/4) of colour images. It is fitted on no data.
     - `pca-K`: K principal components, (K,).
     - breast-cancer is always standardised first.
 
@@ -59,7 +49,7 @@ def load(
 
     Args:
         name, data_dir: as for `datasets.load`.
-        features: empty for the samples as they are, `scattering`, or `pca-K`.
+        features: empty for the samples as they are, or `pca-K`.
         fitted_on: `public` or `all`.
 
     Returns:
@@ -71,23 +61,19 @@ def load(
         features.
 
     Raises:
-        ValueError: features is unknown, K is larger than the data allow, a feature is constant
-            over the examples that it is standardised with, or samples are not images.
-        ImportError: kymatio (scattering) or scikit-learn (pca) is not installed.
+        ValueError: features is unknown, K is larger than the data allow, or a feature is constant
+            over the examples that it is standardised with.
+        ImportError: scikit-learn (pca) is not installed.
         FileNotFoundError: as `datasets.load`.
-
-    References:
-        Tramèr and Boneh 2021 (linear models on scattering features, group normalisation); Bruna
-        and Mallat 2013; Andreux et al. 2020 (kymatio).
 
     Example:
         >>> dataset = load("digits", features="pca-10")
         >>> dataset.train_features.shape, dataset.public
         ((1293, 10), 144)
     """
-    if features and features.partition("-")[0] not in ("scattering", "pca"):
+    if features and not features.startswith("pca-"):
         raise ValueError(
-            f"Expected features to be empty, scattering or pca-K such as pca-100, got {features!r}."
+            f"Expected features to be empty or pca-K such as pca-100, got {features!r}."
         )
     validate.choice("fitted_on", fitted_on, FITTED_ON)
     if not features and name not in STANDARDISED:
@@ -134,8 +120,6 @@ def _computed(
     name: str, data_dir: str | Path | None, features: str, fitted_on: FittedOn
 ) -> Dataset:
     dataset = datasets.load(name, data_dir)
-    if features == "scattering":
-        return _mapped(dataset, _scattering)
     public = public_examples(len(dataset.train_labels))
     fitting = public if fitted_on == "public" else np.arange(len(dataset.train_labels))
     if name in STANDARDISED:
@@ -205,27 +189,3 @@ def _turn(
 
 def _shown(count: int, fitted_on: FittedOn) -> str:
     return f"{count} {'public' if fitted_on == 'public' else 'training'} examples"
-
-
-def _scattering(images: np.ndarray) -> np.ndarray:
-    """Map (N, C, H, W) to (N, 81 C, H/4, W/4), where C is 1 or 3."""
-    if images.ndim != 4 or images.shape[1] not in (1, 3) or min(images.shape[2:]) < 8:
-        raise ValueError(
-            "Expected images (1 or 3 colours) of at least 8x8 for scattering features, got samples "
-            f"of shape {images.shape[1:]}."
-        )
-    torch, transform = _kymatio(images.shape[2:])
-    parts = []
-    for start in range(0, len(images), AT_ONCE):
-        part = transform(torch.from_numpy(images[start : start + AT_ONCE])).flatten(1, 2)
-        parts.append(torch.nn.functional.group_norm(part, GROUPS).numpy())
-    return np.concatenate(parts)
-
-
-def _kymatio(shape: tuple[int, ...]) -> tuple[Any, Any]:
-    with needed("scattering features", "train", "experiments"):
-        import torch
-
-        # Not from kymatio.torch, which needs a function that SciPy has removed.
-        from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
-    return torch, ScatteringTorch2D(J=2, shape=tuple(shape))

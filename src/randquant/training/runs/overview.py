@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from randquant._internal.html import formatting, pages
-from randquant._internal.html.figures import Axis, Figure, line_chart
-from randquant._internal.html.pages import DataTable, Notes, Part, Section
+from randquant.reports import formatting, pages
+from randquant.reports.figures import Axis, Figure, line_chart
+from randquant.reports.pages import DataTable, Notes, Part, Section
 from randquant.training import settings
 from randquant.training.records import RoundMetrics
 from randquant.training.runs.page import EMPTY

@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from randquant._internal.html import formatting, pages
-from randquant._internal.html.formatting import minus
-from randquant._internal.html.pages import DataTable, Paragraphs, Section
 from randquant._internal.serialization import write_atomic
 from randquant.privacy.guarantee import MODEL_TERMS, SIMULATED, Guarantee
+from randquant.reports import formatting, pages
+from randquant.reports.formatting import minus
+from randquant.reports.pages import DataTable, Paragraphs, Section
 from randquant.training.config import TrainConfig
 from randquant.training.configured import sent
 from randquant.training.data import features

@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from randquant._internal.html import formatting
-from randquant._internal.html.figures import (
+from randquant.aggregation.alongside import Number
+from randquant.privacy.guarantee import SIMULATED, Guarantee
+from randquant.reports import formatting
+from randquant.reports.figures import (
     Axis,
     Bar,
     Figure,
@@ -15,10 +17,8 @@ from randquant._internal.html.figures import (
     grouped_bars,
     line_chart,
 )
-from randquant._internal.html.formatting import minus
-from randquant._internal.html.notebook import Facts
-from randquant.aggregation.alongside import Number
-from randquant.privacy.guarantee import SIMULATED, Guarantee
+from randquant.reports.formatting import minus
+from randquant.reports.notebook import Facts
 from randquant.training.config import TrainConfig
 from randquant.training.configured import OWN
 from randquant.training.data import features

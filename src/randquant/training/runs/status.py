@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from randquant._internal import locks, sealed
+from randquant._internal import locks
 from randquant.privacy.guarantee import SIMULATED, Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
@@ -17,8 +17,7 @@ from randquant.training.records import RoundMetrics, RunSummary, Sent
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.folder import BASELINE, CONFIG
 
-State = Literal["finished", "unfinished", "being trained", "failed", "damaged"]
-FAILED = "failed.json"
+State = Literal["finished", "unfinished", "being trained", "damaged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +26,12 @@ class Status:
 
     Attributes:
         folder: the run's folder.
-        state: `finished`, `unfinished` (it can be resumed), `being trained`, `failed` (a sweep
-            gave up on it) or `damaged` (its files cannot be read).
+        state: `finished`, `unfinished` (it can be resumed), `being trained` or `damaged` (its
+            files cannot be read).
         config: the configuration; None if it is damaged.
         metrics: the rounds that are done.
         summary: the results; None before the end.
-        error: why it failed, or what is damaged.
+        error: what is damaged.
         sent: what was declared and sent; None if that cannot be read.
     """
 
@@ -141,7 +140,6 @@ def read(folder: Path) -> Status:
         lines, sent = run_folder.read_log(folder, config)
         held = locks.held(folder) or (locks.held(folder.parent) and folder.name == BASELINE)
         summary = None if held else run_folder.read_summary(folder, lines, sent)
-        error = failure(folder)
     except (ValueError, TypeError, KeyError, OSError) as error:
         return Status(folder, "damaged", config, error=" ".join(str(error).split()))
     metrics = tuple(_stated(round, config) for round in lines.metrics)
@@ -150,8 +148,7 @@ def read(folder: Path) -> Status:
     ended = summary is not None and (bool(summary.stopped) or sent.round >= config.rounds)
     if summary is not None and ended and run_folder.is_stated(summary, config):
         return Status(folder, "finished", config, metrics, summary, sent=sent)
-    state = "failed" if error else "unfinished"
-    return Status(folder, state, config, metrics, error=error, sent=sent)
+    return Status(folder, "unfinished", config, metrics, sent=sent)
 
 
 def _stated(metrics: RoundMetrics, config: TrainConfig) -> RoundMetrics:
@@ -159,31 +156,6 @@ def _stated(metrics: RoundMetrics, config: TrainConfig) -> RoundMetrics:
     if (metrics.delta, metrics.neighboring) == (config.delta, config.neighboring):
         return metrics
     return dataclasses.replace(metrics, epsilon=None)
-
-
-def give_up(folder: Path, error: str, *, lasting: bool) -> None:
-    """Record in a run's folder that it failed, why, and whether it would fail again."""
-    folder.mkdir(exist_ok=True)
-    sealed.write(folder / FAILED, {"error": error, "lasting": lasting})
-
-
-def failure(folder: Path, *, lasting: bool = False) -> str:
-    """Return why a run failed, with `lasting` only if it would fail again; empty if it did not."""
-    try:
-        record = sealed.read(folder / FAILED, "Remove it to try the run again.")
-    except FileNotFoundError:
-        return ""
-    return record["error"] if record["lasting"] or not lasting else ""
-
-
-def sorted_by_epsilon(statuses: Iterable[Status]) -> list[Status]:
-    """Return runs by increasing epsilon, those without one last; ties by decreasing accuracy."""
-
-    def place(status: Status) -> tuple[float, float]:
-        epsilon = math.inf if status.epsilon is None else status.epsilon
-        return epsilon, -(status.accuracy or 0.0)
-
-    return sorted(statuses, key=place)
 
 
 def notes(statuses: Iterable[Status]) -> list[str]:

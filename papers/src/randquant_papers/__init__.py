@@ -1,0 +1,1 @@
+"""The papers' experiments, on public names of `randquant` only."""

@@ -1,0 +1,291 @@
+"""Experiments that train: what is trained again and what is not, on what data, and how a claim is
+judged; and the command around them."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_mnist import small_mnist
+
+from randquant.training.config import TrainConfig
+from randquant.training.records import RoundMetrics
+from randquant.training.runs import execution as runs
+from randquant.training.runs import status as run_status
+from randquant.training.runs.status import Status
+from randquant_papers import cli, experiment
+from randquant_papers.experiment import Curve, Setting, Trained
+from randquant_papers.registry import ENTRIES, EXPERIMENTS
+from randquant_papers.sweep import names
+
+CONFIG = TrainConfig(
+    "digits", "softmax", "clipped-sgd", {"clip": 0.1}, population=20, cohort=5, rounds=6,
+    evaluate_every=2, checkpoint_every=2, threads=1,
+)  # fmt: skip
+PRIVATE = dataclasses.replace(
+    CONFIG, mechanism="rqm", parameters={"clip": 0.1, "margin": 0.1, "levels": 8, "keep": 0.4}
+)
+
+
+def planted(seeds: list[list[float]], label: str = "planted") -> Trained:
+    """A curve whose runs have these accuracies, one a round."""
+    runs = [
+        Status(
+            Path(f"run-{seed}"), "finished", CONFIG,
+            tuple(RoundMetrics(n + 1, value, 1.0, 1.0, 0, 0.0, 0.0) for n, value in enumerate(row)),
+        )
+        for seed, row in enumerate(seeds)
+    ]  # fmt: skip
+    return Trained(Curve(label, "c1", CONFIG), tuple(runs))
+
+
+def flat(*accuracies: float) -> Trained:
+    return planted([[accuracy] * 20 for accuracy in accuracies])
+
+
+class Told:
+    """What a setting's callbacks were told."""
+
+    def __init__(self, folder: Path, **settings) -> None:
+        self.begun: list[tuple[int, int]] = []
+        self.rounds = self.ended = 0
+        self.setting = Setting(
+            folder=folder, on_begin=lambda *n: self.begun.append(n),
+            on_round=lambda *_: self.count(), on_end=lambda _: self.end(), **settings,
+        )  # fmt: skip
+
+    def count(self) -> None:
+        self.rounds += 1
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+def test_runs_are_trained_once_and_used_again(tmp_path, in_process):
+    curves = [
+        Curve("free", "c1", CONFIG), Curve("RQM", "c2", PRIVATE, "epsilon 1", "Says the paper."),
+        Curve("free again", "c3", CONFIG),
+    ]  # fmt: skip
+    told = Told(tmp_path, seeds=2)
+    first = experiment.train(curves, told.setting)
+    assert told.begun == [(4, 0)]
+    assert (told.rounds, told.ended) == (4 * 6, 4)
+    assert [run.config.seed for each in first for run in each.runs] == [0, 1] * 3
+    assert first[0].runs == first[2].runs
+    assert {run.state for each in first for run in each.runs} == {"finished"}
+    again = Told(tmp_path, seeds=2)
+    assert experiment.train(curves, again.setting) == first
+    assert (again.begun, again.rounds) == ([(4, 4)], 0)
+
+    free, private, _ = first
+    assert free.epsilon is None
+    assert private.epsilon == max(run.guarantee.epsilon for run in private.runs)
+    (stated,) = experiment.stated(first)
+    assert (stated.what, stated.paper, stated.certified) == ("RQM", "epsilon 1", private.epsilon)
+    assert stated.why.startswith("Says the paper. One client's whole run: 650 coordinates, ")
+    table = experiment.table(first, "digits")
+    assert table.title.startswith("Final models, digits, 2 seeds;")
+    mean = np.mean([[m.accuracy for m in run.metrics][-1] for run in free.runs])
+    assert table.rows[0][1] == pytest.approx(100 * mean)
+    _, points, _ = free.line("accuracy", 100.0)
+    assert [round for round, _ in points] == [2, 4, 6]
+    assert points[-1][1] == pytest.approx(100 * mean)
+
+
+@pytest.mark.slow
+def test_a_killed_experiment_goes_on_to_the_same_bits(tmp_path):
+    config = dataclasses.replace(PRIVATE, rounds=12)
+    runs.create(tmp_path / "whole", config, baseline=False, overwrite=False)
+    whole = runs.execute(tmp_path / "whole")
+    stopped = Told(tmp_path / "parts", jobs=1)
+
+    def stop(*_):
+        stopped.count()
+        if stopped.rounds == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        experiment.train(
+            [Curve("", "c1", config)], dataclasses.replace(stopped.setting, on_round=stop)
+        )
+    folder = tmp_path / "parts" / names.folder(config)
+    assert (folder / "config.json").exists()
+    told = Told(tmp_path / "parts", jobs=1)
+    (parts,) = experiment.train([Curve("", "c1", config)], told.setting)
+    assert told.begun[0][0] == 1
+    kept = [
+        [(m.accuracy, m.loss, m.train_loss, m.epsilon) for m in each.metrics]
+        for each in (whole, parts.runs[0])
+    ]
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_names_itself_and_what_is_finished_is_kept(tmp_path):
+    bad = dataclasses.replace(
+        CONFIG, mechanism="gaussian", parameters={"clip_norm": 0.5, "noise_multiplier": 1e20},
+        learning_rate=1e30,
+    )  # fmt: skip
+    curves = [Curve("good", "c1", CONFIG), Curve("bad", "c2", bad)]
+    folder = tmp_path / names.folder(bad)
+    with pytest.raises(ValueError, match=rf"gaussian in {folder}: .*diverged"):
+        experiment.train(curves, Setting(folder=tmp_path, jobs=1))
+    assert run_status.read(tmp_path / names.folder(CONFIG)).state == "finished"
+    with pytest.raises(ValueError, match="seeds"):
+        experiment.train(curves, Setting(folder=tmp_path, seeds=0))
+
+
+def test_data_are_the_papers_or_a_stand_in_that_is_named(tmp_path):
+    here = Setting(data_dir=str(small_mnist(tmp_path, 30)))
+    assert here.source("mnist") == {"dataset": "mnist", "data_dir": str(tmp_path)}
+    assert here.stands_in("mnist") == "30 training images of MNIST in place of 60,000"
+    assert here.stands_in("digits") == ""
+    other = dataclasses.replace(here, stand_in="digits")
+    assert other.source("mnist")["dataset"] == "mnist"  # the paper's own come first
+    assert other.source("cifar-100") == {"dataset": "digits", "data_dir": str(tmp_path)}
+    assert other.stands_in("cifar-100") == "digits in place of CIFAR-100"
+
+
+def test_missing_data_are_named_with_both_ways_out(tmp_path):
+    for setting in (Setting(), Setting(data_dir=str(tmp_path))):
+        with pytest.raises(FileNotFoundError) as error:
+            setting.source("mnist")
+        sentence = str(error.value)
+        assert sentence.startswith("Expected ")
+        assert "train-images-idx3-ubyte" in sentence
+        assert "--data-dir" in sentence
+        assert sentence.endswith("Or train on other data in place of MNIST: --stand-in NAME.")
+    with pytest.raises(ValueError, match="dataset"):
+        Setting(stand_in="imagenet").source("mnist")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, ""),
+        ({"data_dir": "/home/me"}, " --data-dir DIR"),
+        ({"stand_in": "digits", "quick": True}, " --stand-in digits --quick"),
+        ({"seeds": 3, "jobs": 7}, " --seeds 3"),
+    ],
+)
+def test_the_command_is_one_that_runs(settings, words):
+    assert Setting(**settings).command("rqm-fig5") == f"randquant-papers reproduce rqm-fig5{words}"
+    assert Setting(**settings).scale == ("quick" if settings.get("quick") else "full")
+
+
+# Claims on planted accuracies, three seeds each: noise of half a point or so.
+
+HIGH, SAME, LOW = flat(0.905, 0.900, 0.910), flat(0.904, 0.909, 0.901), flat(0.805, 0.80, 0.81)
+FULL, QUICK = Setting(seeds=3), Setting(seeds=3, quick=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "setting", "verdict"),
+    [
+        (HIGH, LOW, FULL, "holds"),
+        (LOW, HIGH, FULL, "does not hold"),
+        (HIGH, SAME, FULL, "cannot be told"),
+        (HIGH, LOW, QUICK, "cannot be told"),
+        (flat(0.9), flat(0.8), Setting(), "cannot be told"),
+    ],
+)
+def test_one_curve_is_told_above_another(first, other, setting, verdict):
+    claim = experiment.better("above", first, other, [first, other], setting, "87.1 %")
+    assert (claim.text, claim.paper, claim.verdict) == ("above", "87.1 %", verdict)
+    assert claim.ours == f"{100 * first.accuracy:.2f} against {100 * other.accuracy:.2f} %"
+    if setting.quick:
+        assert "quick" in claim.why
+    elif setting.seeds == 1:
+        assert "--seeds 3" in claim.why
+    else:  # a paired t-test at 99 %, two degrees of freedom: 9.925
+        apart = np.subtract(first.accuracies, other.accuracies)
+        error = 9.9248 * 100 * np.std(apart, ddof=1) / np.sqrt(3)
+        assert f"within {error:.2f}." in claim.why
+
+
+@pytest.mark.parametrize(
+    ("other", "setting", "verdict"),
+    [
+        (flat(0.9051, 0.9049, 0.9050), FULL, "holds"),
+        (flat(0.9051, 0.9049, 0.9050), QUICK, "cannot be told"),
+        (flat(0.8951, 0.8949, 0.8950), FULL, "cannot be told"),  # a point below: at the edge
+        (flat(0.8851, 0.8849, 0.8850), FULL, "does not hold"),
+        (flat(0.9251, 0.9249, 0.9250), FULL, "does not hold"),
+        (flat(0.80, 0.95, 0.96), FULL, "cannot be told"),  # near, but it may be by chance
+    ],
+)
+def test_two_curves_are_told_to_be_equal(other, setting, verdict):
+    first = flat(0.9052, 0.9048, 0.9050)
+    claim = experiment.equal("equal", first, other, [first, other], setting)
+    assert claim.verdict == verdict
+    assert claim.why.endswith("Equal means within 1 point.")
+
+
+def test_equal_curves_are_told_apart_as_rarely_as_is_said():
+    """Of 2000 pairs of equal curves 1 % should be: 4 to 44 but for chances below 1e-6 in all."""
+    rng = np.random.default_rng(1)
+    # What a seed adds to both curves is not their noise.
+    noise = rng.normal(0.9, 0.01, (2000, 2, 3)) + rng.normal(0, 0.05, (2000, 1, 3))
+    pairs = [(flat(*first), flat(*other)) for first, other in noise]
+    told = sum(
+        experiment.better("", *pair, list(pair), FULL).verdict != "cannot be told" for pair in pairs
+    )
+    assert 2 <= told <= 46
+
+
+def test_a_curve_that_rises_faster_is_higher_on_the_whole():
+    def rising(after: int) -> Trained:
+        return planted([[0.5 + shift] * after + [0.9 + shift] * (40 - after) for shift in
+                        (0.0, 0.001, -0.001)])  # fmt: skip
+
+    fast, slow = rising(5), rising(25)
+    assert fast.averages(0.0)[0] == pytest.approx(0.85)
+    assert fast.accuracies == pytest.approx(slow.accuracies)
+    whole = experiment.better("faster", fast, slow, [fast, slow], FULL, since=0.0)
+    assert (whole.verdict, whole.ours) == ("holds", "85.00 against 65.00 %")
+    late = experiment.better("higher", fast, slow, [fast, slow], FULL)
+    assert late.verdict == "cannot be told"
+
+
+# The command.
+
+
+def test_all_goes_on_after_an_entry_that_fails(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "ENTRIES", {"rqm-fig8": ENTRIES["rqm-fig8"]})
+    monkeypatch.setattr(cli, "EXPERIMENTS", {"rqm-fig5": EXPERIMENTS["rqm-fig5"]})
+    site, runs = tmp_path / "site", tmp_path / "runs"
+    given = ["reproduce", "--all", "--gallery", str(site), "--runs", str(runs), "--json"]
+    assert cli.main(given) == 1
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)["entries"]
+    assert found["rqm-fig8"]["verdicts"]["holds"] >= 1
+    assert "emnist" in found["rqm-fig5"]["error"]
+    assert printed.err.splitlines() == ["reproducing rqm-fig8", "reproducing rqm-fig5"]
+    assert (site / "rqm-fig8.html").exists()
+    assert not (site / "rqm-fig5.html").exists()
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ([], "one of NAME, --list and --all"),
+        (["rqm-fig8", "--list"], "one of NAME, --list and --all"),
+        (["--list", "--all"], "one of NAME, --list and --all"),
+        (["--all", "--output", "page.html"], "--gallery FOLDER with --all"),
+        (["rqm-fig99"], "did you mean rqm-fig9?"),
+        (["rqm-fig5"], "--stand-in NAME"),
+        (["rqm-fig5", "--stand-in", "imagenet"], "imagenet"),
+        (["rqm-fig5", "--stand-in", "digits", "--seeds", "0"], "seeds"),
+    ],
+)
+def test_wrong_options_are_one_sentence(given, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["reproduce", *given]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert re.search(re.escape(sentence), line)
+    assert not list(tmp_path.iterdir())

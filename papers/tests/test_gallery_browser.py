@@ -1,0 +1,182 @@
+"""The gallery in a real browser, at a desktop's and a phone's width, light and dark."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from browsing import until
+from playwright.sync_api import Browser, Page
+
+from randquant.reports import CHARTS_FILE
+from randquant_papers.gallery import gallery
+from randquant_papers.registry import reproduce
+from randquant_papers.result import Claim, Reproduction, Stated, Table
+
+GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
+PAGES = sorted(GALLERY.glob("*.html"))
+SMALLEST = 11  # px
+WIDTHS = (1280, 390)
+
+SIZES = """() => {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
+  while (walker.nextNode()) {
+    const text = walker.currentNode.textContent.trim(), element = walker.currentNode.parentElement;
+    if (!text || element.closest("title") || !element.getClientRects().length) continue;
+    const scale = element.ownerSVGElement ? element.getScreenCTM().a : 1;
+    found.push([text, scale * parseFloat(getComputedStyle(element).fontSize)]);
+  }
+  return found;
+}"""
+
+INKS = """() => {
+  const seen = element => {
+    for (; element; element = element.parentElement) {
+      const colour = getComputedStyle(element).backgroundColor;
+      if (!/, 0\\)$/.test(colour)) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const light = colour => {
+    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255);
+    const [r, g, b] = parts.map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  return [...document.querySelectorAll("h1, h2, h3, p, a, td, th, dd, dt, li, code")].map(e => {
+    const pair = [light(getComputedStyle(e).color), light(seen(e))].sort((a, b) => b - a);
+    return [e.textContent.trim().slice(0, 40), (pair[0] + 0.05) / (pair[1] + 0.05)];
+  });
+}"""
+
+
+def faults(
+    browser: Browser, path: Path, width: int, scheme: str, patience: float = 120
+) -> set[str]:
+    """What is wrong with a page, by kind; its charts have some seconds to be drawn."""
+    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    page, found, requests = context.new_page(), set(), []
+    page.on("console", lambda m: found.add("console error") if m.type == "error" else None)
+    page.on("pageerror", lambda _: found.add("page error"))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(path.as_uri(), wait_until="load")
+    if not all_drawn(page, patience):
+        found.add("chart without life")
+    # A page of the gallery has the script of its charts beside it.
+    if set(requests) - {path.as_uri(), (path.parent / CHARTS_FILE).as_uri()}:
+        found.add("request")
+    if page.evaluate("document.documentElement.scrollWidth") > width:
+        found.add("wider than the screen")
+    if any(size < SMALLEST for _, size in page.evaluate(SIZES)):
+        found.add("small text")
+    if any(contrast < 4.5 for _, contrast in page.evaluate(INKS)):
+        found.add("faint text")
+    if not all(leads(page, path, target) for target in targets(page)):
+        found.add("broken link")
+    context.close()
+    return found
+
+
+NEXT = """() => {
+  const waiting = [...document.querySelectorAll("figure.chart")].filter(each => !each.view);
+  waiting[0]?.scrollIntoView();
+  return !waiting.length;
+}"""
+"""Brings the next chart into view; playwright's own scrolling fails where frames come late."""
+
+
+def all_drawn(page: Page, seconds: float) -> bool:
+    """Whether every chart with data is drawn by the script as it comes into view."""
+    return until(page, NEXT, seconds)
+
+
+def targets(page: Page) -> list[str]:
+    return page.eval_on_selector_all("a", "links => links.map(a => a.getAttribute('href'))")
+
+
+def leads(page: Page, path: Path, target: str) -> bool:
+    """Whether a link is relative, and its file and place are there."""
+    parts = urlsplit(target)
+    if parts.scheme or parts.netloc or parts.path.startswith("/"):
+        return False
+    if parts.fragment and not parts.path:
+        return page.locator(f"[id='{parts.fragment}']").count() == 1
+    return (path.parent / unquote(parts.path)).is_file()
+
+
+# A page with charts is looked at each time, all others where there is time.
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p.stem != "rqm-fig8")) for p in PAGES],
+    ids=lambda path: path.stem,
+)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.slow
+def test_every_page_of_the_gallery(path, width, scheme, browser):
+    assert faults(browser, path, width, scheme) == set()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.slow
+def test_long_words_labels_and_guarantees_fit(width, browser, tmp_path):
+    long = "unbreakable" * 20
+    result = Reproduction(
+        name="long", title=long, source=f"{long}, {long}", setting=long,
+        claims=[Claim(long, long, long, "cannot be told", long)],
+        tables=[Table(long, [long] * 9, [[long] * 9])],
+        figures=[], command=f"randquant {long}", stand_in=long, scale="quick",
+        guarantees=[Stated(long, long, float("inf"), long)],
+    )  # fmt: skip
+    gallery.save(result, tmp_path)
+    gallery.save(reproduce("rqm-fig8"), tmp_path)
+    gallery.build(tmp_path)
+    for name in ("index.html", "long.html"):
+        for scheme in ("light", "dark"):
+            assert faults(browser, tmp_path / name, width, scheme) == set()
+
+
+def test_the_links_lead_from_page_to_page(browser):
+    page = browser.new_page()
+    page.goto((GALLERY / "index.html").as_uri())
+    page.click("article#rqm-fig8 h3 a")
+    page.wait_for_url((GALLERY / "rqm-fig8.html").as_uri())
+    page.click("nav a[rel=next]")
+    page.wait_for_url(lambda url: url != (GALLERY / "rqm-fig8.html").as_uri())
+    page.click("nav a:first-child")
+    page.wait_for_url((GALLERY / "index.html").as_uri())
+    page.close()
+
+
+def test_paper_is_white_even_where_the_screen_is_dark(browser):
+    page = browser.new_page(color_scheme="dark")
+    page.goto((GALLERY / "index.html").as_uri())
+    scheme = "getComputedStyle(document.documentElement).colorScheme"
+    assert page.evaluate(scheme) == "light dark"
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate(scheme) == "light"
+    page.close()
+
+
+PLANTED = {
+    "console error": "<script>console.error('here')</script>",
+    "page error": "<script>throw Error('here')</script>",
+    "chart without life": "<figure class='chart'>dead</figure>",
+    "request": "<img src='{beside}'>",
+    "wider than the screen": "<p style='width: 2000px'>wide</p>",
+    "small text": "<p style='font-size: 10px'>small</p>",
+    "small text in a chart": "<svg viewBox='0 0 2000 100' width='300'><text>small</text></svg>",
+    "faint text": "<p style='color: #999'>faint</p>",
+    "broken link": "<a href='nowhere.html'>on</a>",
+    "broken link to a place": "<a href='#nowhere'>on</a>",
+    "broken link to the network": "<a href='https://localhost/'>on</a>",
+}
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+@pytest.mark.slow
+def test_a_planted_fault_is_found(kind, browser, tmp_path):
+    beside, page = tmp_path / "a.svg", tmp_path / "page.html"
+    beside.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    body = PLANTED[kind].format(beside=beside.as_uri())
+    page.write_text(f"<!doctype html><title>x</title><body style='background: #fff'>{body}")
+    (only,) = faults(browser, page, 390, "light", patience=2)  # no chart here can be drawn
+    assert kind.startswith(only)

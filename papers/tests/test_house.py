@@ -1,0 +1,118 @@
+"""The papers' package imports public names of randquant only, and is imported by nobody."""
+
+import ast
+import importlib
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import randquant
+import randquant_papers
+
+SOURCE = Path(randquant_papers.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+HOME = Path(__file__).parents[1]
+
+
+def is_module(name: str) -> bool:
+    """Whether a dotted name of randquant is a module."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def strangers(text: str) -> list[str]:
+    """What a source takes from randquant that no face of it lists in `__all__`."""
+    found, modules, tree = [], {}, ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [a.name for a in node.names if a.name.startswith("randquant.")]
+            modules |= {a.asname or a.name: a.name for a in node.names if a.name == "randquant"}
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").partition(".")[0] == "randquant"
+        ):
+            for alias in node.names:
+                full, face = f"{node.module}.{alias.name}", importlib.import_module(node.module)
+                if is_module(full) and hasattr(importlib.import_module(full), "__all__"):
+                    modules[alias.asname or alias.name] = full
+                elif alias.name not in getattr(face, "__all__", ()):
+                    found.append(full)
+                if "._" in full:
+                    found.append(full)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = modules.get(node.value.id)
+            if module and node.attr not in importlib.import_module(module).__all__:
+                found.append(f"{module}.{node.attr}")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_only_public_names_are_imported(path):
+    assert strangers(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import randquant as rq\nrq.certify", []),
+        ("from randquant.reports import formatting\nformatting.count", []),
+        ("from randquant import design\ndesign.optimal", []),
+        ("import randquant as rq\nrq.privacy", ["randquant.privacy"]),
+        ("from randquant.training import config", ["randquant.training.config"]),
+        ("import randquant.training.config", ["randquant.training.config"]),
+        ("from randquant.training.config import check_config",
+         ["randquant.training.config.check_config"]),
+        ("from randquant.reports.formatting import round_up",
+         ["randquant.reports.formatting.round_up"]),
+        ("from randquant.reports import formatting\nformatting.round_up",
+         ["randquant.reports.formatting.round_up"]),
+        ("def f():\n    from randquant._internal import locks", ["randquant._internal.locks"] * 2),
+    ],
+)  # fmt: skip
+def test_what_is_not_public_is_found(code, found):
+    assert strangers(code) == found
+
+
+def test_the_product_does_not_know_the_papers_package():
+    for path in Path(randquant.__file__).parent.rglob("*"):
+        if path.is_file() and path.suffix in (".py", ".html", ".js", ".css"):
+            assert "randquant_papers" not in path.read_text(), path
+            assert "randquant-papers" not in path.read_text(), path
+
+
+def test_modules_and_functions_stay_small():
+    for path in FILES:
+        text = path.read_text()
+        assert text.count("\n") <= 400, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                docstring = ast.get_docstring(node, clean=False) or ""
+                length = node.end_lineno - node.lineno + 1 - docstring.count("\n")
+                assert length <= 60, f"{path}: {node.name} has {length} lines"
+
+
+def test_the_two_distributions_fit():
+    """One version; what is pinned lies in the ranges of users; every import is required."""
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
+    assert project["version"] == randquant.__version__
+    required = {each.name: each for each in map(Requirement, project["dependencies"])}
+    lines = (HOME.parent / "constraints.txt").read_text().splitlines()
+    pinned = dict(line.lower().split("==") for line in lines if "==" in line and line[0] != "#")
+    for name in required.keys() - {"randquant"}:
+        assert required[name].specifier.contains(pinned[name]), name
+    assert required["randquant"].extras == {"train"}
+    imported = set()
+    for node in (node for path in FILES for node in ast.walk(ast.parse(path.read_text()))):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").partition(".")[0])
+    strangers = imported - sys.stdlib_module_names - {"randquant_papers", "torch"}  # of `train`
+    assert strangers == required.keys()

@@ -1,0 +1,201 @@
+"""FEMNIST from LEAF's files: what is read, who is tested, what is refused, who holds what."""
+
+import json
+
+import numpy as np
+import pytest
+
+from randquant.training.config import TrainConfig
+from randquant.training.data import datasets, features
+from randquant.training.runs import execution as runs
+from randquant_papers.data import leaf, sets
+
+sets.register()
+
+WRITERS = 23
+
+
+def written(writers=WRITERS, first=0):
+    """A file of writers w0, w1, ...: writer k has 2 + k % 4 samples, all of brightness k / 100."""
+    sizes = [2 + k % 4 for k in range(first, first + writers)]
+    data = {
+        f"w{first + k}": {"x": [[(first + k) / 100] * 784] * size, "y": list(range(size))}
+        for k, size in enumerate(sizes)
+    }
+    return {"users": list(data), "num_samples": sizes, "user_data": data}
+
+
+def write(folder, *contents):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, content in enumerate(contents):
+        text = content if isinstance(content, str) else json.dumps(content)
+        (folder / f"all_data_{number}.json").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path):
+    return datasets.load("femnist", write(tmp_path, written(13), written(10, first=13)))
+
+
+def test_every_sample_comes_back_once_with_its_writer(data):
+    brightness = np.concatenate([data.train_features, data.test_features])[:, 0, 0, 0]
+    found = np.bincount(np.rint(100 * brightness).astype(int))
+    assert found.tolist() == [2 + k % 4 for k in range(WRITERS)]
+    assert data.train_features.shape[1:] == (1, 28, 28)
+    assert data.train_features.dtype == np.float32
+    assert data.classes == 62
+    assert len(data.writers) == len(data.train_labels) == len(data.train_features)
+    for writer in range(WRITERS - 2):
+        own = data.writers == writer
+        assert len(np.unique(data.train_features[own])) == 1
+        assert data.train_labels[own].tolist() == list(range(own.sum()))
+
+
+def test_a_tenth_of_the_writers_is_tested_and_none_of_them_is_trained_on(data):
+    trained, tested = (
+        set(np.unique(features).tolist()) for features in (data.train_features, data.test_features)
+    )
+    assert (len(trained), len(tested)) == (WRITERS - 2, 2)
+    assert not trained & tested
+
+
+@pytest.mark.parametrize("folder", [".", "femnist", "femnist/all_data", "all_data"])
+def test_how_files_lie_does_not_matter(tmp_path, folder, data):
+    parts = [written(3, first=first) for first in (20, 0, 3, 6, 9, 12, 15)] + [written(2, first=18)]
+    write(tmp_path / "again" / folder, *parts)
+    again = datasets.load("femnist", tmp_path / "again")
+    assert np.array_equal(again.train_features, data.train_features)
+    assert np.array_equal(again.writers, data.writers)
+
+
+def test_clients_hold_what_one_writer_wrote(data):
+    everyone = datasets.split(data, WRITERS - 2, "natural")
+    assert np.concatenate(everyone).tolist() == list(range(len(data.writers)))
+    some = datasets.split(data, 5, "natural", seed=1)
+    for samples in some:
+        assert len(set(data.writers[samples])) == 1
+        assert np.array_equal(samples, np.flatnonzero(data.writers == data.writers[samples[0]]))
+    drawn = {
+        tuple(int(data.writers[s[0]]) for s in datasets.split(data, 5, "natural", seed=seed))
+        for seed in range(4)
+    }
+    assert len(drawn) == 4  # of 20,349 choices
+    with pytest.raises(
+        ValueError, match=r"population .* 21.*femnist has that many training writers"
+    ):
+        datasets.split(data, WRITERS - 1, "natural")
+
+
+def test_other_partitions_are_as_they_were(data):
+    one = datasets.split(data, 6, "iid", seed=3)
+    assert all(map(np.array_equal, one, datasets.partition(data.train_labels, 6, "iid", seed=3)))
+    with pytest.raises(ValueError, match="iid, shards, dirichlet, natural"):
+        datasets.split(data, 6, "by hand")
+    with pytest.raises(ValueError, match=r"Expected a data set with writers .* got digits"):
+        datasets.split(datasets.load("digits"), 6, "natural")
+
+
+def test_a_run_on_writers(tmp_path, data):
+    config = TrainConfig(
+        "femnist", "softmax", "local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 1.0},
+        data_dir=str(tmp_path), partition="natural", population=20, cohort=5, rounds=2,
+        unit="example",
+    )  # fmt: skip
+    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    assert runs.execute(tmp_path / "run").summary.guarantee.epsilon < 6
+
+
+def test_missing_files_are_named(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"all_data_\*.json for femnist in .*femnist, found"
+    ):
+        datasets.load("femnist", tmp_path)
+
+
+def changed(**fields):
+    return {**written(3), **fields}
+
+
+def with_samples(x=None, y=None):
+    content = written(3)
+    own = content["user_data"]["w1"]
+    own["x"], own["y"] = own["x"] if x is None else x, own["y"] if y is None else y
+    return content
+
+
+ROW = [0.5] * 784
+HOSTILE = {
+    "no JSON": "{",
+    "deep": "[" * 200_000,
+    "a list": [],
+    "no users": changed(users=None),
+    "nobody": changed(users=[], num_samples=[], user_data={}),
+    "a stranger": changed(users=["w0", "w1", "x"]),
+    "twice": changed(users=["w0", "w1", "w1"]),
+    "lists for names": changed(users=[["w0"], "w1", "w2"]),
+    "fewer sizes": changed(num_samples=[2, 3]),
+    "other sizes": changed(num_samples=[2, 3, 5]),
+    "a word for a size": changed(num_samples=[2, "3", 4]),
+    "data are words": changed(user_data={"w0": "x", "w1": "y", "w2": "z"}),
+    "words": with_samples(x=[["a"] * 784] * 3),
+    "ragged": with_samples(x=[ROW, ROW, ROW[:-1]]),
+    "short rows": with_samples(x=[ROW[:-1]] * 3),
+    "fewer rows": with_samples(x=[ROW] * 2),
+    "too bright": with_samples(x=[ROW, ROW, [1.5] * 784]),
+    "not a number": with_samples(x=[ROW, ROW, [float("nan")] * 784]),
+    "beyond floats": with_samples(x=[ROW, ROW, [1e300] * 784]),
+    "a far label": with_samples(y=[0, 1, 62]),
+    "a negative label": with_samples(y=[0, 1, -1]),
+    "half a label": with_samples(y=[0, 1, 0.5]),
+    "a huge label": with_samples(y=[0, 1, 2**70]),
+    "truth": with_samples(y=[True, False, True]),
+    "nested labels": with_samples(y=[[0], [1], [2]]),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_damaged_files_get_one_sentence(tmp_path, name):
+    with pytest.raises(ValueError, match=r"^Expected \S+all_data_0\.json to hold .*\.$") as caught:
+        datasets.load("femnist", write(tmp_path, HOSTILE[name]))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_writer_may_not_come_twice_and_must_not_be_alone(tmp_path):
+    with pytest.raises(ValueError, match="every writer once, got writer 'w2' again"):
+        datasets.load("femnist", write(tmp_path, written(3), written(2, first=2)))
+    with pytest.raises(ValueError, match="at least 2 writers"):
+        datasets.load("femnist", write(tmp_path / "b", written(1)))
+
+
+def test_a_large_file_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(leaf, "LARGEST", 1000)
+    with pytest.raises(ValueError, match="at most 1,000 bytes"):
+        datasets.load("femnist", write(tmp_path, written(2)))
+
+
+def test_features_keep_the_writers(tmp_path):
+    folder = write(tmp_path, written(13))
+    plain = datasets.load("femnist", folder)
+    turned = features.load("femnist", folder, "pca-3")
+    public = features.public_examples(len(plain.train_labels))
+    assert turned.train_features.shape == (len(plain.train_labels) - len(public), 3)
+    # Counted from 0 again: a writer whose every sample is public would be a client with nothing.
+    left = np.delete(plain.writers, public)
+    assert np.array_equal(np.unique(left)[turned.writers], left)
+    whole = features.load("femnist", folder, "pca-3", "all")
+    assert np.array_equal(whole.writers, plain.writers)
+
+
+def test_writers_whose_samples_are_all_public_are_no_clients(tmp_path, monkeypatch):
+    folder = write(tmp_path, written(13))
+    plain = datasets.load("femnist", folder)
+    first = np.flatnonzero(plain.writers < 2)
+    monkeypatch.setattr(features, "public_examples", lambda count: first)
+    features._computed.cache_clear()
+    left = features.load("femnist", folder, "pca-2")
+    features._computed.cache_clear()  # nobody else draws them so
+    assert left.writers.max() + 1 == plain.writers.max() + 1 - 2
+    clients = datasets.split(left, int(left.writers.max()) + 1, "natural")
+    assert min(map(len, clients)) > 0

@@ -1,0 +1,84 @@
+"""Scattering features, against kymatio itself."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from kymatio.scattering2d.frontend.numpy_frontend import ScatteringNumPy2D
+from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
+
+from randquant.training import RunStatus, TrainConfig, load_dataset
+from randquant_papers.data import scattering, sets
+
+
+@pytest.fixture(scope="module")
+def grey():
+    """Images of 16x12: the sides must not be mixed up."""
+    return np.random.default_rng(0).random((7, 1, 16, 12), dtype=np.float32)
+
+
+def test_scattering_is_kymatios_normalised_in_groups(grey):
+    found = scattering.scattering(grey)
+    assert found.shape == (7, 81, 4, 3)
+    assert found.dtype == np.float32
+    raw = ScatteringNumPy2D(J=2, shape=(16, 12))(grey[:, 0].astype(np.float64))
+    groups = raw.reshape(7, scattering.GROUPS, -1)
+    mean, variance = (f(groups, axis=2, keepdims=True) for f in (np.mean, np.var))
+    expected = ((groups - mean) / np.sqrt(variance + 1e-5)).reshape(raw.shape)
+    assert np.abs(found - expected).max() < 2e-4
+    by_group = found.reshape(7, scattering.GROUPS, -1)
+    assert np.abs(by_group.mean(axis=2)).max() < 1e-5
+
+
+def test_scattering_of_colour_images_is_that_of_each_colour(grey):
+    colours = np.concatenate([grey, grey**2, 1 - grey], axis=1)
+    found = scattering.scattering(colours)
+    assert found.shape == (7, 243, 4, 3)
+    # 9 of 243 channels are a group: those of one colour, as 3 of 81 are of a grey image.
+    by_group = found.reshape(7, scattering.GROUPS, -1)
+    assert np.abs(by_group.mean(axis=2)).max() < 1e-5
+    own = ScatteringTorch2D(J=2, shape=(16, 12))(torch.from_numpy(colours[:, 1].copy()))
+    groups = own.numpy().reshape(7, 9, -1)
+    mean, deviation = groups.mean(axis=2, keepdims=True), groups.std(axis=2, keepdims=True)
+    expected = (groups - mean) / np.sqrt(deviation**2 + 1e-5)
+    assert np.abs(found[:, 81:162].reshape(7, 9, -1) - expected).max() < 2e-4
+
+
+def test_scattering_depends_on_one_image_only(grey, monkeypatch):
+    whole = scattering.scattering(grey)
+    assert np.array_equal(whole, scattering.scattering(grey))
+    monkeypatch.setattr(scattering, "AT_ONCE", 3)  # the last part is a single image
+    assert np.abs(scattering.scattering(grey) - whole).max() < 1e-5
+    assert np.abs(scattering.scattering(grey[::-1].copy())[::-1] - whole).max() < 1e-5
+
+
+def test_scattering_of_a_data_set(monkeypatch):
+    digits = load_dataset("digits")
+    few = dataclasses.replace(
+        digits, train_features=digits.train_features[:30], test_features=digits.test_features[:20]
+    )
+    monkeypatch.setattr(scattering, "load_dataset", lambda name, data_dir: few)
+    sets.register()
+    scattering.load.cache_clear()
+    found = load_dataset("digits-scattering")
+    assert found.name == "digits-scattering"
+    assert np.array_equal(found.train_features, scattering.scattering(few.train_features))
+    assert np.array_equal(found.test_features, scattering.scattering(few.test_features))
+    assert found.test_features.shape == (20, 81, 2, 2)
+    assert found.train_labels is digits.train_labels
+    assert load_dataset("digits-scattering") is found  # kept
+    scattering.load.cache_clear()
+
+
+def test_nothing_is_fitted():
+    """No epsilon has to be marked: an example's features depend on no other example."""
+    run = RunStatus(Path("a"), "unfinished", TrainConfig("mnist-scattering", "softmax", "rqm"))
+    assert (run.fitted, run.covered) == ("", True)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 32, 32), (3, 30), (3, 1, 7, 9)])
+def test_what_is_no_image_of_one_or_three_colours_is_refused(shape):
+    with pytest.raises(ValueError, match=r"1 or 3 colours.* shape \("):
+        scattering.scattering(np.zeros(shape, np.float32))

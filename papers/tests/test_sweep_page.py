@@ -1,0 +1,241 @@
+"""A sweep's page: whole without its script, and alive with it."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+from pages import Page, check_charts, check_self_contained, drawn
+
+from randquant.privacy.guarantee import Guarantee
+from randquant.reports import runtime
+from randquant.reports.kinds import scales
+from randquant.training.config import TrainConfig
+from randquant.training.records import RoundMetrics, RunSummary
+from randquant.training.runs.status import Status
+from randquant_papers.sweep import page
+from randquant_papers.sweep.summary import as_json, as_text, results
+
+CONFIG = TrainConfig("digits", "softmax", "rqm", {"clip": 0.03, "keep": 0.4}, rounds=1)
+HOSTILE = "<script>alert('1')</script>"
+
+
+def finished(name, accuracy, epsilon, trust="aggregate", **changes) -> Status:
+    guarantee = None
+    if epsilon is not None:
+        guarantee = Guarantee(epsilon, 1e-5, "replace_one", trust, 2.0, 1)
+    metrics = RoundMetrics(1, accuracy, 0.4, 0.4, 40 * 1234, 0.1, 0.1)
+    summary = RunSummary(accuracy, 0.4, 650, 1234, 8.0, 1, guarantee, 0.2)
+    config = dataclasses.replace(CONFIG, **changes)
+    return Status(Path("/sweep") / name, "finished", config, (metrics,), summary)
+
+
+RUNS = [
+    finished("a", 0.80, 2.00001, parameters={"clip": 0.03, "keep": 0.3}),
+    finished("b", 0.90, 8.0),
+    finished("c", 0.85, 9.0, seed=1),
+    finished("d", 0.70, 1.0, "central", mechanism="gaussian", parameters={}),
+    finished("e", 0.88, 6.0, "central", mechanism="gaussian", parameters={}, seed=1),
+    finished("f", 0.95, None, mechanism="clipped-sgd", parameters={}),
+    finished("g", 0.94, math.inf, seed=2),
+    Status(Path("/sweep/h"), "failed", CONFIG, error=f"it diverged {HOSTILE}"),
+    Status(Path("/sweep/i"), "unfinished", dataclasses.replace(CONFIG, dataset=HOSTILE)),
+]
+TEXT = page.render(f"a sweep {HOSTILE}", results(RUNS))
+
+
+def test_the_page_runs_its_own_scripts_and_nothing_else():
+    found = check_self_contained(TEXT)
+    library, own = found.scripts
+    assert library == runtime.script()
+    for script in (own, library[library.index("})();\n") :]):  # what is ours
+        for word in ("fetch", "XMLHttp", "import(", "eval", "innerHTML", "http", "storage"):
+            assert word not in script
+
+
+def marks() -> list[dict]:
+    return [row for row in drawn(TEXT) if "run" in row]
+
+
+def test_every_finished_run_is_drawn_and_listed():
+    (chart,) = check_charts(TEXT)
+    assert sorted(row["run"] for row in marks()) == [*"abcdefg"]
+    described = {e.get("aria-label") for e in chart.iter() if e.get("aria-roledescription")}
+    assert described >= {row["t"] for row in marks()}
+    assert sum("no finite ε" in (text or "") for text in described) == 1
+    for name in "abcdefg":
+        assert TEXT.count(f'data-run="{name}"') == 1  # in the table
+    for name in "hi":
+        assert f'data-run="{name}"' not in TEXT
+    words = Page(TEXT).words
+    for word in ("it diverged", "biased upward", "without privacy", "∞", "2.001"):
+        assert word in words
+    assert "9 runs: 7 finished, 1 failed, 1 unfinished." in words
+    assert "rqm, aggregate trust" in words
+
+
+def test_full_marks_are_the_frontier():
+    assert {row["run"] for row in marks() if row["best"]} == {"a", "b", "d", "e"}
+    assert {row["run"] for row in marks() if row["x"] is None} == {"f", "g"}
+    assert results(RUNS).best_of == {
+        "gaussian, central trust": ["d", "e"],
+        "rqm, aggregate trust": ["a", "b"],
+    }
+
+
+def test_a_drawn_epsilon_is_never_below_the_real_one():
+    for row in marks():
+        if row["x"] is not None:
+            (run,) = (run for run in RUNS if run.folder.name == row["run"])
+            assert run.epsilon <= row["x"] <= run.epsilon * 1.00001
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        RUNS[:1],
+        RUNS[5:7],
+        RUNS[7:8],
+        [finished(str(k), 0.5, 3.0, mechanism=f"m{k}") for k in range(12)],
+        [finished("zero", 0.1, 0.0), *RUNS[:2]],
+    ],
+    ids=["one", "no finite epsilon", "none finished", "many mechanisms", "epsilon zero"],
+)
+def test_other_sweeps_are_drawn_too(runs):
+    text = page.render("sweep", results(runs))
+    Page(text)
+    check_charts(text)
+
+
+def test_twelve_series_look_different():
+    looks = {(k % 8, scales.shape(k)) for k in range(32)}
+    assert len(looks) == 32
+
+
+def test_seeds_are_averaged():
+    several = [
+        finished("a", 0.80, 2.0, seed=0),
+        finished("b", 0.90, 3.0, seed=1),
+        finished("c", 0.95, 2.5, parameters={"clip": 0.1}),  # one seed: perhaps luck
+        finished("d", 0.70, 9.0, parameters={"clip": 2, "keep": 0.4}, seed=0),
+        finished("e", 0.76, 9.0, parameters={"keep": 0.4, "clip": 2.0}, seed=1),  # the same
+        finished("f", 0.93, None, mechanism="clipped-sgd", parameters={}, seed=0),
+        finished("g", 0.95, None, mechanism="clipped-sgd", parameters={}, seed=1),
+        dataclasses.replace(finished("h", 0.1, 2.0, seed=2), state="unfinished"),
+    ]
+    found = results(several)
+    shown = [([run.folder.name for run in a.runs], a.epsilon, a.best) for a in found.averages]
+    assert shown == [
+        (["a", "b"], 3.0, True), (["d", "e"], 9.0, False), (["f", "g"], None, False),
+    ]  # fmt: skip
+    assert found.averages[0].accuracy == pytest.approx(0.85)
+    assert found.averages[0].deviation == pytest.approx(0.1 / math.sqrt(2))
+    words = Page(page.render("sweep", found)).words
+    for word in ("Means over seeds", "85.00", "7.07", "73.00"):
+        assert word in words
+    text = "\n".join(as_text(Path("/sweep"), found))
+    assert "0.8500" in text
+    assert [len(a["runs"]) for a in as_json(Path("/sweep"), found)["averages"]] == [2, 2, 2]
+    single = results(RUNS[:2])
+    assert "Means over seeds" not in page.render("sweep", single)
+    assert "means over seeds" not in "\n".join(as_text(Path("/sweep"), single))
+
+
+def test_an_infinite_epsilon_is_no_promise():
+    assert results([RUNS[6]]).best == []
+    assert math.isinf(RUNS[6].epsilon)
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    (tmp_path / "report.html").write_text(TEXT)
+    said: list[str] = []
+
+    def opened(**options):
+        tab = browser.new_context(**options).new_page()
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.on("dialog", lambda dialog: said.append(dialog.message))
+        tab.goto((tmp_path / "report.html").as_uri())
+        return tab
+
+    yield opened
+    assert said == []
+
+
+SAID = {row["run"]: row["t"] for row in marks()}
+
+
+def mark(tab, name):
+    return tab.locator(f'.picture [aria-label="{SAID[name]}"]')
+
+
+def middle(tab, name):
+    box = mark(tab, name).bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+@pytest.mark.slow
+def test_pointing_tapping_and_keys_show_a_run(open_page):
+    tab = open_page(viewport={"width": 1100, "height": 900})
+    panel = tab.locator("#panel")
+    panel.wait_for()
+    assert "Point at a run" in panel.inner_text()
+    tab.mouse.move(*middle(tab, "b"))
+    shown = panel.inner_text().split()
+    assert {"90.00", "8", "1,234"} <= set(shown)
+    assert tab.locator("tr.chosen").get_attribute("data-run") == "b"
+    tab.mouse.move(*middle(tab, "d"))
+    assert "gaussian" in panel.inner_text()
+    tab.locator("figure.marks .picture").focus()
+    tab.keyboard.press("ArrowRight")  # the next larger epsilon
+    assert tab.locator("tr.chosen").get_attribute("data-run") == "a"
+    tab.locator('tr[data-run="f"]').click()
+    assert "clipped-sgd" in panel.inner_text()
+    phone = open_page(viewport={"width": 390, "height": 844}, has_touch=True)
+    phone.locator("figure.marks").scroll_into_view_if_needed()
+    phone.locator("#panel").wait_for()
+    phone.touchscreen.tap(*middle(phone, "e"))
+    assert "88.00" in phone.locator("#panel").inner_text()
+
+
+def test_the_legend_hides_and_the_table_sorts(open_page):
+    tab = open_page(viewport={"width": 1100, "height": 900})
+    tab.locator("#panel").wait_for()
+    legend = tab.get_by_role("button", name="gaussian, central trust")
+    legend.click()
+    assert legend.get_attribute("aria-pressed") == "false"
+    mark(tab, "d").wait_for(state="detached")
+    assert not tab.locator('tr[data-run="d"]').is_visible()
+    legend.click()
+    mark(tab, "d").wait_for()
+
+    def order():
+        rows = tab.locator("table.runs tbody tr")
+        return "".join(row.get_attribute("data-run") for row in rows.all())
+
+    assert order() == "daebcfg"
+    tab.get_by_role("button", name="accuracy, %").click()
+    assert order() == "dacebgf"
+    tab.get_by_role("button", name="accuracy, %").click()
+    assert order() == "fgbecad"
+    tab.get_by_role("button", name="ε ≤").click()
+    assert order() == "daebcgf"  # infinity after all numbers, nothing after infinity
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.slow
+def test_the_page_fits_a_phone_and_needs_no_script(open_page, scheme):
+    for script in (True, False):
+        tab = open_page(
+            viewport={"width": 390, "height": 844}, color_scheme=scheme, java_script_enabled=script
+        )
+        if script:
+            tab.locator("figure.marks").scroll_into_view_if_needed()
+            tab.locator("#panel").wait_for()
+        assert all(mark(tab, name).count() == 1 for name in SAID)
+        assert tab.locator("#panel").is_visible() == script
+        assert tab.locator('tr[data-run="b"]').is_visible()
+        assert tab.locator(".picture svg").bounding_box()["width"] <= 350
+        if script:
+            assert tab.evaluate("document.documentElement.scrollWidth") == 390

@@ -1,1 +1,0 @@
-"""Self-contained pages: a template, tables, charts."""

@@ -1,1 +1,0 @@
-"""The papers' experiments, one paper a folder."""

@@ -1,9 +1,0 @@
-"""Axes that figures of several papers have."""
-
-from randquant._internal.html.figures import Axis
-
-ORDER = Axis("Rényi order (log scale)", log=True)
-"""The order of a Rényi divergence."""
-
-DIVERGENCE = Axis("Rényi divergence, nats", zero=True, bound=True)
-"""A certified divergence: its upper end."""

@@ -1,0 +1,60 @@
+"""Self-contained pages: a template, tables, charts."""
+
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
+
+if TYPE_CHECKING:
+    from randquant.reports.figures import (
+        Axis,
+        Figure,
+        HeatMap,
+        LineChart,
+        Mark,
+        ScatterPlot,
+        Series,
+        heat_map,
+        line_chart,
+    )
+    from randquant.reports.figures import checked as figure_from_json
+    from randquant.reports.figures import plain as figure_to_json
+    from randquant.reports.pages import (
+        CHARTS_FILE,
+        DataTable,
+        Group,
+        Notes,
+        Paragraphs,
+        Part,
+        Section,
+        page,
+        report,
+    )
+    from randquant.reports.runtime import script as charts_script
+    from randquant.reports.tables import text as text_table
+
+__all__ = [
+    "CHARTS_FILE",
+    "Axis",
+    "DataTable",
+    "Figure",
+    "Group",
+    "HeatMap",
+    "LineChart",
+    "Mark",
+    "Notes",
+    "Paragraphs",
+    "Part",
+    "ScatterPlot",
+    "Section",
+    "Series",
+    "charts_script",
+    "figure_from_json",
+    "figure_to_json",
+    "heat_map",
+    "line_chart",
+    "page",
+    "report",
+    "text_table",
+]
+
+lazily(__name__)

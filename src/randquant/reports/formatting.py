@@ -1,0 +1,97 @@
+"""Short text for numbers on pages; a privacy bound is never rounded below its value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from randquant._internal.rounding import round_up
+
+__all__ = [
+    "MARK",
+    "bound",
+    "count",
+    "duration",
+    "exact",
+    "minus",
+    "number",
+    "plain",
+    "size_of",
+    "spent",
+]
+
+
+def number(value: float | None, decimals: int, *, scale: float = 1) -> str:
+    """A measured number; empty for None."""
+    return "" if value is None else f"{scale * value:.{decimals}f}"
+
+
+MARK = " (without features)"
+"""Printed after an epsilon that does not cover the data on which features were fitted."""
+
+
+def spent(epsilon: float | None, covered: bool = True) -> str:
+    """An upper bound of epsilon as a table cell, never below its value.
+
+    Args:
+        epsilon: the bound; None without privacy.
+        covered: whether it covers every use of clients' data.
+    """
+    if epsilon is None:
+        return ""
+    if math.isinf(epsilon):
+        return "∞"
+    return round_up(epsilon, 4, grouped=True) + MARK * (not covered)
+
+
+def bound(epsilon: Any) -> str:
+    """Print an upper bound, never below its value.
+
+    Example:
+        >>> bound(152345.6), bound("inf")
+        ('ε ≤ 152,346', 'no finite ε')
+    """
+    value = float(epsilon)
+    return "no finite ε" if math.isinf(value) else f"ε ≤ {round_up(value, grouped=True)}"
+
+
+def plain(value: object) -> str:
+    """A setting as the shortest text that parses to the same value."""
+    return str(value).replace("e-0", "e-") if isinstance(value, float) else str(value)
+
+
+def exact(value: float) -> str:
+    """A configured number, not rounded.
+
+    Example:
+        >>> exact(8.0), exact(0.1), exact(8.0000001)
+        ('8', '0.1', '8.0000001')
+    """
+    return repr(float(value)).removesuffix(".0")
+
+
+def count(number: int, noun: str) -> str:
+    """A count with its noun, whose plural is regular."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def size_of(number: int) -> str:
+    """A number of bytes."""
+    if number < 10_000:
+        return f"{number:,}\u00a0bytes"
+    power = min(3, int(math.log10(number)) // 3)
+    return f"{number / 1000**power:,.1f}\u00a0{('kB', 'MB', 'GB')[power - 1]}"
+
+
+def duration(seconds: float) -> str:
+    """A time span."""
+    if seconds < 60:
+        return f"{seconds:.1f}\u00a0s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def minus(number: str) -> str:
+    """Replace a hyphen by a minus sign, as wide as a plus and without a line break after it."""
+    return number.replace("-", "−")

@@ -1,0 +1,320 @@
+"""Pages from templates: each is one HTML document that opens from a disk.
+
+Words reach a template as plain text, and everything in it is escaped. The policy of a page forbids
+every request and every script but its own, so that even a mistake in escaping could not fetch or
+run anything; `eval` is not needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from randquant.reports import charts, runtime
+from randquant.reports.figures import (
+    Figure,
+    GroupedBars,
+    HeatMap,
+    HorizontalBars,
+    LineChart,
+    ScatterPlot,
+    Series,
+)
+from randquant.reports.kinds import lines, scales
+
+if TYPE_CHECKING:
+    import jinja2
+
+SIGNS = {"circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲"}
+
+CHARTS_FILE = "charts.js"
+"""File name of the charts' script beside the pages of a site; `charts_script` is its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataTable:
+    """A table of a page; it scrolls sideways if it is too wide.
+
+    Attributes:
+        title: its caption.
+        columns: (k,) headings.
+        rows: (k,) cells each; the first cell names the row.
+        style: CSS classes: `numbers`, `settings`, `claims` or `compared`.
+        marks: CSS class by cell text, for cells whose whole text is one of the keys.
+        attributes: of each row, if any.
+        wide: whether it takes the whole width of the page; None: if it has many columns.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    style: str
+    marks: Mapping[str, str] = field(default_factory=dict)
+    attributes: Sequence[Mapping[str, str]] = ()
+    wide: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Small print: a paragraph for each line."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraphs:
+    """Text: a lead in bold, and the rest, of each paragraph."""
+
+    items: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLine:
+    """A line to run."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parts below each other in one column."""
+
+    parts: Sequence[Part]
+    name: str = ""
+
+
+Part = DataTable | CodeLine | Notes | Paragraphs | Group | Figure | str
+"""What a section may hold; a string is HTML of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A headed section; without parts it is left out.
+
+    Attributes:
+        title: its heading, or nothing.
+        parts: what it holds.
+        columns: whether parts stand in two columns (one on a phone).
+        text: whether it is a text to read.
+    """
+
+    title: str
+    parts: Sequence[Part] = field(default_factory=list)
+    columns: bool = True
+    text: bool = False
+
+
+class LegendKey(NamedTuple):
+    """An entry of a legend: its CSS classes, its sign if it has one, its words."""
+
+    style: str
+    sign: str
+    label: str
+
+
+def page(
+    template: str,
+    title: str,
+    *,
+    live: bool = True,
+    beside: bool = False,
+    style: str = "",
+    script: str = "",
+    templates: Path | None = None,
+    **context: Any,
+) -> str:
+    """Render a page.
+
+    Args:
+        template: its file name, in the caller's `templates` or among those of this package.
+        title: of the document.
+        live: whether charts answer to a pointer, by a script.
+        beside: whether that script is in the file CHARTS_FILE beside the page, not in it.
+        style: file name of another style sheet.
+        script: file name of another script.
+        templates: a folder with templates, style sheets and scripts of the caller's own.
+        **context: what the template shows.
+
+    Guarantees:
+        Equal arguments give equal text. The page requests nothing but the file beside it.
+    """
+    environment = _environment(live, templates)
+    body = environment.get_template(template)
+    moving = "application/json" in (shown := body.render(**context, **_frame(title, style)))
+    if not moving and not script:
+        return shown
+    own = [runtime.script()] if moving and not beside else []
+    if script:
+        assert environment.loader is not None
+        own.append(environment.loader.get_source(environment, script)[0])
+    frame = _frame(title, style, own, CHARTS_FILE if moving and beside else "")
+    return body.render(**context, **frame)
+
+
+def report(
+    title: str, kind: str, heading: str, lead: str, sections: Sequence[Section], **more: Any
+) -> str:
+    """Render a page of sections, see `page`.
+
+    Args:
+        title: of the document.
+        kind: what kind of page it is.
+        heading, lead: its title and a sentence.
+        sections: its content.
+        **more: `cards` as (name, figure, lines below), and arguments of `page`.
+    """
+    return page(
+        "report.html", title, kind=kind, heading=heading, lead=lead, sections=sections, **more
+    )
+
+
+def fragment(table: DataTable, figures: Sequence[Figure]) -> str:
+    """A table, and pictures where they can be drawn, as a piece of HTML for a notebook."""
+    drawn = [charts.svg(each, alone=True) for each in figures] if charts.available() else []
+    return _environment(False).get_template("fragment.html").render(part=table, pictures=drawn)
+
+
+def _frame(title: str, style: str, scripts: Sequence[str] = (), beside: str = "") -> dict[str, Any]:
+    from markupsafe import Markup
+
+    allowed = ["'self'"] if beside else []
+    for text in scripts:
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        allowed.append(f"'sha256-{digest}'")
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    if allowed:
+        policy += f"; script-src {' '.join(allowed)}"
+    return {
+        "title": title,
+        "policy": Markup(policy),
+        "styles": ["style.css", *([style] if style else [])],
+        "scripts": [Markup(text) for text in scripts],
+        "beside": beside,
+        "version": _version(),
+    }
+
+
+def _version() -> str:
+    try:
+        return f"randquant {metadata.version('randquant')}"
+    except metadata.PackageNotFoundError:
+        return "randquant"
+
+
+@functools.cache
+def _environment(live: bool, templates: Path | None = None) -> jinja2.Environment:
+    import jinja2
+
+    folders = [runtime.TEMPLATES] if templates is None else [templates, runtime.TEMPLATES]
+
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    made.filters["shown"] = functools.partial(shown, live=live)
+    made.filters["powers"] = _powers
+    made.globals["missing"] = charts.MISSING
+    for name in ("cards",):
+        made.globals[name] = ()
+    return made
+
+
+def _powers(text: str) -> Any:
+    """Text with its exponential as one."""
+    from markupsafe import Markup, escape
+
+    return escape(text).replace("e^ε", Markup("e<sup>ε</sup>"))
+
+
+def shown(part: Part, *, live: bool = False) -> Any:
+    """A part of a page as HTML."""
+    from markupsafe import Markup
+
+    macros: Any = _environment(live).get_template("parts.html").module
+    match part:
+        case str():
+            return Markup(part)
+        case DataTable():
+            wide = len(part.columns) > 7 if part.wide is None else part.wide
+            return macros.table(
+                {name: getattr(part, name) for name in part.__slots__} | {"wide": wide}
+            )
+        case CodeLine():
+            return macros.command(part.text)
+        case Notes():
+            return macros.notes(part.lines)
+        case Paragraphs():
+            return macros.paragraphs(part.items)
+        case Group():
+            inner = Markup("").join(shown(each, live=live) for each in part.parts)
+            return Markup('<div id="{}">{}</div>' if part.name else "<div>{1}</div>").format(
+                part.name, inner
+            )
+    return _figure(part, macros, live)
+
+
+def _figure(figure: Figure, macros: Any, live: bool) -> Any:
+    from markupsafe import Markup
+
+    described = {"kind": figure.__struct_config__.tag, "title": figure.title, "note": figure.note}
+    top = f"{charts.readable(figure.largest)} {figure.unit}" if isinstance(figure, HeatMap) else ""
+    if not charts.available():
+        return macros.figure(described, legend(figure), "", "", top)
+    if not _drawable(figure):
+        described["note"] = f"There is no finite value to draw. {figure.note}".strip()
+        return macros.figure(described, [], " ", "", "")
+    picture = Markup(charts.svg(figure))
+    moving = Markup(charts.live(figure)) if live else ""
+    return macros.figure(described, legend(figure), picture, moving, top)
+
+
+def _drawable(figure: Figure) -> bool:
+    match figure:
+        case LineChart():
+            return any(y is not None for line in figure.lines for _, y in line.points)
+        case ScatterPlot():
+            return any(m.x is None or m.x > 0 for each in figure.series for m in each.marks)
+        case HorizontalBars():
+            return bool(figure.bars)
+    return True
+
+
+def legend(figure: Figure) -> list[LegendKey]:
+    """The entries of a figure's legend, which a page shows above the picture."""
+    match figure:
+        case LineChart():
+            return [
+                LegendKey(f"line {style}", "", label) for label, style in lines.legend(figure.lines)
+            ]
+        case GroupedBars():
+            return [
+                LegendKey(f"bar c{k % scales.MANY + 1}", "", name)
+                for k, (name, _) in enumerate(figure.groups)
+            ]
+        case HorizontalBars() if figure.stacked:
+            total = math.fsum(bar.amount for bar in figure.bars) or 1.0
+            shares = [f"{100 * bar.amount / total:.1f}\u00a0%" for bar in figure.bars]
+            return [
+                LegendKey(f"bar {bar.style}", "", f"{bar.label} {bar.text} ({share})")
+                for bar, share in zip(figure.bars, shares, strict=True)
+            ]
+        case ScatterPlot():
+            return [_series(k, each) for k, each in enumerate(figure.series)]
+    return []
+
+
+def _series(place: int, series: Series) -> LegendKey:
+    style = f"c{place % scales.MANY + 1}"
+    if series.marks and all(mark.x is None for mark in series.marks):
+        return LegendKey(f"level {style}", "", series.label)
+    return LegendKey(f"mark {style}", SIGNS[scales.shape(place)], series.label)

@@ -1,0 +1,82 @@
+"""What holds for the tests of both packages: steady examples and draws, no disk, a browser.
+
+`make test` draws the same examples each time, `make explore` new ones.
+"""
+
+import gc
+import os
+import random
+import sys
+
+import numpy as np
+import pytest
+from _pytest.doctest import DoctestModule
+from browsing import chromium
+from hypothesis import Phase, settings
+from hypothesis.internal.conjecture import providers
+from tolerances import watched
+
+os.environ["RANDQUANT_CACHE"] = "off"  # tests find no guesses of other runs
+
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("explore", max_examples=500, deadline=None)
+# A mutant is as dead without the smallest example.
+quickly = (Phase.explicit, Phase.generate)
+settings.register_profile("mutants", derandomize=True, deadline=None, phases=quickly)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+if settings.get_current_profile_name() != "explore":
+    # Hypothesis draws constants that it finds in the modules imported so far: examples would
+    # depend on which tests a worker has run before, and on every number in the package.
+    no_constants = providers.Constants()
+    providers._get_local_constants = lambda: no_constants
+
+pytest.approx = watched(pytest.approx)
+# No test can cut the power, so none waits for the disk: what is flushed, and when, is tested in
+# `power.py` and test_runs_integrity.py. `fstat` refuses what `fsync` refuses: a closed file.
+os.fsync = os.fstat
+# What is imported and collected stays to the end: a million objects that are not looked through
+# again and again for what may be forgotten.
+gc.disable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Examples in docstrings are those of the package; tests have none."""
+    return [each for each in (yield) if not isinstance(each, DoctestModule)]
+
+
+def same_draws():
+    """Seeds what a process draws from, which the tests before have used: models without a seed."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    same_draws()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call():
+    same_draws()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser of playwright, where there is one."""
+    api = pytest.importorskip("playwright.sync_api")
+    program = chromium()
+    if program is None:
+        pytest.skip("needs Chromium, and none is installed")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program)
+        yield opened
+        opened.close()

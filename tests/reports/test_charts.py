@@ -1,0 +1,211 @@
+"""Charts: every number that is drawn is the figure's, and pictures are files of their kind."""
+
+import json
+import math
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from randquant.reports import charts, figures, pages, runtime
+from randquant.reports.figures import (
+    Axis,
+    Bar,
+    HorizontalBars,
+    Mark,
+    ScatterPlot,
+    Series,
+    StackedAreas,
+    checked,
+    digits,
+    grouped_bars,
+    heat_map,
+    line_chart,
+    plain,
+)
+
+SERIES = Series("one", (Mark("a", "run a", 2.0, 60.0, True), Mark("b", "run b", None, 70.0, False)))
+FIGURES = {
+    "lines": line_chart(
+        "Lines", [("up", [(1, 2), (2, math.nan), (3, 5)], "c1"), ("", [(1, 1)], "c2 dashed")],
+        "round", Axis("ε", zero=True, bound=True), note="A note.",
+    ),
+    "bars": grouped_bars("Bars", ["−1", "1", "1"], {"x": [0.1, 0.2, 0.7]}, "x", "share"),
+    "amounts": HorizontalBars(title="Bytes", bars=(Bar("ours", 7, "7 bytes", "c1"),)),
+    "parts": HorizontalBars(title="Time", bars=(Bar("all", 7, "7 s", "c1"),), stacked=True),
+    "heat": heat_map("Heat", [-1, 0, 1], [[0, 1, 2], [3, 4, 5], [6, 7, 8]], "x", "y", "nats"),
+    "marks": ScatterPlot(
+        title="Marks", series=(SERIES,), x=Axis("ε", log=True, bound=True), y=Axis("accuracy"),
+        levels=(("limit", 65.0),),
+    ),
+    "areas": StackedAreas(
+        title="Areas", places=(-1, 0, 0, 1), values=(-1, 1), value="value", x=Axis("x"),
+        y=Axis("share"), shares=((0.9, 0.1), (0.5, 0.5), (0.4, 0.6), (0.1, 0.9)),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(params=FIGURES, scope="module")
+def figure(request):
+    return FIGURES[request.param]
+
+
+def rows(figure: figures.Figure) -> list[dict]:
+    return [
+        row for data in json.loads(charts.live(figure))["data"] for row in data.get("values", [])
+    ]
+
+
+def test_a_figure_comes_back_from_json(figure):
+    again = checked(json.loads(json.dumps(plain(figure))))
+    assert again == figure
+    assert hash(again) == hash(figure)
+
+
+def test_equal_figures_give_equal_pictures_and_other_figures_others(figure):
+    again = checked(json.loads(json.dumps(plain(figure))))
+    first = charts.svg(figure), charts.live(figure)
+    charts.svg.cache_clear()
+    charts.live.cache_clear()
+    assert (charts.svg(again), charts.live(again)) == first
+    pictures = {charts.svg(each) for each in FIGURES.values()}
+    assert len(pictures) == len(FIGURES)
+
+
+def test_a_picture_fits_a_phone_and_says_what_it_is(figure):
+    root = ElementTree.fromstring(charts.svg(figure))
+    assert root.get("viewBox").split()[:3] == ["0", "0", "380"]
+    assert "href" not in charts.svg(figure) + charts.live(figure)
+    assert json.loads(charts.live(figure))["description"] == figure.title
+    assert "#0072b2" not in charts.svg(figure).lower()  # a page's own colours, light or dark
+
+
+def test_what_is_drawn_are_the_figures_numbers():
+    drawn = [(row["d"], row["x"], row["y"]) for row in rows(FIGURES["lines"])]
+    assert drawn == [(1, 1, 1), (0, 1, 2), (0, 2, None), (0, 3, 5)]
+    cells = [(row["x"], row["y"], row["v"]) for row in rows(FIGURES["heat"])]
+    assert cells == [(x - 1, y - 1, 3 * y + x) for y in range(3) for x in range(3)]
+    assert [row["y"] for row in rows(FIGURES["bars"])] == [0.1, 0.2, 0.7]
+    assert len({row["x"] for row in rows(FIGURES["bars"])}) == 3  # equal labels are other slots
+    assert [(r["x"], r["y"]) for r in rows(FIGURES["marks"]) if "run" in r] == [(None, 70), (2, 60)]
+    assert [row["b"] for row in rows(FIGURES["areas"])][:4] == [0, 0.9, 0, 0.5]
+
+
+def test_cells_of_one_shade_are_one_path():
+    values = [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
+    drawn = charts.svg(heat_map("Heat", [-1, 0, 1], values, "x", "y", "nats"))
+    cells = [
+        (element.get("opacity"), *map(float, place.split("h")[0].split(",")))
+        for element in ElementTree.fromstring(drawn).iter("path")
+        for place in (element.get("d") or "").split("M")[1:]
+        if place.endswith("Z")
+    ]
+    across, down = sorted({x for _, x, _ in cells}), sorted({-y for *_, y in cells})
+    shades = {(across.index(x), down.index(-y)): shade for shade, x, y in cells}
+    expected = {0: "0.03", 1: "0.52", 2: None}  # from 0.03 to 1
+    assert len(cells) == 9
+    assert drawn.count('opacity="0.52"') == 1
+    assert shades == {(x, y): expected[values[y][x]] for x in range(3) for y in range(3)}
+
+
+def test_the_picture_has_the_figures_heights():
+    """A planted wrong figure would be seen: pixels are proportional to the numbers."""
+    root = ElementTree.fromstring(charts.svg(FIGURES["bars"]))
+    paths = [e.get("d") for e in root.iter("path") if (e.get("fill") or "") == "var(--blue)"]
+    heights = [abs(float(d.split("v")[1].split("h")[0])) for d in paths]
+    assert heights == pytest.approx([heights[0], 2 * heights[0], 7 * heights[0]], abs=0.6)
+    wrong = grouped_bars("Bars", ["−1", "1", "1"], {"x": [0.1, 0.3, 0.7]}, "x", "share")
+    assert charts.svg(wrong) != charts.svg(FIGURES["bars"])
+
+
+@given(st.floats(1e-9, 1e9))
+def test_a_bound_is_never_drawn_below_its_value(value):
+    assert value <= digits(value, Axis("", bound=True)) <= value * 1.00001
+    (line,) = line_chart("", [("", [(1, value)], "c1")], "x", Axis("ε", bound=True)).lines
+    assert line.points[0][1] >= value
+
+
+def test_a_logarithmic_axis_leaves_out_what_is_not_positive():
+    lines = [("a", [(1.0, 0.0), (2.0, 1e-3), (3.0, 1e3)], "c1")]
+    (line,) = line_chart("log", lines, "x", Axis("y", log=True)).lines
+    assert line.points == ((1.0, None), (2.0, 1e-3), (3.0, 1e3))
+    assert "NaN" not in charts.svg(line_chart("log", lines, "x", Axis("y", log=True)))
+
+
+def test_words_of_a_figure_are_no_code():
+    hostile = "</script><script>alert(1)</script>'];alert(1)//"
+    figure = line_chart(hostile, [(hostile, [(0, 1), (1, 2)], "c1")], hostile, hostile)
+    assert "<" not in charts.live(figure)
+    assert json.loads(charts.live(figure))["description"] == hostile
+    ElementTree.fromstring(charts.svg(figure))
+    assert "<script" not in charts.svg(figure)
+
+
+@pytest.mark.parametrize(
+    ("kind", "start"),
+    [("svg", b"<svg"), ("png", b"\x89PNG"), ("pdf", b"%PDF-"), ("html", b"<!DOC")],
+)
+def test_a_chart_is_saved_for_a_paper(kind, start, tmp_path):
+    path = tmp_path / f"figure.{kind}"
+    charts.chart(FIGURES["lines"]).save(str(path))
+    data = path.read_bytes().lstrip()
+    assert data.startswith(start)
+    assert len(data) > 1000
+
+
+@pytest.mark.slow
+def test_altair_accepts_every_figure_and_several(figure):
+    assert charts.chart(figure).to_dict()["description"] == figure.title
+    both = charts.chart(figure, FIGURES["lines"]).to_dict()
+    assert len(both["vconcat"]) == 2
+
+
+WITHOUT = """
+import sys
+for name in ("altair", "vl_convert"):
+    sys.modules[name] = None
+import randquant as rq
+channel = rq.rqm(clip=1.5, margin=1.5, levels=4, keep=0.42)
+assert "<table" in channel._repr_html_() and "<svg" not in channel._repr_html_()
+try:
+    channel.plot()
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_a_page_without_the_library_says_everything_but_the_picture(monkeypatch):
+    section = pages.Section("Figures", [FIGURES["lines"]])
+    drawn = pages.report("t", "kind", "heading", "lead", [section])
+    assert "<svg" in drawn
+    assert "randquantVega" in drawn
+    monkeypatch.setattr(charts, "available", lambda: False)
+    plain_page = pages.report("t", "kind", "heading", "lead", [section])
+    assert "pip install" in plain_page
+    assert "A note." in plain_page
+    assert "<script" not in plain_page
+
+
+def run(code: str) -> str:
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+def test_without_altair_there_is_a_table_and_one_sentence():
+    assert run(WITHOUT) == charts.MISSING
+
+
+def test_the_package_imports_no_library_of_charts_and_pages():
+    code = (
+        "import sys, randquant; print(*sorted({'altair', 'vl_convert', 'jinja2'} & {*sys.modules}))"
+    )
+    assert run(code) == ""
+
+
+@pytest.mark.slow  # a bundler runs
+def test_the_packed_script_is_what_the_library_gives():
+    """If it is not: python -m randquant.reports.runtime"""
+    assert runtime.packed() == (runtime.TEMPLATES / "vega.js").read_text(encoding="utf-8")
