@@ -55,6 +55,7 @@ def category(name: str, **more: Any) -> Spec:
 
 
 def across(axis: Axis, values: Iterable[float]) -> Spec:
+    """Encode x on a scale that just holds the values."""
     low, high = span([*values] or [0.0, 1.0])
     scale = {"domain": [low, high], "nice": False, "type": "log" if axis.log else "linear"}
     shown: Spec = {"title": axis.label, **ticks(axis, low, high)}
@@ -62,6 +63,7 @@ def across(axis: Axis, values: Iterable[float]) -> Spec:
 
 
 def up(axis: Axis, values: Sequence[float]) -> Spec:
+    """Encode y on a scale with some room around the values."""
     low, high = span([*values, *([0.0] if axis.zero else [])] or [0.0, 1.0])
     if axis.log:  # a line along the edge would be cut
         low, high = low / 1.05, high * 1.05
@@ -72,6 +74,7 @@ def up(axis: Axis, values: Sequence[float]) -> Spec:
 
 
 def ticks(axis: Axis, low: float, high: float) -> Spec:
+    """Choose an axis's ticks: few enough to read, round numbers on a log scale."""
     if not axis.log:
         return {"tickCount": 5, "labelOverlap": "parity"}
     if high < 10 * low:  # less than a decade: every tick is wanted
@@ -103,11 +106,13 @@ def span(values: Sequence[float]) -> tuple[float, float]:
 
 
 def tip(field: str, title: str, *, text: bool = False) -> Spec:
+    """Show a field when the pointer is on a mark."""
     if text or field == "k":
         return {"field": field, "type": "nominal", "title": title}
     return {"field": field, "type": "quantitative", "title": title, "format": ",.6~g"}
 
 
 def cycle(count: int) -> list[str]:
+    """Return so many colours, from the first again when they run out."""
     found = [*COLORS.values()]
     return [found[k % len(found)] for k in range(count)]
