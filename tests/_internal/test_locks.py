@@ -70,6 +70,15 @@ def test_one_that_waits_gets_the_lock_after_the_other(tmp_path):
     assert order == ["first", "second"]
 
 
+def test_nobody_waits_for_ever(tmp_path):
+    with (
+        locks.exclusive(tmp_path / "lock"),
+        pytest.raises(BlockingIOError, match="but another process holds it: wait for it"),
+        locks.exclusive(tmp_path / "lock", wait=0.1),
+    ):
+        pass
+
+
 def test_to_ask_is_not_to_hold(tmp_path, monkeypatch):
     """Many ask at the same time whether a run is being trained: nobody is told yes."""
     monkeypatch.setattr(locks, "MOMENT", 300.0)  # on a busy machine a moment may be long

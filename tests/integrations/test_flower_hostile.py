@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import random
+import threading
 import tracemalloc
 
 import fuzz_flower
@@ -28,9 +29,14 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from fuzz_flower import FILES_OF_ARRAYS, MOD, NODE, counted, sentences, train
 
 import randquant as rq
+from randquant.aggregation.vector import VectorMechanism
+from randquant.channels.channel import Channel
+from randquant.integrations import accountant
 from randquant.integrations.flower import arrays, messages, sums
 from randquant.integrations.flower import mod as mod_module
+from randquant.integrations.flower.accountant import RunAccountant
 from randquant.integrations.flower.answers import FILES, REFUSED
+from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.integrations.flower.messages import (
     HEAD,
     INBOX,
@@ -41,6 +47,8 @@ from randquant.integrations.flower.messages import (
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.replies import checked
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.privacy.accounting import releases
+from randquant.privacy.certificates import file
 
 OFFER = Offer(noisy("local"), 5)
 
@@ -386,3 +394,72 @@ def test_what_others_write_cannot_pass_for_lines_of_ours(caplog):
 def test_the_largest_channel_fits_the_limit_of_texts():
     channel = rq.pbm(clip=1.5, theta=0.2, trials=255, inputs=1000)
     assert len(json.dumps(channel.weights.tolist())) < LONGEST_TEXT * 0.9
+
+
+# Offers whose certificates take long
+
+
+def a_heavy_offer():
+    """300 inputs and 128 codes, in sums of 40: its account takes hours."""
+    weights = np.full((300, 128), 2**55, dtype=np.int64)
+    weights[:, 0] += 2**40 * np.arange(300)
+    weights[:, -1] += 2**40 * np.arange(300)[::-1] - 299 * 2**40
+    channel = Channel(np.linspace(-1, 1, 300), np.linspace(-1, 1, 128), weights, 2**62)
+    return Offer(VectorMechanism(channel, 1.0, "aggregate", 40), 650)
+
+
+def test_an_offer_that_takes_hours_is_refused_before_it_is_certified(monkeypatch):
+    offer = a_heavy_offer()
+    assert len(offer.to_text()) > 700_000
+    for where, name in ((file, "certify"), (releases, "kappa_sum")):
+        monkeypatch.setattr(where, name, lambda *a, **b: pytest.fail("it is certified"))
+    assert is_refused(an_upload(offer=offer.to_text()), "Expected an offer") < 50_000_000
+
+
+def test_a_server_is_told_what_its_clients_would_refuse():
+    weights = np.full((2, 256), 2**54, dtype=np.int64)
+    weights[0, 0], weights[0, 1], weights[1, 1] = 2**54 + 7, 2**54 - 7, 2**54
+    channel = Channel(np.array([-1.0, 1.0]), np.linspace(-1, 1, 256), weights, 2**62)
+    with pytest.raises(ValueError, match="too long, with 2 inputs, 256 codes and 1000 clients"):
+        QuantizedStrategy(fedavg(), VectorMechanism(channel, 1.0, "aggregate", 1000))
+
+
+def test_an_offer_waits_for_no_certificate_of_another_server(tmp_path, monkeypatch):
+    """Two servers and one account: the one offer is certified for as long as we like."""
+    slow = Offer(exact("local"), 5)
+    begun, go_on, checked_with = threading.Event(), threading.Event(), []
+    guarantee = accountant._guarantee
+
+    def blocked(spent, *arguments):
+        if slow in dict(spent) and not begun.is_set():
+            begun.set()
+            assert go_on.wait(60)
+        checked_with.append({each for each, _ in spent})
+        return guarantee(spent, *arguments)
+
+    monkeypatch.setattr(accountant, "_guarantee", blocked)
+    config, errors = {"randquant-ledger": str(tmp_path / "account")}, {}
+
+    def served(name, offer):
+        message = an_upload(offer=offer.to_text(), session=name.encode())
+        reply = MOD(message, Context(1, NODE, config, RecordDict({}), {}), train)
+        errors[name] = reply.has_error()
+
+    threads = [threading.Thread(target=served, args=each) for each in
+               (("hostile", slow), ("honest", OFFER))]  # fmt: skip
+    try:
+        threads[0].start()
+        assert begun.wait(60)
+        threads[1].start()
+        threads[1].join(20)
+        assert errors == {"honest": False}, "the honest server's offer waits"
+    finally:
+        go_on.set()
+        for thread in threads:
+            thread.join(60)
+    assert errors == {"honest": False, "hostile": False}
+    assert checked_with[-1] == {slow, OFFER}  # what was checked is what is counted
+    context = Context(1, NODE, config, RecordDict({}), {})
+    ledger = ClientLedger(RunAccountant(1e-5), context)
+    with ledger.held():
+        assert ledger.accountant.answers(OWN) == 2

@@ -32,6 +32,7 @@ from flwr.serverapp.strategy import FedAdam
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import write_atomic
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.integrations import ledger as ledgers
 from randquant.integrations.files import DamagedFile
 from randquant.integrations.flower import messages as wire_messages
 from randquant.integrations.flower import state
@@ -563,3 +564,42 @@ def test_an_account_that_says_another_length_or_is_nested_is_refused(tmp_path):
         body = number + length.to_bytes(8, "little") + text + steps
         refused(path, b"RQSPENT2" + hashlib.sha256(body).digest() + body)
     refused(path, with_checksum(b"RQSPENT2", number, b"[" * 100_000, steps))
+
+
+# What takes long is done while nobody waits
+
+
+def test_a_check_holds_no_lock_and_is_repeated_if_others_have_answered(tmp_path):
+    context, seen = a_context(tmp_path / "account"), []
+
+    def check(accountant):
+        seen.append(accountant.answers(OWN))
+        if len(seen) < 3:  # which would wait for ever if the account were locked
+            answer(a_context(tmp_path / "account"))
+
+    ledger = a_ledger(context)
+    with ledger.checked(check):
+        assert seen == [0, 1, 2]
+        assert ledger.accountant.answers(OWN) == 2
+        ledger.take(b"s", "upload")
+        ledger.accountant.compose(RoundEvent(OFFER, frozenset({OWN})))
+        ledger.save()
+    assert answered(a_context(tmp_path / "account"))[0] == 3
+
+
+def test_a_check_is_given_up_if_others_never_rest(tmp_path):
+    path = tmp_path / "account"
+    with (
+        pytest.raises(BlockingIOError, match="changed it 20 times: send it fewer requests"),
+        a_ledger(a_context(path)).checked(lambda accountant: answer(a_context(path))),
+    ):
+        raise AssertionError("it was held")
+    assert answered(a_context(path))[0] == 20
+
+
+def test_an_account_is_not_waited_for_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledgers, "PATIENCE", 0.1)
+    path = tmp_path / "account"
+    with a_ledger(a_context(path)).held(), pytest.raises(BlockingIOError) as error:
+        answer(a_context(path))
+    assert told(error.value)[0] == FILES

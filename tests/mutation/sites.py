@@ -53,16 +53,15 @@ MUTANTS = [
     # filter.py
     (
         f"{N}/filter.py",
-        "            with self._ledger(fl_ctx).held() as ledger:\n"
-        "                self._check(request, ledger)\n",
-        "",
+        "checked(functools.partial(self._check, request)):\n",
+        "checked(lambda accountant: None):\n",
         "a site trains beyond its limit",
         ALL,
     ),
     (
         f"{N}/filter.py",
-        "            self._check(request, ledger)\n            if not",
-        "            if not",
+        "        check = functools.partial(self._check, request)\n",
+        "        check = lambda accountant: None\n",
         "a site answers beyond its limit after another process has",
         ALL,
     ),

@@ -14,7 +14,9 @@ from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.aggregation.vector import VectorMechanism
+from randquant.channels.channel import Channel
 from randquant.privacy.certificates.file import channel_from_record
+from randquant.privacy.certificates.work import Allowance
 
 FORMAT = "randquant mechanism, version 1"
 
@@ -27,12 +29,15 @@ OF_OTHERS: dict[str, Callable[..., UpdateMechanism]] = {
 have their name in the registry there."""
 
 
-def from_record(record: Mapping[str, Any], where: str = "in a record") -> UpdateMechanism:
+def from_record(
+    record: Mapping[str, Any], where: str = "in a record", allowance: Allowance | None = None
+) -> UpdateMechanism:
     """Invert `UpdateMechanism.record`, and certify the channel again if there is one.
 
     Args:
         record: JSON data, which need not be trusted.
         where: where it came from, for errors: `in an offer`.
+        allowance: of the work that its certificates may take; None if it need not be bounded.
 
     Raises:
         ValueError, TypeError: it is not a mechanism's record, or the channel's certificate differs
@@ -53,10 +58,17 @@ def from_record(record: Mapping[str, Any], where: str = "in a record") -> Update
     kind = validate.choice("mechanism", fields.pop("mechanism", None), kinds)
     _check_fields(kinds[kind], fields)
     if "channel" in fields:
-        fields["channel"], _ = channel_from_record(fields["channel"], where)
+        summed = fields.get("trust") == "aggregate"
+        clients = validate.whole("cohort", fields.get("cohort", 1), low=1) if summed else 1
+
+        def admit(channel: Channel) -> None:
+            if allowance is not None:
+                allowance.take(channel, clients, clipped="clip_norm" in fields)
+
+        fields["channel"], _ = channel_from_record(fields["channel"], where, admit)
     if "choices" in fields:
         listed = validate.listed("choices", fields["choices"])
-        fields["choices"] = tuple(from_record(each, where) for each in listed)
+        fields["choices"] = tuple(from_record(each, where, allowance) for each in listed)
     return kinds[kind](**fields)
 
 

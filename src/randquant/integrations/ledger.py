@@ -17,7 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -33,6 +33,9 @@ OWN = 0
 MAGIC = b"RQSPENT2"
 START = len(MAGIC) + 32
 STEP_BYTES = 16
+TRIES = 20
+"""How often an account is checked again that others have changed meanwhile."""
+
 PATIENCE = 60.0
 """Seconds that a process waits for another one of the same client."""
 
@@ -100,6 +103,31 @@ class AnswerLedger(Generic[Kind]):
             if self._written < seen:
                 raise DamagedFile("Expected this client's newest account, got an older one.")
             yield self
+
+    @contextlib.contextmanager
+    def checked(self, check: Callable[[Kind], None]) -> Iterator[Self]:
+        """Hold the file once its account has passed a check, which may take long.
+
+        Others of this client may use the account during the check; if they change it, the new one
+        is checked.
+
+        Raises:
+            BlockingIOError: they keep changing it.
+            Exception: that of `check`, or of `held`.
+        """
+        for _ in range(TRIES):
+            with self.held():
+                before = self._unread
+            check(self.accountant)
+            with self.held():
+                if self._unread == before:
+                    self._unread = None  # the accountant has it
+                    yield self
+                    return
+        raise BlockingIOError(
+            f"Expected {self._path} to be left alone during a check, but other processes of this "
+            f"client changed it {TRIES} times: send it fewer requests at once."
+        )
 
     def first(self, session: bytes, step: str) -> bool:
         """Record a step of a session; false if it was taken before."""

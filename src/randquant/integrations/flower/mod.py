@@ -19,6 +19,7 @@ from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES
 from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms
 from randquant.channels import wire
 from randquant.channels.keys import Key
+from randquant.integrations.accountant import Accountant
 from randquant.integrations.flower import answers, messages
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.answers import NOTHING, refusal, reply, told
@@ -256,8 +257,8 @@ class QuantizeMod:
             terms = messages.read_terms(head.terms, head.session, offer.size)
             threshold = float(context.node_config.get("randquant-threshold", self.threshold))
             client = Client(terms, context.node_id, *identity(context.node_config), threshold)
-        with ledger.held():
-            self._check(offer, terms, ledger, context)
+        with ledger.checked(lambda accountant: self._check(offer, terms, accountant, context)):
+            pass  # nothing is spent yet
         if offer.drawn != bool(head.commitment):
             raise ProtocolError(
                 "Expected the server's commitment to its part of a seed exactly where an offer "
@@ -285,8 +286,7 @@ class QuantizeMod:
             terms = own.client.terms
         self._check_layout(own.offer, _only_arrays(content, "the request"))
         ledger = self._ledger(context)
-        with ledger.held():
-            self._check(own.offer, terms, ledger, context)
+        with ledger.checked(lambda each: self._check(own.offer, terms, each, context)):
             if not head.offer:
                 ledger.take(head.session, head.step)
             ledger.accountant.compose(RoundEvent(own.offer, frozenset({OWN})))
@@ -296,7 +296,7 @@ class QuantizeMod:
         return own, mechanism
 
     def _check(
-        self, offer: Offer, terms: Terms | None, ledger: ClientLedger, context: Context
+        self, offer: Offer, terms: Terms | None, accountant: Accountant, context: Context
     ) -> None:
         """Raise ProtocolError unless this client agrees to the server's offer."""
         mechanism = offer.mechanism
@@ -315,7 +315,6 @@ class QuantizeMod:
         if terms is not None:
             own = context.node_config.get("randquant-all-neighbours", self.all_neighbours)
             check_terms(offer, terms, self.colluders, own not in (False, "false"))
-        accountant = ledger.accountant
         event = RoundEvent(offer, frozenset({OWN}))
         limit = float(context.node_config.get("randquant-epsilon-alone", self.epsilon_alone))
         limits = [(accountant.max_epsilon, False, "")]

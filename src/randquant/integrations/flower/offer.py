@@ -19,6 +19,7 @@ from randquant.channels.channel import Channel
 from randquant.channels.wire import upload
 from randquant.integrations.flower.updates import BUFFERS, Buffers
 from randquant.privacy.accounting.release import Release
+from randquant.privacy.certificates.work import Allowance
 from randquant.privacy.guarantee import Neighboring, Trust
 
 FORMAT = "randquant offer, version 4"
@@ -154,7 +155,8 @@ class Offer:
                 it has no names of parts.
 
         Raises:
-            ValueError: it is not an offer, or its channel's certificate is not the stated one.
+            ValueError: it is not an offer, or its channel's certificate is not the stated one
+                or would take too long.
         """
         try:
             return _read(text, former)
@@ -206,7 +208,7 @@ def _read(text: str, former: bool) -> Offer:
     told = record.pop("beside", None)
     if ("mechanism" in record) == ("channel" in record):
         raise ValueError("its fields are others")
-    mechanism = from_record({"mechanism": _kind(record), **record}, "in an offer")
+    mechanism = from_record({"mechanism": _kind(record), **record}, "in an offer", Allowance())
     beside = None if told is None else _beside(told, mechanism)
     return Offer(mechanism, dimension, tuple(parts), buffers, beside)
 

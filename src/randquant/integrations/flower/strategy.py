@@ -143,7 +143,8 @@ class QuantizedStrategy(Strategy):
         self.buffers: Buffers = checked_buffers(buffers, statistics is not None)
         self.statistics, self.directory = statistics, directory
         self._beside = Beside.of(mechanism, numbers, weighted_by, clip_quantile)
-        Offer(mechanism, 2**29, beside=self._beside.alongside)  # checks both
+        offer = Offer(mechanism, 2**29, beside=self._beside.alongside)  # checks both
+        Offer.from_text(offer.to_text())  # as clients will
         self.strategy, self.mechanism = strategy, mechanism
         self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
         self.least = mechanism.cohort if least is None else least

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -90,8 +91,8 @@ class QuantizeFilter(Filter):
         """
         if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
             request, session = self._request(shareable)
-            with self._ledger(fl_ctx).held() as ledger:
-                self._check(request, ledger)
+            with self._ledger(fl_ctx).checked(functools.partial(self._check, request)):
+                pass  # nothing is spent yet
             asked = (request, session, request.layout.flatten(data_of(shareable).data))
             fl_ctx.set_prop(ASKED, asked, private=True, sticky=False)
             return shareable
@@ -111,8 +112,8 @@ class QuantizeFilter(Filter):
         site = fl_ctx.get_identity_name()
         mechanism, _, _ = request.in_session(session, site)
         payload = request.addressed(mechanism.encode(update, Key.generate()), session, site)
-        with self._ledger(fl_ctx).held() as ledger:
-            self._check(request, ledger)
+        check = functools.partial(self._check, request)
+        with self._ledger(fl_ctx).checked(check) as ledger:
             if not ledger.first(session, "upload"):
                 raise ValueError("Expected a new request, got one that was answered before.")
             ledger.accountant.compose(RoundEvent(request, frozenset({OWN})))
@@ -143,9 +144,9 @@ class QuantizeFilter(Filter):
             )
         return _single(request.layout.flatten(result.data) - old)
 
-    def _check(self, request: Request, ledger: AnswerLedger) -> None:
+    def _check(self, request: Request, accountant: SiteAccountant) -> None:
         """Raise ValueError unless this site's limit allows an answer."""
-        accountant, event = ledger.accountant, RoundEvent(request, frozenset({OWN}))
+        event = RoundEvent(request, frozenset({OWN}))
         if accountant.would_exceed(event):
             accountant.compose(event)
             raise ValueError(

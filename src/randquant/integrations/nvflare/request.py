@@ -20,6 +20,7 @@ from randquant.channels import wire
 from randquant.channels.wire.payload import Coding, Format
 from randquant.integrations.accountant import SO_FAR, Accountant, RoundEvent
 from randquant.privacy.accounting.release import Release
+from randquant.privacy.certificates.work import Allowance
 from randquant.privacy.guarantee import Guarantee, Neighboring, Trust
 
 FORMAT = "randquant request for NVFlare, version 1"
@@ -92,7 +93,7 @@ class Request:
             record: dict[str, Any] = json.loads(text)
             if record.pop("format") != FORMAT:
                 raise ValueError("its format is another")
-            mechanism = from_record(record.pop("mechanism"), "in a request")
+            mechanism = from_record(record.pop("mechanism"), "in a request", Allowance())
             names, shapes, rest = (record.pop(n) for n in ("names", "shapes", "left_out"))
             text_only = all(isinstance(name, str) for name in [*names, *rest])
             if not text_only or not len(names) == len({*names}) == len(shapes):

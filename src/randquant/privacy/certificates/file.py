@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,13 @@ def channel_record(
     return to_json(record)
 
 
-def channel_from_record(record: Any, where: str) -> tuple[Channel, Certificate | MetricCertificate]:
-    """Undo `channel_record` of data that came from `where`; checks and errors as `load_channel`."""
+def channel_from_record(
+    record: Any, where: str, admit: Callable[[Channel], None] = lambda channel: None
+) -> tuple[Channel, Certificate | MetricCertificate]:
+    """Undo `channel_record` of data that came from `where`; checks and errors as `load_channel`.
+
+    `admit` may raise a ValueError before the channel is certified.
+    """
     try:
         if record["format"] != FORMAT:
             raise ValueError(f"its format is {record['format']!r}")
@@ -99,6 +105,7 @@ def channel_from_record(record: Any, where: str) -> tuple[Channel, Certificate |
         inputs, values = _numbers(record["inputs"]), _numbers(record["values"])
         weights: Any = [_numbers(row) for row in record["weights"]]
         channel = Channel(inputs, values, weights, record["denominator"])
+        admit(channel)
         claim = record["certificate"]
         claimed = Interval(*(float(claim["epsilon"][end]) for end in ("lower", "upper")))
         certificate = _certified(channel, claim)

@@ -300,6 +300,11 @@ def _bent(channel: Channel, widths: np.ndarray) -> Bits:
 _bits = functools.lru_cache(maxsize=256)(Bits.of)
 
 
+def is_sum_of_bits(channel: Channel) -> bool:
+    """Whether the curvature of its sums is bounded bit by bit, which is quick."""
+    return _bits(channel) is not None
+
+
 def _mean(row: np.ndarray, total: int) -> float:
     return float(sum(code * int(weight) for code, weight in enumerate(row)) / total)
 

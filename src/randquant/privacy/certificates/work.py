@@ -1,0 +1,49 @@
+"""How long the certificates of a channel take, before they are begun: somebody else made it."""
+
+from __future__ import annotations
+
+from randquant.channels.channel import Channel
+from randquant.privacy.certificates.sums.bits import is_sum_of_bits
+from randquant.privacy.certificates.sums.ends import LARGEST_SUM
+
+MOST = 2**16
+"""About a minute on one core, mostly less."""
+
+LEAST = MOST // 32
+"""Of a channel however small: of several in one offer each counts."""
+
+
+class Allowance:
+    """Work that the certificates in one message may take; no bound rests on these estimates.
+
+    Example:
+        >>> import randquant as rq
+        >>> allowance = Allowance()
+        >>> allowance.take(rq.rqm(clip=1.0, margin=1.0, levels=16, keep=0.42), clients=400)
+        >>> allowance.left < MOST
+        True
+    """
+
+    def __init__(self) -> None:
+        self.left = MOST
+
+    def take(self, channel: Channel, clients: int, *, clipped: bool = True) -> None:
+        """Count a channel; ValueError if the certificates would take too long.
+
+        Args:
+            channel: made by somebody else.
+            clients: how many clients' codes are in the sum that is certified.
+            clipped: whether updates are clipped as a whole.
+        """
+        vertices, codes = channel.weights.shape
+        used = channel.weights[:, channel.weights.any(axis=0)]
+        work = vertices**2 * codes // 2**9  # all pairs of inputs
+        if clients > 1 and (used.all() or not clipped):  # else it is infinite, and soon known to be
+            each = max(codes, min(clients, LARGEST_SUM) // 2**7)
+            work = max(work, vertices * codes * (4 if is_sum_of_bits(channel) else each))
+        self.left -= LEAST + work
+        if self.left < 0:
+            raise ValueError(
+                f"its certificate would take too long, with {vertices} inputs, {codes} codes and "
+                f"{clients} clients in a sum"
+            )

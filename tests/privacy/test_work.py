@@ -1,0 +1,65 @@
+"""What somebody else's channels may cost is known from their sizes, and honest ones may."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant.channels.channel import Channel
+from randquant.privacy.certificates.work import LEAST, MOST, Allowance
+
+HONEST = [
+    (rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7), 131_072),
+    (rq.rqm(clip=0.3, margin=0.3, levels=16, keep=0.42), 40),
+    (rq.rqm(clip=0.3, margin=0.3, levels=16, keep=0.42), 20_000),
+    (rq.rqm(clip=0.3, margin=0.3, levels=32, keep=0.42), 1000),
+    (rq.pbm(clip=0.3, theta=0.2, trials=16, inputs=65), 10_000),
+    (rq.pbm(clip=0.3, theta=0.2, trials=64, inputs=65), 1000),
+    (rq.pbm(clip=0.3, theta=0.2, trials=255, inputs=65), 1),
+    (rq.stochastic_rounding(clip=4.0, levels=64, margin=0.5), 40),
+]
+
+
+def of_size(vertices, codes):
+    weights = np.ones((vertices, codes), dtype=np.int64)
+    weights[::2, 0] += 1
+    weights[1::2, -1] += 1
+    denominator = 1 << codes.bit_length()
+    weights[:, codes // 2] += denominator - codes - 1
+    inputs, values = np.linspace(-1, 1, vertices), np.linspace(-1, 1, codes)
+    return Channel(inputs, values, weights, denominator)
+
+
+@pytest.mark.parametrize("place", range(len(HONEST)))
+def test_honest_channels_are_admitted(place):
+    channel, clients = HONEST[place]
+    allowance = Allowance()
+    allowance.take(channel, clients)
+    assert 0 <= allowance.left < MOST
+
+
+@pytest.mark.parametrize(
+    ("vertices", "codes", "clients"),
+    [(300, 128, 40), (100, 32, 40), (2, 256, 1000), (10, 64, 20_000), (1000, 256, 1)],
+)
+def test_channels_that_take_minutes_are_refused(vertices, codes, clients):
+    """Each takes more than a minute on one core."""
+    reason = f"too long, with {vertices} inputs, {codes} codes and {clients} clients in a sum"
+    with pytest.raises(ValueError, match=reason):
+        Allowance().take(of_size(vertices, codes), clients)
+
+
+def test_sums_are_infinite_at_once_only_for_updates_that_are_clipped_as_a_whole():
+    Allowance().take(HONEST[-1][0], 40)
+    with pytest.raises(ValueError, match="too long"):
+        Allowance().take(HONEST[-1][0], 40, clipped=False)
+
+
+def test_many_small_channels_are_too_many():
+    allowance, channel = Allowance(), HONEST[0][0]
+    for _ in range(16):  # as many as an adaptive mechanism has
+        allowance.take(channel, 40)
+    allowance.left %= LEAST
+    with pytest.raises(ValueError, match="too long"):
+        allowance.take(channel, 40)
