@@ -96,7 +96,8 @@ def _updates(setting: UpdateSetting) -> UpdateFamily:
     return UpdateFamily(
         lambda t: {"clip": clip, "theta": six_digits(0.5 / t), "trials": trials, "inputs": 17},
         reach=(1.05, 1e12),
-        start=lambda deviation: math.sqrt(trials) * deviation / clip,
+        # Of the variance at ±clip: clip² (t² - 1) / trials.
+        start=lambda deviation: math.sqrt(1 + trials * (deviation / clip) ** 2),
     )
 
 

@@ -24,7 +24,7 @@ from randquant.privacy.guarantee import Neighboring
 ONE_BIT, BITS = "stochastic-rounding", "pbm"
 """The mechanisms of one bit a coordinate, and of several that are summed."""
 
-QUICK = 512
+QUICK = 400
 """So many bits of a whole cohort, at most, are calibrated within seconds."""
 
 
