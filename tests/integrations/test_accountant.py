@@ -75,4 +75,4 @@ class Accounts(RuleBasedStateMachine):
 
 
 TestAccounts = Accounts.TestCase
-TestAccounts.settings = settings(max_examples=12, stateful_step_count=6, deadline=None)
+TestAccounts.settings = settings(max_examples=8, stateful_step_count=6, deadline=None)

@@ -19,51 +19,33 @@ from randquant.training.runs import execution as runs
 from randquant.training.schedule import sample
 
 ROUNDS, COHORT = 3, 4
+OWN = {"parameters": {"clip_norm": 0.5, "noise_multiplier": 2.0}}
 BASE = {
-    "dataset": "digits", "model": "softmax", "mechanism": "skellam",
+    "dataset": "digits", "model": "softmax", "mechanism": "local-gaussian", "trust": "local",
     "population": 9, "cohort": COHORT, "rounds": ROUNDS, "evaluate_every": ROUNDS, "seed": None,
-    "parameters": {"clip_norm": 0.5, "noise_multiplier": 2.0}, "trust": "aggregate",
+    **OWN,
 }  # fmt: skip
-BIT = {"clip": 0.05, "levels": 2, "margin": 0.1}
 RUNS = {
-    "noise": {},
-    "bits": {"mechanism": "stochastic-rounding", "parameters": BIT, "clip_norm": 0.5},
+    "summed noise": {"mechanism": "skellam", "trust": "aggregate"},
     "some bits": {
         "mechanism": "stochastic-rounding",
-        "parameters": BIT,
+        "parameters": {"clip": 0.05, "levels": 2, "margin": 0.1},
         "clip_norm": 0.5,
         "coordinates": 64,
+        "trust": "aggregate",
     },
-    "ranks": {
-        "mechanism": "rank",
-        "parameters": {"clip_norm": 0.5, "epsilon": 4.0},
-        "trust": "local",
+    "ranks": {"mechanism": "rank", "parameters": {"clip_norm": 0.5, "epsilon": 4.0}},
+    "server's noise": {"mechanism": "gaussian", "trust": "central", "sampling": "poisson"},
+    "batches": {"batch": 5, "max_participations": 2},
+    "passes": {
+        "batch": 20,
+        "local_epochs": 2,
+        "local_learning_rate": 0.1,
+        "max_participations": None,
     },
-    "server's noise": {
-        "mechanism": "gaussian",
-        "parameters": {"clip_norm": 0.5, "noise_multiplier": 1.0},
-        "trust": "central",
-        "sampling": "poisson",
-    },
-    "own noise": {
-        "mechanism": "local-gaussian",
-        "parameters": {"clip_norm": 0.5, "noise_multiplier": 1.0},
-        "trust": "local",
-    },
-    "batches": {"batch": 5},
-    "passes": {"batch": 20, "local_epochs": 2, "local_learning_rate": 0.1},
-    "examples": {
-        "mechanism": "gaussian",
-        "parameters": {"clip_norm": 0.5, "noise_multiplier": 1.0},
-        "trust": "central",
-        "unit": "example",
-        "batch": 5,
-    },
-    "hidden": {"trust": "model"},
+    "examples": {"mechanism": "gaussian", "trust": "central", "unit": "example", "batch": 5},
     "hidden, poisson": {"trust": "model", "sampling": "poisson"},
     "hidden, drawn": {"trust": "model", "sampling": "drawn"},
-    "capped": {"max_participations": 2},
-    "uncapped": {"max_participations": None},
 }
 DRAWS = ("cohort", "capped cohort", "hidden cohort", "poisson cohort", "drawn cohort")
 """Who takes part is computed again where a run is planned and summed up: the same words again."""
