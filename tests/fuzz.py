@@ -222,7 +222,7 @@ def _sealed(record: Any) -> list[bytes]:
 
 
 CONFIG = TrainConfig("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
-SENT = Sent(run_folder.settings(CONFIG), "ab" * 32, 3, 2, 1.5, 1e-5, "replace_one")
+SENT = Sent(run_folder.settings(CONFIG), "ab" * 32, 3, 9, 2, 1.5, 1e-5, "replace_one")
 
 
 def _read_config(data: bytes, folder: Path) -> None:
@@ -235,7 +235,7 @@ def _read_config(data: bytes, folder: Path) -> None:
 def _read_sent(data: bytes, folder: Path) -> None:
     (folder / "sent.json").write_bytes(data)
     sent = run_folder.read_sent(folder, CONFIG)
-    assert 0 <= sent.participations <= sent.round, "more participations than rounds"
+    assert 0 <= sent.participations <= sent.declared, "more participations than rounds"
     assert sent.settings == SENT.settings, "another run"
     said = {"commitment": "", **json.loads(data)}  # files of version 0.1.0 have none
     apart = {"epsilon": 0, sealed.CHECKSUM: ""}

@@ -155,7 +155,7 @@ def test_train_within_limits(capsys, tmp_path):
     assert "clipped to an l2 norm of 0.5" in out
     code, _, err = run(capsys, f"train --resume {folder} --stop-at-epsilon 0.5")
     assert code == 2
-    assert "cannot be taken back" in err
+    assert "declared before the first" in err
 
 
 def test_design(capsys):

@@ -34,10 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         resumable = invocation is not None and invocation.command.resumable
-        hint = (
-            "; continue with --resume and the same folder. However it ends, its guarantee is that "
-            "of all the rounds that were declared"
-        ) * resumable
+        hint = "; continue with --resume and the same folder: all declared rounds count" * resumable
         print(f"{called}: stopped{hint}", file=sys.stderr)
         return 130
     try:
