@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -363,3 +364,77 @@ def test_a_round_of_some_coordinates_has_a_seed_of_its_own(tmp_path):
     assert server.controller._done == 3
     assert server.controller._accountant.of_site() == account([some.release(14, 3)], 1e-5)
     assert not np.array_equal(server.saved[0]["weight"], server.saved[1]["weight"])
+
+
+# What leaves a site beside codes
+
+CODES = [
+    "secret patient 7", "OK ", "ok", "", None, 7, b"OK", ["ERROR"], {"a": 1}, object(),
+    np.array(["ERROR", "OK"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: repr(code)[:20])
+def test_a_return_code_that_is_none_of_nvflares_does_not_leave_a_site(code, tmp_path):
+    server = Server(tmp_path)
+    failed = result()
+    failed.set_return_code(code)
+    try:
+        reply = passed(server.filters["va"], "va", asked(server), lambda *_: failed)
+    except ValueError:
+        return  # NVFlare replies with a code of its own
+    assert {*reply} == {"__headers__"}
+    assert reply["__headers__"] == {"__rc__": ReturnCode.EXECUTION_EXCEPTION}
+    assert type(reply.get_return_code()) is str
+
+
+@pytest.mark.parametrize("code", [ReturnCode.TASK_ABORTED, ReturnCode.EMPTY_RESULT])
+def test_a_return_code_of_nvflare_tells_the_server_why_there_is_no_result(code, tmp_path):
+    server = Server(tmp_path)
+    failed = result()
+    failed.set_return_code(code)
+    reply = passed(server.filters["va"], "va", asked(server), lambda *_: failed)
+    assert reply["__headers__"] == {"__rc__": code}
+
+
+def test_nothing_but_codes_leaves_a_site(tmp_path):
+    """Every field and header of a reply, whatever the executor puts into its result."""
+    server, told = Server(tmp_path), result(meta={"patients": 7})
+    told["beside"] = "secret"
+    for header in (
+        "__peer_props__",
+        "__audit_event_id__",
+        "__cookie_jar__",
+        "__error__",
+        "patients",
+    ):
+        told.set_header(header, "secret patient 7")
+    reply = passed(server.filters["va"], "va", asked(server), lambda *_: told)
+    assert {*reply} == {"__headers__", "DXO"}
+    assert reply["__headers__"] == {"__content_type__": "DXO"}
+    assert {name: value for name, value in reply["DXO"].items() if value and name != "data"} == {
+        "kind": DataKind.APP_DEFINED
+    }
+    assert {*reply["DXO"]["data"]} == {PAYLOAD}
+
+
+BAD_NAMES = ["va\0", "C:va", "va\u202eb", "\u200fva", "va\n", "../va", "a/b", "", None, "va\u2066"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
+def test_a_site_of_another_name_is_refused_in_one_sentence(name, tmp_path):
+    server = Server(tmp_path)
+    with pytest.raises(ValueError, match="Expected the name of a site in printable") as error:
+        passed(server.filters["va"], name, asked(server), lambda *_: result())
+    assert str(error.value).isprintable()
+    assert not [*tmp_path.glob("sites/*")]
+
+
+def test_a_server_leaves_a_site_of_another_name_out(tmp_path):
+    server = Server(tmp_path, rounds=1)
+    clients = [*server.get_clients(), SimpleNamespace(name="va\u202e")]
+    server.get_clients = lambda: clients
+    server.run()
+    assert server.controller._done == 1
+    [line] = [line for line in server.log if "a site is left out" in line]
+    assert line.isprintable()

@@ -37,6 +37,7 @@ from randquant.integrations.nvflare.request import (
     data_of,
     header_of,
     number,
+    site_name,
 )
 from randquant.privacy.guarantee import Neighboring
 
@@ -126,7 +127,7 @@ class QuantizeController(Controller):
                 self.log_info(fl_ctx, f"randquant: continuing after round {self._done}.")
             failures = 0
             while self._done < self.rounds and not abort_signal.triggered:
-                sites = self._eligible()
+                sites = self._eligible(fl_ctx)
                 if len(sites) < self.min_clients:
                     self.log_info(
                         fl_ctx,
@@ -156,7 +157,7 @@ class QuantizeController(Controller):
         fl_ctx: FLContext,
     ) -> None:  # fmt: skip
         """Ignore an answer that comes too late; it is in the account."""
-        self.log_warning(fl_ctx, f"randquant: an answer of {client.name} came too late.")
+        self.log_warning(fl_ctx, f"randquant: an answer of {logged(client.name)} came too late.")
 
     def accept(self, site: str, result: Shareable) -> None:
         """Take one site's answer into the mean of this round.
@@ -179,9 +180,15 @@ class QuantizeController(Controller):
             )
         self._payloads[site] = self._request.unaddressed(payload, self._session, site)
 
-    def _eligible(self) -> list[str]:
+    def _eligible(self, fl_ctx: FLContext) -> list[str]:
         """Names of the connected sites that a round would not take above the limit."""
-        names = sorted(client.name for client in self._engine.get_clients())
+        names = []
+        for client in self._engine.get_clients():
+            try:
+                names.append(site_name(client.name))
+            except ValueError as error:
+                self.log_warning(fl_ctx, f"randquant: a site is left out: {error}")
+        names.sort()
         if self.stop_at_epsilon is None:
             return names
         return [n for n in names if not self._accountant.would_exceed(self._event([n]))]

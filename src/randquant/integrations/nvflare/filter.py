@@ -29,8 +29,13 @@ from randquant.integrations.nvflare.request import (
     SiteAccountant,
     data_of,
     header_of,
+    site_name,
 )
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring
+
+FAILED = ReturnCode.EXECUTION_EXCEPTION
+FAILURES = tuple(code for name, code in vars(ReturnCode).items() if name.isupper() and name != "OK")
+"""NVFlare's own reasons why there is no result; FAILED stands for all others."""
 
 ASKED = "randquant.asked"
 """Where the context of a task keeps what the server asked for."""
@@ -97,7 +102,8 @@ class QuantizeFilter(Filter):
             fl_ctx.set_prop(ASKED, asked, private=True, sticky=False)
             return shareable
         if (code := shareable.get_return_code()) != ReturnCode.OK:
-            return make_reply(code)  # nothing that failed training left behind
+            # Nothing that failed training left behind, in the code's place either.
+            return make_reply(next((own for own in FAILURES if own == code), FAILED))
         return self._answer(shareable, fl_ctx)
 
     def _answer(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -109,7 +115,7 @@ class QuantizeFilter(Filter):
             )
         request, session, old = asked
         update = self._update(request, old, data_of(shareable))
-        site = fl_ctx.get_identity_name()
+        site = site_name(fl_ctx.get_identity_name())
         mechanism, _, _ = request.in_session(session, site)
         payload = request.addressed(mechanism.encode(update, Key.generate()), session, site)
         check = functools.partial(self._check, request)
@@ -159,9 +165,7 @@ class QuantizeFilter(Filter):
         return SiteAccountant(self.delta, self.neighboring, self.epsilon)
 
     def _ledger(self, fl_ctx: FLContext) -> AnswerLedger[SiteAccountant]:
-        name = fl_ctx.get_identity_name()
-        if not name or Path(name).name != name:
-            raise ValueError(f"Expected the name of a site, got {validate.shown(name)}.")
+        name = site_name(fl_ctx.get_identity_name())
         make_folder(Path(self.folder))
         return AnswerLedger(self._account(), Path(self.folder) / f"{name}.account")
 

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from nvflare.apis.dxo import DXO, from_shareable
@@ -181,6 +182,25 @@ def data_of(message: Shareable) -> DXO:
         return from_shareable(message)
     except Exception as error:  # any error that a malicious message causes
         raise ValueError("Expected a message with data, got one without.") from error
+
+
+def site_name(name: object) -> str:
+    """The name of a site; ValueError unless it can be in a file's name, a key and a line of a log.
+
+    Example:
+        >>> site_name("cleveland")
+        'cleveland'
+    """
+    if (
+        not (isinstance(name, str) and name and name.isprintable())
+        or ":" in name
+        or Path(name).name != name
+    ):
+        raise ValueError(
+            "Expected the name of a site in printable characters, without ':' and slashes, got "
+            f"{validate.shown(name)}: provision it under another name."
+        )
+    return name
 
 
 def number(site: str) -> int:
