@@ -282,7 +282,9 @@ def _other_targets(loss: Loss, output: Tensor, targets: Tensor) -> str:
         (reshape, shaped),
         (f"{reshape}.float()", shaped.float()),
     ):
-        with contextlib.suppress(RuntimeError, ValueError, TypeError):
+        refusals = (RuntimeError, ValueError, TypeError, IndexError, UserWarning)
+        with contextlib.suppress(*refusals), warnings.catch_warnings():
+            warnings.simplefilter("error")
             _with_slope(loss, output, changed)
             return f" It takes {way}: give such targets."
     return ""
