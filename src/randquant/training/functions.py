@@ -191,13 +191,13 @@ def _shape(clients: Any, model: str) -> tuple[int, ...]:
     """The shape of an example, for a built-in model."""
     found = client_set(clients)
     table = found.table
-    several = table is not None and not isinstance(table.features, Tensor)
-    if table is None or several or table.targets.is_floating_point():
+    features = None if table is None else table.features
+    if table is None or not isinstance(features, Tensor) or table.targets.is_floating_point():
         raise ValueError(
             f"Expected a model of your own with such data, got {model}: built-in models classify "
             "examples in memory; give --model FILE.py:function."
         )
-    return tuple(table.features.shape[1:])
+    return tuple(features.shape[1:])
 
 
 def _loss(name: str) -> Callable[..., Any]:
