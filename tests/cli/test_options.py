@@ -51,6 +51,10 @@ def test_help_of_a_command_lists_mechanisms(name, capsys):
     known = channel_mechanisms() if name == "certify" else all_mechanisms()
     assert set(re.findall(r"│ ([a-z][\w-]+)  ", text)) == set(known)
     assert "--theta" not in text
+    described = " ".join(re.sub("[│\n]", " ", text).split())
+    assert not re.search(r"partial|func|constructor|__|[a-z][A-Z]\w+", described)
+    if name == "account":
+        assert described.count("Rounds whole updates and adds integer noise") == 3
 
 
 def test_help_of_train_is_in_groups_and_shows_the_named_mechanism(capsys):

@@ -193,7 +193,7 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
 def gaussian(
     noise_multiplier: float, clip: float | None = None, clip_norm: float | None = None
 ) -> CentralGaussian:
-    """Return a CentralGaussian with either threshold: the constructor of `gaussian`."""
+    """Gaussian noise on the exact sum of clipped updates, in floating point: a baseline."""
     return CentralGaussian(clip, noise_multiplier, clip_norm)
 
 

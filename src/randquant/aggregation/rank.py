@@ -348,7 +348,7 @@ def graded_rank(
     groups: int = GROUPS,
     rotation_seed: int = 0,
 ) -> RankMechanism:
-    """A RankMechanism for clients that take part in many rounds."""
+    """The index of a coordinate by its rank, for clients that take part in many rounds."""
     return RankMechanism(clip_norm, epsilon, order, tuned_to, groups, rotation_seed)
 
 

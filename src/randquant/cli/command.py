@@ -88,7 +88,9 @@ class Command:
             app.default(self._call(self.settings(words) if self.settings else [], dict))
             return app
         for each, record in self.mechanisms().items():
-            summary = (inspect.getdoc(record.constructor) or each).partition("\n")[0]
+            made = record.constructor  # a partial's own documentation is that of functools
+            made = made.func if isinstance(made, functools.partial) else made
+            summary = (inspect.getdoc(made) or each).partition("\n")[0]
             if words[:1] in ([each], [EVERYTHING]):
                 theirs = of_mechanism(record, whole_update=self.whole_update)
                 call = self._call(theirs, functools.partial(NamedMechanism, each))

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
 from randquant.aggregation.clipping import add_clipped
 from randquant.channels.keys import Key
@@ -18,6 +18,7 @@ from randquant.training.clients import named
 from randquant.training.copies import Copies
 from randquant.training.gathering import Gathering
 from randquant.training.generators import seeded
+from randquant.training.inputs import Features, called, of_each
 from randquant.training.local import ONE_GRADIENT, Evaluation, Local
 from randquant.training.problem import Loss, Problem
 from randquant.training.statistics import ServerStatistics
@@ -141,15 +142,12 @@ class Learner:
             self._copies.settle()
 
     def trained_model(self) -> nn.Module:
-        """A copy of the problem's model with the loaded weights, in evaluation mode."""
+        """A copy of the problem's model with the loaded weights, in evaluation mode.
+
+        Its parameters and buffers have the types that they were given in.
+        """
         model = copy.deepcopy(self.problem.model)
-        with torch.no_grad():
-            for weight, loaded in zip(
-                self._copies.trained(model).values(), self._parameters, strict=True
-            ):
-                weight.copy_(loaded)
-            for buffer, own in zip(model.buffers(), self._copies.buffers(), strict=True):
-                buffer.copy_(own)
+        self._copies.fill(model, self.problem.types)
         return model.eval()
 
     def groups(self, cohort: Sequence[int], workers: int) -> list[Sequence[int]]:
@@ -209,7 +207,7 @@ class Learner:
         own = client is not None and not self.problem.draws
         with torch.inference_mode(), nullcontext() if own else seeded(0, self._device):
             for features, targets in self._data.batches(client):
-                output = model(features)
+                output = called(model, features)
                 loss += float(self._loss(output, targets)) * len(targets)
                 count += len(targets)
                 if classes is not None:
@@ -277,7 +275,7 @@ class Learner:
 
     def _backward(self, model: nn.Module, weights: list, client: int, samples: np.ndarray):
         features, targets = self._data.of_client(client, samples)
-        loss = self._loss(model(features), targets)
+        loss = self._loss(called(model, features), targets)
         # Parameters that this batch does not use have gradient zero.
         parts = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
         return parts, float(loss.detach())
@@ -317,9 +315,9 @@ class Learner:
         """Gradients and losses of some examples in one vectorised pass."""
         weights, model = self._copies.weights(), self._copies.own()
 
-        def loss_of(weights: dict, features: Tensor, target: Tensor) -> Tensor:
-            output = functional_call(model, weights, (features[None],))
-            return self._loss(output, target[None])
+        def loss_of(weights: dict, features: Features, target: Tensor) -> Tensor:
+            alone = of_each(lambda tensor: tensor[None], features)
+            return self._loss(called(model, alone, weights), target[None])
 
         gradients_of = vmap(grad_and_value(loss_of), (None, 0, 0))
         parts, losses = gradients_of(weights, *self._data.of_client(client, samples))

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from randquant.training.examples import Columns, Examples, StoredExamples, examples_of
+from randquant.training.inputs import Features, described, of_each, tensors
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +40,7 @@ class ClientSet:
         """How many examples each client has, (N,) int64."""
         return np.array([len(places) for places in self.places], dtype=np.int64)
 
-    def take(self, client: int, places: np.ndarray) -> tuple[Tensor, Tensor]:
+    def take(self, client: int, places: np.ndarray) -> tuple[Features, Tensor]:
         """Features and targets of some of a client's examples, by its `places`."""
         if self.table is not None:
             return self.table.take(places)
@@ -109,7 +110,7 @@ def client_set(clients: Any, columns: Columns | None = None) -> ClientSet:
                 check_finite(source.features, source.targets)
     if len(stored) == len(sources):
         table = StoredExamples(
-            torch.cat([each.features for each in stored]),
+            of_each(lambda *parts: torch.cat(parts), *(each.features for each in stored)),
             torch.cat([each.targets for each in stored]),
         )
         ends = np.cumsum([len(each) for each in stored])
@@ -119,9 +120,9 @@ def client_set(clients: Any, columns: Columns | None = None) -> ClientSet:
     return ClientSet(tuple(names), places, None, tuple(sources))
 
 
-def check_finite(features: Tensor, targets: Tensor) -> None:
+def check_finite(features: Features, targets: Tensor) -> None:
     """Refuse NaN and infinity."""
-    for what, tensor in (("features", features), ("targets", targets)):
+    for what, tensor in (*(("features", each) for each in tensors(features)), ("targets", targets)):
         if tensor.is_floating_point() and not tensor.isfinite().all():
             row = int((~tensor.reshape(len(tensor), -1).isfinite().all(dim=1)).nonzero()[0])
             raise ValueError(
@@ -138,10 +139,9 @@ def check_public(public: Examples, clients: ClientSet) -> None:
     table = clients.table
     if not isinstance(public, StoredExamples) or table is None:
         return
-    known = {row.tobytes(): number for number, row in enumerate(public.features.numpy())}
-    rows = table.features.numpy()
+    known = {row: number for number, row in enumerate(_rows(public, np.arange(len(public))))}
     for name, places in zip(clients.names, clients.places, strict=True):
-        number = next((known[b] for b in (rows[i].tobytes() for i in places) if b in known), None)
+        number = next((known[row] for row in _rows(table, places) if row in known), None)
         if number is not None:
             raise ValueError(
                 f"Expected public examples that no client holds, got example {number} of client "
@@ -149,9 +149,15 @@ def check_public(public: Examples, clients: ClientSet) -> None:
             )
 
 
+def _rows(examples: StoredExamples, places: np.ndarray) -> Iterator[bytes]:
+    """The features of examples, as bytes."""
+    arrays = [tensor.numpy() for tensor in tensors(examples.features)]
+    return (b"".join(array[place].tobytes() for array in arrays) for place in places)
+
+
 def _several(clients: Any) -> None:
     """Refuse one data set in the place of several."""
-    pair = isinstance(clients, tuple) and len(clients) == 2 and all(map(_is_array, clients))
+    pair = isinstance(clients, tuple) and len(clients) == 2 and _is_array(clients[1])
     if _is_array(clients) or pair or isinstance(clients, Dataset) or _has_columns(clients):
         kind = "a pair of arrays" if pair else f"a {type(clients).__name__}"
         raise TypeError(
@@ -203,6 +209,10 @@ def _described(source: Examples, with_targets: bool = True) -> str:
     else:
         pair = source.take(np.zeros(1, dtype=np.int64))
     features, targets = (
-        f"{tuple(tensor.shape[1:])} {str(tensor.dtype).removeprefix('torch.')}" for tensor in pair
+        described(
+            each,
+            lambda tensor: f"{tuple(tensor.shape[1:])} {str(tensor.dtype).removeprefix('torch.')}",
+        )
+        for each in pair
     )
     return f"features {features}" + (f" and targets {targets}" if with_targets else "")

@@ -7,7 +7,10 @@ import itertools
 import threading
 from collections.abc import Iterable, Sequence
 
+import torch
 from torch import Tensor, nn
+
+from randquant.training.inputs import stored
 
 
 class Copies:
@@ -59,6 +62,18 @@ class Copies:
     def weights(self) -> dict[str, Tensor]:
         """The loaded weights of the trained parameters, by name."""
         return {name: parameter.detach() for name, parameter in self.trained().items()}
+
+    def fill(self, model: nn.Module, types: Sequence[torch.dtype]) -> None:
+        """Put the loaded weights and the buffers into another copy, in these types (`stored`)."""
+        with torch.no_grad():
+            for weight, loaded in zip(
+                self.trained(model).values(), self.trained().values(), strict=True
+            ):
+                weight.copy_(loaded)
+            for buffer, held in zip(model.buffers(), self.buffers(), strict=True):
+                buffer.copy_(held)
+        for tensor, kind in zip(stored(model), types, strict=True):
+            tensor.data = tensor.data.to(kind)
 
     def own(self) -> nn.Module:
         """This thread's copy, with weights of its own."""

@@ -15,6 +15,7 @@ from randquant._internal import validate
 from randquant.training.clients import client_set
 from randquant.training.data.datasets import Dataset
 from randquant.training.examples import Columns
+from randquant.training.inputs import Features, called, in_float32, of_each
 from randquant.training.trial import class_number
 
 
@@ -77,7 +78,7 @@ def evaluate(
     validate.whole("batch", batch, low=1)
     found = client_set(clients, columns)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    training = model.training
+    training, model = model.training, in_float32(model)
     model.eval()
     try:
         with torch.inference_mode():
@@ -111,14 +112,14 @@ def clients_tested(dataset: Dataset) -> dict[str, tuple[np.ndarray, np.ndarray]]
 def _scores(
     model: nn.Module,
     loss: Callable[[Tensor, Tensor], Tensor],
-    batches: list[tuple[Tensor, Tensor]],
+    batches: list[tuple[Features, Tensor]],
     device: torch.device,
 ) -> tuple[int, float, float | None]:
     """Predictions, mean loss and accuracy on one client's data."""
     count, total, right, classes = 0, 0.0, 0, None
     for features, on_cpu in batches:
         targets = on_cpu.to(device)
-        output = model(features.to(device))
+        output = called(model, of_each(lambda each: each.to(device), features))
         total += float(loss(output, targets)) * targets.numel()
         classes = class_number(output, targets)
         right += 0 if classes is None else int((output.argmax(dim=1) == targets).sum())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+
+from randquant.training.inputs import Features, described, of_each, tensors
 
 TARGETS = ("label", "labels", "target", "targets", "y")
 """Names of a column that are understood as the targets."""
@@ -17,12 +19,12 @@ TARGETS = ("label", "labels", "target", "targets", "y")
 FEATURES = ("image", "images", "img", "features", "feature", "inputs", "input", "x")
 """Names of a column that are understood as the features if there are more than two columns."""
 
-Columns = tuple[str, str]
-"""Names of the features' and the targets' column."""
+Columns = tuple[str | Sequence[str], str]
+"""Names of the features' column, or of several by which a model takes them, and the targets'."""
 
 FORMS = (
     "a tuple (features, targets) of tensors or arrays, a torch Dataset of such pairs, or columns "
-    "by name"
+    "by name (several inputs of a model are one tuple or dict: ((a, b), targets))"
 )
 
 
@@ -31,7 +33,7 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, places: np.ndarray) -> tuple[Tensor, Tensor]:
+    def take(self, places: np.ndarray) -> tuple[Features, Tensor]:
         """Features (k, *shape) and targets (k, …) of the examples at these places, (k,) int64."""
         ...
 
@@ -41,20 +43,20 @@ class StoredExamples:
     """Examples in memory.
 
     Attributes:
-        features: (n, *shape) float32 or int64.
+        features: (n, *shape) float32 or int64; or a tuple or dict of such.
         targets: (n, …) float32 or int64.
     """
 
-    features: Tensor
+    features: Features
     targets: Tensor
 
     def __len__(self) -> int:
         return len(self.targets)
 
-    def take(self, places: np.ndarray) -> tuple[Tensor, Tensor]:
+    def take(self, places: np.ndarray) -> tuple[Features, Tensor]:
         """See `Examples`."""
         index = torch.from_numpy(places)
-        return self.features[index], self.targets[index]
+        return of_each(lambda tensor: tensor[index], self.features), self.targets[index]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,22 +74,23 @@ class ReadExamples:
     def __len__(self) -> int:
         return len(self.source)
 
-    def take(self, places: np.ndarray) -> tuple[Tensor, Tensor]:
+    def take(self, places: np.ndarray) -> tuple[Features, Tensor]:
         """See `Examples`."""
-        pairs = [self._pair(int(place)) for place in places]
+        features, targets = zip(*(self._pair(int(place)) for place in places), strict=True)
         try:
-            features, targets = default_collate(pairs)
-        except RuntimeError as error:
-            shapes = sorted({str(tuple(pair[0].shape)) for pair in pairs})
+            joined = of_each(lambda *parts: torch.stack(parts), *features)
+            return joined, torch.stack(targets)
+        except (RuntimeError, ValueError, TypeError, KeyError) as error:
+            shapes = {described(each, lambda tensor: f"{tuple(tensor.shape)}") for each in features}
             raise ValueError(
-                f"Expected examples of one shape, got {', '.join(shapes)}: resize or pad them."
+                f"Expected examples of one shape, got {', '.join(sorted(shapes))}: resize or pad "
+                "them."
             ) from error
-        return features, targets
 
-    def _pair(self, place: int) -> tuple[Tensor, Tensor]:
+    def _pair(self, place: int) -> tuple[Features, Tensor]:
         item = self.source[place]
         if self.columns is not None:
-            item = tuple(item[column] for column in self.columns)
+            item = _picked(item, self.columns)
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise TypeError(
                 f"Expected examples (features, target), got {_kind(item)} as example {place}: "
@@ -102,9 +105,12 @@ def examples_of(data: Any, columns: Columns | None = None) -> Examples:
     Args:
         data: a tuple (features, targets) of tensors or arrays, n >= 1 rows each; a map-style torch
             Dataset of pairs; or columns: a mapping of arrays, or a Hugging Face `Dataset`, such as
-            flwr-datasets' partitions are.
+            flwr-datasets' partitions are. Features that are a tuple of tensors or arrays, or a dict
+            of them, are several inputs: the model is called by `model(*features)` or
+            `model(**features)`. A list is rows.
         columns: names of the features' and the targets' column, where they have names. By default
             the targets' is one of TARGETS, and the features' the only other one or one of FEATURES.
+            Several names of features give a dict of these columns.
 
     Returns:
         Floating-point numbers as float32 and integers as int64, on the CPU. Tensors and arrays are
@@ -122,7 +128,7 @@ def examples_of(data: Any, columns: Columns | None = None) -> Examples:
         )
     data = _in_memory(data)
     if isinstance(data, Mapping):
-        data = tuple(data[name] for name in _columns(list(data), columns))
+        data = _picked(data, _columns(list(data), columns))
     if isinstance(data, tuple):
         return _stored(data)
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")) or _is_array(data):
@@ -135,8 +141,23 @@ def examples_of(data: Any, columns: Columns | None = None) -> Examples:
     return ReadExamples(data, None if names is None else _columns(list(names), columns))
 
 
-def as_features(value: Any) -> Tensor:
-    """Return features as a float32 or int64 tensor on the CPU, or refuse."""
+def as_features(value: Any) -> Features:
+    """Return features as float32 or int64 tensors on the CPU, or refuse."""
+    if isinstance(value, Mapping):
+        value = {str(name): value[name] for name in sorted(value)}
+    elif not isinstance(value, tuple) or not all(map(_is_array, value)):
+        return _feature(value)
+    if not value:
+        raise ValueError(f"Expected features, got an empty {type(value).__name__}: give a tensor.")
+    return of_each(_feature, value)
+
+
+def as_targets(value: Any) -> Tensor:
+    """Return targets as a float32 or int64 tensor on the CPU, or refuse."""
+    return _ready(_tensor(value))
+
+
+def _feature(value: Any) -> Tensor:
     tensor = _tensor(value)
     if tensor.dtype == torch.uint8:
         raise ValueError(
@@ -144,11 +165,6 @@ def as_features(value: Any) -> Tensor:
             "convert them to float32."
         )
     return _ready(tensor)
-
-
-def as_targets(value: Any) -> Tensor:
-    """Return targets as a float32 or int64 tensor on the CPU, or refuse."""
-    return _ready(_tensor(value))
 
 
 def _in_memory(data: Any) -> Any:
@@ -167,13 +183,18 @@ def _stored(data: tuple) -> StoredExamples:
     if len(data) != 2:
         raise TypeError(f"Expected {FORMS}, got a tuple of {len(data)}.")
     examples = StoredExamples(as_features(data[0]), as_targets(data[1]))
-    if not examples.features.ndim or not examples.targets.ndim:
+    inputs = tensors(examples.features)
+    if not all(tensor.ndim for tensor in (*inputs, examples.targets)):
         raise TypeError(f"Expected {FORMS}, got a tuple of numbers.")
-    if len(examples.features) != len(examples.targets):
-        raise ValueError(
-            f"Expected as many targets as features, got {len(examples.targets)} targets for "
-            f"{len(examples.features)} features: give one target for each example."
-        )
+    for each in inputs:
+        if len(each) != len(examples.targets):
+            rows = "" if len(inputs) == 1 else (
+                "; a tuple of tensors is several inputs of the model, so stack rows by torch.stack"
+            )  # fmt: skip
+            raise ValueError(
+                f"Expected as many targets as features, got {len(examples.targets)} targets for "
+                f"{len(each)} features: give one target for each example{rows}."
+            )
     if not len(examples):
         raise ValueError("Expected at least one example, got none: leave it out.")
     return examples
@@ -183,9 +204,12 @@ def _columns(names: list[str], columns: Columns | None) -> Columns:
     """The features' and the targets' column among these."""
     listed = ", ".join(map(str, names))
     if columns is not None:
-        missing = [name for name in columns if name not in names]
-        if missing or len(columns) != 2:
-            raise ValueError(f"Expected two columns among {listed}, got {', '.join(columns)}.")
+        given = [name for each in columns for name in ([each] if isinstance(each, str) else each)]
+        if len(columns) != 2 or len(given) < 2 or not set(given) <= set(names):
+            raise ValueError(
+                f"Expected two columns among {listed}, got {', '.join(given)}: of several inputs "
+                'give columns=(("ids", "mask"), "label").'
+            )
         return columns[0], columns[1]
     targets = [name for name in names if name in TARGETS]
     others = [name for name in names if name not in targets]
@@ -196,6 +220,13 @@ def _columns(names: list[str], columns: Columns | None) -> Columns:
             'which two with columns=("image", "label").'
         )
     return features[0], targets[0]
+
+
+def _picked(item: Any, columns: Columns) -> tuple[Any, Any]:
+    """Features and targets among columns; several columns of features as a dict."""
+    names, target = columns
+    several = None if isinstance(names, str) else {name: item[name] for name in names}
+    return item[names] if several is None else several, item[target]
 
 
 def _tensor(value: Any) -> Tensor:
@@ -213,7 +244,10 @@ def _tensor(value: Any) -> Tensor:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise TypeError("Expected rows of equal length, got ragged ones: pad them.") from error
+        raise TypeError(
+            "Expected rows of equal length, got ragged ones: pad them; several inputs of a model "
+            "are a tuple (a, b) of tensors or arrays, not a list."
+        ) from error
     if array.dtype.kind not in "fiub":
         raise TypeError(f"Expected numbers, got {_kind(value)} of {array.dtype}: convert them.")
     if not array.dtype.isnative or not array.flags.writeable or any(s < 0 for s in array.strides):

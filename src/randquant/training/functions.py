@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from randquant.training import models
 from randquant.training.clients import client_set
@@ -191,12 +191,13 @@ def _shape(clients: Any, model: str) -> tuple[int, ...]:
     """The shape of an example, for a built-in model."""
     found = client_set(clients)
     table = found.table
-    if table is None or table.targets.is_floating_point():
+    features = None if table is None else table.features
+    if table is None or not isinstance(features, Tensor) or table.targets.is_floating_point():
         raise ValueError(
             f"Expected a model of your own with such data, got {model}: built-in models classify "
             "examples in memory; give --model FILE.py:function."
         )
-    return tuple(table.features.shape[1:])
+    return tuple(features.shape[1:])
 
 
 def _loss(name: str) -> Callable[..., Any]:

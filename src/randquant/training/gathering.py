@@ -12,6 +12,7 @@ from torch import Tensor
 
 from randquant.training.clients import check_finite, named
 from randquant.training.examples import Examples, StoredExamples
+from randquant.training.inputs import Features, of_each, tensors
 from randquant.training.problem import Problem
 from randquant.training.trial import check_labels
 
@@ -39,9 +40,11 @@ class Gathering:
     @property
     def numbers(self) -> int:
         """How many numbers an example's features are, if they are in memory; else 1."""
-        return 1 if self.table is None else max(1, self.table.features[0].numel())
+        if self.table is None:
+            return 1
+        return max(1, sum(tensor[0].numel() for tensor in tensors(self.table.features)))
 
-    def of_client(self, client: int, places: np.ndarray) -> tuple[Tensor, Tensor]:
+    def of_client(self, client: int, places: np.ndarray) -> tuple[Features, Tensor]:
         """Features and targets of a client's examples, until this thread gathers again.
 
         Raises:
@@ -53,23 +56,28 @@ class Gathering:
         with self._reading, named(clients.names[client]):
             return self._read(clients.sources[client], places)
 
-    def rows(self, places: np.ndarray) -> tuple[Tensor, Tensor]:
+    def rows(self, places: np.ndarray) -> tuple[Any, Tensor]:
         """Features and targets of an array of the table's rows, until this thread gathers again."""
         table = self.table
         assert table is not None
-        count = places.size * self.numbers
-        # New room each time would cost page faults.
-        if not hasattr(self._threads, "room") or self._threads.room.numel() < count:
-            kind = table.features.dtype
-            self._threads.room = torch.empty(count, dtype=kind, device=self._device)
-        features = self._threads.room[:count].view(places.size, *table.features.shape[1:])
         index = torch.from_numpy(places).to(self._device)
-        # Three times as fast as by indexing.
-        torch.index_select(table.features, 0, index.view(-1), out=features)
-        features = features.contiguous(memory_format=self._layout)
-        return features.unflatten(0, places.shape), table.targets[index]
+        features = of_each(lambda tensor: self._selected(tensor, index.view(-1)), table.features)
+        return of_each(lambda each: each.unflatten(0, places.shape), features), table.targets[index]
 
-    def batches(self, client: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def _selected(self, tensor: Tensor, index: Tensor) -> Tensor:
+        """Rows of one of the table's tensors, in room that this thread uses again."""
+        rooms, count = vars(self._threads), len(index) * tensor[0].numel()
+        # New room each time would cost page faults.
+        room = rooms.get(f"{id(tensor)}")
+        if room is None or room.numel() < count:
+            room = torch.empty(count, dtype=tensor.dtype, device=self._device)
+            rooms[f"{id(tensor)}"] = room
+        rows = room[:count].view(len(index), *tensor.shape[1:])
+        # Three times as fast as by indexing.
+        torch.index_select(tensor, 0, index, out=rows)
+        return rows.contiguous(memory_format=self._layout)
+
+    def batches(self, client: int | None = None) -> Iterator[tuple[Features, Tensor]]:
         """Features and targets of the test examples, or of all of a client's, batch by batch."""
         if client is not None:
             for places in _split(self._problem.clients.places[client]):
@@ -79,21 +87,21 @@ class Gathering:
                 with named("data", "Test "):
                     yield self._read(self._test, places)
 
-    def _read(self, examples: Examples, places: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _read(self, examples: Examples, places: np.ndarray) -> tuple[Features, Tensor]:
         """Examples on the device, checked where they could not be checked before."""
         features, targets = examples.take(places)
         if not isinstance(examples, StoredExamples):
             check_finite(features, targets)
             check_labels(targets, self._problem.labels)
-        features = features.to(self._device)
-        return features.contiguous(memory_format=self._layout), targets.to(self._device)
+        layout = {"device": self._device, "memory_format": self._layout}
+        return of_each(lambda tensor: tensor.to(**layout), features), targets.to(self._device)
 
     def _here(self, examples: Any) -> Any:
         """The examples on the device, if they are in memory."""
         if not isinstance(examples, StoredExamples):
             return examples
-        parts = (examples.features, examples.targets)
-        return StoredExamples(*(part.to(self._device) for part in parts))
+        features = of_each(lambda tensor: tensor.to(self._device), examples.features)
+        return StoredExamples(features, examples.targets.to(self._device))
 
 
 def _split(places: np.ndarray) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,11 +25,9 @@ from randquant.training.clients import (
 )
 from randquant.training.examples import Columns, Examples, StoredExamples, examples_of
 from randquant.training.generators import seeded
+from randquant.training.inputs import in_float32, stored
 from randquant.training.statistics import ServerStatistics
-from randquant.training.trial import check_labels, tried
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""The mean loss over a batch, from the model's output and the targets."""
+from randquant.training.trial import Loss, check_labels, tried
 
 Buffers = Literal["refuse", "frozen", "server"]
 """What is done about layers that keep running statistics, see `problem_of`."""
@@ -42,10 +40,11 @@ class Problem:
     """A model, its clients' data and its loss; nothing in it changes.
 
     Attributes:
-        model: a copy with the initial weights, on the CPU.
+        model: a copy with the initial weights, on the CPU, in which training computes.
         clients: all clients' data.
         loss: the mean loss over a batch.
         test: examples that the model is evaluated on; None for no evaluation.
+        types: of the parameters and buffers as they were given, see `in_float32`.
         parts: names of the parameters that are trained, sent and counted, in the model's order.
         buffers: what is done about running statistics.
         classes: how many classes, for the accuracy; None where the task is no classification.
@@ -61,6 +60,7 @@ class Problem:
     loss: Loss
     test: Examples | None
     parts: tuple[str, ...]
+    types: tuple[torch.dtype, ...]
     buffers: Buffers = "refuse"
     classes: int | None = None
     public: int = 0
@@ -111,7 +111,8 @@ def problem_of(
     """Check a model, its clients' data and a loss, and put them together.
 
     Args:
-        model: any module that maps a batch of features (n, *shape) to one tensor. It is copied. Or
+        model: any module that maps a batch of features to one tensor, or to an object with
+            `logits`. It is copied; one of float64 or bfloat16 throughout is trained in float32. Or
             the name of a built-in one, with a data set.
         clients: a mapping or sequence of clients' data, see `examples_of` for their forms. Or a
             data set, whose writers are the clients, see `by_name`.
@@ -189,13 +190,14 @@ def checked_problem(
             "running statistics on them."
         )
     names = parts_of(model, parts, frozen)
-    copied, loss = copy.deepcopy(model).cpu(), _plain(loss)
+    types = tuple(tensor.dtype for tensor in stored(model))
+    copied, loss = in_float32(copy.deepcopy(model).cpu()), _plain(loss)
     trial = tried(copied, names, clients, loss, buffers)
     if public is not None:
         ServerStatistics(copy.deepcopy(copied), public, torch.device("cpu")).refresh()
     problem = Problem(
-        copied, clients, loss, test, names, buffers, trial.classes, public_examples, trial.draws,
-        trial.still, public,
+        copied, clients, loss, test, names, types, buffers, trial.classes, public_examples,
+        trial.draws, trial.still, public,
     )  # fmt: skip
     _check_labels(problem)
     return problem
@@ -213,7 +215,7 @@ def parts_of(
 
     Raises:
         ValueError: a pattern matches nothing, nothing is left to train, or a parameter is not
-            float32.
+            float32 where others are, or complex.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
@@ -248,10 +250,11 @@ def parts_of(
                 f"Expected parameters with numbers, got {name} on the meta device: build the model "
                 "on the CPU."
             )
-        if parameter.dtype != torch.float32:
+        alone = parameter.dtype != torch.float32 and in_float32(model) is model
+        if alone or parameter.is_complex():
             raise ValueError(
-                f"Expected parameters in float32, got {name} in {parameter.dtype}: call "
-                "model.float(); updates are sent in a few bits anyway."
+                f"Expected trained parameters in float32, as others of the model are, got {name} "
+                f"in {parameter.dtype}: call model.float(), or leave it out by frozen."
             )
         chosen.append(name)
     if not chosen:

@@ -18,6 +18,7 @@ from randquant.training.client import Learner
 from randquant.training.clients import named
 from randquant.training.examples import Columns
 from randquant.training.generators import seeded
+from randquant.training.inputs import called, of_each
 from randquant.training.local import Local
 from randquant.training.problem import Loss, Problem, problem_of
 
@@ -157,7 +158,8 @@ def _hessian(
     places = np.concatenate(clients.places)
     chosen = draw.permutation(len(places))[:examples]
     taken = [clients.take(int(owners[k]), places[k : k + 1]) for k in chosen]
-    features, targets = (torch.cat(each) for each in zip(*taken, strict=True))
+    parts, targets = zip(*taken, strict=True)
+    output = called(model, of_each(lambda *each: torch.cat(each), *parts))
 
     def flat(value: Tensor, *, again: bool = False) -> Tensor:
         parts = torch.autograd.grad(
@@ -166,7 +168,7 @@ def _hessian(
         )  # fmt: skip
         return torch.cat([part.reshape(-1) for part in parts])
 
-    gradient = flat(problem.loss(model(features), targets), again=True)
+    gradient = flat(problem.loss(output, torch.cat(targets)), again=True)
 
     def product(vector: np.ndarray) -> np.ndarray:
         try:

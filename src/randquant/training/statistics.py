@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from randquant.training.examples import Examples
+from randquant.training.inputs import called, of_each
 
 AT_ONCE = 256
 """Most public examples in a batch."""
@@ -47,7 +48,7 @@ class ServerStatistics:
         with torch.no_grad():
             for places in np.array_split(np.arange(count), -(-count // AT_ONCE)):
                 features, _ = self._examples.take(places)
-                self._model(features.to(self._device))
+                called(self._model, of_each(lambda each: each.to(self._device), features))
 
 
 def is_batch_norm(layer: nn.Module) -> bool:

@@ -31,6 +31,7 @@ def may_be_together(problem: Problem) -> bool:
         and len(problem.parts) == len(list(problem.model.parameters()))
         and problem.loss is nn.functional.cross_entropy
         and table is not None
+        and isinstance(table.features, torch.Tensor)
         and table.features.dtype == torch.float32
         and table.targets.dtype == torch.int64
         and table.targets.ndim == 1

@@ -60,6 +60,16 @@ class Run(Pictured):
         return self.summary.beside
 
     @property
+    def accuracy(self) -> float | None:
+        """On test data, in [0, 1]; None without test data, or where no classes are predicted."""
+        return self.summary.accuracy
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss on test data; None without test data."""
+        return self.summary.loss
+
+    @property
     def upload_bytes(self) -> int:
         """Bytes that a client sends in one round it takes part in, under the trust in force.
 

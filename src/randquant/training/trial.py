@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,7 +13,11 @@ from torch import Tensor, nn
 
 from randquant.training.clients import ClientSet, named
 from randquant.training.generators import drawn, seeded
+from randquant.training.inputs import Features, called, described, of_each, tensors
 from randquant.training.statistics import is_batch_norm
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""The mean loss over a batch, from the model's output and the targets."""
 
 TRIED = 8
 """Examples of the first client that are run through the model."""
@@ -40,7 +45,7 @@ def tried(
     model: nn.Module,
     parts: Sequence[str],
     clients: ClientSet,
-    loss: Callable[[Tensor, Tensor], Tensor],
+    loss: Loss,
     buffers: str,
 ) -> Trial:
     """Run the first examples of the first client through a copy of the model.
@@ -62,7 +67,8 @@ def tried(
         parameter.requires_grad_(name in parts)
     batch, reading_draws = _first_batch(clients)
     # Twice, because BatchNorm takes no single example in training.
-    twice = torch.cat([batch[0]] * 2), torch.cat([batch[1]] * 2)
+    features = of_each(lambda tensor: torch.cat([tensor] * 2), batch[0])
+    twice = features, torch.cat([batch[1]] * 2)
     with seeded(0):
         still = _still(model, twice[0], buffers)
     work_mode(model, still)
@@ -87,7 +93,7 @@ def tried(
     return Trial(class_number(output, twice[1]), draws or reading_draws, still)
 
 
-def _first_batch(clients: ClientSet) -> tuple[tuple[Tensor, Tensor], bool]:
+def _first_batch(clients: ClientSet) -> tuple[tuple[Features, Tensor], bool]:
     """Features and targets of the first client's first examples; whether reading them is random."""
     places = clients.places[0][:TRIED]
     with named(clients.names[0]):
@@ -97,7 +103,8 @@ def _first_batch(clients: ClientSet) -> tuple[tuple[Tensor, Tensor], bool]:
             draws = before != drawn()
         with seeded(0):
             again = clients.take(0, places)
-        if not all(torch.equal(*pair) for pair in zip(batch, again, strict=True)):
+        parts = ([*tensors(features), targets] for features, targets in (batch, again))
+        if not all(torch.equal(*pair) for pair in zip(*parts, strict=True)):
             raise ValueError(
                 "Expected an example that is the same each time it is read, up to torch's, NumPy's "
                 "and Python's global random numbers, got another: a run that is resumed must read "
@@ -150,7 +157,7 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
         )
 
 
-def _still(model: nn.Module, features: Tensor, buffers: str) -> tuple[str, ...]:
+def _still(model: nn.Module, features: Features, buffers: str) -> tuple[str, ...]:
     """Names of the layers whose buffers would change in training, if that is to be prevented."""
     moved = _moved(model, features, ())
     still = tuple(dict.fromkeys(name.rpartition(".")[0] for name in moved))
@@ -177,7 +184,7 @@ def _still(model: nn.Module, features: Tensor, buffers: str) -> tuple[str, ...]:
     return still
 
 
-def _moved(model: nn.Module, features: Tensor, still: Sequence[str]) -> list[str]:
+def _moved(model: nn.Module, features: Features, still: Sequence[str]) -> list[str]:
     """Names of the buffers that a forward pass in training changes, in a copy."""
     if next(model.buffers(), None) is None:
         return []
@@ -199,30 +206,34 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other)
 
 
-def _output(model: nn.Module, features: Tensor) -> Tensor:
+def _output(model: nn.Module, features: Features) -> Tensor:
     try:
-        output = model(features)
+        output = called(model, features)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        sizes = ", ".join(["n", *map(str, features.shape[1:])])
         raise ValueError(
-            f"Expected a model that takes features ({sizes}) in {_name(features.dtype)}, got "
+            f"Expected a model that takes features {described(features, _sized)}, got "
             f"{type(error).__name__}: {_sentence(error)}"
         ) from error
     if not isinstance(output, Tensor):
         raise TypeError(
-            f"Expected a model that returns one tensor, got a {type(output).__name__}: wrap it in "
-            "a module whose forward returns the tensor that the loss takes."
+            f"Expected a model that returns one tensor, or an object with logits, got a "
+            f"{type(output).__name__}: wrap it in a module whose forward returns the tensor that "
+            "the loss takes."
         )
     return output
 
 
-def _loss(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, targets: Tensor) -> Tensor:
+def _sized(tensor: Tensor) -> str:
+    return f"({', '.join(['n', *map(str, tensor.shape[1:])])}) in {_name(tensor.dtype)}"
+
+
+def _loss(loss: Loss, output: Tensor, targets: Tensor) -> Tensor:
     of_targets = f"targets {tuple(targets.shape)} {_name(targets.dtype)}"
     kinds = f"an output {tuple(output.shape)} and {of_targets}"
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            value = loss(output, targets)
+            value = _with_slope(loss, output, targets)
     except IndexError as error:
         raise ValueError(
             f"Expected labels that are outputs' numbers, got {_sentence(error)} Renumber them "
@@ -231,7 +242,7 @@ def _loss(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, targets: Ten
     except (RuntimeError, ValueError, TypeError) as error:
         raise ValueError(
             f"Expected a loss of {kinds}, got {type(error).__name__}: {_sentence(error)}"
-            f"{_class_numbers(loss, output)}"
+            f"{_class_numbers(loss, output) or _other_targets(loss, output, targets)}"
         ) from error
     if any("target size" in str(each.message) for each in warned):
         raise ValueError(
@@ -253,7 +264,33 @@ def _loss(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, targets: Ten
     return value
 
 
-def _class_numbers(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor) -> str:
+def _with_slope(loss: Loss, output: Tensor, targets: Tensor) -> Tensor:
+    """The loss; its slope, too, must exist, which some losses notice only then."""
+    value = loss(output, targets)
+    if isinstance(value, Tensor) and value.requires_grad and not value.ndim:
+        torch.autograd.grad(value, output, retain_graph=True, allow_unused=True)
+    return value
+
+
+def _other_targets(loss: Loss, output: Tensor, targets: Tensor) -> str:
+    """What to do about targets of a type or shape that the loss does not take, if that helps."""
+    same_shape = output.numel() == targets.numel()
+    shaped = targets.reshape(output.shape) if same_shape else targets
+    reshape = f"targets.reshape{tuple(output.shape)}".replace(f"({len(targets)},", "(-1,", 1)
+    for way, changed in (
+        ("targets.float()", targets.float()),
+        (reshape, shaped),
+        (f"{reshape}.float()", shaped.float()),
+    ):
+        refusals = (RuntimeError, ValueError, TypeError, IndexError, UserWarning)
+        with contextlib.suppress(*refusals), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            _with_slope(loss, output, changed)
+            return f" It takes {way}: give such targets."
+    return ""
+
+
+def _class_numbers(loss: Loss, output: Tensor) -> str:
     """What to do about targets that cross-entropy does not take."""
     if loss is not nn.functional.cross_entropy or output.ndim < 2:
         return ""

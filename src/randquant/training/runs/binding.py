@@ -17,6 +17,7 @@ from randquant._internal import sealed
 from randquant._internal.serialization import from_json
 from randquant.channels.keys import Key
 from randquant.training.examples import Examples, StoredExamples
+from randquant.training.inputs import described, tensors
 from randquant.training.problem import Problem
 from randquant.training.runs.folder import BINDING
 from randquant.training.runs.log import RESTORE
@@ -108,7 +109,9 @@ def check(folder: Path, binding: Binding) -> None:
 def _data(examples: Examples | None) -> list[object]:
     if not isinstance(examples, StoredExamples):
         return [None if examples is None else len(examples)]
-    return [_content(examples.features), _content(examples.targets), examples.features.shape]
+    inputs = tensors(examples.features)
+    shapes = described(examples.features, lambda tensor: str(tuple(tensor.shape)))
+    return [*map(_content, inputs), _content(examples.targets), shapes]
 
 
 def _content(tensor: torch.Tensor) -> memoryview:
