@@ -302,8 +302,7 @@ class QuantizedStrategy(Strategy):
                 PollingGrid.over(grid), arrays, max(planned - done, 0), timeout, train_config,
                 evaluate_config, evaluate if evaluate_fn else None,
             )  # fmt: skip
-            if not result.arrays:
-                result.arrays = arrays
+            result.arrays = result.arrays or arrays
             for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp",
                          "evaluate_metrics_serverapp"):  # fmt: skip
                 setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
