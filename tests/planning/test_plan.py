@@ -16,11 +16,12 @@ from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.plan.page import as_page, as_text
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import code
-from randquant.planning.plan.verdict import HOPELESS, USEFUL
+from randquant.planning.plan.verdict import LONG, USEFUL
 from randquant.planning.tuning.update import update_family
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
 
+ONE = ["stochastic-rounding"]
 FEW = ["stochastic-rounding", "optm", "skellam", "binomial"]
 
 
@@ -109,13 +110,15 @@ def test_participations_are_balanced_unless_said(issue):
         plan(10, 7, 3, 10, 8.0, 1e-5, mechanisms=[], max_participations=4)
 
 
-def test_the_issue_is_told_that_nothing_helps(issue):
-    assert issue.verdict == "hopeless"
-    assert issue.advice[0] == "No mechanism gives useful accuracy at this target."
+def test_much_noise_is_called_a_matter_of_the_task(issue):
+    """A run of this plan's figures learnt 0.647 of ten classes (docs/plan.md)."""
+    assert issue.verdict == "doubtful"
+    assert issue.advice[0].startswith("It depends on the task whether anything is learnt")
     first, *_, last = str(issue).splitlines()
-    assert (first, last) == ("Plan: hopeless", " ".join(issue.advice))
+    assert (first, last) == ("Plan: doubtful", " ".join(issue.advice))
     best = issue.recommended.noise
-    assert best.share > HOPELESS
+    assert best.share > LONG
+    assert f"{best.share:.3g} times" in issue.advice[0]
     assert f"{best.length:.3g} times" in issue.advice[1]
     assert issue.recommended.mechanism == "stochastic-rounding"  # one bit, as good as the best
     gaussian, unit = issue.limits[0].noise, issue.limits[1].noise
@@ -123,21 +126,36 @@ def test_the_issue_is_told_that_nothing_helps(issue):
 
 
 def test_what_it_would_take_is_enough(issue):
-    """With the parameters, clients or epsilon that are named, the Gaussian's share is as wanted."""
+    """With the clients or parameters that are named, the Gaussian's share is as wanted."""
     excess = issue.recommended.noise.share / USEFUL
-    dimension, population, cohort, epsilon = (
-        float(text.replace(",", ""))
-        for text in re.findall(r"\d[\d,]*\.?\d*(?:e\+\d+)?", issue.advice[2])
+    (said,) = (each for each in issue.advice if "it would take" in each)
+    population, cohort, dimension = (
+        int(text.replace(",", "")) for text in re.findall(r"\d[\d,]*", said)
     )
+    assert said.index("unit=") < said.index(" clients") < said.index("parameters")
     limits = {"mechanisms": [], "trust": "local"}
     now = issue.limits[0].noise.share
     for change in (
-        plan(int(dimension), 10_000, 100, 500, 8.0, 1e-6, **limits),
-        plan(1_200_000, int(population), int(cohort), 500, 8.0, 1e-6, **limits),
-        plan(1_200_000, 10_000, 100, 500, epsilon, 1e-6, **limits),
+        plan(dimension, 10_000, 100, 500, 8.0, 1e-6, **limits),
+        plan(1_200_000, population, cohort, 500, 8.0, 1e-6, **limits),
     ):
         share = change.limits[0].noise.share
         assert share == pytest.approx(now / excess, rel=0.02)
+
+
+def test_only_noise_that_is_long_along_every_direction_is_called_hopeless():
+    """Five hospitals learn 0.7 to 0.95 of two classes at epsilon 8, and guess at 0.1."""
+    some, none = (plan(62, 5, 5, 20, epsilon, mechanisms=ONE) for epsilon in (8.0, 0.1))
+    for found, verdict in ((some, "doubtful"), (none, "hopeless")):
+        assert found.verdict == verdict
+        share = found.recommended.noise.share
+        assert share > LONG
+        assert (share / math.sqrt(62) >= LONG) == (verdict == "hopeless")
+        assert not any(
+            "No mechanism" in each or "epsilon of about" in each for each in found.advice
+        )
+        assert any("parameter" in each for each in found.advice) is False  # one is no model
+    assert f"{none.recommended.noise.share / math.sqrt(62):.3g} times" in none.advice[0]
 
 
 def test_a_target_in_reach_is_called_useful(small):
@@ -190,7 +208,7 @@ def test_arguments_are_checked(change, wanted):
 
 COMMAND = (
     "plan --dimension 100 --population 50 --cohort 10 --rounds 5 --epsilon 2 --delta 1e-6 "
-    "--mechanisms stochastic-rounding,qmgeo"
+    "--mechanisms stochastic-rounding,qmgeo --bits 4"
 )
 
 

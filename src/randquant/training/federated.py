@@ -110,7 +110,7 @@ def train(
         epsilon: the target, in nats. With `mechanism` it is a limit: the run ends before the round
             that would exceed it. None for no limit.
         delta: of the target and of the guarantee.
-        bits: most bits of one code. `auto`: one, or more if that lowers the error by a tenth.
+        bits: most bits of one code. `auto`: one, or more if that lowers the error by a fifth.
         trust: against whom the guarantee holds: `aggregate`, a server that sees only sums (secure
             aggregation), or `local`, a server that sees what each client sends. `model`: those who
             see the published models and nothing else, not even who takes part; `docs/sampling.md`

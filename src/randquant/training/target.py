@@ -24,6 +24,9 @@ from randquant.privacy.guarantee import Neighboring
 ONE_BIT, BITS = "stochastic-rounding", "pbm"
 """The mechanisms of one bit a coordinate, and of several that are summed."""
 
+EXCESS = 0.2
+"""Of variance over Gaussian noise's, that sums of bits are to have at most."""
+
 QUICK = 400
 """So many bits of a whole cohort, at most, are calibrated within seconds."""
 
@@ -35,7 +38,7 @@ class Target:
     Attributes:
         epsilon, delta: the target.
         neighboring: the neighbouring relation.
-        bits: most bits of a code, or `auto`: one, unless more lower the error by over a tenth.
+        bits: most bits of a code, or `auto`: one, unless more lower the error by a fifth.
         trust: `aggregate`, `local` or `model`.
         clip_norm: L2 threshold of an update, or of an example's gradient.
         dimension: coordinates of an update.
@@ -152,7 +155,7 @@ def _for_examples(target: Target) -> Calibrated:
     relative, several = one.noise.relative or 0.0, 1 if target.bits == "auto" else target.bits
     if target.bits == "auto" and relative > ENOUGH:
         # theory/plan.md: t bits have 1/t of one bit's excess of variance over Gaussian noise's.
-        wanted = min((relative**2 - 1) / (ENOUGH**2 - 1), QUICK / target.setting.sharing)
+        wanted = min((relative**2 - 1) / EXCESS, QUICK / target.setting.sharing)
         several = min(int(math.log2(wanted + 1)), 8)
     best = one
     if several > 1:

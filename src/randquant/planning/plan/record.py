@@ -22,7 +22,7 @@ Verdict = Literal["useful", "doubtful", "hopeless"]
 """Whether training is likely to learn something with this noise."""
 
 
-ENOUGH = 1.1
+ENOUGH = 1.25
 """One bit is enough where its error is at most this factor above Gaussian noise's."""
 
 ALIKE = 1.01

@@ -1,0 +1,101 @@
+"""How many bits a code gets by itself: one, or integer noise where one bit is too coarse."""
+
+import math
+import time
+
+import pytest
+
+from randquant.planning.plan.page import as_json, as_text
+from randquant.planning.plan.planner import plan
+from randquant.planning.plan.record import ENOUGH
+from randquant.planning.tuning.update import FINE, fewest_bits
+from randquant.training.target import Target, choose, choose_adaptive
+
+SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Few parameters of many clients: one bit's own randomness is a floor of the noise."""
+    return plan(*SMALL)
+
+
+def target(bits, dimension=11, clients=350, rounds=20, epsilon=8.0, **others):
+    return Target(epsilon, 1e-5, "replace_one", bits, "aggregate", 1.0, dimension, clients, clients,
+                  rounds, rounds, **others)  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", ["auto", 2, 4])
+def test_a_plan_of_several_bits_takes_seconds(bits):
+    """Two bits took over six minutes. Processor time: under 6 s on a busy machine of two cores."""
+    reports, begun = [], time.process_time()
+    plan(*SMALL, bits=bits, progress=lambda *each: reports.append(each))
+    assert time.process_time() - begun < 10
+    assert {"stochastic-rounding", "skellam"} <= {what for what, *_ in reports}
+
+
+def test_what_one_bit_cannot_spend_integer_noise_does(small):
+    entries = {entry.mechanism: entry for entry in small.entries}
+    one, best = entries["stochastic-rounding"], small.recommended
+    assert one.guarantee.epsilon < 0.5 * 8
+    assert one.noise.relative > 3
+    assert 0.95 * 8 < best.guarantee.epsilon <= 8
+    assert best.noise.relative < ENOUGH
+    assert best.bytes_up <= one.bytes_up + 16  # masked, one bit travels as nine
+    found = choose(target("auto"))
+    assert (found.mechanism, found.parameters) == (best.mechanism, best.parameters)
+    assert (found.clip_norm, found.warning) == (None, "")
+    assert "as few bits as do" in "\n".join(as_text(small))
+    assert as_json(small)["need"].bits == "auto"
+
+
+def test_one_bit_that_leaves_epsilon_says_so():
+    found = plan(*SMALL, bits=1, mechanisms="stochastic-rounding")
+    (said,) = (each for each in found.advice if each.startswith("Codes of so few bits"))
+    for part in ("3.02729 of 8 is spent", "3.58 times", "bits='auto'"):
+        assert part in said
+    assert choose(target(1)).warning == said
+    assert not any("Codes of so few" in each for each in plan(*LARGE, bits=1).advice)
+
+
+@pytest.mark.parametrize("asked", [(650, 200, 50, 8.0), (82, 100, 20, 8.0), (650, 200, 20, 1.0)])
+def test_one_bit_stays_where_it_is_enough(asked):
+    """To the last digit what one bit was."""
+    assert choose(target("auto", *asked)) == choose(target(1, *asked))
+
+
+def test_one_bit_is_recommended_where_it_is_enough():
+    found = plan(*LARGE)
+    assert found.recommended.mechanism == "stochastic-rounding"
+    assert found.recommended.parameters["levels"] == 2
+    assert found.recommended.bytes_up == 936
+
+
+def test_integer_noise_gets_the_fewest_bits_that_do():
+    setting = target("auto").setting
+    bits = fewest_bits("discrete-gaussian", setting, 0.3)
+    errors = [
+        plan(*SMALL, bits=each, mechanisms="discrete-gaussian").entries[0].noise
+        for each in (bits - 1, bits, 24)
+    ]
+    assert errors[1].deviation <= FINE * errors[2].deviation < errors[0].deviation
+    assert fewest_bits("sparse-ternary", setting, 0.3) == 2  # it has three codes
+    assert fewest_bits("optm", setting, 0.3) == 2  # has no family: the plan says so
+
+
+def test_records_of_few_clients_get_sums_of_bits():
+    """Five hospitals: one bit spends two thirds of epsilon 3, with five times the error."""
+    asked = {"dimension": 62, "clients": 5, "rounds": 50, "epsilon": 3.0, "examples": 90}
+    one, several = (choose(target(bits, **asked)) for bits in (1, "auto"))
+    assert "is spent, and the error is 5.2" in one.warning
+    assert several.warning == ""
+    assert (several.mechanism, several.parameters["trials"]) == ("pbm", 63)
+    many = {**asked, "clients": 600}  # whose sums of bits take long to certify
+    assert choose(target("auto", **many)).mechanism == one.mechanism
+    assert "is spent" in choose(target("auto", **many)).warning
+
+
+def test_each_round_may_send_fewer_coordinates_of_integer_noise():
+    found = choose_adaptive(target("auto"))
+    assert {type(each).__name__ for each in found.choices} == {"AdditiveMechanism"}
+    assert math.isclose(found.release(11, 20).renyi(2.0), found.release(11, 20).renyi(2.0))
