@@ -150,6 +150,7 @@ def _certified(
     return SumCertificate(
         clients=clients,
         order=order,
+        # Both are proven; equal but for rounding, they may cross.
         epsilon=Interval(at_most(lower, upper), upper),
         witness=(float(rows.inputs[p]), float(rows.inputs[q])),
         others={float(rows.inputs[v]): int(n) for v, n in enumerate(strongest.counts) if n},
