@@ -81,7 +81,7 @@ MUTANTS = [
     ),
     (
         f"{N}/filter.py",
-        "            return make_reply(code)  # nothing that failed training left behind\n",
+        "            return make_reply(next((own for own in FAILURES if own == code), FAILED))\n",
         "            return shareable\n",
         "what failed training left behind is sent",
         ALL,

@@ -176,8 +176,11 @@ BAD_MODELS = {
     "tuple": (Two(lambda a, b: (a, b)), TypeError, "returns one tensor, .* got a tuple"),
     "mapping": (Two(lambda a, b: {"logits": a}), TypeError, "returns one tensor, .* got a dict"),
     "nan": (Two(lambda a, b: a / 0 * 0), ValueError, "finite loss .* got nan"),
-    "complex": (nn.ParameterList([torch.zeros(2, dtype=torch.complex64)]), ValueError,
-                "float32, .* got 0 in torch.complex64"),
+    "complex": (
+        nn.ParameterList([torch.zeros(2, dtype=torch.complex64)]),
+        ValueError,
+        "float32, .* got 0 in torch.complex64",
+    ),
     "shape": (nn.Linear(9, 3), ValueError, r"features \(n, 4\) in float32, got Runtime"),
     "lazy": (nn.LazyLinear(3), ValueError, "uninitialised weight"),
     "function": (functional.relu, TypeError, "a torch nn.Module, got a function"),

@@ -184,6 +184,8 @@ def _parts(
 
 def _checked(need: Need, most: int | None, sampling: Draw) -> Need:
     """The need with its participations, or ValueError."""
+    if not (isinstance(need.bits, str) and need.bits == "auto"):
+        validate.whole("bits", need.bits, low=1, high=24, why="'auto' takes as few as are needed")
     validate.whole("population", need.population, low=1, high=2**53)
     validate.whole("cohort", need.cohort, low=1, high=need.population)
     validate.whole("rounds", need.rounds, low=1, high=2**40)
