@@ -95,6 +95,8 @@ def table(folder: Path, run: RunRecord) -> list[str]:
             rows.append(("", fitted))
     if summary.stopped:
         rows.append(("stopped", summary.stopped))
+    if summary.advice:
+        rows.append(("advice", summary.advice))
     rows += [
         ("time", f"{summary.seconds:.1f} s for {count(pictures.rounds(run), 'round')}"),
         ("report", str(folder / "report.html")),

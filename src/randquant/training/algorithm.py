@@ -50,7 +50,8 @@ class Round:
     """What one round measured: mean training loss in nats, bytes up, wall-clock seconds.
 
     `train_loss` is None where nobody took part, and `mean` empty: a digest of the decoded mean,
-    which tells whether the round gave the same when it is computed again.
+    which tells whether the round gave the same when it is computed again. `mean_norm` is its
+    length.
     `seconds_gradient` is the part of the wall time that workers spent in forward and backward
     passes; `seconds_protect` is all the rest of the round. `threshold` is what clients clipped to,
     if it follows a quantile; `numbers` what they sent beside their updates (`Collected`).
@@ -61,6 +62,7 @@ class Round:
     seconds_gradient: float
     seconds_protect: float
     mean: str = ""
+    mean_norm: float | None = None
     threshold: float | None = None
     numbers: dict[str, float] | None = None
 
@@ -136,6 +138,7 @@ def distributed_sgd(
             seconds_gradient=min(collected.seconds_gradient, total),
             seconds_protect=max(total - collected.seconds_gradient, 0.0),
             mean=hashlib.sha256(collected.mean.tobytes()).hexdigest(),
+            mean_norm=float(np.linalg.norm(collected.mean.astype(np.float64))),
             threshold=state.threshold,
             numbers=collected.numbers,
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 from randquant._internal.rounding import round_up
-from randquant.training.records import RoundMetrics
+from randquant.training.records import RoundMetrics, RunSummary
 
 
 def evaluated(metrics: RoundMetrics) -> str:
@@ -21,3 +22,9 @@ def spent(metrics: RoundMetrics) -> str:
         return ""
     bound = round_up(metrics.epsilon, 4) if math.isfinite(metrics.epsilon) else "infinity"
     return f"epsilon so far <= {bound}"
+
+
+def advise(summary: RunSummary) -> None:
+    """Warn the caller of `train` of what the released means say about clip_norm, if anything."""
+    if summary.advice:
+        warnings.warn(summary.advice, UserWarning, stacklevel=5)

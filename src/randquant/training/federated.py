@@ -27,7 +27,7 @@ from randquant.training.config import TrainConfig
 from randquant.training.configured import OWN
 from randquant.training.local import Local
 from randquant.training.optimizer import MakeOptimizer
-from randquant.training.problem import Buffers, Loss, problem_of
+from randquant.training.problem import Buffers, Columns, Loss, problem_of
 from randquant.training.records import RoundMetrics
 from randquant.training.request import DEFAULT_CLIP_NORM, TrainingRequest
 from randquant.training.runs import execution, secret
@@ -77,7 +77,7 @@ def train(
     frozen: Sequence[str] | None = None,
     buffers: Buffers = "refuse",
     public: Any = None,
-    columns: tuple[str, str] | None = None,
+    columns: Columns | None = None,
     most_examples: int | None = None,
     folder: str | Path | None = None,
     seed: int | None = None,
@@ -99,11 +99,11 @@ def train(
     looked at.
 
     Args:
-        model: any module from a batch of features (n, *shape) to one tensor, a copy of which is
-            trained; or the name of one of `training.models`, with a data set.
+        model: any module from a batch of features to one tensor, or to an object with `logits`, a
+            copy of which is trained; or the name of one of `training.models`, with a data set.
         clients: a mapping from names, or a sequence, of each one's (features, targets): arrays,
-            tensors, torch Datasets of pairs, or columns by name, as flwr-datasets' partitions have.
-            Or a data set of `training.data.datasets`, whose writers are the clients.
+            tensors, torch Datasets of pairs, or columns by name; a tuple or dict of features is for
+            model(*features) or model(**features). Or a data set of `training.data.datasets`.
         loss: from (output, targets) of a batch to its mean loss.
         test: data to measure accuracy and loss on, in the same forms; None to measure nothing. No
             client's: what is measured on a client's own data is not covered by the guarantee.
@@ -155,7 +155,7 @@ def train(
         parts, frozen: patterns of names of parameters that are trained, or are not.
         buffers: what to do about running statistics, such as BatchNorm's: `refuse` the model; keep
             them `frozen`; or compute them on `public` examples, which the `server` does.
-        columns: names of the features' and the targets' column, where data have names.
+        columns: names of the features' column, or several columns, and of the targets'.
         public: for buffers="server", examples that no client holds.
         most_examples: weight clients by min(examples, most_examples) / most_examples; choose it
             without looking at the data (`docs/theory/weights.md`). None to count all alike.
@@ -256,8 +256,7 @@ def _in_folder(
         changes = _changes(home, request)
     else:
         own = Secret.fresh()
-        seed = request.config.seed
-        key = own.key if seed is None else Key.from_seed(seed)
+        key = own.key if request.config.seed is None else Key.from_seed(request.config.seed)
         with waiting(progress):
             config = request.complete(key)
         execution.create(
@@ -281,6 +280,7 @@ def _in_folder(
     local = Local(record.config.batch, record.config.local_epochs)
     learner = Learner(request.problem, local)
     learner.load(execution.load_parameters(home))
+    display.advise(record.summary)
     return Run(learner.trained_model(), record, home, temporary=temporary)
 
 

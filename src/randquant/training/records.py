@@ -36,6 +36,7 @@ class RoundMetrics:
         delta, neighboring: of that epsilon; they may change when a run is resumed.
         mean: SHA-256 of the decoded mean, in hexadecimal: what the server learned. Empty if nobody
             took part, and in files that older versions wrote.
+        mean_norm: L2 norm of the decoded mean, noise included; None if nobody took part.
         threshold: that clients clipped to, if it follows a quantile.
         numbers: means over the cohort of what clients sent beside their updates, by name, each with
             the standard deviation of its noise as `NAME_deviation`. The guarantee covers them.
@@ -55,6 +56,7 @@ class RoundMetrics:
     delta: float | None = None
     neighboring: Neighboring | None = None
     mean: str = ""
+    mean_norm: float | None = None
     threshold: float | None = None
     numbers: Mapping[str, float] | None = None
 
@@ -125,6 +127,7 @@ class RunSummary:
             older versions wrote.
         beside: of the same run, of a whole client, against the server and all who see who takes
             part: beside a guarantee of one example, or under `model` trust; else None.
+        advice: what the released means say about clip_norm; empty for nothing.
     """
 
     accuracy: float | None
@@ -140,6 +143,7 @@ class RunSummary:
     public_examples: int = 0
     bytes_as_codes: int | None = None
     beside: Guarantee | None = None
+    advice: str = ""
 
     @classmethod
     def from_json(cls, data: Any) -> RunSummary:

@@ -3,8 +3,7 @@
 All randomness is derived from (key, round), so a checkpoint holds the model, the state of the
 server's optimiser, the round number, the participation counts, and nothing else. Rounds after the
 checkpoint that were sent before a kill are sent again with the same bits, which is no new release.
-A run neither ends before these rounds nor states less than they cost. The files in the folder are
-described in `folder`.
+A run neither ends before these rounds nor states less than they cost. `folder` lists its files.
 """
 
 from __future__ import annotations
@@ -383,6 +382,7 @@ def _summary(
     return RunSummary(
         accuracy=last.accuracy,
         loss=last.loss,
+        advice=prepared.advice(state, metrics),
         dimension=dimension,
         bytes_per_upload=upload,
         bits_per_coordinate=8 * upload / dimension,

@@ -94,7 +94,7 @@ def _lead(run: RunRecord) -> str:
     )
     if run.summary.stopped:
         text += f" Stopped {run.summary.stopped}."
-    return text
+    return " ".join([text, run.summary.advice]).strip()
 
 
 def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:

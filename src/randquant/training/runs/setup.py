@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.mechanism import UpdateMechanism
@@ -12,6 +15,7 @@ from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.training import functions
+from randquant.training.algorithm import State
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
 from randquant.training.configured import (
@@ -26,6 +30,8 @@ from randquant.training.local import Local, Weighting
 from randquant.training.named import named_problem
 from randquant.training.optimizer import MakeOptimizer, ServerStep, torch_optimizer
 from randquant.training.problem import Problem
+from randquant.training.records import RoundMetrics
+from randquant.training.runs.advice import advice
 from randquant.training.schedule import Schedule
 
 
@@ -76,6 +82,16 @@ class Prepared:
     def sent(self) -> int:
         """Coordinates of what a client sends: of its update, and of what it sends beside it."""
         return self.learner.dimension + beside(self.schedule.config)
+
+    def advice(self, state: State, metrics: Sequence[RoundMetrics]) -> str:
+        """What the released means say about clip_norm when the run has ended in this state."""
+        if state.squares:
+            return ""  # rounds differ, because the mechanism adapts
+        begun = dict(self.problem.model.named_parameters())
+        start = torch.cat([begun[name].detach().reshape(-1) for name in self.problem.parts])
+        lengths = [each.mean_norm for each in metrics if each.mean_norm is not None]
+        moved = start.numpy() - state.parameters
+        return advice(self.schedule.config, self.mechanism, moved, lengths)
 
 
 def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
