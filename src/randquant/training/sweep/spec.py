@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from randquant._internal import declared, validate
+from randquant._internal import declared, files, validate
 from randquant.training import settings
 from randquant.training.config import TrainConfig
 from randquant.training.sweep import names
@@ -134,8 +133,8 @@ def read(text: str) -> Spec:
         [(0.3, 0), (0.3, 1), (0.42, 0), (0.42, 1)]
     """
     try:
-        given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        given = files.parse_toml(text)
+    except ValueError as error:
         raise ValueError(f"Expected a sweep as TOML: {error}.") from None
     if isinstance(given.get("case"), dict):
         raise ValueError("Expected alternatives as [[case]], got [case]: double the brackets.")
