@@ -212,3 +212,40 @@ def test_a_cohort_has_at_least_its_fewest_members(tmp_path):
 def test_removal_from_cohorts_of_a_fixed_size_is_not_zeros():
     found = rq.check(clip_norm=1.0, noise_multiplier=1.0, sampling="fixed", rate=0.01, rounds=10)
     assert any("somebody else takes the place" in line for line in found.lines())
+
+
+def lists(depth):
+    return "[" * depth + "]" * depth
+
+
+def tables(depth):
+    return '{"a": ' * depth + "1" + "}" * depth
+
+
+DEEP = {
+    "list.json": lists,
+    "table.json": tables,
+    "arguments.json": lambda n: f'{{"path": "SVTPrivacy", "args": {{"epsilon": {lists(n)}}}}}',
+    "history.json": lambda n: f'{{"mechanism": "rdp", "history": [{lists(n)}]}}',
+    "list.toml": lambda n: f"noise-multiplier = {lists(n)}",
+    "table.toml": lambda n: "x = " + "{a = " * n + "1" + "}" * n,
+    "key.toml": lambda n: "a." * n + "b = 1",
+    "spaced.toml": lambda n: "a . 'a'. " * n + "b = 1",
+    "header.toml": lambda n: f"[{'a.' * n}b]",
+    "parentheses.py": lambda n: "x = " + "(" * n + "1" + ")" * n,
+    "signs.py": lambda n: f"GaussianMechanism(clipping_bound={'-' * n}1)",
+    "sum.py": lambda n: f"GaussianMechanism(clipping_bound=1{'+1' * n})",
+    "names.py": lambda n: f"f{'.a' * n}()",
+    "calls.py": lambda n: f"f{'()' * n}",
+}
+
+
+@pytest.mark.parametrize("depth", [400, 960, 100_000])
+@pytest.mark.parametrize("name", DEEP)
+def test_a_file_that_is_nested_deeply_gets_one_sentence(name, depth, tmp_path, capsys):
+    (tmp_path / name).write_text(DEEP[name](depth))
+    assert cli.main(["check", str(tmp_path / name)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("randquant check: Expected")
+    assert said.endswith(".\n")
+    assert len(said) < 500

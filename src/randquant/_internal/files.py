@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
+from typing import Any
+
+TOO_DEEP = "it is nested too deeply"
+
+_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){64}""")
+"""A dotted key for which `tomllib` would take memory in the square of its length."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML; ValueError if it is none, or is nested too deeply."""
+    if _LONG_KEY.search(text):
+        raise ValueError(TOO_DEEP)
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
 
 
 def read_text(path: Path, what: str, advice: str = "check its name") -> str:

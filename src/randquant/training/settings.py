@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from randquant._internal import declared, validate
+from randquant._internal import declared, files, validate
 from randquant._internal.declared import Server
 from randquant.aggregation.registry import all_mechanisms
 from randquant.training.config import TrainConfig, upgraded
@@ -104,12 +103,12 @@ def read(path: Path) -> dict[str, Any]:
         OSError: it cannot be read.
     """
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        given = files.parse_toml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise OSError(
             f"Expected a run's settings in {path}, got no readable file: {error}."
         ) from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"Expected a run's settings as TOML in {path}: {error}.") from None
     mechanism = given.get("mechanism")
     try:

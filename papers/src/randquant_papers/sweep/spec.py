@@ -139,7 +139,7 @@ def read(text: str) -> Spec:
     """
     try:
         given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"Expected a sweep as TOML: {error}.") from None
     if isinstance(given.get("case"), dict):
         raise ValueError("Expected alternatives as [[case]], got [case]: double the brackets.")

@@ -10,13 +10,12 @@ from __future__ import annotations
 import ast
 import json
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from randquant._internal import validate
+from randquant._internal import files, validate
 
 NAMES = {
     "clip_norm": ("clipping_norm", "max_grad_norm", "clipping_bound", "l2_norm_clip"),
@@ -75,16 +74,18 @@ def read(path: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
     except (OSError, UnicodeDecodeError) as error:
         raise OSError(f"Expected a configuration in {path}, cannot read it: {error}.") from None
     readers: dict[str, Callable[[str], Iterator[Call]]] = {
-        ".toml": lambda text: _tables(tomllib.loads(text)),
+        ".toml": lambda text: _tables(files.parse_toml(text)),
         ".json": lambda text: _tables(json.loads(text)),
         ".py": _python,
     }
     reader = readers[validate.choice("the configuration's ending", path.suffix, readers)]
     try:
         calls = list(reader(text))
-    except (ValueError, SyntaxError) as error:
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        deep = isinstance(error, RecursionError | MemoryError)  # of the parsers, and of `_tables`
+        reason = files.TOO_DEEP if deep else error
         kind = path.suffix[1:].upper().replace("PY", "Python")
-        raise ValueError(f"Expected {kind} in {path}: {error}.") from None
+        raise ValueError(f"Expected {kind} in {path}: {reason}.") from None
     fields: dict[str, Any] = {}
     notes: list[str] = []
     for name, arguments in calls:
@@ -269,7 +270,8 @@ def _history(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
     entry = arguments["entry"]
     if not isinstance(entry, list) or len(entry) != 3:
         raise ValueError(
-            f"Expected [noise multiplier, sample rate, steps] in a history, got {entry!r}."
+            f"Expected [noise multiplier, sample rate, steps] in a history, got "
+            f"{validate.shown(entry)}."
         )
     noise, rate, steps = entry
     found = {"noise_multiplier": noise, "rate": rate, "rounds": steps, "unit": "example"}

@@ -142,6 +142,6 @@ def identity(
         if "randquant-directory" in config:
             record = json.loads(Path(str(config["randquant-directory"])).read_text())
             directory = {int(client): bytes.fromhex(public) for client, public in record.items()}
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, RecursionError, TypeError, ValueError) as error:
         raise DamagedFile("Expected this client's key and the directory, got others.") from error
     return key, directory

@@ -100,7 +100,7 @@ def channel_from_record(
     """
     try:
         if record["format"] != FORMAT:
-            raise ValueError(f"its format is {record['format']!r}")
+            raise ValueError(f"its format is {validate.shown(record['format'])}")
         # Lists of other things would become arrays of text, and take any amount of memory.
         inputs, values = _numbers(record["inputs"]), _numbers(record["values"])
         weights: Any = [_numbers(row) for row in record["weights"]]
