@@ -193,5 +193,5 @@ def test_files_that_are_nested_deeply_get_one_sentence(value, tmp_path):
     path = tmp_path / "settings.toml"
     path.write_text(f"clip = {value}")
     for reader, given in ((read, f"[train]\nclip = {value}"), (settings.read, path)):
-        with pytest.raises(ValueError, match="TOML.*: it is nested too deeply"):
+        with pytest.raises(ValueError, match=r"TOML.*: it is nested too deeply"):
             reader(given)
