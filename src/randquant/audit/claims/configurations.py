@@ -160,6 +160,10 @@ def _at_least(rate: Any, population: Any, cohort: Any) -> float:
     return min(max(rate, math.nextafter(least, 1.0)), 1.0)
 
 
+def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in table.items() if not isinstance(each, dict | list)}
+
+
 def _tables(value: Any) -> Iterator[Call]:
     """Components and tables of parsed JSON or TOML, the innermost too."""
     if isinstance(value, list):
@@ -174,10 +178,9 @@ def _tables(value: Any) -> Iterator[Call]:
     if isinstance(name := value.get("name"), str) and name in POSITIONS:
         path = path or name
     if isinstance(path, str):
-        yield path.rpartition(".")[2], arguments if isinstance(arguments, dict) else {}
+        yield path.rpartition(".")[2], _plain(arguments) if isinstance(arguments, dict) else {}
         return
-    plain = {name: each for name, each in value.items() if not isinstance(each, dict | list)}
-    yield "", plain
+    yield "", _plain(value)
     for each in value.values():
         yield from _tables(each)
 
@@ -281,7 +284,7 @@ def _history(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
 def _accountant(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
     """pfl: clients sampled by Poisson; the noise on their sum over the clipping bound."""
     if str(arguments.get("mechanism", "gaussian")).lower() != "gaussian":
-        raise ValueError(f"Expected Gaussian noise, got {arguments['mechanism']!r}.")
+        raise ValueError(f"Expected Gaussian noise, got {validate.shown(arguments['mechanism'])}.")
     scale = validate.real("noise_scale", arguments.get("noise_scale", 1.0), above=0, high=1)
     if (noise := arguments.get("noise_parameter")) is not None:
         fields["noise_multiplier"] = validate.real("noise_parameter", noise, low=0) * scale
