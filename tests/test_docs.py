@@ -125,6 +125,8 @@ def test_commands_of_the_docs_run(command, capsys, tmp_path, monkeypatch):
     if command.startswith("randquant compare") and command in OUTPUTS:
         assert rounded(printed.partition("\n")[2]) == rounded(OUTPUTS[command])
         return
+    if command.startswith("randquant account") and command in OUTPUTS:
+        assert printed == OUTPUTS[command]  # nothing is left out
     for line in OUTPUTS.get(command, "").splitlines():
         assert line in printed.splitlines()
 
@@ -132,6 +134,16 @@ def test_commands_of_the_docs_run(command, capsys, tmp_path, monkeypatch):
 def test_every_output_of_the_docs_is_of_a_command_that_is_run():
     assert OUTPUTS.keys() <= set(SHORT)
     assert len(OUTPUTS) == 9
+
+
+def test_the_errors_of_local_trust_are_printed_by_a_plan_that_is_of_use(capsys):
+    (row,) = [line for line in README.splitlines() if line.startswith("| local trust")]
+    error = re.findall(r"0\.\d{3}", row)[0]
+    (command,) = re.findall("`randquant (plan .*?)`", row)
+    assert cli.main(shlex.split(command)) == 0
+    printed = capsys.readouterr().out
+    assert re.search(rf"^rank +\S+ +{error} ", printed, re.MULTILINE)
+    assert "No mechanism" not in printed
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from randquant.aggregation import AdditiveMechanism, CentralGaussian, ClippedSGD
 from randquant.cli import progress
 from randquant.training.config import TrainConfig
 from randquant.training.records import RunRecord
-from randquant.training.runs.advice import advice
+from randquant.training.runs.advice import about_threshold
 
 PUBLIC_MEAN, PUBLIC_DEVIATION = 150.0, 75.0
 NOISY = CentralGaussian(None, noise_multiplier=3.2, clip_norm=1.0)
@@ -83,7 +83,7 @@ def simulated(means, mechanism=SKELLAM, rate=0.5, **settings):
     options = {"learning_rate": rate, "norm": "l2", "rounds": len(means), **settings}
     config = TrainConfig("own", "own", "", population=CLIENTS, cohort=CLIENTS, **options)
     moved = (rate * released.sum(axis=0)).astype(np.float32)
-    return advice(config, mechanism, moved, list(np.linalg.norm(released, axis=1)))
+    return about_threshold(config, mechanism, moved, list(np.linalg.norm(released, axis=1)))
 
 
 def straight(length):

@@ -189,7 +189,7 @@ def test_what_public_examples_tell_is_that_of_one_tensor():
     found = public_directions(Two(), ["last"], None, *clients[0])["last"]
     wanted = public_directions(One(), ["last"], None, *ones[0])["last"]
     for one, other in zip(found, wanted, strict=True):
-        assert torch.allclose(one.T @ one, other.T @ other, rtol=1e-3, atol=1e-6)
+        assert torch.allclose(one.T @ one, other.T @ other, rtol=1e-3, atol=1e-5)
 
 
 BAD = {

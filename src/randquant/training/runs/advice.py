@@ -27,7 +27,7 @@ DEVIATIONS = 3.0
 """Standard deviations of the noise by which estimates must exceed what they are compared with."""
 
 
-def advice(
+def about_threshold(
     config: TrainConfig, mechanism: UpdateMechanism, moved: np.ndarray, lengths: Sequence[float]
 ) -> str:
     """Say if nearly all updates were cut to the threshold, or were too short to be seen in noise.

@@ -31,7 +31,7 @@ from randquant.training.named import named_problem
 from randquant.training.optimizer import MakeOptimizer, ServerStep, torch_optimizer
 from randquant.training.problem import Problem
 from randquant.training.records import RoundMetrics
-from randquant.training.runs.advice import advice
+from randquant.training.runs.advice import about_threshold
 from randquant.training.schedule import Schedule
 
 
@@ -91,7 +91,7 @@ class Prepared:
         start = torch.cat([begun[name].detach().reshape(-1) for name in self.problem.parts])
         lengths = [each.mean_norm for each in metrics if each.mean_norm is not None]
         moved = start.numpy() - state.parameters
-        return advice(self.schedule.config, self.mechanism, moved, lengths)
+        return about_threshold(self.schedule.config, self.mechanism, moved, lengths)
 
 
 def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
