@@ -167,3 +167,12 @@ def test_the_recipe_of_the_docs_runs_as_printed(tmp_path, monkeypatch):
 def _trained(message):
     arrays = {n: Array(a.numpy() + np.float32(0.01)) for n, a in message.content["arrays"].items()}
     return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
+
+
+def test_few_parameters_of_few_clients_get_sums_of_bits():
+    """Integer noise is no channel, which the round's sums are of; one bit would be too coarse."""
+    coarse, several = (planned(rounds=10, **bits).mechanism for bits in ({"bits": 1}, {}))
+    assert coarse.channel.levels == 2 < several.channel.levels
+    errors = [each.expected_error(5).deviation(6) for each in (coarse, several)]
+    assert errors[1] < 0.8 * errors[0]
+    assert planned(model=650).mechanism == planned(model=650, bits=1).mechanism
