@@ -15,7 +15,7 @@ from randquant.training.algorithm import State
 from randquant.training.federated import train
 from randquant.training.runs import checkpoint
 
-pytestmark = pytest.mark.filterwarnings("ignore:No mechanism gives useful accuracy")
+pytestmark = pytest.mark.filterwarnings("ignore:It depends on the task")
 
 FEATURES, CLASSES, CLIENTS, COHORT, ROUNDS, TIMES = 20, 6, 40, 20, 8, 4
 DIMENSION = (FEATURES + 1) * CLASSES

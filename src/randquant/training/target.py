@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -47,6 +48,7 @@ class Target:
         cohorts: how clients take part if nobody sees which of them do; None if it is seen.
         examples: for example-level privacy, the fewest examples that an update is the mean of.
         coordinates: how many coordinates of a rotated update are sent; None for all.
+        engine: whether it is for Flower, which sums codes of channels only.
     """
 
     epsilon: float
@@ -63,6 +65,7 @@ class Target:
     examples: int | None = None
     cohorts: HiddenCohorts | None = None
     coordinates: int | None = None
+    engine: bool = False
 
     @property
     def balanced(self) -> int:
@@ -112,7 +115,8 @@ def choose(target: Target) -> Calibrated:
 
     In a secure sum, and for examples, this is one bit: stochastic rounding of the rotated update to
     two levels. Where that has over ENOUGH times the error of Gaussian noise, and in all other
-    cases, it is what `planning.plan` recommends; for examples codes that are sums of bits.
+    cases, it is what `planning.plan` recommends; for examples, and for an engine, codes that are
+    sums of bits.
 
     Guarantees:
         The accountant's guarantee of the mechanism for so many participations is at most the
@@ -127,8 +131,8 @@ def choose(target: Target) -> Calibrated:
     """
     validate.real("epsilon", target.epsilon, above=0, high=1e6)
     validate.real("delta", target.delta, low=0, below=1)
-    if target.examples is not None:
-        return _for_examples(target)
+    if target.examples is not None or (target.engine and target.trust != "local"):
+        return _of_bits(target)
     if target.trust != "local" and target.bits in (1, "auto"):
         found = _measured(ONE_BIT, replace(target, bits=1))
         assert found.noise is not None
@@ -141,17 +145,17 @@ def choose(target: Target) -> Calibrated:
         neighboring=target.neighboring, sampling="fixed" if hidden is None else hidden.draw,
         coordinates=target.coordinates, mean_norm=target._mean_norm,
         max_participations=max(target.participations, target.balanced) if hidden is None else None,
+        progress=False,  # who waits shows how far it is
     )  # fmt: skip
     if planned.recommended is None:
         raise _out_of_reach(target, "")
     return _calibrated(target, planned.recommended)
 
 
-def _for_examples(target: Target) -> Calibrated:
+def _of_bits(target: Target) -> Calibrated:
     """One bit, or of sums of bits as many as lower the error, if that does not take long."""
     one = _measured(ONE_BIT, replace(target, bits=1))
     assert one.noise is not None
-    # The verdict's thresholds were measured for updates of whole clients.
     relative, several = one.noise.relative or 0.0, 1 if target.bits == "auto" else target.bits
     if target.bits == "auto" and relative > ENOUGH:
         # theory/plan.md: t bits have 1/t of one bit's excess of variance over Gaussian noise's.
@@ -159,8 +163,9 @@ def _for_examples(target: Target) -> Calibrated:
         several = min(int(math.log2(wanted + 1)), 8)
     best = one
     if several > 1:
-        more = _measured(BITS, replace(target, bits=several))
-        best = min(one, more, key=lambda each: each.noise.deviation if each.noise else math.inf)
+        with contextlib.suppress(OutOfReach):
+            more = _measured(BITS, replace(target, bits=several))
+            best = min(one, more, key=lambda each: each.noise.deviation if each.noise else math.inf)
     return _calibrated(target, best)
 
 
@@ -176,6 +181,7 @@ def _measured(name: str, target: Target) -> Candidate:
 
 def _calibrated(target: Target, found: Candidate) -> Calibrated:
     whole, need = all_mechanisms()[found.mechanism].whole_update, target._need
+    # The verdict's thresholds were measured for updates of whole clients.
     said = warning(need, found) if target.examples is None else coarse(need, found)
     return Calibrated(found.mechanism, found.parameters, None if whole else target.clip_norm, said)
 

@@ -10,6 +10,7 @@ from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 
 from randquant._internal import validate
+from randquant._internal.bars import waiting
 from randquant._internal.patterns import Patterns
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.secagg.graphs import Losses
@@ -71,7 +72,8 @@ def for_target(
         delta: of the target; by default a tenth of 1 / clients, and at most 1e-5.
         trust: `aggregate`, a server that sees sums only, or `local`, one that sees each client's
             codes.
-        bits: most bits of a code, as in `randquant.train`.
+        bits: most bits of a code. `auto`: one, or, where more lower the error by a fifth, as many
+            as can be certified within seconds for such a cohort.
         clip_norm: L2 threshold of a client's update.
         coordinates: how many coordinates of a rotated update are sent; None for all.
         neighboring: of the guarantee.
@@ -119,9 +121,10 @@ def for_target(
     target = Target(
         epsilon, delta, neighboring, bits, trust, clip_norm,
         _dimension(model, parts, frozen, buffers) + beside, population, summed, rounds, most,
-        coordinates=coordinates,
+        coordinates=coordinates, engine=True,
     )  # fmt: skip
-    found = choose(target)
+    with waiting(True):
+        found = choose(target)
     if found.warning:
         log(WARNING, "randquant: %s", found.warning)
     mechanism = update_mechanism(

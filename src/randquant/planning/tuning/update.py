@@ -147,7 +147,7 @@ def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:
     Returns:
         For a channel the fewest that it can be built with, 1 or 2: what it could win with more is
         in `docs/theory/plan.md`. For integer noise of this deviation the fewest with which the
-        error is at most FINE times that with MOST bits.
+        error is at most FINE times the least with up to MOST bits.
 
     Example:
         >>> setting = UpdateSetting(11, cohort=350, bits=1, trust="aggregate")
@@ -171,8 +171,9 @@ def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:
 
     if not noisy:
         return 1 if error(1) == 0 else 2
-    most = FINE * error(MOST)
-    return next((bits for bits in range(2, MOST) if error(bits) <= most), MOST)
+    errors = {bits: error(bits) for bits in range(2, MOST + 1)}
+    least = min(errors.values())
+    return next(bits for bits, found in errors.items() if found <= FINE * least)
 
 
 def tuned_mechanism(
