@@ -6,10 +6,10 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 import randquant as rq
-from randquant.audit.claims.lower import attained
+from randquant.audit.claims.lower import attained, attained_if_seen
 from randquant.privacy.guarantee import NEIGHBORINGS
 
 
@@ -127,6 +127,22 @@ def test_assumptions_are_kept_apart():
     often = rq.check(noise_multiplier=1.0, sampling="poisson", rate=0.5, rounds=9)
     assert 0 < often.readings[2].guarantees[1].lower < often.readings[2].guarantees[1].epsilon
     assert "client that holds several" in str(found)
+
+
+def gaussian_delta(epsilon, mu):
+    return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 0.05, 0.2, 0.4])
+@pytest.mark.parametrize(("rate", "rounds"), [(0.335, 3), (0.5001, 2), (0.21, 5), (0.0501, 100)])
+def test_no_figure_of_rounds_that_are_seen_is_refuted_that_is_true(rate, rounds, delta):
+    """Its delta is the mean over how often the client takes part, which whoever sees it knows."""
+    often = np.arange(1, rounds + 1)
+    mass = binom.pmf(often, rounds, rate)
+    for apart in (0.3, 1.0, 3.0):
+        lower = attained_if_seen([(apart, 0.0)], rate, rounds, delta)
+        exact = mass @ [gaussian_delta(lower, apart * math.sqrt(k)) for k in often]
+        assert lower == 0 or exact >= delta * (1 - 1e-9)
 
 
 def test_local_noise_is_not_amplified():

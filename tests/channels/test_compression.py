@@ -165,6 +165,11 @@ def test_what_does_not_fit_or_is_no_payload_is_refused():
     payload = payload_of(PAPER, UPDATE[:100])
     with pytest.raises(ValueError, match=r"compress to pad_to=50 bytes, got \d+: choose a larger"):
         compress(PAPER, payload, pad_to=50)
+    least = len(compress(PAPER, payload))
+    for few in (0, 40, least - 40, least - 1):  # no message is longer than the others
+        with pytest.raises(ValueError, match=f"pad_to={few} bytes, got {least}"):
+            compress(PAPER, payload, pad_to=few)
+    assert len(compress(PAPER, payload, pad_to=least)) == least
     with pytest.raises(ValueError, match="Expected pad_to"):
         compress(PAPER, payload, pad_to=-1)
     with pytest.raises(ValueError, match="truncated"):

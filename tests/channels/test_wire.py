@@ -332,6 +332,24 @@ def test_padding_is_stated_and_checked():
             wire.pack(form, codes, padding)
 
 
+@pytest.mark.parametrize("stated", [-3, -1, 0, 1, 3])
+def test_a_payload_is_read_only_as_what_its_header_says_of_padding(stated):
+    """Codes of a part of an update are no codes of a padded one, also of as many coordinates."""
+    form, codes = wire.Format.of(16, "test"), np.arange(8, dtype=np.uint8)
+    payload = wire.pack(form, codes, padding=stated)
+    assert wire.dimension_of(form, payload) == 8 - stated
+    for expected in (-3, -1, 0, 1, 3):
+        totals = np.zeros(8, dtype=np.int64)
+        if expected == stated:
+            assert (wire.unpack(form, payload, 8, expected) == codes).all()
+            wire.add(form, payload, totals, expected)
+            continue
+        for read in (wire.unpack, wire.add):
+            with pytest.raises(ValueError, match=f"of {8 - expected} coordinates, got"):
+                read(form, payload, 8 if read is wire.unpack else totals, expected)
+        assert not totals.any()
+
+
 @pytest.mark.parametrize("cut", [0, 10, 39, 40, 43])
 def test_no_dimension_is_read_from_a_payload_of_another_length(cut):
     form = wire.Format.of(16, "test")
