@@ -162,7 +162,13 @@ def test_the_command_prints_a_table_or_one_object(grid, capsys, tmp_path):
     result = json.loads(capsys.readouterr().out)
     assert (result["finished"], result["failed"], len(result["runs"])) == (3, 2, 5)
     assert result["frontier"] == sweep.results(grid[1]).best
-    assert "diverged" in (folder / "report.html").read_text()
+    page = (folder / "report.html").read_text()
+    assert "diverged" in page
+    said = "imulation from a seed: protects nobody"
+    assert said in " ".join(text.split())
+    assert said in page
+    stated = [run["guarantee"] for run in result["runs"] if run.get("guarantee")]
+    assert [each["simulated"] for each in stated] == [True, True]
     assert {run["state"] for run in result["runs"]} == {"finished", "failed"}
     assert product.main(["runs", str(folder), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["runs"]

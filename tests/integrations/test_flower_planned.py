@@ -205,5 +205,6 @@ def test_few_parameters_of_few_clients_get_sums_of_bits():
     coarse, several = (planned(rounds=10, **bits).mechanism for bits in ({"bits": 1}, {}))
     assert coarse.channel.levels == 2 < several.channel.levels
     errors = [each.expected_error(5).deviation(6) for each in (coarse, several)]
-    assert errors[1] < 0.8 * errors[0]
+    # One bit has 1.44 times the error of Gaussian noise here, three summed bits have 1.20.
+    assert errors[1] < 0.85 * errors[0]
     assert planned(model=650).mechanism == planned(model=650, bits=1).mechanism

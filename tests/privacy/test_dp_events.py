@@ -285,6 +285,8 @@ class TwoCodes(ReleaseDefaults):
     neighboring: str = "replace_one"
 
     def renyi(self, order):
+        if math.isinf(order):
+            return math.inf  # not needed here
         # e^order · 1^(1 - order) + 1^order · e^(1 - order), over 1 + e
         moment = np.logaddexp(order, 1 - order) - math.log1p(math.e)
         return float(moment) / (order - 1) * (1 + 1e-12)

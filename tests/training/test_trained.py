@@ -13,9 +13,6 @@ from randquant.cli import progress
 from randquant.privacy.guarantee import SIMULATED
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution, pictures
-from randquant.training.runs import status as run_status
-from randquant.training.sweep import page as sweep_page
-from randquant.training.sweep import summary as sweep_summary
 
 CONFIG = TrainConfig(
     "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": 4.0},
@@ -59,15 +56,6 @@ def test_it_is_beside_runs_of_a_list(trained, tmp_path, capsys):
     output = tmp_path / "both.html"
     assert cli.main(["report", str(folder), str(folder), "--output", str(output)]) == 0
     assert (SIMULATED in output.read_text()) == seeded
-
-
-def test_it_is_beside_runs_of_a_sweep(trained):
-    folder, _, seeded = trained
-    outcome = sweep_summary.results([run_status.read(folder)])
-    assert (SIMULATED in "\n".join(sweep_summary.as_text(folder, outcome))) == seeded
-    stated = sweep_summary.as_json(folder, outcome)["runs"][0]["guarantee"]
-    assert stated["simulated"] is seeded
-    assert (SIMULATED in sweep_page.render("sweep", outcome)) == seeded
 
 
 @pytest.mark.parametrize("seed", [0, None])

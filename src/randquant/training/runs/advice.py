@@ -20,6 +20,9 @@ SHORT, COORDINATES = 0.25, 100
 both them and their sum: a threshold of a quarter would have a sixteenth of the noise's square. Not
 of fewer coordinates: their noise varies so much that it hides also what was learned well."""
 
+FEWEST = 10
+"""Rounds below which nothing is said: so few may well all lead one way."""
+
 FIRST = 5
 """Rounds that are looked at by themselves, or a tenth of them."""
 
@@ -41,7 +44,8 @@ def about_threshold(
         lengths: the L2 norm of each round's decoded mean.
 
     Returns:
-        A sentence with what to do; empty if there is nothing to say. Also where the noise of these
+        A sentence with what to do; empty if there is nothing to say, or there are too few rounds to
+        tell. Also where the noise of these
         means is not known here: unless the server takes plain steps of SGD, cohorts have a fixed
         size that is seen, and clients send all coordinates of an update clipped in L2 and nothing
         else.
@@ -50,7 +54,7 @@ def about_threshold(
     seen = config.sampling == "fixed" and config.trust != "model"
     alone = config.numbers is None and config.clip_quantile is None and config.norm == "l2"
     norm, rate, rounds = mechanism.clip_norm, config.learning_rate, len(lengths)
-    if not (stepped and seen and alone and norm and rate and rounds):
+    if not (stepped and seen and alone and norm and rate and rounds >= FEWEST):
         return ""
     try:
         error = mechanism.expected_error(len(moved))
