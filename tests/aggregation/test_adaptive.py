@@ -10,6 +10,7 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.saved import from_record
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.accountant import account
+from randquant.privacy.certificates.work import LEAST, MOST, Allowance
 
 DIMENSION, CLIENTS = 900, 8
 COUNTS = (None, 512, 128)
@@ -98,3 +99,13 @@ def test_a_record_with_a_choice_of_another_kind_is_refused():
         from_record({**record, "choices": [1]})
     with pytest.raises(TypeError, match="Expected choices to be a list"):
         from_record({**record, "choices": 5})
+
+
+def test_every_choice_of_a_record_counts_in_the_work_that_a_message_may_take():
+    """A server that may not send one long certificate may not send sixteen in one record."""
+    allowance = Allowance()
+    assert from_record(ADAPTIVE.record(), allowance=allowance) == ADAPTIVE
+    assert allowance.left <= MOST - LEAST * len(COUNTS)
+    allowance.left = LEAST * len(COUNTS) - 1
+    with pytest.raises(ValueError, match="too long"):
+        from_record(ADAPTIVE.record(), allowance=allowance)

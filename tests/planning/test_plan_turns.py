@@ -2,7 +2,8 @@
 
 import pytest
 
-from randquant.planning.plan import plan
+from randquant.planning.plan import plan, planner
+from randquant.planning.plan.record import Candidate, DecodedError
 from randquant.privacy.accounting.accountant import account
 
 ASKED = (100, 600, 600, 6, 8.0, 1e-6)
@@ -38,6 +39,19 @@ def test_the_advice_says_what_turns_cost(turns):
     assert "It takes 100 clients a round instead of 600" in advice
     assert "6 times as large" in advice
     assert "plan with max_participations=6" in advice
+
+
+@pytest.mark.parametrize(("population", "rounds"), [(7, 3), (11, 4), (9, 5), (600, 6)])
+def test_no_client_takes_a_second_turn_where_rounds_do_not_divide_them(
+    population, rounds, monkeypatch
+):
+    def calibrated(name, need, near):
+        return Candidate(name, {}, noise=DecodedError(1.0, None, 1.0, 1.0))
+
+    monkeypatch.setattr(planner, "_entry", calibrated)
+    found = plan(8, population, population, rounds, 6.0, 1e-5, trust="local", mechanisms=["rank"])
+    (once,) = [entry.once for entry in found.entries if entry.once is not None]
+    assert once * rounds <= population < (once + 1) * rounds
 
 
 def test_who_needs_every_client_in_every_round_gets_no_turns():

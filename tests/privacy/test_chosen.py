@@ -85,6 +85,18 @@ def test_gaussian_choices_cost_what_the_one_with_least_noise_costs():
     assert ChosenRelease((of(QUIET),), 0).renyi(2.0) == 0.0
 
 
+def test_a_choice_of_another_kind_is_not_forgotten():
+    """What is known of Gaussian noise says nothing of codes that may be chosen instead."""
+    gaussian, codes = GaussianRelease(9.0, 1, 1, "local"), of(LOUD)
+    whole = VectorRelease(LOUD, 1.0, 4, 1)
+    for kinds in itertools.permutations((gaussian, codes, whole), 2):
+        chosen = account([ChosenRelease(kinds, 5)], DELTA, quick=True).epsilon
+        for each in kinds:
+            alone = account([each.repeated(5)], DELTA, quick=True).epsilon
+            # Of codes alone the composed loss is known, which is no more than Renyi's bound.
+            assert chosen >= alone
+
+
 @pytest.mark.parametrize(
     ("choices", "sentence"),
     [

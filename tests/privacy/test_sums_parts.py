@@ -124,7 +124,7 @@ def of_bits(*chances):
     return rq.Channel(np.linspace(-1, 1, len(rows)), np.arange(3.0), np.array(rows), 64)
 
 
-@pytest.mark.parametrize("order", [1.5, 3.0])
+@pytest.mark.parametrize("order", [1.5])
 @pytest.mark.parametrize("chances", [(2, 4, 6), (3, 5, 7), (1, 3, 5), (7, 5, 3)])
 def test_every_arrangement_of_bits_comes_close_to_the_best_attack(chances, order):
     channel = of_bits(*chances)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import chance
+import interrupted
 import numpy as np
 import pytest
 import torch
@@ -250,6 +251,20 @@ def test_a_run_goes_on_with_the_participation_it_began_with(other, tmp_path):
     runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
     with pytest.raises(ValueError, match="begin a new run"):
         runs.execute(tmp_path / "run", changes=other)
+
+
+def test_a_limit_is_compared_with_what_all_declared_rounds_cost(tmp_path):
+    """Also where rounds count and not participations: the figure at the end is that of them all."""
+    folder = tmp_path / "run"
+    interrupted.begin(folder, CONFIG, 1)
+    schedule = runs._prepared(folder, CONFIG, runs.BY_NAME).schedule
+    costs = [schedule.epsilon(rounds, 1) for rounds in (1, 2, 3)]
+    assert costs == sorted(set(costs))
+    for limit in (costs[0], costs[1], 0.999 * costs[2]):
+        with pytest.raises(ValueError, match="which the 3 rounds declared before the first cost"):
+            runs.execute(folder, changes={"stop_at_epsilon": limit})
+    summary = runs.execute(folder, changes={"stop_at_epsilon": costs[2]}).summary
+    assert (summary.rounds, summary.guarantee.epsilon <= costs[2]) == (3, True)
 
 
 def test_noise_of_too_few_clients_is_refused():

@@ -1,0 +1,91 @@
+"""A need's figures where nobody sees who takes part, and in other units of length."""
+
+import dataclasses
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant.aggregation.registry import update_mechanism
+from randquant.planning.limits import gaussian_multiplier
+from randquant.planning.plan import planner
+from randquant.planning.plan.record import Candidate, Limit, Need
+from randquant.planning.plan.verdict import judge
+from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.guarantee import Guarantee
+
+NEED = Need(60, 40, 10, 8, 16, "aggregate", 1.0, 8.0, 1e-5, "replace_one", 2)
+NOISE = {"clip_norm": 1.0, "bits": 16, "noise_multiplier": 0.5}
+
+
+def hidden(draw, **changes):
+    cohorts = HiddenCohorts(draw, NEED.population, NEED.cohort, NEED.rounds)
+    return dataclasses.replace(NEED, trust="model", cohorts=cohorts, **changes)
+
+
+@pytest.mark.parametrize("draw", ["poisson", "drawn", "fixed"])
+def test_the_error_of_hidden_cohorts_is_that_of_the_mean_over_those_who_take_part(draw):
+    """Sums of all payloads over the public number, against the mean of a cohort's updates."""
+    need, rng = hidden(draw), np.random.default_rng(0)
+    everybody = need.cohorts.summands("aggregate")
+    mechanism = update_mechanism("skellam", NOISE, trust="aggregate", cohort=everybody)
+    squares = []
+    for trial in range(12):
+        updates = np.zeros((everybody, 60), dtype=np.float32)
+        updates[:10] = rng.normal(size=60)
+        updates[:10] /= 1.01 * np.linalg.norm(updates[0])
+        root = rq.Key.from_seed(trial)
+        payloads = [mechanism.encode(x, root.fold_in(i)) for i, x in enumerate(updates)]
+        mean = mechanism.mean(payloads, 60) * everybody / need.cohorts.summed
+        squares.append((mean - updates[0]) ** 2)
+    # 720 squares: off by 5 % in one deviation, by 35 % in seven; the root by half of that.
+    assert need.deviation(mechanism) == pytest.approx(np.sqrt(np.mean(squares)), rel=0.2, abs=0)
+
+
+@pytest.mark.parametrize("draw", ["poisson", "drawn", "fixed", None])
+def test_all_rounds_take_the_bytes_of_everybody_who_sends(draw, monkeypatch):
+    need = NEED if draw is None else hidden(draw)
+    senders = need.setting.cohort
+    assert senders == (40 if draw in ("poisson", "drawn") else 10)
+    mechanism = update_mechanism("skellam", NOISE, trust="aggregate", cohort=senders)
+    guarantee = Guarantee(1.0, 1e-5, "replace_one", "aggregate", 2.0, 1)
+    found = SimpleNamespace(mechanism=mechanism, guarantee=guarantee, tight=True)
+    tuned = SimpleNamespace(parameters=NOISE, calibration=found)
+    monkeypatch.setattr(planner, "tune_update", lambda *given, **named: tuned)
+    monkeypatch.setattr(Need, "gaussian", property(lambda need: 1.0))
+    entry = planner._entry("skellam", need, 1.0)
+    assert entry.bytes_up == mechanism.upload_bytes(60, senders)
+    assert entry.bytes_run == entry.bytes_up * senders * 8
+
+
+def test_where_everybody_takes_part_in_the_one_round_hiding_who_gains_nothing():
+    cohorts = HiddenCohorts("poisson", 10, 10, 1)
+    plain = gaussian_multiplier(8.0, 1e-5, 1)
+    need = dataclasses.replace(
+        NEED, trust="model", population=10, rounds=1, neighboring="zero_out", cohorts=cohorts
+    )
+    assert need.multiplier == pytest.approx(plain, rel=0.02, abs=0)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.8, 5.0])
+@pytest.mark.parametrize("trust", ["local", "aggregate"])
+def test_a_verdict_does_not_depend_on_the_unit_of_length(share, trust):
+    said = []
+    for clip_norm in (1.0, 1e-3, 1e3):
+        need = dataclasses.replace(NEED, clip_norm=clip_norm, trust=trust)
+        noise = need.noise(share * clip_norm * math.sqrt(need.rounds / need.dimension))
+        guarantee = Guarantee(8.0, 1e-5, "replace_one", trust, 2.0, 1)
+        best = Candidate("some", {}, guarantee, noise)
+        said.append(judge(need, best, [Limit("Gaussian", need.noise(need.gaussian))]))
+    assert said[0] == said[1] == said[2]
+
+
+@pytest.mark.parametrize("cohort", [1, 100])
+def test_privunit_of_one_coordinate_is_the_mean_of_randomised_responses(cohort):
+    """Each sends 1 or -1, the sign with the odds e^2, over tanh 1: 2 of 4 nats in each round."""
+    found = rq.plan(1, cohort, cohort, 2, 4.0, 0.0, trust="local", clip_norm=3.0, mechanisms=[])
+    (limit,) = found.limits
+    exact = 3 / math.tanh(1) / math.sqrt(cohort)
+    assert limit.noise.deviation == pytest.approx(exact, rel=1e-9, abs=0)
