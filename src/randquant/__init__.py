@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from randquant.planning.compare import Comparison
     from randquant.planning.compare import at_equal_epsilon as compare
     from randquant.planning.plan import Plan, plan
+    from randquant.planning.privacy import Privacy
     from randquant.privacy.accounting.accountant import account
     from randquant.privacy.accounting.allocated import Allocated
     from randquant.privacy.accounting.calibration import Calibration, calibrate
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from randquant.privacy.certificates.vector import kappa, squared_distance
     from randquant.privacy.guarantee import Guarantee, Interval
     from randquant.training.federated import train
+    from randquant.training.local import Local
+    from randquant.training.server import Server
     from randquant.training.trained import Run
 
 __all__ = [
@@ -63,12 +66,15 @@ __all__ = [
     "Guarantee",
     "Interval",
     "Key",
+    "Local",
     "Moments",
     "Number",
     "OutOfReach",
     "Plan",
+    "Privacy",
     "Run",
     "Sampled",
+    "Server",
     "StateLayout",
     "SumCertificate",
     "VectorMechanism",

@@ -599,8 +599,8 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     ),
     (
         "training/schedule.py",
-        "if most is not None and places > (most - 1) * config.population:",
-        "if most is not None and places is (most - 1) * config.population:",
+        "if most is not None and places > (most - 1) * config.task.population:",
+        "if most is not None and places is (most - 1) * config.task.population:",
         "a short cut: drawing all cohorts finds the same number, for no fewer participations would do",
     ),
     (

@@ -75,14 +75,14 @@ MUTANTS = [
     ),
     (
         "training/runs/folder.py",
-        ' and config.sampling != "drawn"',
+        ' or config.privacy.sampling == "drawn"',
         "",
         "rounds are added to a run whose clients have drawn theirs",
         HERE,
     ),
     (
         "training/config.py",
-        'if config.unit == "example":\n            raise ValueError(\n                "Expected unit client under model',
+        'if privacy.unit == "example":\n            raise ValueError(\n                "Expected unit client under model',
         'if False:\n            raise ValueError(\n                "Expected unit client under model',
         "single examples under model trust",
         HERE,

@@ -149,7 +149,7 @@ MUTANTS = [
     ),
     (
         "planning/plan/record.py",
-        "setting = replace(need, coordinates=entry.coordinates).setting",
+        "setting = need.sending(entry.coordinates).setting",
         "setting = need.setting",
         "the mechanism that is returned sends all",
         PLAN,

@@ -12,6 +12,7 @@ import pytest
 from every_release import GROUPS, RQM, of_group
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from randquant.training.target import Target, choose_adaptive
 
 from randquant.aggregation.registry import update_mechanism
 from randquant.planning.plan.record import Need
@@ -22,7 +23,6 @@ from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.hidden import DRAWS
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease
 from randquant.privacy.accounting.sampled import Sampled
-from randquant.training.target import Target, choose_adaptive
 
 DELTA = 1e-5
 ALL = [(*group, name) for group in GROUPS for name in of_group(*group)]

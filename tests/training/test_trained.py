@@ -1,6 +1,5 @@
 """What is said of a run whose noise comes from a seed, wherever its epsilon is."""
 
-import dataclasses
 import json
 
 import pytest
@@ -14,7 +13,7 @@ from randquant.privacy.guarantee import SIMULATED
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution, pictures
 
-CONFIG = TrainConfig(
+CONFIG = TrainConfig.of(
     "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": 4.0},
     population=4, cohort=4, rounds=2, threads=1,
 )  # fmt: skip
@@ -24,8 +23,8 @@ CONFIG = TrainConfig(
 def trained(request, tmp_path_factory):
     """A run, and whether it is from a seed."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    config = dataclasses.replace(CONFIG, seed=request.param)
-    execution.create(folder, config, baseline=False, overwrite=False)
+    config = CONFIG.changed(seed=request.param)
+    execution.create(folder, config, overwrite=False)
     return folder, execution.execute(folder), request.param is not None
 
 

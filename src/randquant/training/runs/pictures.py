@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from randquant.aggregation.alongside import Number
 from randquant.privacy.guarantee import SIMULATED, Guarantee
 from randquant.reports import formatting
 from randquant.reports.figures import (
@@ -20,7 +19,6 @@ from randquant.reports.figures import (
 from randquant.reports.formatting import minus
 from randquant.reports.notebook import Facts
 from randquant.training.config import TrainConfig
-from randquant.training.configured import OWN
 from randquant.training.data import features
 from randquant.training.records import RoundMetrics, RunRecord
 
@@ -58,9 +56,12 @@ class CodeShares:
 
 def titled(config: TrainConfig) -> str:
     """A run in a few words; what was passed as objects has no name."""
-    own = config.dataset == config.model == OWN
-    what = "own model and data" if own else f"{config.dataset} · {config.model}"
-    return f"{what} · {'own mechanism' if config.mechanism == OWN else config.mechanism}"
+    what = (
+        "own model and data"
+        if config.task.by_objects
+        else f"{config.task.dataset} · {config.task.model}"
+    )
+    return f"{what} · {'own mechanism' if config.own_mechanism else config.mechanism}"
 
 
 def fitted(run: RunRecord) -> list[str]:
@@ -71,7 +72,7 @@ def fitted(run: RunRecord) -> list[str]:
 
 def rounds(run: RunRecord) -> int:
     """How many rounds were done."""
-    return run.config.rounds if run.summary.rounds is None else run.summary.rounds
+    return run.summary.rounds
 
 
 def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
@@ -92,7 +93,7 @@ def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
     ]
     charts = charts if run.summary.accuracy is not None else charts[1:]
     moving = _points(run, lambda m: m.threshold)
-    if moving and run.config.clip_quantile is not None:
+    if moving and run.config.privacy.clip_quantile is not None:
         title, drawn = "Clipping threshold, per round", [("clip_norm", moving, "c1")]
         charts.append(line_chart(title, drawn, "round", "L2 norm of an update"))
     return [*charts, *_numbers(run), *_spent(run)]
@@ -101,7 +102,7 @@ def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
 def _numbers(run: RunRecord) -> list[Figure]:
     """What clients sent beside their updates, each between the lines of two deviations."""
     figures = []
-    for name in (Number.read(text).name for text in run.config.numbers or ()):
+    for name in (number.name for number in run.config.privacy.read_numbers):
         middle, low, high = (_points(run, _number(name, far)) for far in (0, -2, 2))
         lines: list[Drawn] = [
             ("mean of the cohort, as released", middle, "c1"),
@@ -151,7 +152,7 @@ def _spent_in_all(guarantee: Guarantee) -> str:
 
 
 def _loss(run: RunRecord) -> str:
-    return "loss, nats" if "cross_entropy" in run.config.loss else "loss"
+    return "loss, nats" if "cross_entropy" in run.config.task.loss else "loss"
 
 
 SPENT = "Epsilon so far, per round"
