@@ -357,6 +357,7 @@ def test_no_dimension_is_read_from_a_payload_of_another_length(cut):
     with pytest.raises(ValueError, match="truncated"):
         wire.dimension_of(form, payload[:cut])
 
+
 @pytest.mark.parametrize(("size", "padding"), [(8, 9), (8, 100), (8, 2**32 - 1), (0, 1)])
 @pytest.mark.parametrize("read", ["unpack", "add", "dimension"])
 def test_a_header_with_more_padding_than_codes_is_refused_though_its_checksum_fits(
@@ -369,11 +370,11 @@ def test_a_header_with_more_padding_than_codes_is_refused_though_its_checksum_fi
     bare = bare[:4] + bytes([wire.PADDED]) + bare[5:] + form.fingerprint
     payload = bare + hashlib.sha256(bare + body).digest()[:8] + body
     totals = np.zeros(size, dtype=np.int64)
+    reading = {
+        "unpack": lambda: wire.unpack(form, payload, size),
+        "add": lambda: wire.add(form, payload, totals),
+        "dimension": lambda: wire.dimension_of(form, payload),
+    }
     with pytest.raises(ValueError, match="Expected a payload of"):
-        if read == "unpack":
-            wire.unpack(form, payload, size)
-        elif read == "add":
-            wire.add(form, payload, totals)
-        else:
-            wire.dimension_of(form, payload)
+        reading[read]()
     assert not totals.any()

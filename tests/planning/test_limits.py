@@ -234,9 +234,8 @@ def test_levels_that_are_near_are_clipped_closer():
     variances = [(s["clip"] + s["margin"]) ** 2 - s["clip"] ** 2 for s in settings]
     assert (np.diff(variances) > 0).all()
 
-@pytest.mark.parametrize(
-    ("population", "cohort", "rounds"), [(40, 40, 5), (100, 50, 9)]
-)
+
+@pytest.mark.parametrize(("population", "cohort", "rounds"), [(40, 40, 5), (100, 50, 9)])
 def test_the_composed_privunit_is_randomised_response_as_often_as_a_client_takes_part(
     population, cohort, rounds
 ):

@@ -230,8 +230,10 @@ def test_sums_of_two_kinds_cost_at_least_either_in_any_order(pair):
 @pytest.mark.parametrize("scheme", ["poisson", "drawn", "fixed"])
 def test_hidden_rounds_in_parts_cost_what_they_cost_at_once(scheme, neighboring):
     """By the composed loss too, which no quick account looks at."""
-    one, other = (GaussianRelease(1.5, 5, 1, neighboring=n) for n in
-                  (neighboring, "zero_out" if neighboring == "replace_one" else "replace_one"))
+    one, other = (
+        GaussianRelease(1.5, 5, 1, neighboring=n)
+        for n in (neighboring, "zero_out" if neighboring == "replace_one" else "replace_one")
+    )
     if scheme == "drawn":
         absent = other if neighboring == "replace_one" else None
         part = Allocated(one, 4, 40, absent=absent)
