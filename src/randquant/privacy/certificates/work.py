@@ -40,7 +40,11 @@ class Allowance:
         work = vertices**2 * codes // 2**9  # all pairs of inputs
         if clients > 1 and (used.all() or not clipped):  # else it is infinite, and soon known to be
             each = max(codes, min(clients, LARGEST_SUM) // 2**7)
-            work = max(work, vertices * codes * (4 if is_sum_of_bits(channel) else each))
+            pairs = vertices**2 * codes
+            if is_sum_of_bits(channel):
+                work = max(pairs // 2**6, vertices * codes * 4)
+            else:
+                work = max(pairs * each // 2**4, vertices * codes * each, work)
         self.left -= LEAST + work
         if self.left < 0:
             raise ValueError(
