@@ -41,10 +41,18 @@ def test_honest_channels_are_admitted(place):
 @pytest.mark.parametrize(
     ("vertices", "codes", "clients"),
     [
-        (300, 128, 40), (100, 32, 40), (2, 256, 1000), (10, 64, 20_000), (1000, 256, 1),
-        (90, 16, 40), (250, 16, 40), (180, 8, 40), (2000, 2, 40), (3900, 2, 1),
+        (300, 128, 40),
+        (100, 32, 40),
+        (2, 256, 1000),
+        (10, 64, 20_000),
+        (1000, 256, 1),
+        (90, 16, 40),
+        (250, 16, 40),
+        (180, 8, 40),
+        (2000, 2, 40),
+        (3900, 2, 1),
         (4, 100, 40),
-    ],  # fmt: skip
+    ],
 )
 def test_channels_that_take_minutes_are_refused(vertices, codes, clients):
     """Each takes more than a minute on one core, or gigabytes."""

@@ -195,7 +195,7 @@ def test_a_pipe_or_a_link_in_a_run_is_not_waited_for_or_followed(plant, name, fi
     path = folder / name.replace("checkpoint", "checkpoint.safetensors")
     path.rename(folder / "key")
     plant(path)
-    with pytest.raises(OSError, match="to be a regular file, got a (pipe|symbolic link)"):
+    with pytest.raises(OSError, match=r"to be a regular file, got a (pipe|symbolic link)"):
         runs.load_parameters(folder) if name == "checkpoint" else runs.execute(folder)
 
 

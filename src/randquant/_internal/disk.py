@@ -38,7 +38,7 @@ def opener(path: str | Path, flags: int, mode: int = 0o666) -> int:
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a file; OSError, at once, if the name is that of a link, a pipe, a device or a folder."""
+    """Read a file; OSError at once if the name is that of a link, pipe, device or folder."""
     with open(path, "rb", opener=opener) as file:
         return file.read()
 
