@@ -9,7 +9,7 @@ import pytest
 from flower_grid import InProcessGrid, client_app
 from flower_rounds import ANYTHING, exact, fedavg, model, mover, run
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-from pages import Page
+from pages import Page, drawn
 
 from randquant.aggregation.secagg.graphs import Losses
 from randquant.integrations.flower.history import RoundRow, page
@@ -173,6 +173,15 @@ def test_failed_rounds_and_hostile_names_are_shown_as_text():
     assert "No accountant can prove less than 2.99999 for this run" in found.words
     assert "attack reaches" not in found.words
     assert "u" not in found.tags
+
+
+def test_no_chart_of_a_run_draws_an_epsilon_below_its_value():
+    rows = [RoundRow(n, 10.0**n / 3, 6, 0) for n in range(-3, 5)]
+    spent = planned().accountant.get_privacy_spent()
+    shown = {row["x"]: row["y"] for row in drawn(page("FedAvg", rows, spent, {})) if "y" in row}
+    assert shown.keys() == {row.round for row in rows}
+    for row in rows:
+        assert row.epsilon <= shown[row.round] <= row.epsilon * 1.00001
 
 
 DOCS = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()

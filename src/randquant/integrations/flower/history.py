@@ -15,7 +15,7 @@ from randquant._internal.serialization import write_atomic
 from randquant.integrations.accountant import SO_FAR
 from randquant.privacy.guarantee import Guarantee
 from randquant.reports import formatting, pages
-from randquant.reports.figures import Figure, line_chart
+from randquant.reports.figures import Axis, Figure, line_chart
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Section
 from randquant.training.runs import meaning
 
@@ -101,10 +101,9 @@ def page(
     }
     names = sorted({name for metrics in measured.values() for name in metrics})
     cards = [_accuracy(measured), _promised(guarantee, target), _clients(rows), _sent(rows)]
+    up = Axis("epsilon", bound=True)
     figures: list[Figure] = [
-        line_chart(
-            "Epsilon spent, after each round", [("ε ≤", _points(rows), "c1")], "round", "epsilon"
-        )
+        line_chart("Epsilon spent, after each round", [("ε ≤", _points(rows), "c1")], "round", up)
     ]
     figures += [
         line_chart(
