@@ -237,7 +237,7 @@ def test_posix_is_found_where_it_is(code, found):
 
 
 HOUSE = {
-    "architecture", "citations", "docs", "flips", "fuzz", "gpu_benchmark", "kills", "mutation",
+    "architecture", "benchmarks", "citations", "docs", "flips", "fuzz", "kills", "mutation",
     "order", "site", "tolerances", "wheel", "refusals", "values"}  # fmt: skip
 """Tests about the whole: the code's shape, the docs, the tests themselves."""
 
