@@ -261,6 +261,13 @@ def test_a_command_is_one_file():
         assert not words & commands, name
 
 
+def test_the_command_line_is_parsed_in_one_place():
+    others = re.compile(r"^\s*(?:from|import) (?:argparse|optparse|getopt|click|typer)\b", re.M)
+    texts = {path.name: path.read_text() for path in FILES.values()}
+    assert not [name for name, text in texts.items() if others.search(text)]
+    assert [name for name, text in texts.items() if "sys.argv" in text] == ["main.py"]
+
+
 def test_no_function_has_its_modules_name():
     """A reader, and the API reference, can tell a module from a function."""
     for name, tree in TREES.items():

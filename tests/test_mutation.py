@@ -1,4 +1,4 @@
-"""Every fault of the lists in tests/mutation applies to the code as it is; `make mutants` runs them."""
+"""Every fault of the lists in tests/mutation applies to the code as it is, exactly once."""
 
 import pytest
 from mutation.planting import by_hand, planted
