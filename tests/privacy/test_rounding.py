@@ -18,12 +18,7 @@ from randquant.aggregation.sign_sgd import SignSGD
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
 from randquant.privacy.accounting import releases
-from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.releases import (
-    GaussianRelease,
-    VectorRelease,
-)
 from randquant.privacy.certificates.curvature import CellLines, log_curvature
 from randquant.privacy.certificates.noise import shift_divergence
 from randquant.privacy.certificates.sums import (
@@ -172,22 +167,6 @@ def test_what_is_sent_is_within_the_threshold_although_a_float32(clip):
     sent = np.frombuffer(ClippedSGD(clip=clip).encode(np.array([1e9, -1e9]), ROOT), "<f4")
     assert [abs(Fraction(float(v))) <= Fraction(clip) for v in sent] == [True, True]
     assert np.abs(sent).min() >= clip * (1 - 2.0**-22)
-
-
-@pytest.mark.parametrize("examples", [1, 3, 10, 10**6])
-def test_one_example_is_as_far_as_its_share_and_the_rounding_to_float32(examples):
-    apart = Fraction(1, examples) + Fraction(1, 2**20)
-    found = of_one_example(GaussianRelease(1.3, 5, 1), examples)
-    assert isinstance(found, GaussianRelease)
-    exact = Fraction(1.3) / apart
-    assert exact * (1 - Fraction(1, 10**9)) <= Fraction(found.noise_multiplier) <= exact
-    whole = VectorRelease(rq.stochastic_rounding(1.0, 2, 40.0), 1.0, 4, 1)
-    one = of_one_example(whole, examples)
-    assert one is not None
-    bound = kappa(whole.channel, 2.0).upper
-    assert one.renyi(2.0) >= bound * float((2 * apart) ** 2)
-    if examples == 1:
-        assert one.renyi(2.0) > whole.renyi(2.0)
 
 
 def test_the_encoder_rounds_every_coordinate():
