@@ -35,19 +35,20 @@ SKIPPED = (
     "tests/test_wheel.py",
     "tests/test_docs.py",
 )
-"""Tests of the lists themselves, and those that need the whole checkout."""
+"""Tests of the lists themselves, and those that need the whole checkout or mind each line."""
 
 
 def stages(file: str) -> list[list[str]]:
-    """Tests of a module, of its room, and all."""
-    room, leaf = file.split("/")[0], Path(file).stem
-    dotted = "randquant." + file.removesuffix(".py").replace("/", ".")
-    parent = re.escape(dotted.rpartition(".")[0])
+    """Tests of a module, by their names and what they import; of its room; and all."""
+    room, *parts = file.removesuffix(".py").split("/")
+    names = tuple(f"test_{part}" for part in parts)
+    dotted = ".".join(["randquant", room, *parts])
+    parent, leaf = re.escape(dotted.rpartition(".")[0]), parts[-1]
     imports = re.compile(rf"{re.escape(dotted)}\b|from {parent} import [^\n]*\b{leaf}\b")
     own = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests" / room).glob("test_*.py"))
-        if path.stem.startswith(f"test_{leaf}") or imports.search(path.read_text())
+        if path.stem.startswith(names) or imports.search(path.read_text())
     ]
     values = ["tests/test_values.py"] if "@dataclass" in source(file) else []
     return [[*own, *values, str(SOURCE / file)], [f"tests/{room}"], ["tests", "src"]]
