@@ -237,7 +237,7 @@ def test_posix_is_found_where_it_is(code, found):
 
 
 HOUSE = {
-    "architecture", "citations", "docs", "flips", "fuzz", "gpu_benchmark", "kills", "mutation",
+    "architecture", "benchmarks", "citations", "docs", "flips", "fuzz", "kills", "mutation",
     "order", "site", "tolerances", "wheel", "refusals", "values"}  # fmt: skip
 """Tests about the whole: the code's shape, the docs, the tests themselves."""
 
@@ -259,6 +259,13 @@ def test_a_command_is_one_file():
     for name in shared:
         words = set(re.findall(r"cli\.commands\.(\w+)", FILES[name].read_text()))
         assert not words & commands, name
+
+
+def test_the_command_line_is_parsed_in_one_place():
+    others = re.compile(r"^\s*(?:from|import) (?:argparse|optparse|getopt|click|typer)\b", re.M)
+    texts = {path.name: path.read_text() for path in FILES.values()}
+    assert not [name for name, text in texts.items() if others.search(text)]
+    assert [name for name, text in texts.items() if "sys.argv" in text] == ["main.py"]
 
 
 def test_no_function_has_its_modules_name():

@@ -1,6 +1,5 @@
 """How many bits a code gets by itself: one, or integer noise where one bit is too coarse."""
 
-import math
 import time
 
 import pytest
@@ -9,6 +8,7 @@ from randquant.planning.plan.page import as_json, as_text
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import ENOUGH
 from randquant.planning.tuning.update import FINE, fewest_bits
+from randquant.privacy.accounting.accountant import account
 from randquant.training.target import Target, choose, choose_adaptive
 
 SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)
@@ -109,11 +109,12 @@ def test_records_of_few_clients_get_sums_of_bits():
     assert several.warning == ""
     assert (several.mechanism, several.parameters["trials"]) == ("pbm", 63)
     many = {**asked, "clients": 600}  # whose sums of bits take long to certify
-    assert choose(target("auto", **many)).mechanism == one.mechanism
-    assert "is spent" in choose(target("auto", **many)).warning
+    coarse = choose(target("auto", **many))
+    assert coarse.mechanism == one.mechanism
+    assert "is spent" in coarse.warning
 
 
 def test_each_round_may_send_fewer_coordinates_of_integer_noise():
     found = choose_adaptive(target("auto"))
     assert {type(each).__name__ for each in found.choices} == {"AdditiveMechanism"}
-    assert math.isclose(found.release(11, 20).renyi(2.0), found.release(11, 20).renyi(2.0))
+    assert 0 < account([found.release(11, 20)], 1e-5).epsilon <= 8

@@ -1,5 +1,7 @@
-"""The benchmark of the encoder on a GPU, where there is none."""
+"""Stored measurements are one a line; the benchmark on a GPU says so where there is none."""
 
+import doctest
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +10,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+
+
+def test_a_measurement_is_a_line(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import results
+
+    assert doctest.testmod(results).failed == 0
+    for path in results.FOLDER.iterdir():
+        assert path.read_text() == results.lines(json.loads(path.read_text())) + "\n", path.name
 
 
 @pytest.mark.slow  # torch in a process of its own
