@@ -14,12 +14,12 @@ from pages import Page, check_charts, check_self_contained
 from randquant import cli
 from randquant._internal import locks, sealed
 from randquant._internal.rounding import round_up
+from randquant.reports import runs as runs_page
 from randquant.training import settings
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
 from randquant.training.records import RoundMetrics
 from randquant.training.runs import execution as runs
-from randquant.training.runs import overview as runs_page
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
 from randquant.training.runs.tensorboard import TensorboardLog
