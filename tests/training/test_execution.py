@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -183,6 +184,22 @@ def test_every_changed_byte_of_a_checkpoint_is_noticed(finished, tmp_path):
         path.write_bytes(bytes(damaged))
         with pytest.raises(ValueError, match="Expected a checkpoint"):
             runs.load_parameters(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "sent.json", "metrics.jsonl", "checkpoint"])
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to(path.parent / "key")])
+def test_a_pipe_or_a_link_in_a_run_is_not_waited_for_or_followed(plant, name, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    path = folder / name.replace("checkpoint", "checkpoint.safetensors")
+    path.rename(folder / "key")
+    plant(path)
+    with pytest.raises(OSError, match=r"to be a regular file, got a (pipe|symbolic link)"):
+        runs.load_parameters(folder) if name == "checkpoint" else runs.execute(folder)
+
+
+def test_who_took_part_is_in_a_file_that_only_the_user_can_read(finished):
+    assert (finished[0] / "checkpoint.safetensors").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_run_whose_trust_is_empty_text_goes_on(finished, tmp_path):
