@@ -4,6 +4,7 @@ import ast
 import importlib
 import sys
 import tomllib
+import types
 from pathlib import Path
 
 import pytest

@@ -132,6 +132,7 @@ def test_without_runs_there_is_one_sentence(line, word, tmp_path, monkeypatch, c
 
 
 def test_a_run_builds_its_page_again(folder, capsys, tmp_path):
+    printed(capsys, "report", folder / "a")
     before = (folder / "a" / "report.html").read_bytes()
     (folder / "a" / "report.html").unlink()
     printed(capsys, "report", folder / "a")
