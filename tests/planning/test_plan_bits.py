@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from randquant.planning.plan.page import as_json, as_text
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import ENOUGH
 from randquant.planning.tuning.update import FINE, fewest_bits
 from randquant.privacy.accounting.accountant import account
+from randquant.reports.plan import as_json, as_text
 from randquant.training.target import Target, choose, choose_adaptive
 
 SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)

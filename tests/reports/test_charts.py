@@ -198,9 +198,10 @@ for name in ("altair", "vl_convert"):
     sys.modules[name] = None
 import randquant as rq
 channel = rq.rqm(clip=1.5, margin=1.5, levels=4, keep=0.42)
-assert "<table" in channel._repr_html_() and "<svg" not in channel._repr_html_()
+from randquant.reports.notebook import display
+assert "<table" in display(channel) and "<svg" not in display(channel)
 try:
-    channel.plot()
+    rq.plot(channel)
 except ImportError as error:
     print(error)
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from randquant._internal import formatting
 from randquant._internal.rounding import round_up
 from randquant.planning.limits import one_bit_excess
 from randquant.planning.plan.record import (
@@ -19,7 +20,6 @@ from randquant.planning.plan.record import (
     Verdict,
     kept_of,
 )
-from randquant.reports import formatting
 
 USEFUL = 0.3
 """Largest share (`DecodedError.share`) at which useful accuracy is to be expected."""
