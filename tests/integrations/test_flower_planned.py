@@ -179,7 +179,9 @@ def test_failed_rounds_and_hostile_names_are_shown_as_text():
 def test_no_chart_of_a_run_draws_an_epsilon_below_its_value():
     rows = [RoundRow(n, 10.0**n / 3, 6, 0) for n in range(-3, 5)]
     spent = planned().accountant.get_privacy_spent()
-    shown = {row["x"]: row["y"] for row in drawn(page("FedAvg", rows, spent, {})) if "y" in row}
+    shown = {
+        row["x"]: row["y"] for row in drawn(page(History("FedAvg", rows, spent))) if "y" in row
+    }
     assert shown.keys() == {row.round for row in rows}
     for row in rows:
         assert row.epsilon <= shown[row.round] <= row.epsilon * 1.00001
