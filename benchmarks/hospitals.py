@@ -7,13 +7,12 @@ data in FOLDER; without a folder the picture is drawn again from results/hospita
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 from performance_page import picture
-from results import FOLDER, save
+from results import save, stored
 
 from randquant.channels.keys import Key
 from randquant.planning.limits import gaussian_multiplier
@@ -113,7 +112,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.folder:
         save("hospitals", measured(given.folder, given.seeds))
-    found = json.loads((FOLDER / "hospitals.json").read_text())
+    found = stored("hospitals")
     (ROOT / "docs" / "images" / "hospitals.svg").write_text(drawn(found))
     print("wrote docs/images/hospitals.svg")
 

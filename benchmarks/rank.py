@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import json
 import math
 import sys
 import time
@@ -22,7 +21,8 @@ import tracemalloc
 import numpy as np
 import torch
 from local_peers import PrivUnit, RotatedSimplex
-from results import FOLDER, commit, save
+from results import commit, save
+from results import stored as record
 from rotation_bias import SETTINGS, noise, search
 from sklearn.datasets import load_digits
 
@@ -384,8 +384,7 @@ def training(seeds: int = 5) -> list[dict]:
 
 def stored(part: str) -> list[dict]:
     """What this commit's code or an earlier one has measured: long parts go on where they ended."""
-    path = FOLDER / "rank.json"
-    return json.loads(path.read_text()).get(part, []) if path.exists() else []
+    return record("rank").get(part, [])
 
 
 def store(part: str, rows: list[dict]) -> None:

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from results import FOLDER, commit, save
+from results import commit, save, stored
 
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
@@ -229,8 +229,7 @@ def loaded(clients: int, code_bits: int, loss: float, dimension: int = COORDINAT
 
 def load(named: list[str]) -> None:
     """Measure every case in a process of its own, unless it was measured at this commit."""
-    saved = FOLDER / "secagg_load.json"
-    cases = json.loads(saved.read_text())["cases"] if saved.exists() else {}
+    cases = stored("secagg_load").get("cases", {})
     wanted = [case for name in named for case in _cases(*name.split(":"))] or QUICK
     for clients, code_bits, loss in wanted:
         how = "Flower's SecAgg+" if code_bits == PLUS else f"{code_bits} bits"

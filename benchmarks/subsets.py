@@ -13,14 +13,13 @@ page of the gallery), and the time to encode is measured; with --draw it is only
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 
 import numpy as np
 import torch
 from performance_page import picture
-from results import FOLDER, commit, save
+from results import FOLDER, commit, save, stored
 from wire import secagg_plus
 
 import randquant as rq
@@ -191,8 +190,7 @@ def main() -> None:
     asked.add_argument("--ways", nargs="+", default=[str(way) for way in WAYS])
     asked.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     asked.add_argument("--draw", action="store_true", help="only draw what was measured before")
-    given, path = asked.parse_args(), FOLDER / "subsets.json"
-    record = json.loads(path.read_text()) if path.exists() else {}
+    given, record = asked.parse_args(), stored("subsets")
     rows = record.get("runs", [])
     if given.draw:
         draw(rows, record["secagg_plus_bytes"])

@@ -15,17 +15,15 @@ give the line, one of 30 is on it, and so are the keys and shares of a client am
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import os
 import sys
 
 import numpy as np
-from results import FOLDER, commit, save
+from results import commit, save, stored, write
 from secagg import _bytes, handshake, traffic
 
 import randquant as rq
-from randquant._internal.serialization import write_json
 from randquant.aggregation.modulus import wrap_probability
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.draw import PART_BYTES, Draw
@@ -165,8 +163,7 @@ def all_neighbours() -> dict[str, object]:
 
 def show_all_neighbours() -> None:
     """Count, print and keep them beside what was measured with ten neighbours."""
-    path = FOLDER / "wire.json"
-    record = json.loads(path.read_text())
+    record = stored("wire")
     found = all_neighbours()
     for name in ("one_bit", "ternary"):
         vector, ten = record[name]["masked_vector_up"], record[name]["other_steps_up"]
@@ -175,7 +172,7 @@ def show_all_neighbours() -> None:
         found[f"{name}, neighbours within 160,000 bytes"] = fitting
     for name, value in found.items():
         print(f"{name:40} {value:,}")
-    write_json(path, {**record, "all_neighbours": {"commit": commit(), **found}})
+    write("wire", {**record, "all_neighbours": {"commit": commit(), **found}})
 
 
 if __name__ == "__main__" and "all-neighbours" in sys.argv:

@@ -16,9 +16,6 @@ ROOMS = (
 )  # fmt: skip
 """From left to right; rooms in one place are siblings."""
 
-DRAWN_FROM_BELOW = "reports"
-"""For now values draw themselves: every room may import this one, of `_internal` only."""
-
 PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
 FRONT = {"__init__.py", "__main__.py", "flower.py", "py.typed"}
 """The package's face, its command, and the one short name kept for users."""
@@ -91,8 +88,6 @@ def test_imports_point_left():
         for other in own(name):
             assert other, f"{name} imports the package's face: import where it is defined"
             theirs = other.split(".")[0]
-            if theirs == DRAWN_FROM_BELOW:
-                continue
             assert theirs == room or PLACE[theirs] < PLACE[room], f"{name} imports {other}"
 
 
@@ -237,7 +232,7 @@ def test_posix_is_found_where_it_is(code, found):
 
 
 HOUSE = {
-    "architecture", "citations", "docs", "flips", "fuzz", "gpu_benchmark", "kills", "mutation",
+    "architecture", "benchmarks", "citations", "docs", "flips", "fuzz", "kills", "mutation",
     "order", "site", "tolerances", "wheel", "refusals", "values"}  # fmt: skip
 """Tests about the whole: the code's shape, the docs, the tests themselves."""
 
@@ -259,6 +254,13 @@ def test_a_command_is_one_file():
     for name in shared:
         words = set(re.findall(r"cli\.commands\.(\w+)", FILES[name].read_text()))
         assert not words & commands, name
+
+
+def test_the_command_line_is_parsed_in_one_place():
+    others = re.compile(r"^\s*(?:from|import) (?:argparse|optparse|getopt|click|typer)\b", re.M)
+    texts = {path.name: path.read_text() for path in FILES.values()}
+    assert not [name for name, text in texts.items() if others.search(text)]
+    assert [name for name, text in texts.items() if "sys.argv" in text] == ["main.py"]
 
 
 def test_no_function_has_its_modules_name():

@@ -25,6 +25,7 @@ def test_what_is_not_deep_is_read_as_it_is(text):
     [
         "a = " + "[" * 5000 + "]" * 5000, "a." * 100_000 + "b = 1", f"[{'a.' * 100_000}b]",
         "'a' . " * 5000 + "b = 1", "x = {" + "a." * 5000 + "b = 1}",
+        '"a b".' * 5000 + "b = 1", "'a.b' . " * 5000 + "b = 1", '"a\\"\\\\".' * 5000 + "b = 1",
     ],
 )  # fmt: skip
 def test_what_is_deep_is_refused_in_little_memory(text):
@@ -39,6 +40,7 @@ def test_what_is_deep_is_refused_in_little_memory(text):
 
 def test_long_words_take_no_long_time():
     """Each would take hours if the search began anew within a word."""
-    for text in ("a" * 400_000, "a " * 200_000, "a" + " " * 400_000 + "=", "." * 400_000):
+    for text in ("a" * 400_000, "a " * 200_000, "a" + " " * 400_000 + "=", "." * 400_000,
+                 '"' + '\\" ' * 200_000, '\' "' * 200_000, '\\"' * 200_000):  # fmt: skip
         with pytest.raises(ValueError, match=r"at line|at end"):
             files.parse_toml(text)

@@ -233,16 +233,7 @@ def test_the_guarantee_holds_for_the_modular_sum_that_is_really_sent(kind):
     assert worst(0.7 * epsilon) > delta  # the test can fail
 
 
-def test_fewer_clients_than_the_noise_was_shared_out_to_are_refused():
-    mechanism = AdditiveMechanism("skellam", 1.0, 1.0, cohort=3)
-    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(updates(4, 9))]
-    assert mechanism.mean(payloads, 9, ROOT).shape == (9,)
-    assert mechanism.mean(payloads[:3], 9, ROOT).shape == (9,)
-    with pytest.raises(ValueError, match="at least 3 payloads"):
-        mechanism.mean(payloads[:2], 9, ROOT)
-
-
-def test_payloads_of_another_mechanism_and_bad_updates_are_refused():
+def test_payloads_of_another_mechanism_are_refused():
     mechanism = AdditiveMechanism("skellam", 1.0, 1.0, cohort=1)
     for changed in (
         AdditiveMechanism("binomial", 1.0, 1.0, cohort=1),
@@ -253,10 +244,6 @@ def test_payloads_of_another_mechanism_and_bad_updates_are_refused():
         payload = changed.encode(updates(1, 9)[0], ROOT)
         with pytest.raises(ValueError, match="Expected a payload of channel"):
             mechanism.mean([payload], 9, ROOT)
-    with pytest.raises(ValueError, match=r"got nan at index \[3\]"):
-        mechanism.encode(np.array([0, 0, 0, np.nan, 0], dtype=np.float32), ROOT)
-    with pytest.raises(ValueError, match="at least one payload"):
-        mechanism.mean([], 5, ROOT)
 
 
 def test_too_few_bits_say_how_many_are_needed():

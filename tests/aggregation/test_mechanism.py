@@ -19,11 +19,11 @@ from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.keys import Key
-from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 ROOT = Key.from_seed(0)
+FLOATS = st.floats(-(2.0**127), 2.0**127, width=32)
 
 
 def updates(clients: int, dimension: int) -> np.ndarray:
@@ -62,13 +62,6 @@ def test_clipped_sgd_is_the_exact_mean_at_four_bytes_a_coordinate():
     assert mechanism.release(100, 1) is None
 
 
-def test_what_is_sent_in_32_bits_does_not_exceed_clip():
-    for clip in (0.1, 0.3, 1 / 3, 0.7):
-        payload = ClippedSGD(clip).encode(np.array([9, -9], np.float32), ROOT)
-        sent = np.frombuffer(payload, "<f4").astype(float)
-        assert np.abs(sent).max() <= clip < float(np.nextafter(np.float32(sent[0]), np.float32(9)))
-
-
 def test_central_noise_has_the_stated_size_and_is_keyed():
     mechanism = CentralGaussian(clip=0.5, noise_multiplier=2.0)
     dimension, clients = 100_000, 10
@@ -90,8 +83,8 @@ def length(update: np.ndarray, norm: str) -> float | Fraction:
 
 
 @given(
-    st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=1, max_size=40),
-    st.floats(1e-30, 1e30),
+    st.lists(FLOATS | st.floats(-(2.0**-123), 2.0**-123, width=32), min_size=1, max_size=40),
+    st.floats(1e-30, 1e30) | st.just(1e-30),
     st.sampled_from(["l1", "l2"]),
 )
 def test_no_rounding_takes_an_update_beyond_its_norm(update, clip_norm, norm):
@@ -106,7 +99,7 @@ def test_no_rounding_takes_an_update_beyond_its_norm(update, clip_norm, norm):
 
 
 @given(
-    st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=1, max_size=40),
+    st.lists(FLOATS, min_size=1, max_size=40),
     st.floats(1e-30, 1e30),
 )
 def test_a_clipped_update_has_at_most_the_norm_and_keeps_its_direction(update, clip_norm):
@@ -136,19 +129,6 @@ def test_what_is_not_finite_is_not_added(bad):
     with pytest.raises(ValueError, match=r"Expected finite values to send, got .* at index \[1\]"):
         add_clipped(total, np.float32([1, bad, 2]), 1.0)
     assert (total == 1).all()
-
-
-@given(
-    st.lists(st.floats(-(2.0**127), 2.0**127, width=32) | st.floats(-1e-37, 1e-37), max_size=40),
-    st.floats(1e-30, 1e30) | st.just(1e-30),
-)
-def test_a_clipped_update_has_at_most_the_l1_norm(update, clip_norm):
-    given_update = np.array(update)
-    clipped = clip_to_norm(given_update, clip_norm, "l1")
-    assert sum(abs(Fraction(float(v))) for v in clipped) <= Fraction(clip_norm)
-    whole = sum(abs(Fraction(float(v))) for v in given_update)
-    kept = sum(abs(Fraction(float(v))) for v in clipped)
-    assert kept >= min(whole, Fraction(clip_norm)) * (1 - Fraction(1, 2**20)) - Fraction(1, 10**40)
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
@@ -188,12 +168,6 @@ def test_more_coordinates_than_rounding_is_bounded_for_are_refused():
     for norm in ("l1", "l2"):
         with pytest.raises(ValueError, match="coordinates"):
             clip_to_norm(many, 1.0, norm)
-
-
-@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
-def test_no_norm_is_made_of_what_is_not_finite(bad):
-    with pytest.raises(ValueError, match=r"finite|NaN"):
-        clip_to_norm(np.array([0.0, bad], dtype=np.float32), 1.0, "l1")
 
 
 def test_clipping_as_a_whole_changes_what_central_noise_is_scaled_by():
@@ -247,31 +221,6 @@ def test_signs_are_one_bit_and_biased_as_stated():
     assert mechanism.release(9, 3) == LocalGaussian(10.0, deviation / 20).release(9, 3)
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        ChannelMechanism(PAPER),
-        ClippedSGD(1.0),
-        ClippedSGD(clip_norm=1.0),
-        VectorMechanism(PAPER, 1.0),
-        VectorMechanism(PAPER, 1.0, norm="l1"),
-        CentralGaussian(1.0, 1.0),
-        LocalGaussian(1.0, 1.0),
-        SignSGD(1.0, 1.0),
-    ],
-)
-def test_bad_updates_and_payloads_are_refused(mechanism):
-    for bad in (np.nan, np.inf, -np.inf):
-        with pytest.raises(ValueError, match=rf"got {bad} at index \[3\]"):
-            mechanism.encode(np.array([0, 0, 0, bad, 0], dtype=np.float32), ROOT)
-    with pytest.raises(ValueError, match="at least one payload"):
-        mechanism.mean([], 5, ROOT)
-    good = mechanism.encode(np.zeros(5, dtype=np.float32), ROOT)
-    for payload in (b"\0" * 19, b"\0" * 24, good[:-1], good + b"\0", good + good):
-        with pytest.raises(ValueError, match="Expected a payload"):
-            mechanism.mean([good, payload], 5, ROOT)
-
-
 def test_mechanisms_are_built_by_name():
     assert update_mechanism("clipped-sgd", {"clip": 1.0}) == ClippedSGD(1.0)
     noisy = {"clip_norm": 1.0, "noise_multiplier": 2.0}
@@ -322,29 +271,6 @@ def test_trust_is_chosen_by_name():
 # Who is in a sum ----------------------------------------------------------------------------------
 
 ONE_BIT = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
-SUMMED = [
-    ChannelMechanism(ONE_BIT, "aggregate", 3),
-    VectorMechanism(ONE_BIT, 1.0, "aggregate", 3),
-    VectorMechanism(ONE_BIT, 1.0, "aggregate", 3, "l1"),
-]
-
-
-@pytest.mark.parametrize("mechanism", SUMMED, ids=lambda m: f"{type(m).__name__}")
-def test_fewer_payloads_than_the_cohort_make_no_mean(mechanism):
-    """The guarantee counts on three clients' randomness: two are not decoded in any way."""
-    x, size = updates(4, 6), mechanism.size(6)
-    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
-    for count in (1, 2):
-        with pytest.raises(ValueError, match=f"at least 3 payloads in a sum, got {count}"):
-            mechanism.mean(payloads[:count], 6, ROOT)
-        with pytest.raises(ValueError, match=f"at least 3 payloads in a sum, got {count}"):
-            mechanism.decode(np.zeros(size, dtype=np.int64), count, 6)
-    for count in (3, 4):
-        codes = [wire.unpack(ONE_BIT, payload, size) for payload in payloads[:count]]
-        totals = np.sum(codes, axis=0, dtype=np.int64)
-        mean = mechanism.mean(payloads[:count], 6, ROOT)
-        assert np.array_equal(mean, mechanism.decode(totals, count, 6))
-        assert mean.shape == (6,)
 
 
 def test_local_trust_counts_on_nobody():
@@ -382,18 +308,6 @@ def test_what_is_accounted_for_is_what_is_sent(neighboring):
     assert gaussian == GaussianRelease(twice * 1.5, 6, 7, "local", neighboring)
     central = CentralGaussian(None, 1.5, 2.0).release(6, 7, neighboring)
     assert central == GaussianRelease(twice * 1.5, 6, 7, "central", neighboring)
-
-
-def test_one_example_is_accounted_for_with_the_rounding_of_means():
-    """Exactly: the multiplier times the distance that float32 means may have, never above."""
-    random = np.random.default_rng(0)
-    for examples in (1, 2, 3, 10, 47, 1000, 10**6, 10**9):
-        for multiplier in (1.0, 1 / 3, *random.uniform(0.1, 10, 20)):
-            found = of_one_example(GaussianRelease(float(multiplier), 5, 1), examples)
-            apart = Fraction(1, examples) + Fraction(1, 2**20)
-            product = Fraction(found.noise_multiplier) * apart
-            exact = Fraction(float(multiplier))
-            assert exact * (1 - Fraction(1, 10**14)) <= product <= exact
 
 
 # Whole updates through one channel ----------------------------------------------------------------
@@ -460,16 +374,6 @@ def test_sums_of_codes_decode_by_themselves_only_if_values_are_even():
     uneven = ChannelMechanism(rq.erm(clip=1.0, bins=[-3.0, -0.5, 0.5, 3.0], gamma=1.0))
     with pytest.raises(ValueError, match="evenly spaced values to decode a sum"):
         uneven.decode(np.zeros(3, dtype=np.int64), 2, 3)
-
-
-@pytest.mark.parametrize("clients", [1, 2, 5])
-def test_uneven_values_are_decoded_client_by_client(clients):
-    mechanism = ChannelMechanism(rq.erm(clip=1.0, bins=[-3.0, -0.5, 0.5, 3.0], gamma=1.0))
-    x = updates(clients, 30)
-    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
-    codes = [wire.unpack(mechanism.channel, payload, 30) for payload in payloads]
-    expected = np.mean([mechanism.channel.values[row] for row in codes], axis=0)
-    assert np.abs(mechanism.mean(payloads, 30, ROOT) - expected).max() < 1e-6
 
 
 def test_small_updates_are_not_lost_in_a_sum_of_floats():

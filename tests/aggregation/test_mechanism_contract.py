@@ -91,14 +91,6 @@ def test_a_payload_of_a_client_is_checked_and_decoded(mechanism):
         mechanism.mean({None: payloads[1]}, DIMENSION, Key.from_seed(9))
 
 
-def test_a_mean_is_one_of_vectors(mechanism):
-    payloads = mechanism.encode_many(UPDATES, keys())
-    mean = mechanism.mean(payloads, DIMENSION, Key.from_seed(9))
-    assert mean.shape == (DIMENSION,)
-    assert mean.dtype == np.float32
-    assert np.isfinite(mean).all()
-
-
 def test_sums_of_codes_decode_to_the_mean_or_are_refused(mechanism):
     size, coding = mechanism.size(DIMENSION), mechanism.channel
     if coding is not None or isinstance(mechanism, AdditiveMechanism):

@@ -36,7 +36,7 @@ def test_bytes_are_as_stated_in_any_dimension(mechanism, dimension):
     payloads = [mechanism.encode(update, key) for key in KEYS[:CLIENTS]]
     assert {len(payload) for payload in payloads} == {mechanism.payload_bytes(dimension)}
     mean = mechanism.mean(payloads, dimension, SERVER)
-    assert mean.shape == (dimension,)
+    assert (mean.shape, mean.dtype) == ((dimension,), np.float32)
     assert np.isfinite(mean).all()
 
 

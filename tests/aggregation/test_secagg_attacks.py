@@ -389,31 +389,112 @@ def test_false_commitments_gain_a_server_nothing():
 # --- hostile clients ----------------------------------------------------------------------------
 
 
-def test_wrong_shares_are_found_and_named_exactly():
-    """Four of twenty; and the right ones are enough."""
-    liars = {2, 7, 11, 19}
+def gone(message):
+    """A client that leaves at a step."""
 
+
+def wrong_shares(shares):
+    return {n: group.scalar_bytes(group.random_scalar()) for n in shares}
+
+
+def reveals(share):
+    return {("reveal", 3): lambda shares: dict.fromkeys(shares, share)}
+
+
+def accuses(tail):
+    return {("share", 5): gone, ("mask", 2): lambda vector: vector + tail}
+
+
+def deals(change):
+    return {("share", 3): change}
+
+
+ATTACKS = {
+    "wrong shares of four": (
+        20, {("reveal", liar): wrong_shares for liar in (2, 7, 11, 19)}, set(), {2, 7, 11, 19},
+        "matches its commitment",
+    ),
+    "a wrong share of one client": (
+        6, {("reveal", 2): lambda shares: {**shares, 4: group.scalar_bytes(1)}}, set(), {2},
+        "share of client 4",
+    ),
+    "a wrong share of the key of one who left": (
+        7,
+        {("mask", 0): gone,
+         ("reveal", 3): lambda shares: {**shares, 0: shares[0][:32] + group.scalar_bytes(9)}},
+        {0}, {3}, "share of client 0",
+    ),
+    "a lie of the mask with one who left": (  # enough shares of its key are right
+        6,
+        {("mask", 0): gone,
+         ("reveal", 3): lambda shares: {**shares, 0: bytes(32) + shares[0][32:]}},
+        {0}, set(), "",
+    ),
+    "an accusation of a million bytes": (
+        5, {("mask", 2): lambda vector: vector + bytes(10**6)}, {2}, {2},
+        "Expected a masked vector in",
+    ),
+    "confirmations for some neighbours only": (
+        6, {("confirm", 3): lambda tags: {1: tags[1]}}, set(), set(), "",
+    ),
+    **{
+        f"a sealing key of no use, {key[0]}": (
+            5, {("advertise", 3): lambda advert, key=key: key + advert[32:]}, {3}, {3}, "",
+        )
+        for key in (bytes(32), bytes([1, *bytes(31)]))
+    },
+    **{
+        f"a malformed share, {at}": (6, reveals(share), set(), {3}, "")
+        for at, share in enumerate(
+            (b"", bytes(32), bytes(31), ORDER.to_bytes(32, "little"), b"\xff" * 32, bytes(64), None,
+             7, "x")
+        )
+    },
+    **{
+        f"an accusation that is none, {at}": (7, accuses(tail), {2, 5}, {2}, "")
+        for at, tail in enumerate(
+            (b"x", bytes(7), accusation([9]), accusation([2]), accusation([0, 1])[::-1],
+             accusation([1]) * 2, accusation([3, 1])[8:] + accusation([3, 1])[:8],
+             bytes(8 * 10_000))
+        )
+    },
+    **{
+        f"a dealing that is none, {at}": (6, deals(change), {3}, {3}, "")
+        for at, change in enumerate((
+            lambda inbox: {n: m for n, m in inbox.items() if n != 3},  # no commitments
+            lambda inbox: {n: m for n, m in inbox.items() if n != 1},
+            lambda inbox: {**inbox, 99: bytes(SEALED_BYTES)},
+            lambda inbox: {**inbox, 1: bytes(SEALED_BYTES - 1)},
+            lambda inbox: {**inbox, 1: bytes(10**6)},
+            lambda inbox: {**inbox, 1: None},
+            lambda inbox: {**inbox, 3: None},
+            lambda inbox: {**inbox, 3: inbox[3][:-1]},
+            lambda inbox: {**inbox, 3: inbox[3] + bytes(64)},
+            lambda inbox: {**inbox, 3: inbox[3][:32] + bytes(len(inbox[3]) - 32)},
+            lambda inbox: {**inbox, 3: inbox[3][:32] + group.IDENTITY * (len(inbox[3]) // 32 - 1)},
+            lambda inbox: {**inbox, 3: bytes(32) + inbox[3][32:]},
+        ))
+    },
+}  # fmt: skip
+"""Clients; what (step, client) sends; who is not in the sum, who is named, and with which words."""
+
+
+@pytest.mark.parametrize(
+    ("count", "changes", "left_out", "named", "words"), ATTACKS.values(), ids=ATTACKS
+)
+def test_the_sum_is_exact_and_who_attacked_is_named_alone(count, changes, left_out, named, words):
     def up(step, client, message):
-        if step == "reveal" and client in liars:
-            return {n: group.scalar_bytes(group.random_scalar()) for n in message}
-        return message
+        return changes.get((step, client), lambda same: same)(message)
 
-    played = Round(terms_of(20), up=up)
+    played = Round(terms_of(count), up=up)
     assert played.exact()
-    assert set(played.server.refused) == liars
-    assert all("matches its commitment" in reason for reason in played.server.refused.values())
+    assert played.survivors == set(range(count)) - left_out
+    assert set(played.server.refused) == named
+    assert all(words in reason for reason in played.server.refused.values())
 
 
-def test_one_wrong_share_of_one_client_is_named():
-    def up(step, client, message):
-        if step == "reveal" and client == 2:
-            return {**message, 4: group.scalar_bytes(1)}
-        return message
-
-    played = Round(terms_of(6), up=up)
-    assert played.exact()
-    assert set(played.server.refused) == {2}
-    assert "share of client 4" in played.server.refused[2]
+def test_an_accusation_is_read_as_written():
+    assert read_accusation(accusation([3, 1])) == {1, 3}
 
 
 @pytest.mark.parametrize("count", [8, 9])
@@ -431,29 +512,6 @@ def test_with_too_few_right_shares_the_liars_are_named_and_nobody_else(count):
         played.total()
     assert played.server.refused.keys() <= liars
     assert played.server.refused
-
-
-@pytest.mark.parametrize(
-    "share",
-    [
-        b"",
-        bytes(32),
-        bytes(31),
-        ORDER.to_bytes(32, "little"),
-        b"\xff" * 32,
-        bytes(64),
-        None,
-        7,
-        "x",
-    ],
-)
-def test_malformed_shares_count_for_nothing_and_are_named(share):
-    def up(step, client, message):
-        return dict.fromkeys(message, share) if (step, client) == ("reveal", 3) else message
-
-    played = Round(terms_of(6), up=up)
-    assert played.exact()
-    assert set(played.server.refused) == {3}
 
 
 REAL_SPLIT = sharing.split
@@ -590,66 +648,6 @@ def test_who_is_left_out_is_not_in_the_sum_and_no_share_of_its_seed_is_shown():
         assert len(shown[c][0]) == (32 if c in (1, 2, 3) else 64)
         assert client._shares[0][:32] not in (shown[c][0][:32], shown[c][0][32:]) or c < 4
     assert np.array_equal(played.server.unmask(shown), wanted(played.vectors, range(1, 7)))
-
-
-def test_a_key_from_shares_goes_before_the_word_of_a_neighbour():
-    """Who lies of the mask with one that has left spoils nothing while enough shares are right."""
-
-    def up(step, client, message):
-        if client == 0 and step == "mask":
-            return None
-        if (step, client) == ("reveal", 3):
-            return {**message, 0: bytes(32) + message[0][32:]}
-        return message
-
-    played = Round(terms_of(6), up=up)
-    assert played.exact()
-    assert played.survivors == {1, 2, 3, 4, 5}
-
-
-@pytest.mark.parametrize(
-    "tail",
-    [b"x", bytes(7), accusation([9]), accusation([2]), accusation([0, 1])[::-1],
-     accusation([1]) * 2, accusation([3, 1])[8:] + accusation([3, 1])[:8], bytes(8 * 10_000)],
-)  # fmt: skip
-def test_an_accusation_names_neighbours_that_shared_once_each(tail):
-    def up(step, client, message):
-        if (step, client) == ("share", 5):
-            return None
-        return message + tail if (step, client) == ("mask", 2) else message
-
-    played = Round(terms_of(7), up=up)
-    assert played.exact()
-    assert played.survivors == {0, 1, 3, 4, 6}
-    assert set(played.server.refused) == {2}
-    assert read_accusation(accusation([3, 1])) == {1, 3}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda inbox: {n: m for n, m in inbox.items() if n != 3},  # no commitments
-        lambda inbox: {n: m for n, m in inbox.items() if n != 1},
-        lambda inbox: {**inbox, 99: bytes(SEALED_BYTES)},
-        lambda inbox: {**inbox, 1: bytes(SEALED_BYTES - 1)},
-        lambda inbox: {**inbox, 1: bytes(10**6)},
-        lambda inbox: {**inbox, 1: None},
-        lambda inbox: {**inbox, 3: None},
-        lambda inbox: {**inbox, 3: inbox[3][:-1]},
-        lambda inbox: {**inbox, 3: inbox[3] + bytes(64)},
-        lambda inbox: {**inbox, 3: inbox[3][:32] + bytes(len(inbox[3]) - 32)},
-        lambda inbox: {**inbox, 3: inbox[3][:32] + group.IDENTITY * (len(inbox[3]) // 32 - 1)},
-        lambda inbox: {**inbox, 3: bytes(32) + inbox[3][32:]},
-    ],
-)
-def test_a_dealing_that_is_none_leaves_its_sender_out(change):
-    def up(step, client, message):
-        return change(message) if (step, client) == ("share", 3) else message
-
-    played = Round(terms_of(6), up=up)
-    assert played.exact()
-    assert played.survivors == {0, 1, 2, 4, 5}
-    assert set(played.server.refused) == {3}
 
 
 def test_a_total_that_no_codes_have_is_refused():
@@ -796,15 +794,6 @@ def test_where_nobody_may_lie_one_accusation_stops_the_sum_and_names_nobody(coun
     assert not played.server.refused
 
 
-def test_accusations_are_of_bounded_size():
-    def up(step, client, message):
-        return message + bytes(10**6) if (step, client) == ("mask", 2) else message
-
-    played = Round(terms_of(5), up=up)
-    assert played.exact()
-    assert "Expected a masked vector in" in played.server.refused[2]
-
-
 def test_the_server_unmasks_no_sum_of_too_few_or_that_is_open():
     played = Round(terms_of(5, least=4), up=lambda s, c, m: None if s == "mask" and c < 2 else m)
     assert played.closed() == {2, 3, 4}
@@ -834,26 +823,6 @@ def test_whoever_stays_has_enough_neighbours_among_those_who_stay():
             continue
         assert all(enough(c, left) for c in left)
     assert chains > 5
-
-
-@pytest.mark.parametrize("sealing", [bytes(32), bytes([1, *bytes(31)])])
-def test_a_sealing_key_of_no_use_leaves_its_sender_out(sealing):
-    def up(step, client, message):
-        return sealing + message[32:] if (step, client) == ("advertise", 3) else message
-
-    played = Round(terms_of(5), up=up)
-    assert played.exact()
-    assert played.survivors == {0, 1, 2, 4}
-    assert set(played.server.refused) == {3}
-
-
-def test_confirmations_for_some_neighbours_only_are_relayed_to_these():
-    def up(step, client, message):
-        return {1: message[1]} if (step, client) == ("confirm", 3) else message
-
-    played = Round(terms_of(6), up=up)
-    assert played.exact()
-    assert not played.server.refused
 
 
 class Endless(Mapping):
@@ -942,20 +911,6 @@ def test_a_client_unseals_nothing_of_another_length(monkeypatch):
     played.closed()
     assert set(seen) == {SEALED_BYTES}
     assert played.clients[0].accused == {1}
-
-
-def test_a_wrong_share_of_the_key_of_one_who_left_is_named_and_no_other():
-    def up(step, client, message):
-        if (step, client) == ("mask", 0):
-            return None
-        if (step, client) == ("reveal", 3):
-            return {**message, 0: message[0][:32] + group.scalar_bytes(9)}
-        return message
-
-    played = Round(terms_of(7), up=up)
-    assert played.exact()
-    assert set(played.server.refused) == {3}
-    assert "share of client 0" in played.server.refused[3]
 
 
 def test_a_clients_own_confirmations_sent_back_count_for_nothing():

@@ -1,5 +1,4 @@
 import json
-import math
 import os
 import re
 import subprocess
@@ -70,16 +69,6 @@ def test_infinity_is_a_string_in_json(capsys):
     result = run_json(capsys, "certify stochastic-rounding --clip 1 --levels 4")
     assert result["epsilon"] == {"lower": "inf", "upper": "inf"}
     assert result["order"] == "inf"
-
-
-def test_account_prints_both_ends(capsys):
-    line = f"account rqm {PAPER} --dimension 10 --rounds 1"
-    assert cli.main(line.split()) == 0
-    printed = capsys.readouterr().out
-    result = run_json(capsys, line)
-    above, below = (float(printed.split(f"epsilon {sign} ")[1].split()[0]) for sign in ("<=", ">="))
-    assert 0.9999 * result["epsilon_lower"] < below <= result["epsilon_lower"]
-    assert result["epsilon"] <= above < 1.0001 * result["epsilon"]
 
 
 def test_accountant(capsys):
@@ -311,20 +300,7 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(capsys, line, word, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "certify",
-        "design",
-        "account",
-        "audit",
-        "compare",
-        "bench",
-        "train",
-        "runs",
-        "report",
-    ],
-)
+@pytest.mark.parametrize("command", all_commands())
 def test_help_shows_an_example_that_parses(capsys, command):
     code, out, _ = run(capsys, f"{command} --help")
     assert code == 0
@@ -358,11 +334,6 @@ def test_the_installed_command_answers():
     command = os.path.join(os.path.dirname(sys.executable), "randquant")
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("randquant ")
-
-
-def test_json_is_strict(capsys):
-    result = run_json(capsys, f"certify rqm {PAPER}")
-    assert math.isfinite(result["mse"])
 
 
 def test_a_reader_that_has_read_enough_gets_no_traceback():

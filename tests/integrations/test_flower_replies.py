@@ -269,10 +269,20 @@ def beside(content):
     content["more"] = ConfigRecord({"text": ["x" * 1000] * 1000})
 
 
+def empty_words(content):
+    content[HEAD]["survivors"] = [""] * 500_000
+
+
+def empty_records(content):
+    content.update({f"{n}": ConfigRecord({}) for n in range(20_000)})
+
+
 @pytest.mark.parametrize(
     ("trust", "step"), [("local", "upload"), *(("aggregate", step) for step in STEPS)]
 )
-@pytest.mark.parametrize("change", [too_many, too_long, too_deep, beside])
+@pytest.mark.parametrize(
+    "change", [too_many, too_long, too_deep, beside, empty_words, empty_records]
+)
 def test_a_reply_that_is_too_large_is_refused_by_name_before_it_is_read(
     trust, step, change, caplog, monkeypatch
 ):

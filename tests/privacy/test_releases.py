@@ -1,6 +1,5 @@
 """What a release states, recomputed in fractions from the certificates that it rests on."""
 
-import dataclasses
 import itertools
 import math
 from fractions import Fraction
@@ -13,7 +12,6 @@ import randquant as rq
 from randquant.mechanisms.noise.laws import Skellam
 from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.accounting.releases import (
     ChannelRelease,
     GaussianRelease,
@@ -165,25 +163,3 @@ def test_noise_counts_the_clients_the_coordinates_and_the_rounds():
     assert release.distance > 0
     # Noise of variance 1000 against a squared distance of 400, nearly a Gaussian's.
     assert 1 < release.renyi(4.0) / (3 * 4.0 * 400 / (2 * 1000)) < 1.05
-
-
-class Costly:
-    """A mechanism whose release says what it was asked for."""
-
-    def release(self, dimension, participations, neighboring="replace_one"):
-        return VectorRelease(BIT, 1.0, dimension, participations, neighboring=neighboring)
-
-
-@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
-@pytest.mark.parametrize("examples", [None, 10])
-def test_a_ledger_accounts_for_what_it_is_about(neighboring, examples):
-    ledger = Ledger(Costly(), 40, delta=1e-5, neighboring=neighboring, examples=examples)
-    for participations in (1, 6):
-        release = VectorRelease(BIT, 1.0, 40, participations, neighboring=neighboring,
-                                examples=examples)  # fmt: skip
-        assert ledger.release(participations) == release
-        wanted = rq.account([release], 1e-5)
-        unit = "example" if examples else "client"
-        assert ledger.guarantee(participations) == dataclasses.replace(wanted, unit=unit)
-        assert ledger.epsilon(participations) == wanted.epsilon
-    assert ledger.epsilon(6) > ledger.epsilon(1) > 0

@@ -99,6 +99,7 @@ def adds_up_over_rounds(make) -> bool:
 @kinds
 def test_rounds_add_up_and_no_round_costs_nothing(make):
     assert adds_up_over_rounds(make)
+    assert replaced(make, 2).repeated(3) == replaced(make, 6)
     none = replaced(make, 0)
     assert none.releases == none.distance == 0
     assert [none.renyi(order) for order in FEW] == [0] * len(FEW)
@@ -179,6 +180,7 @@ def test_releases_are_values(make):
 WRONG = [
     ({"dimension": 0}, ValueError), ({"dimension": 2**53 + 1}, ValueError),
     ({"dimension": 1.5}, TypeError), ({"rounds": -1}, ValueError),
+    ({"rounds": 2**53 + 1}, ValueError), ({"cohort": 10**6 + 1}, ValueError),
     ({"rounds": "3"}, TypeError), ({"neighboring": "add_one"}, ValueError),
     ({"trust": "none"}, ValueError), ({"cohort": 0}, ValueError), ({"cohort": 2.5}, TypeError),
     ({"clip_norm": -1.0}, ValueError), ({"clip_norm": math.nan}, ValueError),

@@ -23,10 +23,9 @@ HONEST = [
 
 def of_size(vertices, codes):
     weights = np.ones((vertices, codes), dtype=np.int64)
-    weights[::2, 0] += 1
-    weights[1::2, -1] += 1
-    denominator = 1 << codes.bit_length()
-    weights[:, codes // 2] += denominator - codes - 1
+    weights[:, 0] += np.arange(vertices)
+    denominator = 1 << (vertices + codes).bit_length()
+    weights[:, codes // 2] += denominator - weights.sum(axis=1)
     inputs, values = np.linspace(-1, 1, vertices), np.linspace(-1, 1, codes)
     return Channel(inputs, values, weights, denominator)
 
@@ -41,10 +40,22 @@ def test_honest_channels_are_admitted(place):
 
 @pytest.mark.parametrize(
     ("vertices", "codes", "clients"),
-    [(300, 128, 40), (100, 32, 40), (2, 256, 1000), (10, 64, 20_000), (1000, 256, 1)],
+    [
+        (300, 128, 40),
+        (100, 32, 40),
+        (2, 256, 1000),
+        (10, 64, 20_000),
+        (1000, 256, 1),
+        (90, 16, 40),
+        (250, 16, 40),
+        (180, 8, 40),
+        (2000, 2, 40),
+        (3900, 2, 1),
+        (4, 100, 40),
+    ],
 )
 def test_channels_that_take_minutes_are_refused(vertices, codes, clients):
-    """Each takes more than a minute on one core."""
+    """Each takes more than a minute on one core, or gigabytes."""
     reason = f"too long, with {vertices} inputs, {codes} codes and {clients} clients in a sum"
     with pytest.raises(ValueError, match=reason):
         Allowance().take(of_size(vertices, codes), clients)

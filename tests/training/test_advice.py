@@ -11,6 +11,7 @@ from sklearn.datasets import load_diabetes, load_digits
 from torch import nn
 from torch.nn import functional
 
+import randquant as rq
 from randquant.aggregation import AdditiveMechanism, CentralGaussian, ClippedSGD
 from randquant.cli import progress
 from randquant.training.config import TrainConfig
@@ -47,7 +48,7 @@ def test_raw_targets_of_a_regression_are_told(tmp_path):
         run = diabetes(0.0, 1.0)
     assert run.accuracy is None
     assert run.loss > 10_000
-    page = run.report(tmp_path / "page.html").read_text()
+    page = rq.report(run, tmp_path / "page.html").read_text()
     assert html.escape(run.summary.advice) in page
     assert f"advice         {run.summary.advice}" in progress.table(run.folder, RunRecord(
         run.config, run.history, run.summary))  # fmt: skip

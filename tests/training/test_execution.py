@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -10,14 +11,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from randquant._internal import locks, sealed
+from randquant._internal import formatting, locks, sealed
 from randquant._internal.serialization import to_json
 from randquant.channels.keys import Key
 from randquant.cli import progress
 from randquant.mechanisms.registry import build
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
-from randquant.reports import formatting
+from randquant.reports.run import report_run
 from randquant.training.config import TrainConfig
 from randquant.training.participation import sample_cohort
 from randquant.training.runs import execution as runs
@@ -59,7 +60,7 @@ def test_a_run_leaves_what_it_promises(finished):
         assert (folder / name).exists()
         assert (folder / "baseline" / name).exists()
     assert (folder / "baseline" / "summary.json").exists()
-    assert "<svg" in (folder / "report.html").read_text()
+    assert "<svg" in report_run(folder).read_text()
     assert not list(folder.rglob("*.partial"))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 41))
@@ -185,6 +186,22 @@ def test_every_changed_byte_of_a_checkpoint_is_noticed(finished, tmp_path):
             runs.load_parameters(folder)
 
 
+@pytest.mark.parametrize("name", ["config.json", "sent.json", "metrics.jsonl", "checkpoint"])
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to(path.parent / "key")])
+def test_a_pipe_or_a_link_in_a_run_is_not_waited_for_or_followed(plant, name, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    path = folder / name.replace("checkpoint", "checkpoint.safetensors")
+    path.rename(folder / "key")
+    plant(path)
+    with pytest.raises(OSError, match=r"to be a regular file, got a (pipe|symbolic link)"):
+        runs.load_parameters(folder) if name == "checkpoint" else runs.execute(folder)
+
+
+def test_who_took_part_is_in_a_file_that_only_the_user_can_read(finished):
+    assert (finished[0] / "checkpoint.safetensors").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_run_folder_of_an_earlier_version_is_refused(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
@@ -205,7 +222,7 @@ def test_trust_is_part_of_the_run(finished, tmp_path):
     runs.create(folder, config.changed(baseline=True), overwrite=False)
     run = runs.execute(folder)
     assert run.summary.guarantee.trust == "aggregate"
-    assert "sums of a cohort" in (folder / "report.html").read_text()
+    assert "sums of a cohort" in report_run(folder).read_text()
     sealed.write(folder / "config.json", config.changed(trust=None))
     with pytest.raises(ValueError, match="Expected the configuration"):
         runs.execute(folder)
@@ -247,7 +264,7 @@ def test_a_run_ends_before_its_epsilon_would_be_exceeded(stopped):
     assert epsilon_of(run, counts.max()) > 5.0
     assert run.summary.accuracy == metrics.accuracy
     assert run.summary.stopped.startswith(f"before round {metrics.round + 1} of 40: epsilon would")
-    page = (folder / "report.html").read_text()
+    page = report_run(folder).read_text()
     assert run.summary.stopped in page
     assert "Epsilon so far, per round" in page
     assert f"time           {run.summary.seconds:.1f} s for {metrics.round} rounds" in "\n".join(
@@ -322,9 +339,9 @@ def test_whole_updates_through_a_channel(norm, size, tmp_path):
     assert run.summary.guarantee.epsilon == run.metrics[-1].epsilon
     assert run.summary.bytes_per_upload == 40 + -(-5 * size // 8)  # a sum of 20 bits takes 5
     assert run.summary.bytes_as_codes == 40 + -(-size // 8)
-    text = (folder / "report.html").read_text()
+    text = report_run(folder).read_text()
     assert formatting.size_of(run.summary.bytes_as_codes) in text
-    assert "updates of zeros" in (folder / "report.html").read_text()
+    assert "updates of zeros" in report_run(folder).read_text()
     twin = json.loads((folder / "baseline" / "config.json").read_text())
     assert twin["mechanism"] == "clipped-sgd"
     assert (twin["parameters"], twin["clip_norm"], twin["norm"]) == ({"clip_norm": 0.5}, None, norm)

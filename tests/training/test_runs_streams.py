@@ -55,7 +55,7 @@ DRAWS = ("cohort", "capped cohort", "hidden cohort", "poisson cohort", "drawn co
 def test_no_word_of_a_run_is_read_for_two_things(changes, tmp_path):
     with recorded() as reads:
         runs.create(tmp_path / "run", TrainConfig.of(**BASE | changes), overwrite=False)
-        run = runs.execute(tmp_path / "run", report=False)
+        run = runs.execute(tmp_path / "run")
     assert run.summary.rounds == ROUNDS
     assert len(reads.keys) > ROUNDS
     assert {labels[0] for labels in reads.again} <= {*DRAWS, "commitment", "binding"}, reads.again

@@ -37,6 +37,12 @@ def opener(path: str | Path, flags: int, mode: int = 0o666) -> int:
     return file
 
 
+def read_regular(path: Path) -> bytes:
+    """Read a file; OSError at once if the name is that of a link, pipe, device or folder."""
+    with open(path, "rb", opener=opener) as file:
+        return file.read()
+
+
 def read_own(path: Path) -> bytes:
     """Read a file that only this package writes, and replaces as a whole.
 

@@ -9,8 +9,11 @@ from typing import Any
 
 TOO_DEEP = "it is nested too deeply"
 
-_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){64}""")
-"""A dotted key for which `tomllib` would take memory in the square of its length."""
+_LONG_KEY = re.compile(
+    r"""(?<![\w"'\\-])(?:(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*){64}"""
+)
+"""A dotted key, whose parts may be quoted, for which `tomllib` would take memory in the square of
+its length."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:

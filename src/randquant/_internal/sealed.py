@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from randquant._internal.disk import read_regular
 from randquant._internal.serialization import to_json, write_json
 
 CHECKSUM = "checksum"
@@ -71,7 +72,7 @@ def read(path: Path, advice: str, before: str = "") -> dict[str, Any]:
         OSError: it cannot be read.
     """
     try:
-        return unseal(path.read_bytes(), before)[0]
+        return unseal(read_regular(path), before)[0]
     except ValueError as error:
         raise ValueError(f"Expected {path} as it was written, but: {error}. {advice}") from None
 

@@ -201,7 +201,7 @@ def _in_folder(
             for each in callbacks:
                 each(metrics)
 
-        record = execution.execute(home, on_round, changes, given, report=not temporary)
+        record = execution.execute(home, on_round, changes, given)
     assert given.problem is not None
     learner = Learner(given.problem, record.config.local.work())
     learner.load(execution.load_parameters(home))

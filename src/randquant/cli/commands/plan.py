@@ -7,9 +7,9 @@ from typing import Any
 
 from randquant.cli.command import Command, Output, written_page
 from randquant.cli.options import of_function
-from randquant.planning.plan import page
 from randquant.planning.plan.planner import plan
 from randquant.planning.privacy import Privacy
+from randquant.reports import plan as shown
 
 PRIVACY = (
     "bits", "clip_norm", "neighboring", "sampling", "max_participations", "coordinates",
@@ -28,9 +28,9 @@ def run(
     privacy = Privacy(**{name: target[name] for name in PRIVACY if name in target})
     others = {name: value for name, value in target.items() if name not in PRIVACY}
     ranked = plan(dimension, **others, privacy=privacy, mechanisms=mechanisms)
-    written = written_page(output, lambda: page.as_page(ranked))
-    result = {**page.as_json(ranked), "output": output}
-    return Output(result, [*page.as_text(ranked), *written])
+    written = written_page(output, lambda: shown.page(ranked))
+    result = {**shown.as_json(ranked), "output": output}
+    return Output(result, [*shown.as_text(ranked), *written])
 
 
 COMMAND = Command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -141,17 +141,31 @@ def read_inbox(content: RecordDict) -> dict[int, bytes]:
 
 
 def check_size(content: RecordDict, most: int) -> None:
-    """Raise ProtocolError if records have more than `most` bytes, without copying any."""
+    """Raise ProtocolError if records have more than `most` bytes, without copying any.
+
+    What is nested is counted by its length first: each entry of a record or of a list, be it empty,
+    takes a byte or more.
+    """
     left = most
     for name, record in content.items():
-        left -= len(name)
-        for key, value in record.items():
-            parts = value if isinstance(value, list) else [value]
-            if isinstance(value, Array):
-                parts = [value.dtype, value.stype, value.data, *value.shape]
-            left -= len(key) + sum(len(p) if isinstance(p, str | bytes) else 8 for p in parts)
+        left -= len(name) + len(record) + 1
+        for key, value in record.items() if left >= 0 else ():
+            left -= len(key)
+            for part in _parts(value):
+                left -= len(part)
+                if left >= 0 and isinstance(part, list | tuple):
+                    left -= sum(len(p) if isinstance(p, str | bytes) else 8 for p in part)
             if left < 0:
-                raise ProtocolError(f"Expected a reply of {most} bytes at most, got more.")
+                break
+        if left < 0:
+            raise ProtocolError(f"Expected a reply of {most} bytes at most, got more.")
+
+
+def _parts(value: object) -> tuple[Any, ...]:
+    """The text, bytes and lists that a value of a record is made of."""
+    if isinstance(value, Array):
+        return value.dtype, value.stype, value.data, value.shape
+    return (value if isinstance(value, list | str | bytes) else bytes(8),)
 
 
 def as_next(records: Mapping[str, ConfigRecord]) -> dict[str, ConfigRecord]:

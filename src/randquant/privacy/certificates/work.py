@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.bits import is_sum_of_bits
+from randquant.privacy.certificates.sums.classes import arrangements
 from randquant.privacy.certificates.sums.ends import LARGEST_SUM
+from randquant.privacy.certificates.sums.pruned import MOST as FEW_ARRANGEMENTS
 
 MOST = 2**16
 """About a minute on one core, mostly less."""
@@ -37,13 +39,25 @@ class Allowance:
         """
         vertices, codes = channel.weights.shape
         used = channel.weights[:, channel.weights.any(axis=0)]
-        work = vertices**2 * codes // 2**9  # all pairs of inputs
+        # All pairs of inputs; some 350 bytes of memory each, whatever the codes.
+        work = vertices**2 * max(codes, 2**4) // 2**9
         if clients > 1 and (used.all() or not clipped):  # else it is infinite, and soon known to be
-            each = max(codes, min(clients, LARGEST_SUM) // 2**7)
-            work = max(work, vertices * codes * (4 if is_sum_of_bits(channel) else each))
+            work = max(work, _of_sums(channel, clients))
         self.left -= LEAST + work
         if self.left < 0:
             raise ValueError(
                 f"its certificate would take too long, with {vertices} inputs, {codes} codes and "
                 f"{clients} clients in a sum"
             )
+
+
+def _of_sums(channel: Channel, clients: int) -> int:
+    """Work of bounds of a sum of codes, which are computed for each of several orders."""
+    vertices, codes = channel.weights.shape
+    pairs, each = vertices**2 * codes, max(codes, min(clients, LARGEST_SUM) // 2**7)
+    if is_sum_of_bits(channel):
+        return max(pairs // 2**6, vertices * codes * 4)
+    ways = arrangements(channel, clients)  # of the others: all are tried if they are few
+    few = vertices > 2 and ways <= FEW_ARRANGEMENTS
+    tried = ways * clients * codes // 2**9 if few else 0
+    return max(pairs * each // 2**4, vertices * codes * each, tried)

@@ -9,13 +9,17 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from randquant._internal.disk import read_regular
 from randquant._internal.serialization import write_atomic
 from randquant.training.algorithm import State
 from randquant.training.optimizer import from_tensors, to_tensors
 
 
 def save(path: Path, state: State, identity: str) -> None:
-    """Write the state of a run with that identity, atomically."""
+    """Write the state of a run with that identity, atomically; only the user can read it.
+
+    It says who took part, which hidden cohorts hide.
+    """
     arrays, text = to_tensors(state.optimizer)
     tensors = {
         "parameters": state.parameters,
@@ -29,7 +33,7 @@ def save(path: Path, state: State, identity: str) -> None:
     if state.threshold is not None:
         tensors["threshold"] = np.array([state.threshold])
     tensors["checksum"] = _checksum(tensors)
-    write_atomic(path, safetensors.numpy.save(tensors))
+    write_atomic(path, safetensors.numpy.save(tensors), private=True)
 
 
 def load(path: Path, identity: str) -> State | None:
@@ -41,7 +45,7 @@ def load(path: Path, identity: str) -> State | None:
     if not path.exists():
         return None
     try:
-        tensors = safetensors.numpy.load(path.read_bytes())
+        tensors = safetensors.numpy.load(read_regular(path))
         checksum = tensors.pop("checksum")
     except (safetensors.SafetensorError, KeyError) as error:
         raise ValueError(f"Expected a checkpoint in {path}, got a damaged file: {error}") from None

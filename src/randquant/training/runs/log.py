@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from randquant._internal import sealed
-from randquant._internal.disk import flush
+from randquant._internal.disk import flush, opener, read_regular
 from randquant._internal.serialization import from_json, naming, write_atomic
 from randquant.training.records import RoundMetrics
 
@@ -51,7 +51,7 @@ def read(path: Path, identity: str) -> Lines:
             end, as left by a full disk or a loss of power, is no error.
     """
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except FileNotFoundError:
         raise ValueError(f"Expected the log of a run in {path}, found none. {RESTORE}") from None
     size = text.rfind(b"\n") + 1
@@ -107,7 +107,7 @@ class RunLog:
         """Add a round; OSError names the file."""
         line, last = _line(metrics, self._last)
         with naming(self._path):
-            log = os.open(self._path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+            log = opener(self._path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
             try:
                 _write_all(log, line)
             finally:

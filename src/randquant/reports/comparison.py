@@ -1,0 +1,228 @@
+"""A comparison as one self-contained HTML page: the table and the charts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from randquant._internal import formatting
+from randquant._internal.formatting import bound, minus
+from randquant.channels.exact_moments import Moments
+from randquant.planning.compare.compare import Comparison, Measured
+from randquant.privacy.certificates.coordinate import certify
+from randquant.reports import pages
+from randquant.reports.comparison_text import caption, notes, rows
+from randquant.reports.figures import (
+    Axis,
+    Figure,
+    Mark,
+    ScatterPlot,
+    Series,
+    grouped_bars,
+    line_chart,
+)
+from randquant.reports.notebook import Facts
+from randquant.reports.pages import DataTable, Notes, Section
+
+STYLES = ("c1", "c2", "c3", "c5", "c6", "c7", "c8", "c4")
+"""Line colours by mechanism; with more mechanisms they repeat, dashed."""
+
+ORDERS = [float(order) for order in 1 + np.geomspace(0.05, 999, 25)]
+
+
+def figures(comparison: Comparison) -> list[Figure]:
+    """Channels by certified pure epsilon of one coordinate and by mean squared error.
+
+    One without a finite epsilon is a level; more points of the same mechanism and bits are dotted.
+    """
+    marks: dict[str, list[Mark]] = {}
+    for entry in comparison.entries:
+        if entry.measured is not None and (mse := entry.measured.moments.mse) > 0:
+            label, epsilon = (
+                _label(entry.mechanism, entry.levels),
+                entry.measured.certificate.epsilon,
+            )
+            own = marks.setdefault(label, [])
+            own.append(_mark(label, str(len(own)), epsilon.upper, mse, best=True))
+    more = {_label(name, levels): sorted(p) for (levels, name), p in comparison.tradeoff.items()}
+    series = []
+    for label, own in marks.items():
+        points = more.get(label, [])
+        curve = [_mark(label, f"curve {k}", *point, best=False) for k, point in enumerate(points)]
+        series.append(Series(label, (*own, *curve), tuple(points)))
+    chart = ScatterPlot(
+        title="Error against certified epsilon of one coordinate",
+        note="Full marks: the channels of the table. Dotted: no finite epsilon.",
+        series=tuple(series),
+        x=Axis("certified pure ε, nats (log scale)", log=True, bound=True),
+        y=Axis("mean squared error (log scale)", log=True),
+    )
+    return [chart]
+
+
+def _label(mechanism: str, levels: int) -> str:
+    return f"{mechanism}, {formatting.count((levels - 1).bit_length(), 'bit')}"
+
+
+def _mark(label: str, place: str, epsilon: float, mse: float, *, best: bool) -> Mark:
+    text = f"{label}: MSE {mse:.4g}, {bound(epsilon)}"
+    return Mark(f"{label} {place}", text, epsilon if math.isfinite(epsilon) else None, mse, best)
+
+
+def facts(comparison: Comparison) -> Facts:
+    """The table of a comparison."""
+    return caption(comparison), *rows(comparison)
+
+
+def page(comparison: Comparison) -> str:
+    """A comparison as the text of one HTML page.
+
+    Guarantees:
+        The page is self-contained: it refers to nothing outside itself, its policy allows no
+        script but its own, and it says everything without that script.
+        A printed epsilon is never below the certified one.
+    """
+    columns, cells = rows(comparison)
+    typeset = [[name, *map(minus, numbers), last] for name, *numbers, last in cells]
+    table = DataTable(caption(comparison), columns, typeset, "compared")
+    sections = [Section("", [table, Notes(notes(comparison))], columns=False)]
+    for levels in _groups(comparison):
+        drawn = _drawn(comparison, levels)
+        several = f", {(levels - 1).bit_length()} bits" if len(_groups(comparison)) > 1 else ""
+        sections += [
+            Section(f"Privacy and error{several}", _curves(comparison, levels, drawn)),
+            Section(f"What is sent{several}", [_bars(name, e) for name, e in drawn.items()]),
+        ]
+    kind = "Mechanisms side by side"
+    return pages.report("randquant compare", kind, _title(comparison), _lead(comparison), sections)
+
+
+def _groups(comparison: Comparison) -> list[int]:
+    """Numbers of levels with charts of their own; [0] for given channels, in common charts."""
+    if comparison.target is None:
+        return [0]
+    return list(dict.fromkeys(entry.levels for entry in comparison.entries))
+
+
+def _title(comparison: Comparison) -> str:
+    counts = sorted({(entry.levels - 1).bit_length() for entry in comparison.entries})
+    bits = f"{', '.join(map(str, counts))} bit{'s' * (counts != [1])} per coordinate"
+    if comparison.target is None:
+        return f"Given channels, {bits}"
+    return f"{bits}, ε at most {formatting.exact(comparison.target)}"
+
+
+def _lead(comparison: Comparison) -> str:
+    start = "Each channel as given. "
+    if comparison.target is not None:
+        start = (
+            "For each mechanism the parameters with the least error found whose certified pure ε "
+            "of one coordinate is at most the target. "
+        )
+    return start + (
+        "ε is in nats, for one coordinate and one release, over all pairs of inputs; errors are "
+        "exact, for an input uniform on [−clip, clip]. Nothing is sampled."
+    )
+
+
+def _drawn(comparison: Comparison, levels: int) -> dict[str, Measured]:
+    """The channels of one group by unique names."""
+    names = [entry.mechanism for entry in comparison.entries]
+    drawn: dict[str, Measured] = {}
+    for index, entry in enumerate(comparison.entries):
+        if entry.measured is None or levels not in (0, entry.levels):
+            continue
+        name = entry.mechanism
+        if levels == 0 and names.count(name) > 1:
+            name += f" {names[: index + 1].count(name)}"
+        drawn[name] = entry.measured
+    return drawn
+
+
+def _styles(names: list[str]) -> dict[str, str]:
+    count = len(STYLES)
+    return {name: STYLES[k % count] + " dashed" * (k // count % 2) for k, name in enumerate(names)}
+
+
+def _curves(comparison: Comparison, levels: int, drawn: Mapping[str, Measured]) -> list[Figure]:
+    names = [*drawn] if levels == 0 else [entry.mechanism for entry in comparison.entries]
+    styles = _styles(list(dict.fromkeys(names)))
+    if not drawn:
+        return []
+    charts = [_divergences(drawn, styles)]
+    kinds: dict[str, Callable[[Moments], Callable[[np.ndarray], np.ndarray]]] = {
+        "mean absolute error": lambda m: m.mae_at,
+        "variance": lambda m: m.variance_at,
+        "bias": lambda m: m.bias_at,
+    }
+    charts += [_over_inputs(kind, pick, drawn, styles) for kind, pick in kinds.items()]
+    curves = {name: points for (m, name), points in comparison.tradeoff.items() if m == levels}
+    return [_tradeoff(curves, styles), *charts] if any(curves.values()) else charts
+
+
+def _tradeoff(
+    curves: Mapping[str, Sequence[tuple[float, float]]], styles: Mapping[str, str]
+) -> Figure:
+    lines = [(name, curves[name], style) for name, style in styles.items() if curves.get(name)]
+    return line_chart(
+        "Privacy against error: least MSE found at each ε",
+        lines,
+        Axis("certified pure ε, nats", bound=True),
+        Axis("mean squared error (log scale)", log=True),
+        note="Each corner of a line is a channel that was built and certified.",
+    )
+
+
+def _divergences(drawn: Mapping[str, Measured], styles: Mapping[str, str]) -> Figure:
+    lines = []
+    for name, measured in drawn.items():
+        bounds = [certify(measured.channel, order).epsilon.upper for order in ORDERS]
+        lines.append((name, list(zip(ORDERS, bounds, strict=True)), styles[name]))
+    infinite = [name for name, m in drawn.items() if math.isinf(m.certificate.epsilon.upper)]
+    return line_chart(
+        "Rényi divergence of the worst pair, by order",
+        lines,
+        Axis("Rényi order (log scale)", log=True),
+        Axis("Rényi divergence, nats", zero=True, bound=True),
+        note=f"Infinite and not drawn: {', '.join(infinite)}." if infinite else "",
+    )
+
+
+def _over_inputs(
+    kind: str,
+    pick: Callable[[Moments], Callable[[np.ndarray], np.ndarray]],
+    drawn: Mapping[str, Measured],
+    styles: Mapping[str, str],
+) -> Figure:
+    lines, worst = [], max(m.moments.bias_max / m.channel.clip for m in drawn.values())
+    note = f"All are unbiased: at most {worst:.1e} times clip." if worst < 1e-6 else ""
+    for name, measured in drawn.items():
+        x = _inputs(measured)
+        values = pick(measured.moments)(x)
+        if kind == "bias":  # rounding is not bias
+            values = np.where(np.abs(values) < 1e-9 * measured.channel.clip, 0.0, values)
+        lines.append((name, list(zip(x.tolist(), values.tolist(), strict=True)), styles[name]))
+    title = f"{kind[0].upper()}{kind[1:]} over the input"
+    note = note if kind == "bias" else ""
+    return line_chart(title, lines, "x", Axis(kind, zero=True), note=note)
+
+
+def _inputs(measured: Measured) -> np.ndarray:
+    """Even inputs, and both sides of every vertex, where the moments have corners or jumps."""
+    inner = measured.channel.inputs[1:-1]
+    clip = measured.channel.clip
+    even = np.linspace(-clip, clip, 81)
+    return np.unique(np.concatenate([even, inner, np.nextafter(inner, -np.inf)]))
+
+
+def _bars(name: str, measured: Measured) -> Figure:
+    channel = measured.channel
+    labels = [minus(f"{value:.3g}") for value in channel.values]
+    groups = {}
+    for label, x in (("x = −clip", -channel.clip), ("x = 0", 0.0), ("x = clip", channel.clip)):
+        weights, total = channel.mix(x)
+        groups[label] = [float(weight / total) for weight in weights]
+    axes = ("value the code decodes to", Axis("probability", zero=True))
+    return grouped_bars(f"{name}: codes sent for three inputs", labels, groups, *axes)

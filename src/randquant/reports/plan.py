@@ -1,0 +1,266 @@
+"""A plan as text, as JSON and as one self-contained HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from randquant._internal import formatting, tables
+from randquant._internal.formatting import count, minus
+from randquant._internal.rounding import round_up
+from randquant.mechanisms.registry import channel_mechanisms
+from randquant.planning.plan.record import Candidate, DecodedError, Need, Plan, code
+from randquant.privacy.guarantee import MODEL_TERMS
+from randquant.reports import pages
+from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series
+from randquant.reports.notebook import Facts
+from randquant.reports.pages import CodeLine, DataTable, Notes, Section
+
+COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",
+           "as codes", "all rounds", "epsilon", "parameters")  # fmt: skip
+
+
+PARTS = ("mechanism", "coordinates", "bytes up", "deviation", "epsilon")
+
+
+def as_text(plan: Plan) -> list[str]:
+    """A plan as the lines of a terminal."""
+    need = plan.need
+    rows = [_cells(entry) for entry in plan.entries if entry.noise is not None]
+    limits = [_limit(limit.name, limit.noise) for limit in plan.limits]
+    lines = [*_target(plan), ""]
+    lines += tables.text(COLUMNS, [*rows, *limits])
+    if plan.parts:
+        lines += ["", f"{_assumed(plan)}:", *tables.text(PARTS, _parts(plan))]
+    missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
+    missing += _left_out(plan)
+    lines += ["", *missing] if missing else []
+    lines += ["", *_meaning(plan), "", *plan.advice]
+    if plan.recommended is not None:
+        near = f"{100 * (need.tolerated - 1):.0f} % of the least error"
+        lines += [
+            "",
+            f"recommended (fewest bytes of those within {near}):",
+            f"  {code(plan.recommended, need)}",
+        ]
+    return lines
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """A plan as plain values."""
+    best = plan.recommended
+    return {
+        "need": plan.need,
+        "entries": list(plan.entries),
+        "limits": list(plan.limits),
+        "verdict": plan.verdict,
+        "kept": plan.kept,
+        "advice": list(plan.advice),
+        "recommended": None if best is None else best.mechanism,
+        "code": None if best is None else code(best, plan.need),
+        "left_out": list(plan.left_out),
+        "parts": list(plan.parts),
+    }
+
+
+def figures(plan: Plan) -> list[Figure]:
+    """Mechanisms by what a client sends and how large the error is; what is out of reach is named.
+
+    A mark is filled if no other mechanism has neither a larger error nor more bytes.
+    """
+    found = [(e.label, e.bytes_up, e.noise.deviation) for e in plan.entries if e.noise is not None]
+    series = []
+    for label, size, deviation in found:
+        beaten = any(
+            bytes_up <= size and error <= deviation
+            for _, bytes_up, error in found
+            if (bytes_up, error) != (size, deviation)
+        )
+        text = f"{label}: error {deviation:.4g}, {formatting.size_of(size)} in a round"
+        mark = Mark(label, text, size, deviation, not beaten)
+        series.append(Series(label, (mark,)))
+    notes = ["Full marks: no other has a smaller error for as few bytes. Dashed: limits."]
+    if missing := [entry.mechanism for entry in plan.entries if entry.noise is None]:
+        notes.append(f"Out of reach: {', '.join(missing)}.")
+    chart = ScatterPlot(
+        title="Error of a round's decoded mean against bytes sent",
+        note=" ".join(notes),
+        series=tuple(series),
+        x=Axis("bytes a client sends in a round (log scale)", log=True),
+        y=Axis("error of a coordinate (log scale)", log=True),
+        levels=tuple((limit.name, limit.noise.deviation) for limit in plan.limits),
+    )
+    return [chart]
+
+
+def facts(plan: Plan) -> Facts:
+    """Mechanisms and limits by error."""
+    named = [(entry.label, entry) for entry in plan.entries]
+    named += [(f"{part.mechanism}, {part.coordinates:,} coordinates", part) for part in plan.parts]
+    rows = [
+        (
+            name + " (recommended)" * (entry is plan.recommended),
+            f"{entry.noise.deviation:.4g}",
+            f"{entry.bytes_up:,}",
+            round_up(entry.guarantee.epsilon),
+        )
+        for name, entry in named
+        if entry.noise is not None and entry.guarantee is not None
+    ]
+    rows += [(e.mechanism, "out of reach", "", "") for e in plan.entries if e.noise is None]
+    rows += [(limit.name, f"{limit.noise.deviation:.4g}", "", "") for limit in plan.limits]
+    return f"Plan: {plan.verdict}", ("mechanism", "error", "bytes up", "ε ≤"), rows
+
+
+def page(plan: Plan) -> str:
+    """A plan as the text of one HTML page.
+
+    Guarantees:
+        The page is self-contained: it refers to nothing outside itself, its policy allows no
+        script but its own, and it says everything without that script.
+        A printed epsilon is never below the accountant's.
+    """
+    rows = [_typeset(_cells(entry)) for entry in plan.entries if entry.noise is not None]
+    limits = [_typeset(_limit(limit.name, limit.noise)) for limit in plan.limits]
+    missing = [(e.mechanism, e.remark) for e in plan.entries if e.noise is None]
+    limited = DataTable("Limits", COLUMNS[:5], [row[:5] for row in limits], "numbers")
+    reasons = DataTable("Out of reach", ("mechanism", "reason"), missing, "claims")
+    sections = [
+        Section("", [Notes(_target(plan))], columns=False),
+        Section("", figures(plan) if rows else [], columns=False),
+        Section("", [DataTable("Mechanisms by error", COLUMNS, rows, "compared")], columns=False),
+        Section("", [limited, Notes([*_meaning(plan), *_left_out(plan)])], columns=False),
+        Section("", [reasons] if missing else [], columns=False),
+    ]
+    if plan.parts:
+        table = DataTable("Fewer coordinates", PARTS, _parts(plan), "numbers")
+        sections.append(Section("", [table, Notes([f"{_assumed(plan)}."])], columns=False))
+    if plan.recommended is not None:
+        line = CodeLine(code(plan.recommended, plan.need))
+        sections.append(Section("Recommended", [line], columns=False))
+    title = _TITLES[plan.verdict]
+    return pages.report("randquant plan", "A plan", title, " ".join(plan.advice), sections)
+
+
+_TITLES = {
+    "useful": "Useful accuracy is to be expected",
+    "doubtful": "Useful accuracy is doubtful",
+    "hopeless": "Hardly anything can be learnt",
+}
+
+
+def _parts(plan: Plan) -> list[list[str]]:
+    """All coordinates of each mechanism, where it can send them, and fewer of them."""
+    names = dict.fromkeys(part.mechanism for part in plan.parts)
+    return [
+        [
+            part.mechanism,
+            f"{part.coordinates or plan.need.setting.size:,}" + " *" * (part is plan.recommended),
+            f"{part.bytes_up:,}",
+            f"{part.noise.deviation:.4g}",
+            round_up(part.guarantee.epsilon),
+        ]
+        for name in names
+        for part in [*plan.entries, *plan.parts]
+        if part.mechanism == name and part.once is None
+        if part.noise is not None and part.guarantee is not None
+    ]
+
+
+def _assumed(plan: Plan) -> str:
+    return (
+        "With fewer coordinates, if the mean of a round's clipped "
+        f"updates has length {plan.need.mean_norm:g} (* fewest bytes within 5 % of least error)"
+    )
+
+
+def _target(plan: Plan) -> list[str]:
+    """The target and the setting, in words."""
+    need, bits = plan.need, plan.need.privacy.bits
+    return [
+        f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
+        f"{count(need.rounds, 'round')}, updates of L2 norm {need.clip_norm:g}, "
+        + ("as few bits as do" if bits == "auto" else f"{count(bits, 'bit')} at most"),
+        f"epsilon <= {formatting.exact(need.epsilon)} at delta = {need.delta} for one client's "
+        f"whole participation ({need.privacy.neighboring}, {need.trust} trust)",
+        *_participation(need),
+    ]
+
+
+def _participation(need: Need) -> list[str]:
+    hidden = need.cohorts
+    if hidden is None:
+        balanced = " (all equally often)" if need.participations == need.balanced else ""
+        return [
+            f"a client takes part in at most {count(need.participations, 'round')}{balanced}: "
+            "cohorts must be drawn accordingly; no amplification by sampling is assumed"
+        ]
+    drawn = {
+        "fixed": f"every cohort of {need.cohort:,} is equally likely, in every round anew",
+        "poisson": "each client takes part in each round independently, and sends an update of "
+        "zeros in all others",
+        "drawn": f"each client draws {count(hidden.participations, 'round')}, and sends an "
+        "update of zeros in all others",
+    }
+    return [f"{drawn[hidden.draw]}; nobody learns who takes part", f"terms: {MODEL_TERMS}"]
+
+
+def _meaning(plan: Plan) -> list[str]:
+    sent = "packed codes, header included"
+    if plan.need.trust != "local":
+        sent = f"a vector masked for a sum of {plan.need.setting.cohort:,}, header included"
+    return [
+        "deviation: root mean squared error of one coordinate of a round's decoded mean (a biased "
+        "mean is rescaled first); / Gaussian: relative to the first limit",
+        "noise / mean: norm of that error over clip_norm, the largest norm of a mean; "
+        "of the run: norm of all rounds' errors over the largest norm of the sum of their means",
+        f"bytes up: of one client in one round ({sent}); as codes: without masks, as a server "
+        "would see them; all rounds: bytes up of all clients",
+    ]
+
+
+def _cells(entry: Candidate) -> list[str]:
+    assert entry.noise is not None
+    assert entry.guarantee is not None
+    name = entry.mechanism + (" (baseline)" if entry.baseline else "")
+    return [
+        *_limit(name, entry.noise)[:5],
+        f"{entry.bytes_up:,}",
+        f"{entry.bytes_plain:,}",
+        f"{entry.bytes_run:,}" if entry.bytes_run < 10**10 else f"{entry.bytes_run:.3e}",
+        round_up(entry.guarantee.epsilon),
+        _settings(entry),
+    ]
+
+
+def _limit(name: str, noise: DecodedError) -> list[str]:
+    relative = "-" if noise.relative is None else f"{noise.relative:.3f}"
+    figures = [f"{noise.deviation:.4g}", relative, f"{noise.length:.4g}", f"{noise.share:.3g}"]
+    return [name, *figures, "", "", "", "", ""]
+
+
+def _left_out(plan: Plan) -> list[str]:
+    """A sentence on the mechanisms that nobody waited for."""
+    if not plan.left_out:
+        return []
+    return [
+        f"not calibrated, since it takes longer: {', '.join(plan.left_out)}; "
+        "--mechanisms all adds them"
+    ]
+
+
+def _settings(entry: Candidate) -> str:
+    def formatted(value: Any) -> str:
+        if isinstance(value, list):
+            return f"{len(value)} from {value[0]:g} to {value[-1]:g}"
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    text = " ".join(f"{name}={formatted(value)}" for name, value in entry.parameters.items())
+    rotated = entry.mechanism in channel_mechanisms()
+    remark = f" ({entry.remark})" if entry.remark else ""
+    return f"{text}{' after rotation' if rotated else ''}{remark}"
+
+
+def _typeset(cells: Sequence[str]) -> list[str]:
+    name, *figures, last = cells
+    return [name, *map(minus, figures), last]

@@ -1,0 +1,321 @@
+"""A finished run as one self-contained HTML page: text, tables and charts.
+
+Equal runs give equal bytes, so a page can be compared and cached like any other result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from randquant._internal import formatting
+from randquant._internal.formatting import minus
+from randquant._internal.serialization import write_atomic
+from randquant.privacy.guarantee import MODEL_TERMS, SIMULATED, Guarantee
+from randquant.reports import meaning, pages
+from randquant.reports import run_pictures as pictures
+from randquant.reports.figures import Figure
+from randquant.reports.notebook import Facts
+from randquant.reports.pages import DataTable, Paragraphs, Section
+from randquant.reports.run_pictures import CodeShares, EpsilonCurve
+from randquant.training.config import NAMES, TrainConfig, value_of
+from randquant.training.configured import sent
+from randquant.training.data import features
+from randquant.training.records import RunRecord, RunSummary
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs.setup import channel_of
+from randquant.training.trained import Run
+
+TABLE_ROWS = 20
+
+Card = tuple[str, str, list[str]]  # name, figure, lines below it
+
+
+def figures(run: Run) -> list[Figure]:
+    """Accuracy (or else loss) and epsilon over rounds."""
+    return pictures.overview(run.record)
+
+
+def facts(run: Run) -> Facts:
+    """A run in a few lines."""
+    return pictures.facts(run.record)
+
+
+def page(run: Run) -> str:
+    """A run as the text of one HTML page, with its baseline if its folder has one."""
+    return _rendered(run.record, run.folder)
+
+
+def report_run(folder: Path, path: Path | None = None) -> Path:
+    """Write the page of a finished run from its folder, without training; return its path.
+
+    Args:
+        folder: of the run.
+        path: of the page; by default report.html in the folder.
+
+    Raises:
+        ValueError: the folder holds no finished run, or its files are damaged.
+    """
+    text = _rendered(run_folder.read_finished(folder), folder)
+    path = path or folder / run_folder.REPORT
+    # A folder name may contain bytes that are not UTF-8; they become character references.
+    write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
+    return path
+
+
+def _rendered(record: RunRecord, folder: Path) -> str:
+    """A run's page, with what its channel is certified for and the baseline in its folder."""
+    inner, channel = folder / run_folder.BASELINE, channel_of(record.config)
+    finished = (inner / run_folder.SUMMARY).exists()
+    baseline = run_folder.read_finished(inner) if finished else None
+    if channel is None:
+        return render(record, baseline, None, None)
+    curve, output = pictures.epsilon_curve(channel), pictures.code_shares(channel)
+    return render(record, baseline, curve, output)
+
+
+def render(
+    run: RunRecord,
+    baseline: RunRecord | None,
+    curve: EpsilonCurve | None,
+    output: CodeShares | None,
+) -> str:
+    """Turn a run's record into the text of one HTML page; every figure is an argument.
+
+    Args:
+        run: the run to report.
+        baseline: the same run without privacy, shown beside it.
+        curve: the certificate of one coordinate, over Rényi orders.
+        output: the output distributions of the channel.
+
+    Guarantees:
+        The page is self-contained: it refers to nothing outside itself, its policy allows no
+        script but its own, and it says everything without that script.
+        The printed epsilon is never below the real one.
+        All text of the configuration is escaped.
+        Equal input gives equal bytes.
+    """
+    config = run.config
+    title = pictures.titled(config)
+    return pages.report(
+        title,
+        "Federated training report",
+        title,
+        _lead(run),
+        [
+            Section("What the guarantee means", [_meaning(run, curve)], columns=False, text=True),
+            Section("Training", pictures.training(run, baseline)),
+            Section("One coordinate", pictures.coordinate(curve, output)),
+            Section("Cost", pictures.cost(run)),
+            Section("Details", [_config_table(config), _round_table(run)]),
+        ],
+        cards=_cards(run, baseline),
+    )
+
+
+def _lead(run: RunRecord) -> str:
+    config = run.config
+    pairs = sorted((k, v) for k, v in config.parameters.items() if not isinstance(v, dict))
+    parameters = ", ".join(f"{name} {formatting.plain(value)}" for name, value in pairs)
+    mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
+    text = (
+        f"{formatting.count(run.rounds, 'round')}, {config.cohort:,} of "
+        f"{formatting.count(config.task.population, 'client')} in each. Mechanism: {mechanism}."
+    )
+    if run.summary.stopped:
+        text += f" Stopped {run.summary.stopped}."
+    return " ".join([text, run.summary.advice]).strip()
+
+
+def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:
+    time = formatting.duration(run.summary.seconds)
+    rounds = formatting.count(run.rounds, "round")
+    return [
+        _accuracy_card(run, baseline),
+        _upload_card(run),
+        _guarantee_card(run),
+        ("Time", time, [f"{rounds}, all clients on one machine"]),
+    ]
+
+
+def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
+    accuracy = run.summary.accuracy
+    if accuracy is None:
+        return "Test loss", formatting.number(run.summary.loss, 4) or "none", []
+    lines = ["No run without privacy to compare with."]
+    if baseline is not None and (other := baseline.summary.accuracy) is not None:
+        difference = f"Difference {minus(f'{100 * (accuracy - other):+.2f}')} points"
+        lines = [f"{100 * other:.2f}\u00a0% without privacy", difference]
+    return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
+
+
+def _upload_card(run: RunRecord) -> Card:
+    summary = run.summary
+    floats, sent = 4 * summary.dimension, summary.bytes_per_upload
+    ratio, word = (floats / sent, "less") if sent <= floats else (sent / floats, "more")
+    lines = [
+        f"{ratio:.2f} times {word} than floats of 4 bytes ({formatting.size_of(floats)})",
+        f"{summary.bits_per_coordinate:.2f} bits per coordinate, header included",
+    ]
+    if summary.guarantee is not None and summary.guarantee.trust == "aggregate":
+        summed = formatting.count(run.config.cohort, "client")
+        lines.append(f"masked for a sum of {summed}; its handshake is further traffic")
+        lines.append(f"{formatting.size_of(summary.bytes_as_codes)} as plain codes")
+    return "Upload per client and round", formatting.size_of(sent), lines
+
+
+def _guarantee_card(run: RunRecord) -> Card:
+    name, guarantee = "Guarantee of the whole run", run.summary.guarantee
+    if guarantee is None:
+        return name, "None", ["This run has no privacy mechanism."]
+    scope = _named(guarantee)
+    if math.isinf(guarantee.epsilon):
+        return name, "No guarantee", ["ε is infinite", scope]
+    return (
+        name,
+        formatting.bound(guarantee.epsilon),
+        [
+            f"at δ = {minus(formatting.plain(guarantee.delta))}",
+            scope,
+            *[SIMULATED] * guarantee.simulated,
+            *(_beside(other) for other in [run.summary.beside] if other is not None),
+            *pictures.fitted(run),
+        ],
+    )
+
+
+def _named(guarantee: Guarantee) -> str:
+    """Whom a guarantee protects, and against whom."""
+    kind = guarantee.neighboring.replace("_", " ")
+    return f"{kind} {guarantee.unit}, {guarantee.trust} trust"
+
+
+def _beside(other: Guarantee) -> str:
+    """The run's other guarantee, at the same delta."""
+    bound = "no guarantee" if math.isinf(other.epsilon) else formatting.bound(other.epsilon)
+    return f"{bound} ({_named(other)}, who takes part is seen)"
+
+
+def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
+    summary = run.summary
+    guarantee = summary.guarantee
+    if guarantee is None:
+        paragraphs = [
+            ("Nothing is promised.", "Anyone who sees an upload sees the client's update.")
+        ]
+    elif math.isinf(guarantee.epsilon):
+        paragraphs = [("There is no guarantee.", "No finite ε is proven for this run.")]
+    else:
+        promised = " ".join([meaning.promise(guarantee), *pictures.fitted(run)])
+        paragraphs = [
+            ("What is promised.", promised),
+            *_terms(summary),
+            ("One coordinate and the whole run.", _scope(run, guarantee, curve)),
+            *meaning.size(guarantee),
+            ("Deployed and simulated.", _SECRET if run.config.seed is None else _SIMULATION),
+        ]
+    return Paragraphs(paragraphs)
+
+
+def _terms(summary: RunSummary) -> list[tuple[str, str]]:
+    """What a guarantee under model trust rests on, and the run's other guarantee."""
+    stated, other = summary.guarantee, summary.beside
+    paragraphs = []
+    if stated is not None and stated.trust == "model":
+        terms = MODEL_TERMS[0].upper() + MODEL_TERMS[1:]
+        text = (
+            f"{terms}. This page and the run's other files are for whoever may see more: only the "
+            "models may be published."
+        )
+        paragraphs.append(("When it may be claimed.", text))
+    if other is not None:
+        text = f"Of the same run, for one whole {other.unit}: {_beside(other)}, at the same δ."
+        paragraphs.append(("Another guarantee.", text))
+    return paragraphs
+
+
+def _scope(run: RunRecord, guarantee: Guarantee, curve: EpsilonCurve | None) -> str:
+    summary, single = run.summary, ""
+    if curve is not None:
+        single = (
+            f"One code of one coordinate has {formatting.bound(curve.pure)} at order infinity. "
+        )
+    return (
+        f"{single}A figure for one coordinate is never the guarantee of a run. The guarantee of "
+        "the run counts everything that one client sends in all declared rounds, whatever ended "
+        "the run: the most-called client takes part in "
+        f"{formatting.count(summary.participations, 'round')} with "
+        f"{sent(run.config, summary.dimension)} in each, and "
+        f"{formatting.count(guarantee.releases, 'release')} were composed."
+    )
+
+
+EMPTY = {
+    "trust": "the mechanism's own",
+    "clip_norm": "none but the mechanism's own",
+    "stop_at_epsilon": "never",
+    "max_participations": "no cap",
+    "evaluate_every": "a tenth of the rounds",
+}
+"""What an empty setting means, if it does not mean "none"."""
+
+
+def _config_table(config: TrainConfig) -> DataTable:
+    rows: list[tuple[str, str]] = []
+    for setting in NAMES:
+        value = value_of(config, setting)
+        if isinstance(value, Mapping):  # sorted: equal configurations give equal pages
+            rows += [
+                (f"{setting}: {name}", formatting.plain(value[name])) for name in sorted(value)
+            ]
+        elif value != ():
+            empty = value is None or value == ""
+            shown = EMPTY.get(setting, "(none)") if empty else formatting.plain(value)
+            rows.append((setting, shown))
+    return DataTable("Configuration", ("setting", "value"), rows, "settings")
+
+
+def _round_table(run: RunRecord) -> DataTable:
+    evaluated = [metric for metric in run.metrics if metric.loss is not None]
+    # Evenly spaced, including the first and the last; a set, because a short run repeats some.
+    gap = (len(evaluated) - 1) / (TABLE_ROWS - 1)
+    shown = sorted({round(i * gap) for i in range(TABLE_ROWS)}) if evaluated else []
+    names = (
+        "round",
+        "accuracy, %",
+        "test loss",
+        "train loss",
+        "epsilon so far",
+        "uploads",
+        "seconds",
+    )
+    rows = [
+        (
+            f"{m.round:,}",
+            formatting.number(m.accuracy, 2, scale=100),
+            formatting.number(m.loss, 3),
+            formatting.number(m.train_loss, 3),
+            formatting.spent(m.epsilon, features.covered(run.config, run.summary)),
+            formatting.size_of(m.bytes_up),
+            formatting.number(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate, 3),
+        )
+        for m in (evaluated[index] for index in shown)
+    ]
+    title = f"{len(shown)} of {formatting.count(len(evaluated), 'evaluated round')}"
+    return DataTable(title, names, rows, "numbers")
+
+
+_SECRET = (
+    "This run simulated all clients on one machine, with every random choice drawn from a secret "
+    "key in the run's folder: whoever has that file can repeat the choices and undo the "
+    "protection. The guarantee is that of the mechanism as deployed, each client with a secret key "
+    "of its own, and no statement about the data this simulation stored."
+)
+
+_SIMULATION = (
+    "This run simulated all clients on one machine, with every random choice drawn from the seed "
+    "in the table below: anyone who knows it can repeat the choices and undo the protection. The "
+    "guarantee is that of the mechanism as deployed, each client with a secret key of its own, "
+    "and no statement about the data this simulation stored."
+)

@@ -1,0 +1,83 @@
+"""A channel's and a certificate's picture and table say what they are."""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import pytest
+
+import randquant as rq
+from randquant.channels.channel import Channel
+from randquant.reports import certificate as drawn_certificate
+from randquant.reports import channel
+from randquant.reports.notebook import display
+
+CHANNEL = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+JUMP = Channel([-1.0, 0.0, 0.0, 1.0], [1.0, -1.0], [[4, 0], [2, 2], [1, 3], [0, 4]], 4)
+
+
+def test_a_channel_is_drawn_row_by_row_by_decoded_value():
+    (figure,) = channel.figures(CHANNEL)
+    assert figure.places == tuple(CHANNEL.inputs)
+    assert figure.values == tuple(sorted(CHANNEL.values))
+    assert figure.shares == tuple(map(tuple, CHANNEL.probabilities))
+    (jump,) = channel.figures(JUMP)
+    assert jump.places == (-1.0, 0.0, 0.0, 1.0)
+    assert jump.values == (-1.0, 1.0)
+    assert jump.shares == ((0.0, 1.0), (0.5, 0.5), (0.75, 0.25), (1.0, 0.0))
+
+
+def test_a_channel_of_many_vertices_is_thinned_and_keeps_its_ends():
+    (figure,) = channel.figures(rq.pbm(clip=1.5, theta=0.25, trials=15))
+    assert len(figure.places) <= 120
+    assert (figure.places[0], figure.places[-1]) == (-1.5, 1.5)
+
+
+@pytest.mark.parametrize("order", [2.0, math.inf])
+def test_a_certificate_draws_its_witness(order):
+    certificate = rq.certify(CHANNEL, order)
+    (figure,) = drawn_certificate.figures(certificate)
+    for x, (name, heights) in zip(certificate.witness, figure.groups, strict=True):
+        weights, total = CHANNEL.mix(x)
+        assert heights == tuple(float(weight / total) for weight in weights)
+        assert f"{abs(x):g}" in name
+    assert figure.title.startswith(f"Worst pair of inputs at order {order:g}".replace("inf", "∞"))
+    printed = figure.title.partition("≤ ")[2]
+    assert float(printed) >= certificate.epsilon.upper
+    assert certificate == rq.certify(CHANNEL, order)
+    assert certificate == dataclasses.replace(certificate, channel=JUMP)  # it is only drawn
+    assert "channel" not in repr(certificate)
+
+
+def test_a_pair_that_was_asked_for_is_not_called_the_worst():
+    for value, name, line in (
+        (rq.certify_pair(CHANNEL, 1.5, -1.5, 8.0), "This pair", "this pair only: x=1.5, x'=-1.5"),
+        (rq.certify(CHANNEL, 8.0, "zero_out"), "Worst pair", "worst pair x=0, x'=1.5"),
+    ):
+        (figure,) = drawn_certificate.figures(value)
+        assert figure.title.startswith(f"{name} of inputs at order 8")
+        assert line in str(value)
+
+
+def test_a_printed_epsilon_has_nine_digits_and_is_rounded_up():
+    certificate = rq.certify(CHANNEL, 8.0)
+    printed = str(certificate).partition("<= ")[2].partition(" ")[0]
+    assert printed == "5.34422859"
+    assert 0 <= Fraction(printed) - Fraction(certificate.epsilon.upper) < Fraction(1, 10**8)
+
+
+def test_tables_say_what_is_drawn():
+    for value, home in ((CHANNEL, channel), (rq.certify(CHANNEL), drawn_certificate)):
+        _, columns, rows = home.facts(value)
+        assert {len(row) for row in rows} == {len(columns)}
+        html = display(value)
+        for row in rows:
+            assert row[0] in html
+        assert html.count("<svg") == 1
+    assert "5.34423" in display(rq.certify(CHANNEL, 8.0))
+
+
+def test_a_certificate_without_its_channel_says_what_to_do():
+    bare = rq.Certificate(8.0, rq.Interval(1.0, 2.0), (1.0, -1.0), 0)
+    with pytest.raises(ValueError, match="make it by certify"):
+        rq.plot(bare)

@@ -1,0 +1,44 @@
+"""A run in a notebook: accuracy (or else loss), epsilon, and a table that rounds no bound down."""
+
+import math
+
+from randquant.privacy.guarantee import Guarantee
+from randquant.reports import run_pictures as pictures
+from randquant.training.config import TrainConfig
+from randquant.training.records import RoundMetrics, RunRecord, RunSummary
+
+CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.5}, rounds=3)
+PROMISE = Guarantee(7.9000001, 1e-5, "replace_one", "local", 8.0, 3)
+
+
+def record(accuracy, loss, guarantee, epsilon) -> RunRecord:
+    metrics = [
+        RoundMetrics(at, accuracy, loss, 0.5, 100, 0.1, 0.1, 0.1, at, epsilon and epsilon * at)
+        for at in (1, 2, 3)
+    ]
+    return RunRecord(
+        CONFIG, metrics, RunSummary(accuracy, loss, 650, 365, 4.5, 3, guarantee, 1.0, 3)
+    )
+
+
+def test_accuracy_and_epsilon_are_drawn_and_said():
+    run = record(0.9, 0.4, PROMISE, 2.6000001)
+    accuracy, epsilon = pictures.overview(run)
+    assert [y for _, y in accuracy.lines[0].points] == [90, 90, 90]
+    for (_, drawn), metric in zip(epsilon.lines[0].points, run.metrics, strict=True):
+        assert metric.epsilon <= drawn <= metric.epsilon * 1.00001
+    facts = dict(pictures.facts(run)[2])
+    assert facts["accuracy, %"] == "90.00"
+    assert float(facts["ε ≤"]) >= 7.9000001
+
+
+def test_what_was_not_measured_is_left_out():
+    run = record(None, 0.4, None, None)
+    (loss,) = pictures.overview(run)
+    assert loss.title == "Loss on test data, per round"
+    facts = dict(pictures.facts(run)[2])
+    assert facts["ε ≤"] == "no privacy"
+    assert "accuracy, %" not in facts
+    blind = record(None, None, Guarantee(math.inf, 0.0, "replace_one", "local", 8.0, 3), math.inf)
+    assert [chart.title for chart in pictures.overview(blind)] == [loss.title]
+    assert dict(pictures.facts(blind)[2])["ε ≤"] == "∞"
