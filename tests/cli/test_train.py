@@ -103,8 +103,8 @@ def test_a_file_of_settings_gives_the_run_that_the_same_options_give(here, capsy
         "--rounds 2 --learning-rate 1 --server-options momentum=0.5 --no-baseline"
     )
     assert trained(*options.split()) == from_file
-    assert from_file.server_options == {"momentum": 0.5}
-    assert type(from_file.learning_rate) is float
+    assert from_file.server.options == {"momentum": 0.5}
+    assert type(from_file.server.learning_rate) is float
 
 
 def test_options_win_over_the_file_and_may_be_of_its_mechanism(here):

@@ -344,7 +344,8 @@ def test_whole_updates_through_a_channel(norm, size, tmp_path):
     assert "updates of zeros" in report_run(folder).read_text()
     twin = json.loads((folder / "baseline" / "config.json").read_text())
     assert twin["mechanism"] == "clipped-sgd"
-    assert (twin["parameters"], twin["clip_norm"], twin["norm"]) == ({"clip_norm": 0.5}, None, norm)
+    clipped = twin["privacy"]["clip_norm"], twin["privacy"]["norm"]
+    assert (twin["parameters"], clipped) == ({"clip_norm": 0.5}, (None, norm))
     sealed.write(folder / "config.json", config.changed(clip_norm=0.6))
     with pytest.raises(ValueError, match="Expected the configuration"):
         runs.execute(folder)
