@@ -68,14 +68,14 @@ class Training:
 
     def __init__(self, folder: Path) -> None:
         runs.create(folder, self.config, baseline=False, overwrite=False)
-        self.wanted = runs.execute(folder, report=False).summary.guarantee
+        self.wanted = runs.execute(folder).summary.guarantee
         self.parameters = runs.load_parameters(folder).tobytes()
         self.sent = 0
 
     def run(self, folder: Path, report: Report) -> None:
         if not (folder / "config.json").exists():
             runs.create(folder, self.config, baseline=False, overwrite=False)
-        runs.execute(folder, lambda config, metrics: report(metrics.round), report=False)
+        runs.execute(folder, lambda config, metrics: report(metrics.round))
 
     def check(self, folder: Path, told: list[int]) -> None:
         self.sent = max([self.sent, *told])
@@ -93,7 +93,7 @@ class Training:
         self.run(folder, lambda number: None)
         assert run_status.read(folder).state == "finished"
         assert runs.load_parameters(folder).tobytes() == self.parameters, "other parameters"
-        assert runs.execute(folder, report=False).summary.guarantee == self.wanted
+        assert runs.execute(folder).summary.guarantee == self.wanted
 
 
 class Ahead:

@@ -16,9 +16,6 @@ ROOMS = (
 )  # fmt: skip
 """From left to right; rooms in one place are siblings."""
 
-DRAWN_FROM_BELOW = "reports"
-"""For now values draw themselves: every room may import this one, of `_internal` only."""
-
 PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
 FRONT = {"__init__.py", "__main__.py", "flower.py", "py.typed"}
 """The package's face, its command, and the one short name kept for users."""
@@ -91,8 +88,6 @@ def test_imports_point_left():
         for other in own(name):
             assert other, f"{name} imports the package's face: import where it is defined"
             theirs = other.split(".")[0]
-            if theirs == DRAWN_FROM_BELOW:
-                continue
             assert theirs == room or PLACE[theirs] < PLACE[room], f"{name} imports {other}"
 
 

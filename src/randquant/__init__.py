@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from randquant._internal.faces import lazily
 from randquant._internal.version import __version__
+from randquant.reports import notebook  # noqa: F401 - it registers what notebooks show
 
 if TYPE_CHECKING:
     from randquant.aggregation.alongside import Number
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
     from randquant.privacy.certificates.vector import kappa, squared_distance
     from randquant.privacy.guarantee import Guarantee, Interval
+    from randquant.reports.notebook import plot, report
     from randquant.training.federated import train
     from randquant.training.trained import Run
 
@@ -99,8 +101,10 @@ __all__ = [
     "optm",
     "pbm",
     "plan",
+    "plot",
     "qmgeo",
     "register",
+    "report",
     "rqm",
     "save",
     "save_channel",

@@ -12,25 +12,25 @@ import pytest
 
 import randquant as rq
 from randquant import cli
-from randquant._internal import rounding
+from randquant._internal import formatting, rounding
 from randquant.audit.pipeline import Audit
 from randquant.cli import progress
 from randquant.cli.commands import account as account_command
 from randquant.cli.commands import runs as runs_command
 from randquant.planning import compare
-from randquant.planning.compare import page as compare_page
-from randquant.planning.plan import page as plan_page
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
 from randquant.planning.tuning import coordinate as tuning
 from randquant.privacy.accounting.noise_search import NoiseSearch
 from randquant.privacy.certificates import metric
 from randquant.privacy.guarantee import Guarantee, Interval
-from randquant.reports import formatting
+from randquant.reports import comparison as compare_page
+from randquant.reports import comparison_text
+from randquant.reports import plan as plan_page
+from randquant.reports import run as report
+from randquant.reports import runs as runs_page
 from randquant.training import records, schedule
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunSummary
-from randquant.training.runs import overview as runs_page
-from randquant.training.runs import page as report
 from randquant.training.runs.status import Status
 
 UPPER = 7531.0 + 2.0**-30
@@ -147,9 +147,9 @@ UPPERS = {
     "runs compared": lambda: "\n".join(runs_command._compared(FINISHED, ["stop_at_epsilon"])),
     "page of runs": lambda: runs_page.render(FINISHED),
     "plan": lambda: "\n".join(plan_page.as_text(plan())),
-    "page of a plan": lambda: plan_page.as_page(plan()),
-    "comparison": lambda: "\n".join(compare.as_text(comparison())),
-    "page of a comparison": lambda: compare_page.as_page(comparison()),
+    "page of a plan": lambda: plan_page.page(plan()),
+    "comparison": lambda: "\n".join(comparison_text.as_text(comparison())),
+    "page of a comparison": lambda: compare_page.page(comparison()),
     "out of reach": out_of_reach,
     "end of a schedule": lambda: schedule._shown(UPPER),
     "out of reach of a family": lambda: of_a_family(),

@@ -356,3 +356,25 @@ def test_no_dimension_is_read_from_a_payload_of_another_length(cut):
     payload = wire.pack(form, np.zeros(8, dtype=np.uint8), padding=3)
     with pytest.raises(ValueError, match="truncated"):
         wire.dimension_of(form, payload[:cut])
+
+
+@pytest.mark.parametrize(("size", "padding"), [(8, 9), (8, 100), (8, 2**32 - 1), (0, 1)])
+@pytest.mark.parametrize("read", ["unpack", "add", "dimension"])
+def test_a_header_with_more_padding_than_codes_is_refused_though_its_checksum_fits(
+    size, padding, read
+):
+    """Only a hostile sender writes one: no update has fewer than no coordinates."""
+    form = wire.Format.of(16, "test")
+    body = bytes(size // 2)
+    bare = wire.bare_header(form, size)[:8] + (size | padding << 32).to_bytes(8, "little")
+    bare = bare[:4] + bytes([wire.PADDED]) + bare[5:] + form.fingerprint
+    payload = bare + hashlib.sha256(bare + body).digest()[:8] + body
+    totals = np.zeros(size, dtype=np.int64)
+    reading = {
+        "unpack": lambda: wire.unpack(form, payload, size),
+        "add": lambda: wire.add(form, payload, totals),
+        "dimension": lambda: wire.dimension_of(form, payload),
+    }
+    with pytest.raises(ValueError, match="Expected a payload of"):
+        reading[read]()
+    assert not totals.any()

@@ -14,12 +14,12 @@ from pages import Page, check_charts, check_self_contained
 from randquant import cli
 from randquant._internal import locks, sealed
 from randquant._internal.rounding import round_up
+from randquant.reports import runs as runs_page
 from randquant.training import settings
 from randquant.training.config import TrainConfig
 from randquant.training.data import features
 from randquant.training.records import RoundMetrics
 from randquant.training.runs import execution as runs
-from randquant.training.runs import overview as runs_page
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
 from randquant.training.runs.tensorboard import TensorboardLog
@@ -132,6 +132,7 @@ def test_without_runs_there_is_one_sentence(line, word, tmp_path, monkeypatch, c
 
 
 def test_a_run_builds_its_page_again(folder, capsys, tmp_path):
+    printed(capsys, "report", folder / "a")
     before = (folder / "a" / "report.html").read_bytes()
     (folder / "a" / "report.html").unlink()
     printed(capsys, "report", folder / "a")

@@ -9,13 +9,14 @@ import pytest
 from flower_grid import InProcessGrid, client_app
 from flower_rounds import ANYTHING, exact, fedavg, model, mover, run
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-from pages import Page
+from pages import Page, drawn
 
 from randquant.aggregation.secagg.graphs import Losses
-from randquant.integrations.flower.history import RoundRow, page
+from randquant.integrations.flower.history import History, RoundRow
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.flower.wrapped import TooFewNodes
+from randquant.reports.flower import page
 
 TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 5, "connect_timeout": 0.0}
 
@@ -128,7 +129,7 @@ def test_the_page_of_a_run_has_every_round_and_outlives_a_restart(tmp_path):
     assert [(row.round, row.asked, row.dropped) for row in again.history] == [
         (1, 6, 0), (2, 6, 1), (3, 6, 0),
     ]  # fmt: skip
-    found = Page((tmp_path / "report.html").read_text())
+    found = Page(page(again.outcome()))
     assert "Dropouts: 1 of 18 requests" in found.words
     for row in again.history:
         assert f"{row.sent_bytes:,}" in found.words
@@ -140,7 +141,7 @@ def test_the_top_of_the_page_says_what_a_reader_looks_for_first():
     spent = dataclasses.replace(own, epsilon=7.8, lower=7.7, trust="aggregate")
     assumes = "if every sum has at least 48 honest others, and epsilon <= 300 if"
     measured = {1: {"accuracy": 0.5}, 3: {"accuracy": 0.83203}}
-    words = Page(page("FedAvg", rows, spent, measured, 8.0, assumes)).words
+    words = Page(page(History("FedAvg", rows, spent, measured, 8.0, assumes))).words
     top = words[: words.index("What the guarantee means")]
     for shown in (
         "83.20 % measured by the server after round 3", "ε ≤ 7.8 at δ = 1e−5 target: ε ≤ 8",
@@ -158,21 +159,32 @@ def test_the_top_of_the_page_says_what_a_reader_looks_for_first():
     ):
         assert said in words
     assert "replace_one" not in words
-    words = Page(page("FedAvg", rows, spent, {2: {"clients' accuracy": 0.25}})).words
+    words = Page(page(History("FedAvg", rows, spent, {2: {"clients' accuracy": 0.25}}))).words
     assert "25.00 % mean of its clients, with noise, of the model before round 2" in words
     assert "no target was set" in words
-    assert "Accuracy Not measured" in Page(page("FedAvg", [], spent, {})).words
+    assert "Accuracy Not measured" in Page(page(History("FedAvg", [], spent, {}))).words
 
 
 def test_failed_rounds_and_hostile_names_are_shown_as_text():
     rows = [RoundRow(1, 3.00001, 6, 6, failed="<script>alert(1)</script>")]
     spent = planned().accountant.get_privacy_spent()
     guarantee = dataclasses.replace(spent, epsilon=3.5, lower=2.9999999)
-    found = Page(page("<b>", rows, guarantee, {1: {"<u>": 0.5}}))
+    found = Page(page(History("<b>", rows, guarantee, {1: {"<u>": 0.5}})))
     assert "<script>alert(1)</script>" in found.words
     assert "No accountant can prove less than 2.99999 for this run" in found.words
     assert "attack reaches" not in found.words
     assert "u" not in found.tags
+
+
+def test_no_chart_of_a_run_draws_an_epsilon_below_its_value():
+    rows = [RoundRow(n, 10.0**n / 3, 6, 0) for n in range(-3, 5)]
+    spent = planned().accountant.get_privacy_spent()
+    shown = {
+        row["x"]: row["y"] for row in drawn(page(History("FedAvg", rows, spent))) if "y" in row
+    }
+    assert shown.keys() == {row.round for row in rows}
+    for row in rows:
+        assert row.epsilon <= shown[row.round] <= row.epsilon * 1.00001
 
 
 DOCS = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()

@@ -66,5 +66,13 @@ def test_every_round_is_in_the_log_and_on_the_page(ran):
 
 
 def test_what_five_clients_cannot_learn_is_said_before_round_1(ran):
+    """First another unit, then more clients; five clients are too few for any smaller model."""
     _, printed = ran
-    assert printed.index("It would take") < printed.index("[ROUND 1/2]")
+    before = " ".join(printed[: printed.index("[ROUND 1/2]")].split())
+    depends, unit, clients = (
+        before.index(each)
+        for each in ("It depends on the task", 'unit="example"', "it would take about 138 clients")
+    )
+    assert depends < unit < clients
+    for wrong in ("No mechanism", "Hardly anything can be learnt", "epsilon of about"):
+        assert wrong not in before

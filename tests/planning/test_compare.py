@@ -18,9 +18,10 @@ from randquant.mechanisms.registry import build, channel_mechanisms, unregister
 from randquant.mechanisms.tuning import CoordinateTarget
 from randquant.planning import compare
 from randquant.planning.compare import compare as comparison
-from randquant.planning.compare import page as compare_page
 from randquant.planning.tuning import coordinate as families
 from randquant.planning.tuning.coordinate import Unreachable, tune_coordinate
+from randquant.reports import comparison_text
+from randquant.reports.comparison import page
 
 
 @pytest.fixture
@@ -136,8 +137,8 @@ def test_every_mechanism_is_compared_unless_some_are_chosen(monkeypatch):
     quick = compare.at_equal_epsilon(1.0, [1], 1.0)
     assert list(quick.left_out) == ["optm"]
     assert {e.mechanism for e in quick.entries} == {e.mechanism for e in found.entries} - {"optm"}
-    assert "--mechanisms all adds it" in compare.notes(quick)[0]
-    assert compare.as_json(quick)["left_out"] == ["optm"]
+    assert "--mechanisms all adds it" in comparison_text.notes(quick)[0]
+    assert comparison_text.as_json(quick)["left_out"] == ["optm"]
 
 
 def test_progress_names_what_is_tuned_and_counts_honestly():
@@ -298,7 +299,7 @@ def test_given_channels_are_compared_as_they_are(capsys, tmp_path):
 
 def test_printed_epsilons_are_never_below_the_certified_ones():
     found = compare.of_channels([("rqm", {"clip": 1.0, "margin": 0.9, "levels": 7, "keep": 0.3})])
-    columns, cells = compare.rows(found)
+    columns, cells = comparison_text.rows(found)
     measured = found.entries[0].measured
     assert measured is not None
     assert float(cells[0][columns.index("epsilon")]) >= measured.certificate.epsilon.upper
@@ -316,6 +317,6 @@ def test_wrong_channels_are_one_line_and_exit_code_2(capsys, channel):
 
 def test_a_page_without_any_channel_is_still_a_page(registry):
     found = compare.at_equal_epsilon(1.0, [2], 1.0, mechanisms=["qmgeo"])
-    text = compare_page.as_page(found)
+    text = page(found)
     check_self_contained(text)
     assert "no parameters" in Page(text).words

@@ -5,6 +5,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from oracle import binary_log_delta
 
 import randquant as rq
 from randquant.aggregation.additive import AdditiveMechanism
@@ -232,3 +233,22 @@ def test_levels_that_are_near_are_clipped_closer():
     assert many.parameters(1.5)["clip"] == 4 / 32
     variances = [(s["clip"] + s["margin"]) ** 2 - s["clip"] ** 2 for s in settings]
     assert (np.diff(variances) > 0).all()
+
+
+@pytest.mark.parametrize(("population", "cohort", "rounds"), [(40, 40, 5), (100, 50, 9)])
+def test_the_composed_privunit_is_randomised_response_as_often_as_a_client_takes_part(
+    population, cohort, rounds
+):
+    """The binomial sum in 40 digits: its rounds meet delta, and a hundredth more would not."""
+    epsilon, delta = 6.0, 1e-4
+    need = {"delta": delta, "trust": "local", "mechanisms": []}
+    found = rq.plan(20, population, cohort, rounds, epsilon, progress=False, **need)
+    name = next(limit.name for limit in found.limits if "composed" in limit.name)
+    pure = float(name.split()[3])
+    times = -(-rounds * cohort // population)
+    with mpmath.workdps(40):
+        deltas = []
+        for each in (pure * (1 - 1e-5), pure * 1.01):  # the name is rounded up
+            up = round(2**60 / (1 + math.exp(-each)))
+            deltas.append(mpmath.exp(binary_log_delta(up, 2**60, times, epsilon)))
+        assert deltas[0] <= delta < deltas[1]

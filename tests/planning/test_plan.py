@@ -13,11 +13,11 @@ from randquant import cli
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.exact_moments import moments
 from randquant.mechanisms.tuning import UpdateSetting
-from randquant.planning.plan.page import as_page, as_text
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import code
 from randquant.planning.plan.verdict import LONG, USEFUL
 from randquant.planning.tuning.update import update_family
+from randquant.reports.plan import as_text, page
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
 
@@ -182,7 +182,7 @@ def test_no_mechanism_at_all_is_said():
     assert "none meets this target" in found.advice[0]
     assert "add bits" in found.entries[0].remark
     assert "recommended" not in "\n".join(as_text(found))
-    assert "Out of reach" in as_page(found)
+    assert "Out of reach" in page(found)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from secure_sums import Round, terms_of
 import randquant as rq
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.planning.plan.page import as_json, as_text
 from randquant.planning.plan.record import built
+from randquant.reports.plan import as_json, as_text
 
 SUMMED = ["stochastic-rounding", "skellam"]
 

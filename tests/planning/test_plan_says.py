@@ -6,8 +6,8 @@ import re
 import pytest
 
 from randquant.planning.limits import one_bit_excess
-from randquant.planning.plan.page import as_text
 from randquant.planning.plan.planner import plan
+from randquant.reports.plan import as_text
 
 SIZE = 1024
 ONE = ["stochastic-rounding"]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from randquant import cli
-from randquant.planning.plan.page import as_json, as_page, as_text
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import code
 from randquant.planning.plan.subsets import FARTHEST, TOLERATED
 from randquant.privacy.accounting.accountant import account
+from randquant.reports.notebook import display
+from randquant.reports.plan import as_json, as_text, page
 
 MEAN = 0.2
 ASKED = (20_000, 1000, 100, 50, 8.0)
@@ -103,8 +104,8 @@ def test_text_page_and_json_have_the_table(found, capsys):
     assert f"{best.coordinates:,} *" in text
     assert "has length 0.2" in text
     assert f"coordinates={best.coordinates}" in code(best, found.need)
-    assert "Fewer coordinates" in as_page(found)
-    assert f"{best.coordinates:,} coordinates (recommended)" in found._repr_html_()
+    assert "Fewer coordinates" in page(found)
+    assert f"{best.coordinates:,} coordinates (recommended)" in display(found)
     assert as_json(found)["parts"][0].coordinates == 16_384
     words = ["plan", "--dimension", "2000", "--population", "1000", "--cohort", "100", "--rounds",
              "50", "--epsilon", "8", "--mechanisms", "skellam", "--bits", "16", "--mean-norm",

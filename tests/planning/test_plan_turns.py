@@ -5,6 +5,7 @@ import pytest
 from randquant.planning.plan import plan, planner
 from randquant.planning.plan.record import Candidate, DecodedError
 from randquant.privacy.accounting.accountant import account
+from randquant.reports.plan import facts, figures
 
 ASKED = (100, 600, 600, 6, 8.0, 1e-6)
 
@@ -20,8 +21,8 @@ def test_clients_that_take_turns_have_the_error_of_one_participation(turns):
     assert first.noise.relative <= 0.29
     assert second.noise.relative > 2 * first.noise.relative
     assert turns.recommended is first
-    assert "rank, one round each (recommended)  " in str(turns)
-    assert [s.label for s in turns._figures()[0].series] == ["rank, one round each", "rank"]
+    assert facts(turns)[2][0][0] == "rank, one round each (recommended)"
+    assert [s.label for s in figures(turns)[0].series] == ["rank, one round each", "rank"]
     # All clients send once, not six times.
     assert (first.bytes_run, second.bytes_run) == (600 * 2, 3600 * 2)
 

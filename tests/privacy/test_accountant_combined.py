@@ -13,14 +13,16 @@ from every_release import GROUPS, RQM, of_group
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import randquant as rq
 from randquant.aggregation.registry import update_mechanism
+from randquant.mechanisms.silent_codes import sparse_ternary
 from randquant.planning.plan.record import Need
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.allocated import Allocated
 from randquant.privacy.accounting.chosen import ChosenRelease
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.hidden import DRAWS
-from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease
+from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
 from randquant.training.target import Target, choose_adaptive
 
@@ -191,3 +193,53 @@ def test_a_choice_costs_at_least_any_of_its_choices_in_every_respect():
     )  # fmt: skip
     one = sums.release(40, 1, "replace_one")
     assert cost(ChosenRelease((one,), 5)) == pytest.approx(cost(one.repeated(5)), rel=1e-6)
+
+
+SUMS = {
+    "of many": (rq.stochastic_rounding(1.0, 2, 3.0), 1024, 100),
+    "of few": (rq.stochastic_rounding(1.0, 2, 1.0), 64, 20),
+    "of three codes": (sparse_ternary(1.0, 9.0, 0.25), 64, 40),
+    "of narrow bits": (rq.stochastic_rounding(0.25, 2, 1.0), 256, 40),
+}
+
+
+def secure_sum(name, rounds):
+    channel, dimension, clients = SUMS[name]
+    return VectorRelease(channel, 1.0, dimension, rounds, "aggregate", cohort=clients)
+
+
+@pytest.mark.parametrize("pair", [*itertools.combinations(SUMS, 2)])
+def test_sums_of_two_kinds_cost_at_least_either_in_any_order(pair):
+    """Small steps of one kind say nothing of how small those of the other are."""
+    alone = [cost(secure_sum(name, 2), quick=True) for name in pair]
+    both = [
+        cost(*(secure_sum(name, 2) for name in order), quick=True)
+        for order in itertools.permutations(pair)
+    ]
+    chosen = [
+        cost(ChosenRelease(tuple(secure_sum(name, 1) for name in order), 2), quick=True)
+        for order in itertools.permutations(pair)
+    ]
+    assert both[0] == pytest.approx(both[1], rel=1e-9, abs=0)
+    assert both[0] > max(alone) + 1e-3 * min(alone)
+    assert chosen[0] == pytest.approx(chosen[1], rel=1e-9, abs=0)
+    assert chosen[0] >= max(alone) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("scheme", ["poisson", "drawn", "fixed"])
+def test_hidden_rounds_in_parts_cost_what_they_cost_at_once(scheme, neighboring):
+    """By the composed loss too, which no quick account looks at."""
+    one, other = (
+        GaussianRelease(1.5, 5, 1, neighboring=n)
+        for n in (neighboring, "zero_out" if neighboring == "replace_one" else "replace_one")
+    )
+    if scheme == "drawn":
+        absent = other if neighboring == "replace_one" else None
+        part = Allocated(one, 4, 40, absent=absent)
+    else:
+        needed = (neighboring == "zero_out") == (scheme == "fixed")
+        part = Sampled(one, 0.1, 40, scheme, absent=other if needed else None)
+    found = [cost(*run) for run in ([part] * 3, [part.repeated(3)], [part, part.repeated(2)])]
+    assert found == pytest.approx([found[0]] * 3, rel=1e-9, abs=0)
+    assert found[0] > 1.2 * cost(part)

@@ -128,6 +128,35 @@ def test_a_bound_is_never_drawn_below_its_value(value):
     assert line.points[0][1] >= value
 
 
+UP = Axis("ε", bound=True)
+BOUNDED = {
+    "across": lambda low, high: line_chart("", [("", [(low, 0), (high, 1)], "c1")], UP, "y"),
+    "up": lambda low, high: line_chart("", [("", [(1, low), (2, high)], "c1")], "x", UP),
+    "bars": lambda low, high: grouped_bars("", ["a", "b"], {"": [low, high]}, "x", UP),
+    "heat": lambda low, high: heat_map("", [0, 1], [[low, high], [high, low]], "x", "y", "nats"),
+    "marks": lambda low, high: ScatterPlot(
+        title="", x=UP, y=Axis("y"),
+        series=(Series("", (Mark("a", "", low, 1, True), Mark("b", "", high, 1, True))),),
+    ),
+    "levels": lambda low, high: ScatterPlot(
+        title="", x=Axis("x"), y=UP, levels=(("limit", low), ("other", high)), series=(SERIES,)
+    ),
+}  # fmt: skip
+"""A figure of every kind whose numbers may be bounds, of two of them."""
+
+
+@pytest.mark.parametrize("kind", BOUNDED)
+def test_no_kind_of_figure_shows_a_bound_below_its_value(kind):
+    for scale in (1e-3, 1.0, 1e3):
+        low, high = scale / 3, 2 * scale / 3 * (1 + 1e-9)
+        found = rows(BOUNDED[kind](low, high))
+        shown = [value for row in found for value in row.values() if isinstance(value, float)]
+        for exact in (low, high):
+            near = [value for value in shown if abs(value / exact - 1) < 1e-4]
+            assert near
+            assert all(exact <= value for value in near)
+
+
 def test_a_logarithmic_axis_leaves_out_what_is_not_positive():
     lines = [("a", [(1.0, 0.0), (2.0, 1e-3), (3.0, 1e3)], "c1")]
     (line,) = line_chart("log", lines, "x", Axis("y", log=True)).lines
@@ -169,9 +198,10 @@ for name in ("altair", "vl_convert"):
     sys.modules[name] = None
 import randquant as rq
 channel = rq.rqm(clip=1.5, margin=1.5, levels=4, keep=0.42)
-assert "<table" in channel._repr_html_() and "<svg" not in channel._repr_html_()
+from randquant.reports.notebook import display
+assert "<table" in display(channel) and "<svg" not in display(channel)
 try:
-    channel.plot()
+    rq.plot(channel)
 except ImportError as error:
     print(error)
 """

@@ -47,7 +47,7 @@ def test_raw_targets_of_a_regression_are_told(tmp_path):
         run = diabetes(0.0, 1.0)
     assert run.accuracy is None
     assert run.loss > 10_000
-    page = run.report(tmp_path / "page.html").read_text()
+    page = rq.report(run, tmp_path / "page.html").read_text()
     assert html.escape(run.summary.advice) in page
     assert f"advice         {run.summary.advice}" in progress.table(run.folder, RunRecord(
         run.config, run.history, run.summary))  # fmt: skip

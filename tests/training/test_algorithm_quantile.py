@@ -65,13 +65,13 @@ def test_without_noise_the_threshold_goes_to_the_median_and_the_mean_is_of_clipp
 
 
 def test_a_run_that_is_stopped_goes_on_with_its_threshold_to_the_same_bits(tmp_path):
-    whole = interrupted.whole(tmp_path / "whole", QUANTILE, report=False)
-    interrupted.begin(tmp_path / "again", QUANTILE, 2, report=False)
+    whole = interrupted.whole(tmp_path / "whole", QUANTILE)
+    interrupted.begin(tmp_path / "again", QUANTILE, 2)
     sent = status.read(tmp_path / "again").epsilon
     for less in ({"stop_at_epsilon": 0.99 * sent}, {"rounds": 1}):
         with pytest.raises(ValueError, match=r"declared before the first|cannot be taken back"):
             execution.execute(tmp_path / "again", changes=less)
-    again = execution.execute(tmp_path / "again", report=False)
+    again = execution.execute(tmp_path / "again")
     thresholds = [metrics.threshold for metrics in whole.metrics]
     assert thresholds[0] == 0.05
     assert len(set(thresholds)) == 4

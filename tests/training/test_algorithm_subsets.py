@@ -129,7 +129,7 @@ def test_settings_of_files_and_commands_carry_the_number(tmp_path):
     assert of_settings(flat(CONFIG)).coordinates == 20
     plain = dataclasses.replace(CONFIG, coordinates=None)
     assert run_folder.settings(plain) != run_folder.settings(CONFIG)
-    run = execution.execute(tmp_path / "run", report=False)
+    run = execution.execute(tmp_path / "run")
     assert run.summary.bytes_per_upload == 40 + 20 * 3 // 8 + 1
 
 

@@ -73,8 +73,8 @@ class OneStep:
         return self._updates[list(clients)], np.zeros(len(clients))
 
 
-def collected(mechanism, cohort, draw, updates, rounds=6):
-    hidden = HiddenCohorts(draw, len(updates), 2, rounds)
+def collected(mechanism, cohort, draw, updates, rounds=6, size=2):
+    hidden = HiddenCohorts(draw, len(updates), size, rounds)
     with ThreadPoolExecutor(1) as pool:
         collect = collector(OneStep(updates), mechanism, pool, 1, hidden)
         return collect(cohort, Key.from_seed(7).fold_in(1), 11)
@@ -88,6 +88,22 @@ def test_a_sum_is_divided_by_a_public_number_whoever_takes_part(draw, cohort):
     # Six clients that take part in two of six rounds each are two a round.
     np.testing.assert_allclose(found.mean, updates[cohort].sum(axis=0) / 2, atol=1e-6)
     assert found.bytes_up == len(cohort) * 200  # a trusted server adds the zeros itself
+
+
+@pytest.mark.parametrize(("cohort", "rounds"), [(2, 6), (2, 7), (1, 7), (5, 8)])
+def test_a_whole_run_of_drawn_cohorts_adds_up_to_the_mean_of_all_clients(cohort, rounds):
+    """Exactly: all take part equally often, also where that is rounded up to whole rounds."""
+    updates = np.random.default_rng(1).normal(size=(6, 50)).astype(np.float32) / 50
+    hidden = HiddenCohorts("drawn", 6, cohort, rounds)
+    calls, means = np.zeros(6, dtype=np.int64), []
+    for round in range(1, rounds + 1):
+        drawn = sample_drawn(
+            calls, hidden.participations, round=round, rounds=rounds, key=Key.from_seed(5)
+        )
+        calls[drawn] += 1
+        mechanism = CentralGaussian(None, 1e-9, 1.0)
+        means.append(collected(mechanism, drawn, "drawn", updates, rounds, cohort).mean)
+    np.testing.assert_allclose(np.mean(means, axis=0), updates.mean(axis=0), atol=1e-6)
 
 
 @pytest.mark.parametrize("cohort", [[], [3]])

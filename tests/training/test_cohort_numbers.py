@@ -129,9 +129,9 @@ def test_numbers_are_in_the_account_the_page_and_a_run_that_goes_on(tmp_path):
     prepared = prepare(NOISY, Key.from_seed(0))
     assert prepared.sent == prepared.learner.dimension + 3 == 62 + 3
     assert prepared.schedule.ledger.release(4).releases == 4 * (62 + 3)
-    whole = interrupted.whole(tmp_path / "whole", NOISY, report=False)
-    interrupted.begin(tmp_path / "again", NOISY, 2, report=False)
-    again = execution.execute(tmp_path / "again", report=False)
+    whole = interrupted.whole(tmp_path / "whole", NOISY)
+    interrupted.begin(tmp_path / "again", NOISY, 2)
+    again = execution.execute(tmp_path / "again")
     assert [m.numbers for m in whole.metrics] == [m.numbers for m in again.metrics]
     assert len({str(m.numbers) for m in whole.metrics}) == 4
     assert "62 coordinates and 3 numbers beside them in each" in page.render(
@@ -146,10 +146,10 @@ def test_numbers_are_in_the_account_the_page_and_a_run_that_goes_on(tmp_path):
 
 def test_other_numbers_of_a_round_that_was_sent_are_refused(tmp_path, monkeypatch):
     config = dataclasses.replace(NOISY, checkpoint_every=50, weighted_by=None)
-    interrupted.begin(tmp_path / "run", config, 2, report=False)
+    interrupted.begin(tmp_path / "run", config, 2)
     monkeypatch.setattr(Learner, "evaluate", _worse(Learner.evaluate))
     with pytest.raises(ValueError, match="second release"):
-        execution.execute(tmp_path / "run", report=False)
+        execution.execute(tmp_path / "run")
 
 
 def _worse(right):

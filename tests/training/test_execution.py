@@ -11,20 +11,19 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from randquant._internal import locks, sealed
+from randquant._internal import formatting, locks, sealed
 from randquant._internal.serialization import to_json
 from randquant.channels.keys import Key
 from randquant.cli import progress
 from randquant.mechanisms.registry import build
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
-from randquant.reports import formatting
+from randquant.reports.run import report_run
 from randquant.training.config import TrainConfig
 from randquant.training.participation import sample_cohort
 from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs import log as run_log
-from randquant.training.runs import rewrite
 
 CONFIG = TrainConfig(
     dataset="digits",
@@ -61,7 +60,7 @@ def test_a_run_leaves_what_it_promises(finished):
         assert (folder / name).exists()
         assert (folder / "baseline" / name).exists()
     assert (folder / "baseline" / "summary.json").exists()
-    assert "<svg" in (folder / "report.html").read_text()
+    assert "<svg" in report_run(folder).read_text()
     assert not list(folder.rglob("*.partial"))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 41))
@@ -236,7 +235,7 @@ def test_a_run_of_version_0_1_0_can_be_read_and_not_continued(finished, tmp_path
             del config[name]
         sealed.write(path, {**config, "server_optimizer": "sgd", "server_momentum": 0.0})
     assert run_folder.read_finished(folder).summary == finished[1].summary
-    assert rewrite.rebuild(folder).exists()
+    assert report_run(folder).exists()
     with pytest.raises(ValueError, match=r"got one of randquant 0\.1\.0"):
         runs.execute(folder, changes={"rounds": 41})
 
@@ -262,7 +261,7 @@ def test_trust_is_part_of_the_run(finished, tmp_path):
     runs.create(folder, config, baseline=True, overwrite=False)
     run = runs.execute(folder)
     assert run.summary.guarantee.trust == "aggregate"
-    assert "sums of a cohort" in (folder / "report.html").read_text()
+    assert "sums of a cohort" in report_run(folder).read_text()
     sealed.write(folder / "config.json", dataclasses.replace(config, trust=None))
     with pytest.raises(ValueError, match="Expected the configuration"):
         runs.execute(folder)
@@ -305,7 +304,7 @@ def test_a_run_ends_before_its_epsilon_would_be_exceeded(stopped):
     assert epsilon_of(run, counts.max()) > 5.0
     assert run.summary.accuracy == metrics.accuracy
     assert run.summary.stopped.startswith(f"before round {metrics.round + 1} of 40: epsilon would")
-    page = (folder / "report.html").read_text()
+    page = report_run(folder).read_text()
     assert run.summary.stopped in page
     assert "Epsilon so far, per round" in page
     assert f"time           {run.summary.seconds:.1f} s for {metrics.round} rounds" in "\n".join(
@@ -381,9 +380,9 @@ def test_whole_updates_through_a_channel(norm, size, tmp_path):
     assert run.summary.guarantee.epsilon == run.metrics[-1].epsilon
     assert run.summary.bytes_per_upload == 40 + -(-5 * size // 8)  # a sum of 20 bits takes 5
     assert run.summary.bytes_as_codes == 40 + -(-size // 8)
-    text = (folder / "report.html").read_text()
+    text = report_run(folder).read_text()
     assert formatting.size_of(run.summary.bytes_as_codes) in text
-    assert "updates of zeros" in (folder / "report.html").read_text()
+    assert "updates of zeros" in report_run(folder).read_text()
     twin = json.loads((folder / "baseline" / "config.json").read_text())
     assert twin["mechanism"] == "clipped-sgd"
     assert (twin["parameters"], twin["clip_norm"], twin["norm"]) == ({"clip_norm": 0.5}, None, norm)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import randquant as rq
 from randquant._internal import bars
 from randquant.aggregation.baselines import ClippedSGD
 from randquant.aggregation.registry import update_mechanism
@@ -102,7 +103,7 @@ def test_own_model_and_clients_from_import_to_report(clients, test_data, tmp_pat
     features, labels = test_data
     right = (run.model(features).argmax(1) == labels).float().mean()
     assert run.summary.accuracy == pytest.approx(float(right))
-    assert "<html" in run.report(tmp_path / "page.html").read_text()
+    assert "<html" in rq.report(run, tmp_path / "page.html").read_text()
     assert "; simulation from a seed: protects nobody" in str(run.guarantee)
     assert str(run.guarantee) in repr(run)
 
@@ -188,7 +189,7 @@ def test_without_test_data_nothing_is_measured(clients, tmp_path):
     run = train(a_model(), clients, mechanism=noisy(), baseline=True, **CHEAP)
     assert run.summary.accuracy is None
     assert run.summary.loss is None
-    assert "<html" in run.report(tmp_path / "page.html").read_text()
+    assert "<html" in rq.report(run, tmp_path / "page.html").read_text()
 
 
 def test_a_regression_has_a_loss_and_no_accuracy(tmp_path):
@@ -204,7 +205,7 @@ def test_a_regression_has_a_loss_and_no_accuracy(tmp_path):
     assert run.summary.loss is not None
     assert run.summary.loss > 0
     assert "loss" in repr(run)
-    assert "<html" in run.report(tmp_path / "page.html").read_text()
+    assert "<html" in rq.report(run, tmp_path / "page.html").read_text()
 
 
 class Interrupted(BaseException):
@@ -284,7 +285,7 @@ def execution_by_hand(clients, folder, held):
 def test_the_key_is_only_in_its_file_which_only_the_user_can_read(clients, tmp_path):
     folder = tmp_path / "run"
     run = train(a_model(), clients, mechanism=noisy(), folder=folder, baseline=True, **CHEAP)
-    run.report(folder / "page.html")
+    rq.report(run, folder / "page.html")
     assert stat.S_IMODE(os.stat(folder / "key").st_mode) == 0o600
     content = (folder / "key").read_text().strip()
     assert len(bytes.fromhex(content)) == 32
@@ -449,7 +450,7 @@ def test_examples_as_the_privacy_unit(clients, tmp_path):
     assert run.beside.unit == "client"
     assert f"one example: {run.guarantee}" in repr(run)
     assert f"one client: {run.beside}" in repr(run)
-    page = run.report(tmp_path / "page.html").read_text()
+    page = rq.report(run, tmp_path / "page.html").read_text()
     assert "replace one example, aggregate trust" in page
     assert "replace one client, aggregate trust" in page
 

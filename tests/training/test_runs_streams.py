@@ -57,7 +57,7 @@ def test_no_word_of_a_run_is_read_for_two_things(changes, tmp_path):
         runs.create(
             tmp_path / "run", TrainConfig(**BASE | changes), baseline=False, overwrite=False
         )
-        run = runs.execute(tmp_path / "run", report=False)
+        run = runs.execute(tmp_path / "run")
     assert run.summary.rounds == ROUNDS
     assert len(reads.keys) > ROUNDS
     assert {labels[0] for labels in reads.again} <= {*DRAWS, "commitment", "binding"}, reads.again

@@ -7,7 +7,6 @@ import pytest
 from randquant.aggregation.registry import all_mechanisms
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
-from randquant.training.runs import rewrite
 
 PARAMETERS = {name: each.example for name, each in all_mechanisms().items() if each.example}
 TRUSTS = ("", "local", "aggregate", "central")
@@ -49,7 +48,6 @@ def test_what_cannot_work_is_refused_before_anything_is_written(name, tmp_path):
 @pytest.mark.slow
 def test_what_is_not_refused_trains(name, tmp_path, monkeypatch):
     """Poisson rounds have any number of clients, and none of them stops a run."""
-    monkeypatch.setattr(rewrite, "write", lambda *_: None)  # longer than the training
     for sampling in ("fixed", "poisson"):
         if not can_work(name, "", sampling):
             continue

@@ -1,9 +1,12 @@
 """The server: a strategy for a target, and a test after each round."""
 
+from pathlib import Path
+
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+import randquant as rq
 from private_app import task
 from randquant.flower import QuantizedStrategy
 
@@ -14,6 +17,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train until the rounds are done, or the target would be exceeded."""
     config, model = context.run_config, task.build_model()
+    folder = Path(config["folder"] or f"private-app-{context.run_id}")
     strategy = QuantizedStrategy.for_target(
         FedAvg(fraction_evaluate=0.0),  # the server evaluates
         epsilon=config["epsilon"],
@@ -22,11 +26,12 @@ def main(grid: Grid, context: Context) -> None:
         cohort=config["cohort"],
         dropouts=config["dropouts"],
         model=model,
-        folder=config["folder"] or f"private-app-{context.run_id}",
+        folder=folder,
     )
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         model.load_state_dict(arrays.to_torch_state_dict())
         return MetricRecord({"accuracy": task.accuracy(model, task.test_data())})
 
-    strategy.start(grid, ArrayRecord(model.state_dict()), evaluate_fn=evaluate)
+    result = strategy.start(grid, ArrayRecord(model.state_dict()), evaluate_fn=evaluate)
+    rq.report(strategy.outcome(result), folder / "report.html")

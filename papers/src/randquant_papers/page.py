@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from randquant.reports import DataTable, page
-from randquant.reports.formatting import minus
+from randquant.reports import DataTable, formatting, page
 from randquant_papers.result import Claim, Reproduction, Table, cells, labels, shown, shown_bound
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -69,7 +68,10 @@ def counts(claims: Sequence[Claim]) -> list[tuple[str, str]]:
 
 
 def _claims(result: Reproduction) -> DataTable:
-    rows = [(c.text, c.paper or "-", minus(shown(c.ours)), c.verdict, c.why) for c in result.claims]
+    rows = [
+        (c.text, c.paper or "-", formatting.minus(shown(c.ours)), c.verdict, c.why)
+        for c in result.claims
+    ]
     columns = ("claim", "paper", "ours", "verdict", "why")
     title = "What the paper says, and what holds"
     return DataTable(title, columns, rows, "claims paper", MARKS)
@@ -88,4 +90,4 @@ def _numbers(table: Table) -> DataTable:
 
 
 def _typeset(row: Sequence[str]) -> list[str]:
-    return [cell if cell[:1].isalpha() else minus(cell) for cell in row]
+    return [cell if cell[:1].isalpha() else formatting.minus(cell) for cell in row]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from randquant.reports.formatting import spent
+from randquant.reports import formatting
 from randquant.training import RoundMetrics, RunStatus, TrainConfig
 
 
@@ -45,7 +45,9 @@ class RunBars:
         if metrics.accuracy is not None:
             self._measured[name] = f"accuracy {metrics.accuracy:.4f}"
         covered = RunStatus(folder, "being trained", config).covered
-        epsilon = f"epsilon <= {spent(metrics.epsilon, covered)}" * (metrics.epsilon is not None)
+        epsilon = f"epsilon <= {formatting.spent(metrics.epsilon, covered)}" * (
+            metrics.epsilon is not None
+        )
         text = f"{self._measured.get(name, '')}  {epsilon}".strip()
         self._show(name, metrics.round, config.rounds, text)
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels import pictures
-from randquant.reports.notebook import Facts, Pictured
 
 MAX_DENOMINATOR = 2**62
 """Largest denominator: weights, their sums and differences stay within signed 64 bits."""
@@ -29,7 +27,7 @@ NARROWEST_CELL = 2.0**-30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Channel(Pictured):
+class Channel:
     """Distribution of a code for every input in [-clip, clip], in exact integers.
 
     Between two neighbouring vertices the rows are mixed linearly: an input is first rounded at
@@ -86,12 +84,6 @@ class Channel(Pictured):
             f"Channel(clip={self.clip:g}, levels={self.levels}, vertices={len(self.inputs)}, "
             f"fingerprint={self.fingerprint.hex()[:8]})"
         )
-
-    def _figures(self) -> list:
-        return [pictures.shares(self.inputs, self.values, self.probabilities)]
-
-    def _facts(self) -> Facts:
-        return pictures.facts(self.inputs, self.values, self.bits, self.fingerprint)
 
     @property
     def clip(self) -> float:

@@ -6,14 +6,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+from randquant._internal import formatting
 from randquant._internal.bars import Bars
+from randquant._internal.formatting import count
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
-from randquant.reports import formatting
-from randquant.reports.formatting import count
 from randquant.training import display
 from randquant.training.config import TrainConfig
 from randquant.training.configured import hidden_cohorts, sent
@@ -21,7 +21,6 @@ from randquant.training.data import features
 from randquant.training.data.datasets import TEXTS
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs import folder as run_folder
-from randquant.training.runs import pictures
 from randquant.training.runs.folder import BASELINE, SUMMARY
 
 
@@ -98,7 +97,7 @@ def table(folder: Path, run: RunRecord) -> list[str]:
     if summary.advice:
         rows.append(("advice", summary.advice))
     rows += [
-        ("time", f"{summary.seconds:.1f} s for {count(pictures.rounds(run), 'round')}"),
+        ("time", f"{summary.seconds:.1f} s for {count(run.rounds, 'round')}"),
         ("report", str(folder / "report.html")),
     ]
     return [f"{name:<14} {text}" for name, text in rows]

@@ -172,13 +172,23 @@ class Accountant(ABC):
         return f"{bound} at delta = {self.delta} {self.assumes()}"
 
     def assumes(self) -> str:
-        """What `get_epsilon` assumes of other clients, and what is left of it without them."""
+        """What `get_epsilon` assumes of other clients and offers, and what is left without them."""
         assumed = _assumed(others := self._others())
-        if not others:
-            return assumed
-        alone = self.get_epsilon(self.delta, alone=True)
-        left = "no guarantee" if math.isinf(alone) else f"epsilon <= {round_up(alone)}"
-        return f"{assumed}, and {left} if all others are invented"
+        if others:
+            alone = self.get_epsilon(self.delta, alone=True)
+            left = "no guarantee" if math.isinf(alone) else f"epsilon <= {round_up(alone)}"
+            assumed = f"{assumed}, and {left} if all others are invented"
+        return assumed + self.chosen()
+
+    def chosen(self) -> str:
+        """What the figure assumes of a client's different offers; empty for one kind of release."""
+        # theory/accounting.md, Proposition 9: with a choice by looking, only sums are proven.
+        kinds = [
+            len({offer.release(1, self.neighboring, _trust([offer])) for offer in spent})
+            for spent in self._spent.values()
+        ]
+        most = max(kinds, default=0)
+        return f"; if its {most} kinds of offers did not depend on its answers" * (most > 1)
 
     def would_exceed(
         self,

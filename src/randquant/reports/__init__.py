@@ -1,10 +1,12 @@
-"""Self-contained pages: a template, tables, charts."""
+"""How results look: pages, tables and charts, and one module for each kind of value."""
 
 from typing import TYPE_CHECKING
 
 from randquant._internal.faces import lazily
 
 if TYPE_CHECKING:
+    from randquant._internal import formatting
+    from randquant._internal.tables import text as text_table
     from randquant.reports.figures import (
         Axis,
         Figure,
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
         Part,
         Section,
         page,
-        report,
     )
+    from randquant.reports.pages import report as report_page
+    from randquant.reports.run import report_run
     from randquant.reports.runtime import script as charts_script
-    from randquant.reports.tables import text as text_table
 
 __all__ = [
     "CHARTS_FILE",
@@ -50,10 +52,12 @@ __all__ = [
     "charts_script",
     "figure_from_json",
     "figure_to_json",
+    "formatting",
     "heat_map",
     "line_chart",
     "page",
-    "report",
+    "report_page",
+    "report_run",
     "text_table",
 ]
 

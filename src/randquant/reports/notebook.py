@@ -1,61 +1,119 @@
-"""What a notebook shows of a value: a table of its facts, and a picture where one can be drawn."""
+"""How values are shown: `plot`, `report`, and what a notebook displays.
+
+Values know nothing of this. Each kind has a module here with its pictures, its table of facts and
+its page; a value is looked up by the name of its class, so that nothing is imported before it is
+shown.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import importlib
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from randquant.reports import tables
-
-if TYPE_CHECKING:
-    from randquant.reports.figures import Figure
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 Facts = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A table's title, its columns and its rows."""
 
+HOMES = {
+    "randquant.channels.channel.Channel": "channel",
+    "randquant.privacy.certificates.coordinate.Certificate": "certificate",
+    "randquant.planning.compare.compare.Comparison": "comparison",
+    "randquant.planning.plan.record.Plan": "plan",
+    "randquant.training.trained.Run": "run",
+    "randquant.integrations.flower.history.History": "flower",
+}
+"""Which module of this room shows which class: its `figures`, `facts` and `page`."""
 
-class Pictured(ABC):
-    """A value that has a picture.
+
+def plot(value: Any) -> Any:
+    """Draw a value as an altair chart, to look at, to combine and to save.
+
+    `chart.save("figure.pdf")` saves it for a paper, `.svg` and `.png` likewise, and
+    `chart.save("figure.html", inline=True)` as a page that needs no network. In a notebook it
+    answers to the pointer: drag to move, Shift and the wheel to zoom, a double click to return.
+
+    Args:
+        value: a Channel, Certificate, Comparison, Plan or Run, or the History of a strategy.
+
+    Returns:
+        An altair Chart; `properties`, `configure` and operators such as `|` work on it.
+
+    Raises:
+        TypeError: there is no picture of such a value.
+        ImportError: the extra `plots` is not installed.
+
+    Example:
+        >>> import randquant as rq
+        >>> type(rq.plot(rq.rqm(clip=1.5, margin=1.5, levels=4, keep=0.42))).__name__
+        'LayerChart'
+    """
+    from randquant.reports import charts
+
+    return charts.chart(*_home(value).figures(value))
+
+
+def report(value: Any, path: str | Path) -> Path:
+    """Write a value as one HTML page, and return its path.
+
+    Args:
+        value: as for `plot`.
+        path: of the file, which is replaced as a whole.
 
     Guarantees:
-        Importing it imports neither altair nor jinja2; a notebook shows the table without altair.
+        The page is self-contained: it refers to nothing outside itself, its policy allows no
+        script but its own, and it says everything without that script. All text is escaped, and a
+        printed bound is never below its value.
+
+    Raises:
+        TypeError: there is no page of such a value.
+
+    Example:
+        >>> import randquant as rq, tempfile
+        >>> channel = rq.rqm(clip=1.5, margin=1.5, levels=4, keep=0.42)
+        >>> path = rq.report(channel, f"{tempfile.mkdtemp()}/channel.html")
+        >>> path.read_text().startswith("<!DOCTYPE html>")
+        True
     """
+    from randquant._internal.serialization import write_atomic
 
-    __slots__ = ()
+    text = _home(value).page(value)
+    # A folder name may contain bytes that are not UTF-8; they become character references.
+    write_atomic(Path(path), text.encode("utf-8", "xmlcharrefreplace"))
+    return Path(path)
 
-    @abstractmethod
-    def _figures(self) -> Sequence[Figure]:
-        """What `plot` draws."""
 
-    @abstractmethod
-    def _facts(self) -> Facts:
-        """The table that a notebook shows."""
+def display(value: Any) -> str:
+    """What a notebook shows of a value: its facts as a table, and its pictures if altair is there.
 
-    def _table(self) -> str:
-        """The same table as text."""
-        title, columns, rows = self._facts()
-        return "\n".join([title, "", *tables.text(columns, rows)])
+    Example:
+        >>> import randquant as rq
+        >>> "<table" in display(rq.stochastic_rounding(clip=1.0, levels=2))
+        True
+    """
+    from randquant.reports import pages
 
-    def plot(self) -> Any:
-        """Draw it, as an altair chart to look at, to combine and to save.
+    home = _home(value)
+    title, columns, rows = home.facts(value)
+    return pages.fragment(pages.DataTable(title, columns, rows, "numbers"), home.figures(value))
 
-        `chart.save("figure.pdf")` saves it for a paper, `.svg` and `.png` likewise, and
-        `chart.save("figure.html", inline=True)` as a page that needs no network. In a notebook it
-        answers to the pointer: drag to move, Shift and the wheel to zoom, a double click to return.
 
-        Returns:
-            An altair Chart; `properties`, `configure` and operators such as `|` work on it.
+def _home(value: Any) -> ModuleType:
+    for each in type(value).__mro__:
+        if name := HOMES.get(f"{each.__module__}.{each.__qualname__}"):
+            return importlib.import_module(f"randquant.reports.{name}")
+    known = ", ".join(name.rpartition(".")[2] for name in HOMES)
+    raise TypeError(f"Expected one of {known}, got {type(value).__name__}: nothing else is shown.")
 
-        Raises:
-            ImportError: the extra `plots` is not installed.
-        """
-        from randquant.reports import charts
 
-        return charts.chart(*self._figures())
+def register(shell: Any) -> None:
+    """Let a notebook show these values: it finds the formatter of a class by its name."""
+    html = shell.display_formatter.formatters["text/html"]
+    for name in HOMES:
+        html.for_type_by_name(*name.rsplit(".", 1), display)
 
-    def _repr_html_(self) -> str:
-        from randquant.reports import pages
 
-        title, columns, rows = self._facts()
-        return pages.fragment(pages.DataTable(title, columns, rows, "numbers"), self._figures())
+if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
+    register(shell)

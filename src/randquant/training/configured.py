@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+from randquant._internal import formatting
 from randquant._internal.serialization import to_json
 from randquant.aggregation.alongside import Alongside, Number, QuantileClip
 from randquant.aggregation.mechanism import UpdateMechanism
@@ -13,7 +14,6 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.saved import from_record
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import NEIGHBORINGS
-from randquant.reports import formatting
 from randquant.training.config import TrainConfig
 
 STATED_ORDERS = (1.25, 2.0, 8.0, 32.0)

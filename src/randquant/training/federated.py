@@ -276,7 +276,7 @@ def _in_folder(
             for each in callbacks:
                 each(metrics)
 
-        record = execution.execute(home, on_round, changes, request.given, report=not temporary)
+        record = execution.execute(home, on_round, changes, request.given)
     local = Local(record.config.batch, record.config.local_epochs)
     learner = Learner(request.problem, local)
     learner.load(execution.load_parameters(home))

@@ -89,11 +89,21 @@ class Problem:
         found = hashlib.sha256()
         facts = (self.parts, self.buffers, _called(self.loss), self.clients.names, self.classes)
         found.update(repr(facts).encode())
-        found.update(re.sub(r" at 0x[0-9a-f]+", "", repr(self.model)).encode())
+        found.update(without_addresses(self.model).encode())
         for name, tensor in self.model.state_dict().items():
             found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
             found.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
         return found.hexdigest()
+
+
+def without_addresses(thing: object) -> str:
+    """The repr of a thing without addresses in memory, which other processes have elsewhere.
+
+    Example:
+        >>> without_addresses(object())
+        '<object object>'
+    """
+    return re.sub(r" at 0x[0-9A-Fa-f]+", "", repr(thing))
 
 
 def problem_of(

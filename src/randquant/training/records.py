@@ -165,3 +165,8 @@ class RunRecord:
     config: TrainConfig
     metrics: Sequence[RoundMetrics]
     summary: RunSummary
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were done."""
+        return self.config.rounds if self.summary.rounds is None else self.summary.rounds

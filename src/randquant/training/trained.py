@@ -9,15 +9,13 @@ from pathlib import Path
 
 from torch import nn
 
+from randquant._internal.formatting import count
 from randquant.privacy.guarantee import Guarantee
-from randquant.reports.formatting import count
-from randquant.reports.notebook import Facts, Pictured
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.runs import pictures, rewrite
 
 
-class Run(Pictured):
+class Run:
     """A finished run.
 
     Attributes:
@@ -78,23 +76,14 @@ class Run(Pictured):
         """
         return self.summary.bytes_per_upload
 
-    def report(self, path: str | Path) -> Path:
-        """Write the run's page, one HTML file that opens without a network; return its path."""
-        return rewrite.rebuild(self.folder, Path(path))
-
-    def _figures(self) -> list:
-        return pictures.overview(self._record)
-
-    def _facts(self) -> Facts:
-        return pictures.facts(self._record)
-
     @property
-    def _record(self) -> RunRecord:
+    def record(self) -> RunRecord:
+        """Configuration, history and summary together."""
         return RunRecord(self.config, self.history, self.summary)
 
     def __repr__(self) -> str:
         summary, guarantee = self.summary, self.guarantee
-        parts = [count(pictures.rounds(self._record), "round")]
+        parts = [count(self.record.rounds, "round")]
         if summary.accuracy is not None:
             parts.insert(0, f"accuracy {summary.accuracy:.4f}")
         elif summary.loss is not None:

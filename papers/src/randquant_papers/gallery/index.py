@@ -7,7 +7,6 @@ from itertools import chain, groupby
 from typing import Any
 
 from randquant.reports import DataTable, Notes, Part, formatting, page
-from randquant.reports.formatting import minus
 from randquant_papers.page import MARKS, TEMPLATES, counted, counts
 from randquant_papers.result import Reproduction, Stated, cells, labels, shown, shown_bound
 
@@ -87,7 +86,7 @@ def _entry(result: Reproduction) -> dict[str, Any]:
         "labels": labels(result),
         "counts": counts(result.claims),
         "claim": claim,
-        "ours": "" if claim is None else minus(shown(claim.ours)),
+        "ours": "" if claim is None else formatting.minus(shown(claim.ours)),
         "verdict": "" if claim is None else MARKS[claim.verdict],
         "guarantees": [_guarantee(stated) for stated in result.guarantees],
         "picture": _picture(result),

@@ -16,9 +16,8 @@ from randquant.reports import (
     Section,
     Series,
     formatting,
-    report,
+    report_page,
 )
-from randquant.reports.formatting import minus
 from randquant.training import RunStatus, notes_on_runs, settings_of
 from randquant_papers.files import write_atomic
 from randquant_papers.page import TEMPLATES
@@ -60,7 +59,7 @@ def render(name: str, outcome: Results) -> str:
     ]
     lead = f"{formatting.count(len(outcome.runs), 'run')}: {counted(outcome)}."
     own = {"style": "sweep.css", "script": "sweep.js", "templates": TEMPLATES}
-    return report(name, "Sweep", name, lead, sections, **own)
+    return report_page(name, "Sweep", name, lead, sections, **own)
 
 
 def _drawn(outcome: Results) -> dict[str, list[RunStatus]]:
@@ -136,7 +135,7 @@ def _reading(outcome: Results) -> Paragraphs:
     promised = next((run for run in outcome.measured if run.guarantee), None)
     paragraphs = []
     if promised is not None and promised.guarantee and promised.config:
-        delta = minus(formatting.plain(promised.guarantee.delta))
+        delta = formatting.minus(formatting.plain(promised.guarantee.delta))
         kind = promised.guarantee.neighboring.replace("_", " ")
         paragraphs.append(
             (

@@ -157,10 +157,12 @@ def _serve(link: Connection) -> None:
 
 def _trained(folder: Path, link: Connection) -> Ended:
     try:
+        from randquant.reports import report_run
         from randquant.training import train_run  # with torch
 
         sets.register()
         train_run(folder, lambda config, metrics: link.send((folder, config, metrics)))
+        report_run(folder)
     except (ValueError, TypeError, ArithmeticError) as error:
         return Ended(folder, " ".join(str(error).split()), lasting=True)
     except Exception as error:  # no error may stop the other runs

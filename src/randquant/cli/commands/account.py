@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 from randquant._internal import validate
+from randquant._internal.formatting import count
 from randquant._internal.rounding import round_down
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
@@ -17,7 +18,6 @@ from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
-from randquant.reports.formatting import count
 from randquant.training.config import Delta, NormName
 
 Participation = Literal["seen", "poisson", "fixed", "drawn"]

@@ -35,7 +35,8 @@ def run(
         curves: also search the curves of privacy against error.
     """
     from randquant.planning import compare
-    from randquant.planning.compare import page as compare_page
+    from randquant.reports import comparison_text
+    from randquant.reports.comparison import page
 
     tuned = (clip, bits, epsilon, mechanisms, objective)
     if channel is not None:
@@ -53,9 +54,9 @@ def run(
         if curves:
             tradeoff = compare.tradeoffs(clip, bits, mechanisms)
             comparison = replace(comparison, tradeoff=tradeoff)
-    written = written_page(output, lambda: compare_page.as_page(comparison))
-    result = {**compare.as_json(comparison), "output": output}
-    return Output(result, [*compare.as_text(comparison), *written])
+    written = written_page(output, lambda: page(comparison))
+    result = {**comparison_text.as_json(comparison), "output": output}
+    return Output(result, [*comparison_text.as_text(comparison), *written])
 
 
 COMMAND = Command(

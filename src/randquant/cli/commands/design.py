@@ -47,7 +47,7 @@ def run(
     """
     from randquant.mechanisms import design
     from randquant.planning import compare
-    from randquant.planning.compare import page as compare_page
+    from randquant.reports.comparison import page
 
     best = design.optimal(
         clip, values, constraint=design.constraint_of(constraint, epsilon, order),
@@ -61,7 +61,7 @@ def run(
         lines.append(f"channel        {save}")
     parameters = {"clip": clip, "values": channel.values.tolist()}
     comparison = compare.Comparison([compare.entry_of("optimal", channel, parameters)], 2.0)
-    lines += written_page(output, lambda: compare_page.as_page(comparison))
+    lines += written_page(output, lambda: page(comparison))
     return Output({**_result(best, constraint), "save": save, "output": output}, lines)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from randquant.cli.command import Command, Output, written_page
 from randquant.cli.options import of_function
-from randquant.planning.plan import page
 from randquant.planning.plan.planner import plan
+from randquant.reports import plan as shown
 
 
 def run(
@@ -20,9 +20,9 @@ def run(
 ) -> Output:
     """Rank mechanisms that meet a target: the other options are those of `randquant.plan`."""
     ranked = plan(dimension, **target, mechanisms=mechanisms)
-    written = written_page(output, lambda: page.as_page(ranked))
-    result = {**page.as_json(ranked), "output": output}
-    return Output(result, [*page.as_text(ranked), *written])
+    written = written_page(output, lambda: shown.page(ranked))
+    result = {**shown.as_json(ranked), "output": output}
+    return Output(result, [*shown.as_text(ranked), *written])
 
 
 COMMAND = Command(

@@ -27,18 +27,18 @@ def run(*folders: str, output: Files[str | None] = None) -> Output:
 
 
 def _page(folders: Sequence[Path], output: Path | None) -> Path:
-    from randquant.training.runs import overview
-    from randquant.training.runs.rewrite import rebuild
+    from randquant.reports.run import report_run
+    from randquant.reports.runs import render
 
     if len(folders) == 1 and (folders[0] / "config.json").exists():
-        return rebuild(folders[0], output)
+        return report_run(folders[0], output)
     paths = [
         path
         for folder in folders
         for path in ([folder] if (folder / "config.json").exists() else run_status.find([folder]))
     ]
     path = output or Path("runs.html")
-    page = overview.render([run_status.read(folder) for folder in dict.fromkeys(paths)])
+    page = render([run_status.read(folder) for folder in dict.fromkeys(paths)])
     write_atomic(path, page.encode("utf-8", "xmlcharrefreplace"))
     return path
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from randquant._internal import formatting, tables
 from randquant._internal.declared import Files
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli.command import Command, Output, figures
-from randquant.reports import formatting, tables
 from randquant.training import settings
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status

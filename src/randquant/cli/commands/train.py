@@ -62,6 +62,7 @@ def run(
     """
     with extras.needed("training", "train"):
         from randquant.cli import progress
+        from randquant.reports.run import report_run
         from randquant.training.runs import execution as runs
         from randquant.training.runs.tensorboard import TensorboardLog
     changes: dict[str, Any] = {}
@@ -86,6 +87,7 @@ def run(
                 log.round(config, metrics)
 
         finished = runs.execute(folder, on_round, changes)
+    report_run(folder)
     return Output(progress.result(folder, finished), progress.table(folder, finished))
 
 

@@ -1,23 +1,16 @@
-"""A run on Flower as one page: epsilon, bytes and dropouts of every round."""
+"""What a run on Flower cost and gave, round by round."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from logging import INFO
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.common import log
-
-from randquant._internal.serialization import write_atomic
-from randquant.integrations.accountant import SO_FAR
+from randquant._internal import formatting
 from randquant.privacy.guarantee import Guarantee
-from randquant.reports import formatting, pages
-from randquant.reports.figures import Figure, line_chart
-from randquant.reports.pages import DataTable, Notes, Paragraphs, Section
-from randquant.training.runs import meaning
+
+Measured = Mapping[int, Mapping[str, Any]]
+"""What the server measured after each round, by name: its own evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,165 +48,34 @@ class RoundRow:
         )
 
 
-Card = tuple[str, str, list[str]]  # name, figure, lines below it
+@dataclass(frozen=True, slots=True)
+class History:
+    """A run on Flower, for a report.
 
-DIRECTORY = (
-    "A client with a directory of all members checks that the others exist; without one it cannot "
-    "know that the server has not invented them."
-)
-
-UNCOVERED = (
-    "The server sees who takes part, when, how long it takes, and who fails. What an evaluate "
-    "function returns is sent as it is. Settings that were chosen by looking at clients' data cost "
-    "what no figure here counts. Other runs on the same clients add to this one: a client's own "
-    "account counts them all."
-)
-
-Measured = Mapping[int, Mapping[str, Any]]
-"""What the server measured after each round, by name: its own evaluation."""
-
-
-def page(
-    title: str,
-    rows: Sequence[RoundRow],
-    guarantee: Guarantee,
-    measured: Measured,
-    target: float | None = None,
-    assumes: str = "",
-) -> str:
-    """A run as the text of one HTML page.
-
-    Args:
+    Attributes:
         title: of the run.
-        rows: its rounds.
+        rows: its rounds, with those that failed.
         guarantee: of every client, for all of them.
-        measured: the server's evaluation by round, if there was one.
+        measured: the server's evaluation by round, if there was one; only its numbers are kept.
         target: the epsilon that ends the training, if there is one.
         assumes: what the guarantee assumes of other clients (`Accountant.assumes`).
-
-    Guarantees:
-        The page is self-contained, all text in it is escaped, and a printed epsilon is never below
-        the accountant's.
     """
-    measured = {
-        number: {name: value for name, value in metrics.items() if isinstance(value, float)}
-        for number, metrics in measured.items()
-    }
-    names = sorted({name for metrics in measured.values() for name in metrics})
-    cards = [_accuracy(measured), _promised(guarantee, target), _clients(rows), _sent(rows)]
-    figures: list[Figure] = [
-        line_chart(
-            "Epsilon spent, after each round", [("ε ≤", _points(rows), "c1")], "round", "epsilon"
-        )
-    ]
-    figures += [
-        line_chart(
-            f"{name}, measured by the server", [(name, _measured(measured, name), "c1")],
-            "round", name,
-        )
-        for name in names
-    ]  # fmt: skip
-    notes = [f"Round {row.round} failed, the model stayed: {row.failed}" for row in rows
-             if row.failed]  # fmt: skip
-    table = DataTable(
-        "Every round",
-        ("round", "ε ≤", "asked", "dropped", "bytes sent", "of them update", *names),
-        [_cells(row, measured.get(row.round, {}), names) for row in rows],
-        "numbers",
-    )
-    sections = [
-        Section("What the guarantee means", [_meaning(rows, guarantee, assumes)], False, True),
-        Section("Rounds", figures),
-        Section("Details", [table, *([Notes(notes)] if notes else [])], columns=False),
-    ]
-    lead = "Epsilon counts every round in which a client was asked, whether or not it succeeded; "
-    lead += f"{SO_FAR}."
-    return pages.report(title, "Federated training on Flower", title, lead, sections, cards=cards)
 
+    title: str
+    rows: Sequence[RoundRow]
+    guarantee: Guarantee
+    measured: Measured = field(default_factory=dict)
+    target: float | None = None
+    assumes: str = ""
 
-def write(path: Path, text: str) -> None:
-    """Write a page, atomically, and log where it is."""
-    place = path.resolve()
-    write_atomic(place, text.encode("utf-8", "xmlcharrefreplace"))
-    log(INFO, "randquant: the run as a page: %s", place)
+    def __post_init__(self) -> None:
+        numbers = {
+            number: {name: value for name, value in metrics.items() if isinstance(value, float)}
+            for number, metrics in self.measured.items()
+        }
+        object.__setattr__(self, "measured", numbers)
 
-
-def _accuracy(measured: Measured) -> Card:
-    whose = {
-        "accuracy": "measured by the server after round",
-        "clients' accuracy": "mean of its clients, with noise, of the model before round",
-    }
-    for name, text in whose.items():
-        found = {n: metrics[name] for n, metrics in measured.items() if name in metrics}
-        if found and math.isfinite(found[last := max(found)]):
-            return "Accuracy", f"{100 * found[last]:.2f}\u00a0%", [f"{text} {last}"]
-    return "Accuracy", "Not measured", ["no evaluate_fn and no number returned accuracy"]
-
-
-def _promised(guarantee: Guarantee, target: float | None) -> Card:
-    lines = [
-        f"at δ = {formatting.minus(formatting.plain(guarantee.delta))}",
-        "no target was set" if target is None else f"target: {formatting.bound(target)}",
-    ]
-    return "Guarantee of every client", formatting.bound(guarantee.epsilon), lines
-
-
-def _clients(rows: Sequence[RoundRow]) -> Card:
-    asked, failed = [row.asked for row in rows], sum(bool(row.failed) for row in rows)
-    fewest, most = min(asked, default=0), max(asked, default=0)
-    return (
-        "Clients a round",
-        f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}",
-        [
-            f"{formatting.count(len(rows), 'round')}, {failed:,} failed",
-            f"Dropouts: {sum(row.dropped for row in rows):,} of "
-            f"{formatting.count(sum(asked), 'request')}",
-        ],
-    )
-
-
-def _sent(rows: Sequence[RoundRow]) -> Card:
-    lines = ["all its messages, at most", f"of them its update: {_largest(rows, 'upload_bytes')}"]
-    return "Sent by a client a round", _largest(rows, "sent_bytes"), lines
-
-
-def _largest(rows: Sequence[RoundRow], name: str) -> str:
-    return formatting.size_of(max((getattr(row, name) for row in rows), default=0))
-
-
-def _meaning(rows: Sequence[RoundRow], guarantee: Guarantee, assumes: str) -> Paragraphs:
-    items = [("There is no guarantee.", "No finite ε is proven for this run.")]
-    summed = guarantee.trust == "aggregate"
-    if not math.isinf(guarantee.epsilon):
-        assumed = f"{formatting.bound(guarantee.epsilon)} {assumes}."
-        assumed = assumed.replace("epsilon <= ", "ε\u00a0≤\u00a0") + f" {DIRECTORY}" * summed
-        items = [
-            ("What is promised.", meaning.promise(guarantee)),
-            ("What it assumes.", assumed),
-            *meaning.size(guarantee),
-        ]
-    items.append(("What is not covered.", UNCOVERED))
-    if summed:
-        text = (
-            f"Of the {_largest(rows, 'sent_bytes')} that a client sent in a round, "
-            f"{_largest(rows, 'upload_bytes')} are its update, masked in the sum (without masks "
-            f"{_largest(rows, 'plain_bytes')}, which the server would see one by one). The rest "
-            "are keys and shares of the secure sum: they grow with the clients a round, and not "
-            "with the model."
-        )
-        items.append(("What was sent.", text))
-    return Paragraphs(items)
-
-
-def _points(rows: Sequence[RoundRow]) -> list[tuple[float, float]]:
-    return [(float(row.round), row.epsilon) for row in rows]
-
-
-def _measured(measured: Measured, name: str) -> list[tuple[float, float]]:
-    return [(float(n), float(m.get(name, math.nan))) for n, m in sorted(measured.items())]
-
-
-def _cells(row: RoundRow, metrics: Mapping[str, float], names: Sequence[str]) -> list[str]:
-    measured = [formatting.number(metrics.get(name), 4) for name in names]
-    counts = (row.asked, row.dropped, row.sent_bytes, row.upload_bytes)
-    return [str(row.round), formatting.spent(row.epsilon), *(f"{c:,}" for c in counts), *measured]
+    @property
+    def names(self) -> list[str]:
+        """Names of what was measured."""
+        return sorted({name for metrics in self.measured.values() for name in metrics})

@@ -27,7 +27,7 @@ from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.ahead import Handshakes, Way, checked_graph, checked_way, fewest
 from randquant.integrations.flower.eligible import EligibleGrid
 from randquant.integrations.flower.grids import PollingGrid
-from randquant.integrations.flower.history import RoundRow, page, write
+from randquant.integrations.flower.history import History, RoundRow
 from randquant.integrations.flower.numbers import Beside
 from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.planned import for_target
@@ -43,7 +43,7 @@ from randquant.integrations.flower.wrapped import (
 )
 from randquant.privacy.guarantee import Neighboring
 
-STATE_FILE, REPORT = "server.state", "report.html"
+STATE_FILE = "server.state"
 
 
 class QuantizedStrategy(Strategy):
@@ -69,8 +69,8 @@ class QuantizedStrategy(Strategy):
         losses: what sums must withstand: chooses the number of neighbours, and logs it.
         step_timeout: seconds for each step of secure aggregation other than the upload.
         folder: folder for the model, the strategy's moments and the account, which are written
-            after every round and before clients are asked, and for `report.html` at the end. A run
-            started again with the same folder continues.
+            after every round and before clients are asked. A run started again with the same
+            folder continues.
         parts: patterns such as `head.*`: arrays whose names match one are trained, sent and
             counted; None for all of floating-point numbers. Running statistics never are.
         frozen: patterns of arrays that are left out.
@@ -308,8 +308,6 @@ class QuantizedStrategy(Strategy):
                 setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
             own = self.accountant
             log(INFO, "randquant: %s %s; %s", own.get_privacy_spent(), own.assumes(), SO_FAR)
-            if self._path is not None:
-                self.report(self._path.with_name(REPORT), result)
             return result
 
     def _offer(self, arrays: ArrayRecord, clients: int | None = None) -> Offer:
@@ -344,17 +342,16 @@ class QuantizedStrategy(Strategy):
                 f"{error}"
             ) from error
 
-    def report(self, path: str | Path, result: Result | None = None) -> None:
-        """Write the run as one HTML page: epsilon, bytes and dropouts of every round.
+    def outcome(self, result: Result | None = None) -> History:
+        """Return the run for `randquant.report`: epsilon, bytes and dropouts of every round.
 
         Args:
-            path: of the file.
             result: of `start`, for what the server measured after each round.
         """
         title, own = f"{type(self.strategy).__name__} with private updates", self.accountant
         measured = {} if result is None else self._beside.measured(result)
-        spent, target = own.get_privacy_spent(), own.max_epsilon
-        write(Path(path), page(title, self.history, spent, measured, target, own.assumes()))
+        spent = own.get_privacy_spent()
+        return History(title, self.history, spent, measured, own.max_epsilon, own.assumes())
 
     def _note(self, number: int, dropped: int, sizes: dict[str, int], why: str = "") -> RoundRow:
         """Note in the history and the log what a round cost."""

@@ -165,7 +165,7 @@ class SiteAccountant(Accountant):
     def told(self) -> str:
         """Both guarantees, as they are logged."""
         spent, site = self.get_privacy_spent(), self.of_site()
-        return f"one {spent.unit}: {spent}; a whole site: {site}; {SO_FAR}"
+        return f"one {spent.unit}: {spent}; a whole site: {site}{self.chosen()}; {SO_FAR}"
 
 
 def header_of(message: Shareable, name: str) -> Any:

@@ -4,14 +4,9 @@ from randquant.planning.compare.compare import (
     Comparison,
     Entry,
     Measured,
-    as_json,
-    as_text,
     at_equal_epsilon,
-    caption,
     entry_of,
-    notes,
     of_channels,
-    rows,
 )
 from randquant.planning.compare.curves import CURVE_EPSILONS, tradeoffs
 
@@ -20,13 +15,8 @@ __all__ = [
     "Comparison",
     "Entry",
     "Measured",
-    "as_json",
-    "as_text",
     "at_equal_epsilon",
-    "caption",
     "entry_of",
-    "notes",
     "of_channels",
-    "rows",
     "tradeoffs",
 ]

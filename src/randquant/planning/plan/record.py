@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from randquant._internal.rounding import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import gaussian_multiplier
-from randquant.planning.plan.picture import Placed, error_against_bytes
 from randquant.planning.tuning.update import tuned_mechanism
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import Guarantee, Neighboring
-from randquant.reports.notebook import Facts, Pictured
 
 Verdict = Literal["useful", "doubtful", "hopeless"]
 """Whether training is likely to learn something with this noise."""
@@ -204,7 +201,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(Pictured):
+class Plan:
     """Mechanisms by error, limits, and the verdict.
 
     Attributes:
@@ -232,44 +229,8 @@ class Plan(Pictured):
     left_out: Sequence[str] = ()
     parts: Sequence[Candidate] = ()
 
-    def _figures(self) -> list:
-        placed = [
-            Placed(entry.label, entry.bytes_up, entry.noise.deviation)
-            for entry in self.entries
-            if entry.noise is not None
-        ]
-        limits = [(limit.name, limit.noise.deviation) for limit in self.limits]
-        missing = [entry.mechanism for entry in self.entries if entry.noise is None]
-        return [error_against_bytes(placed, limits, missing)]
-
-    def _facts(self) -> Facts:
-        rows = [
-            (
-                entry.label + " (recommended)" * (entry is self.recommended),
-                f"{entry.noise.deviation:.4g}",
-                f"{entry.bytes_up:,}",
-                round_up(entry.guarantee.epsilon),
-            )
-            for entry in self.entries
-            if entry.noise is not None and entry.guarantee is not None
-        ]
-        rows += [
-            (
-                f"{part.mechanism}, {part.coordinates:,} coordinates"
-                + " (recommended)" * (part is self.recommended),
-                f"{part.noise.deviation:.4g}",
-                f"{part.bytes_up:,}",
-                round_up(part.guarantee.epsilon),
-            )
-            for part in self.parts
-            if part.noise is not None and part.guarantee is not None
-        ]
-        rows += [(e.mechanism, "out of reach", "", "") for e in self.entries if e.noise is None]
-        rows += [(limit.name, f"{limit.noise.deviation:.4g}", "", "") for limit in self.limits]
-        return f"Plan: {self.verdict}", ("mechanism", "error", "bytes up", "ε ≤"), rows
-
     def __str__(self) -> str:
-        return "\n\n".join([self._table(), " ".join(self.advice)])
+        return " ".join([f"{self.verdict}.", *self.advice])
 
     @property
     def kept(self) -> float | None:

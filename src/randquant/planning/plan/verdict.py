@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from randquant._internal import formatting
 from randquant._internal.rounding import round_up
 from randquant.planning.limits import one_bit_excess
 from randquant.planning.plan.record import (
@@ -19,7 +20,6 @@ from randquant.planning.plan.record import (
     Verdict,
     kept_of,
 )
-from randquant.reports import formatting
 
 USEFUL = 0.3
 """Largest share (`DecodedError.share`) at which useful accuracy is to be expected."""
@@ -52,7 +52,7 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
         return "hopeless", [first, *obstacle]
     noise, size = best.noise, _size(need, best.noise)
     known = [*_meaning(need, noise), *filter(None, [coarse(need, best)])]
-    hopes = [*_gain(need, noise), *_no_more(need)]
+    hopes = [*_gain(need, noise), *_no_more(need, best)]
     if size <= USEFUL:
         return "useful", [
             f"Useful accuracy is to be expected with {best.mechanism}.",
@@ -89,11 +89,14 @@ def coarse(need: Need, best: Candidate) -> str:
         if spent >= SPENT * need.epsilon:
             return ""
         instead = ""
-    return (
-        "Codes of so few bits are more random than this target asks for: epsilon "
-        f"{round_up(spent)} of {formatting.exact(need.epsilon)} is spent, and the "
-        f"error is {relative:.3g} times that of Gaussian noise{instead}."
-    )
+    if spent >= SPENT * need.epsilon:
+        said = "Codes of so few bits need more noise at this target:"
+    else:
+        said = (
+            "Codes of so few bits are more random than this target asks for: epsilon "
+            f"{round_up(spent)} of {formatting.exact(need.epsilon)} is spent, and"
+        )
+    return f"{said} the error is {relative:.3g} times that of Gaussian noise{instead}."
 
 
 def _outlook(need: Need, noise: DecodedError) -> str:
@@ -173,7 +176,7 @@ def _gain(need: Need, noise: DecodedError) -> list[str]:
     return [said]
 
 
-def _no_more(need: Need) -> list[str]:
+def _no_more(need: Need, best: Candidate) -> list[str]:
     """What more bits, or more clients a round, could win: so that nobody hopes for more."""
     multiplier = need.multiplier
     if not math.isfinite(multiplier):
@@ -181,12 +184,13 @@ def _no_more(need: Need) -> list[str]:
     distance = need.setting.distance / need.clip_norm
     codes = need.coordinates or need.setting.size
     excess = one_bit_excess(codes, need.setting.sharing, multiplier, distance)
-    percent = 100 * (math.sqrt(1 + excess) - 1)
-    digits = f"{percent:.2g}" if percent < 100 else f"{percent:.0f}"
-    sentences = [
-        f"Bounds aside, one bit a coordinate needs about {digits} % more noise than Gaussian "
-        "noise would: more bits a coordinate can win back no more than that."
-    ]
+    factor, sentences = math.sqrt(1 + excess), []
+    # Where codes are coarse, their bounds are loose too: more bits win back more than this.
+    if factor <= ENOUGH and not coarse(need, best):
+        sentences.append(
+            f"Bounds aside, one bit a coordinate needs about {100 * (factor - 1):.2g} % more noise "
+            "than Gaussian noise would: more bits a coordinate can win back no more than that."
+        )
     if need.trust == "aggregate" and need.cohort < need.population:
         sentences.append(
             "w times the clients a round lower the noise of a mean by a factor of sqrt(w), at w "
@@ -216,7 +220,8 @@ def _remedies(need: Need, excess: float) -> str:
         ways += f", or at most {formatting.count(most, 'parameter')}"
     return (
         "If single records of a client are to be protected and not all that it holds, "
-        f'unit="example" of randquant.train takes far less noise. Else it would take {ways}.'
+        'unit="example" of randquant.train takes far less noise where each client holds many. '
+        f"Else it would take {ways}."
     )
 
 

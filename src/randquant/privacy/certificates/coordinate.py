@@ -14,16 +14,13 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
-from randquant.channels import pictures
 from randquant.channels.channel import Channel
 from randquant.privacy.divergence import renyi
 from randquant.privacy.guarantee import NEIGHBORINGS, Interval, Neighboring
-from randquant.reports.formatting import bound, minus
-from randquant.reports.notebook import Facts, Pictured
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate(Pictured):
+class Certificate:
     """How well one coordinate is hidden: a bound for every pair of inputs in [-clip, clip].
 
     Attributes:
@@ -35,7 +32,7 @@ class Certificate(Pictured):
             infinite, x can send it and x' cannot.
         covers: `all pairs` of inputs, `pairs with zero`, or `this pair` alone (`certify_pair`).
         neighboring: what the adversary tries to tell apart.
-        channel: what was certified; it is drawn, and not compared or printed.
+        channel: what was certified, for pictures; it is not compared or printed.
     """
 
     order: float
@@ -45,33 +42,6 @@ class Certificate(Pictured):
     covers: Literal["all pairs", "pairs with zero", "this pair"] = "all pairs"
     neighboring: Neighboring = "replace_one"
     channel: Channel | None = field(default=None, repr=False, compare=False)
-
-    def _figures(self) -> list:
-        if self.channel is None:
-            raise ValueError(
-                "Expected a certificate with its channel, got one without: make it by certify."
-            )
-        rows = {}
-        for name, x in zip(("x", "x'"), self.witness, strict=True):
-            weights, total = self.channel.mix(x)
-            # Integers over their own total: only the picture divides them.
-            shares = np.array([float(weight / total) for weight in weights])
-            rows[f"{name} = {minus(f'{x:g}')}"] = shares
-        pair = "This pair" if self.covers == "this pair" else "Worst pair"
-        title = f"{pair} of inputs at order {self.order:g}: {bound(self.epsilon.upper)}"
-        return [pictures.pair(title.replace("inf:", "∞:"), self.channel.values, rows)]
-
-    def _facts(self) -> Facts:
-        x, other = (minus(f"{end:g}") for end in self.witness)
-        rows = [
-            ("order", f"{self.order:g}".replace("inf", "∞")),
-            ("epsilon, nats", bound(self.epsilon.upper)),
-            ("worst pair", f"x = {x}, x' = {other}"),
-            ("code of the largest ratio", str(self.code)),
-            ("covers", self.covers),
-            ("neighbours", self.neighboring.replace("_", " ")),
-        ]
-        return "Certificate of one coordinate and release", ("fact", "value"), rows
 
     def __str__(self) -> str:
         x, other = self.witness

@@ -18,7 +18,7 @@ from randquant._internal.serialization import from_json
 from randquant.channels.keys import Key
 from randquant.training.examples import Examples, StoredExamples
 from randquant.training.inputs import described, tensors
-from randquant.training.problem import Problem
+from randquant.training.problem import Problem, without_addresses
 from randquant.training.runs.folder import BINDING
 from randquant.training.runs.log import RESTORE
 
@@ -30,7 +30,7 @@ class Binding:
     Attributes:
         model: names, shapes and initial weights of the model, which of them are trained, and the
             public examples for running statistics.
-        loss: the name of the loss.
+        loss: the name of the loss, with the settings that its repr shows.
         clients: names, sizes and data of all clients; of data that is read from elsewhere during
             training, names and sizes.
         test: the test data.
@@ -69,7 +69,7 @@ def bind(problem: Problem, key: Key) -> Binding:
         for part in (name, str(tensor.dtype), tuple(tensor.shape), _content(tensor))
     ]
     loss = problem.loss
-    name = getattr(loss, "__qualname__", None) or repr(loss)
+    name = getattr(loss, "__qualname__", None) or without_addresses(loss)
     return Binding(
         digest(problem.parts, problem.buffers, *tensors, *_data(problem.statistics)),
         digest(getattr(loss, "__module__", ""), name),

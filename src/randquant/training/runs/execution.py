@@ -30,9 +30,9 @@ from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import hidden_cohorts
 from randquant.training.records import RoundMetrics, RunSummary, Sent
 from randquant.training.request import calibrated
-from randquant.training.runs import binding, checkpoint, rewrite, secret
+from randquant.training.runs import binding, checkpoint, secret
 from randquant.training.runs import folder as run_folder
-from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE, REPORT
+from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE
 from randquant.training.runs.log import RunLog
 from randquant.training.runs.secret import Secret
 from randquant.training.runs.setup import BY_NAME, Given, Prepared, prepare, without_privacy
@@ -94,8 +94,6 @@ def execute(
     on_round: OnRound = lambda config, metrics: None,
     changes: Mapping[str, Any] | None = None,
     given: Given = BY_NAME,
-    *,
-    report: bool = True,
 ) -> records.RunRecord:
     """Train the run in `folder` to its end, from its last checkpoint if there is one.
 
@@ -104,7 +102,6 @@ def execute(
         on_round: called after each round.
         changes: settings to continue with, by name, among `folder.FREE`; they are saved.
         given: what the run was created with as objects instead of by name, again.
-        report: whether to write the run's page, with the baseline if there is one.
 
     Returns:
         The finished run: all rounds are done, or the next one would exceed its stop_at_epsilon.
@@ -126,13 +123,9 @@ def execute(
     with locks.folder(folder), _threads_kept():
         if changes:
             _change(folder, changes, given)
-        baseline = None
         if (folder / BASELINE).exists():
-            baseline = _execute_one(folder / BASELINE, on_round, given)
-        run = _execute_one(folder, on_round, given)
-    if report:
-        rewrite.write(folder / REPORT, run, baseline)
-    return run
+            _execute_one(folder / BASELINE, on_round, given)
+        return _execute_one(folder, on_round, given)
 
 
 @contextlib.contextmanager

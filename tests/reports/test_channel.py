@@ -8,24 +8,27 @@ import pytest
 
 import randquant as rq
 from randquant.channels.channel import Channel
+from randquant.reports import certificate as drawn_certificate
+from randquant.reports import channel
+from randquant.reports.notebook import display
 
 CHANNEL = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 JUMP = Channel([-1.0, 0.0, 0.0, 1.0], [1.0, -1.0], [[4, 0], [2, 2], [1, 3], [0, 4]], 4)
 
 
 def test_a_channel_is_drawn_row_by_row_by_decoded_value():
-    (figure,) = CHANNEL._figures()
+    (figure,) = channel.figures(CHANNEL)
     assert figure.places == tuple(CHANNEL.inputs)
     assert figure.values == tuple(sorted(CHANNEL.values))
     assert figure.shares == tuple(map(tuple, CHANNEL.probabilities))
-    (jump,) = JUMP._figures()
+    (jump,) = channel.figures(JUMP)
     assert jump.places == (-1.0, 0.0, 0.0, 1.0)
     assert jump.values == (-1.0, 1.0)
     assert jump.shares == ((0.0, 1.0), (0.5, 0.5), (0.75, 0.25), (1.0, 0.0))
 
 
 def test_a_channel_of_many_vertices_is_thinned_and_keeps_its_ends():
-    (figure,) = rq.pbm(clip=1.5, theta=0.25, trials=15)._figures()
+    (figure,) = channel.figures(rq.pbm(clip=1.5, theta=0.25, trials=15))
     assert len(figure.places) <= 120
     assert (figure.places[0], figure.places[-1]) == (-1.5, 1.5)
 
@@ -33,7 +36,7 @@ def test_a_channel_of_many_vertices_is_thinned_and_keeps_its_ends():
 @pytest.mark.parametrize("order", [2.0, math.inf])
 def test_a_certificate_draws_its_witness(order):
     certificate = rq.certify(CHANNEL, order)
-    (figure,) = certificate._figures()
+    (figure,) = drawn_certificate.figures(certificate)
     for x, (name, heights) in zip(certificate.witness, figure.groups, strict=True):
         weights, total = CHANNEL.mix(x)
         assert heights == tuple(float(weight / total) for weight in weights)
@@ -51,7 +54,7 @@ def test_a_pair_that_was_asked_for_is_not_called_the_worst():
         (rq.certify_pair(CHANNEL, 1.5, -1.5, 8.0), "This pair", "this pair only: x=1.5, x'=-1.5"),
         (rq.certify(CHANNEL, 8.0, "zero_out"), "Worst pair", "worst pair x=0, x'=1.5"),
     ):
-        (figure,) = value._figures()
+        (figure,) = drawn_certificate.figures(value)
         assert figure.title.startswith(f"{name} of inputs at order 8")
         assert line in str(value)
 
@@ -64,17 +67,17 @@ def test_a_printed_epsilon_has_nine_digits_and_is_rounded_up():
 
 
 def test_tables_say_what_is_drawn():
-    for value in (CHANNEL, rq.certify(CHANNEL)):
-        _, columns, rows = value._facts()
+    for value, home in ((CHANNEL, channel), (rq.certify(CHANNEL), drawn_certificate)):
+        _, columns, rows = home.facts(value)
         assert {len(row) for row in rows} == {len(columns)}
-        html = value._repr_html_()
+        html = display(value)
         for row in rows:
             assert row[0] in html
         assert html.count("<svg") == 1
-    assert "5.34423" in rq.certify(CHANNEL, 8.0)._repr_html_()
+    assert "5.34423" in display(rq.certify(CHANNEL, 8.0))
 
 
 def test_a_certificate_without_its_channel_says_what_to_do():
     bare = rq.Certificate(8.0, rq.Interval(1.0, 2.0), (1.0, -1.0), 0)
     with pytest.raises(ValueError, match="make it by certify"):
-        bare.plot()
+        rq.plot(bare)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from randquant._internal import formatting, tables
+from randquant._internal.formatting import count, minus
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.planning.plan.record import Candidate, DecodedError, Need, Plan, code
 from randquant.privacy.guarantee import MODEL_TERMS
-from randquant.reports import formatting, pages, tables
-from randquant.reports.formatting import count, minus
+from randquant.reports import pages
+from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series
+from randquant.reports.notebook import Facts
 from randquant.reports.pages import CodeLine, DataTable, Notes, Section
 
 COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",
@@ -60,7 +63,56 @@ def as_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def as_page(plan: Plan) -> str:
+def figures(plan: Plan) -> list[Figure]:
+    """Mechanisms by what a client sends and how large the error is; what is out of reach is named.
+
+    A mark is filled if no other mechanism has neither a larger error nor more bytes.
+    """
+    found = [(e.label, e.bytes_up, e.noise.deviation) for e in plan.entries if e.noise is not None]
+    series = []
+    for label, size, deviation in found:
+        beaten = any(
+            bytes_up <= size and error <= deviation
+            for _, bytes_up, error in found
+            if (bytes_up, error) != (size, deviation)
+        )
+        text = f"{label}: error {deviation:.4g}, {formatting.size_of(size)} in a round"
+        mark = Mark(label, text, size, deviation, not beaten)
+        series.append(Series(label, (mark,)))
+    notes = ["Full marks: no other has a smaller error for as few bytes. Dashed: limits."]
+    if missing := [entry.mechanism for entry in plan.entries if entry.noise is None]:
+        notes.append(f"Out of reach: {', '.join(missing)}.")
+    chart = ScatterPlot(
+        title="Error of a round's decoded mean against bytes sent",
+        note=" ".join(notes),
+        series=tuple(series),
+        x=Axis("bytes a client sends in a round (log scale)", log=True),
+        y=Axis("error of a coordinate (log scale)", log=True),
+        levels=tuple((limit.name, limit.noise.deviation) for limit in plan.limits),
+    )
+    return [chart]
+
+
+def facts(plan: Plan) -> Facts:
+    """Mechanisms and limits by error."""
+    named = [(entry.label, entry) for entry in plan.entries]
+    named += [(f"{part.mechanism}, {part.coordinates:,} coordinates", part) for part in plan.parts]
+    rows = [
+        (
+            name + " (recommended)" * (entry is plan.recommended),
+            f"{entry.noise.deviation:.4g}",
+            f"{entry.bytes_up:,}",
+            round_up(entry.guarantee.epsilon),
+        )
+        for name, entry in named
+        if entry.noise is not None and entry.guarantee is not None
+    ]
+    rows += [(e.mechanism, "out of reach", "", "") for e in plan.entries if e.noise is None]
+    rows += [(limit.name, f"{limit.noise.deviation:.4g}", "", "") for limit in plan.limits]
+    return f"Plan: {plan.verdict}", ("mechanism", "error", "bytes up", "ε ≤"), rows
+
+
+def page(plan: Plan) -> str:
     """A plan as the text of one HTML page.
 
     Guarantees:
@@ -75,7 +127,7 @@ def as_page(plan: Plan) -> str:
     reasons = DataTable("Out of reach", ("mechanism", "reason"), missing, "claims")
     sections = [
         Section("", [Notes(_target(plan))], columns=False),
-        Section("", plan._figures() if rows else [], columns=False),
+        Section("", figures(plan) if rows else [], columns=False),
         Section("", [DataTable("Mechanisms by error", COLUMNS, rows, "compared")], columns=False),
         Section("", [limited, Notes([*_meaning(plan), *_left_out(plan)])], columns=False),
         Section("", [reasons] if missing else [], columns=False),

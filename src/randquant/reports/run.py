@@ -1,6 +1,5 @@
 """A finished run as one self-contained HTML page: text, tables and charts.
 
-Rendering only: every figure is an argument, and nothing about privacy or training is computed here.
 Equal runs give equal bytes, so a page can be compared and cached like any other result.
 """
 
@@ -11,21 +10,70 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from randquant._internal import formatting
+from randquant._internal.formatting import minus
 from randquant._internal.serialization import write_atomic
 from randquant.privacy.guarantee import MODEL_TERMS, SIMULATED, Guarantee
-from randquant.reports import formatting, pages
-from randquant.reports.formatting import minus
+from randquant.reports import meaning, pages
+from randquant.reports import run_pictures as pictures
+from randquant.reports.figures import Figure
+from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Paragraphs, Section
+from randquant.reports.run_pictures import CodeShares, EpsilonCurve
 from randquant.training.config import TrainConfig
 from randquant.training.configured import sent
 from randquant.training.data import features
 from randquant.training.records import RunRecord, RunSummary
-from randquant.training.runs import meaning, pictures
-from randquant.training.runs.pictures import CodeShares, EpsilonCurve
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs.setup import channel_of
+from randquant.training.trained import Run
 
 TABLE_ROWS = 20
 
 Card = tuple[str, str, list[str]]  # name, figure, lines below it
+
+
+def figures(run: Run) -> list[Figure]:
+    """Accuracy (or else loss) and epsilon over rounds."""
+    return pictures.overview(run.record)
+
+
+def facts(run: Run) -> Facts:
+    """A run in a few lines."""
+    return pictures.facts(run.record)
+
+
+def page(run: Run) -> str:
+    """A run as the text of one HTML page, with its baseline if its folder has one."""
+    return _rendered(run.record, run.folder)
+
+
+def report_run(folder: Path, path: Path | None = None) -> Path:
+    """Write the page of a finished run from its folder, without training; return its path.
+
+    Args:
+        folder: of the run.
+        path: of the page; by default report.html in the folder.
+
+    Raises:
+        ValueError: the folder holds no finished run, or its files are damaged.
+    """
+    text = _rendered(run_folder.read_finished(folder), folder)
+    path = path or folder / run_folder.REPORT
+    # A folder name may contain bytes that are not UTF-8; they become character references.
+    write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
+    return path
+
+
+def _rendered(record: RunRecord, folder: Path) -> str:
+    """A run's page, with what its channel is certified for and the baseline in its folder."""
+    inner, channel = folder / run_folder.BASELINE, channel_of(record.config)
+    finished = (inner / run_folder.SUMMARY).exists()
+    baseline = run_folder.read_finished(inner) if finished else None
+    if channel is None:
+        return render(record, baseline, None, None)
+    curve, output = pictures.epsilon_curve(channel), pictures.code_shares(channel)
+    return render(record, baseline, curve, output)
 
 
 def render(
@@ -34,16 +82,13 @@ def render(
     curve: EpsilonCurve | None,
     output: CodeShares | None,
 ) -> str:
-    """Turn a run into the text of one HTML page.
+    """Turn a run's record into the text of one HTML page; every figure is an argument.
 
     Args:
         run: the run to report.
         baseline: the same run without privacy, shown beside it.
         curve: the certificate of one coordinate, over Rényi orders.
         output: the output distributions of the channel.
-
-    Returns:
-        A whole HTML document.
 
     Guarantees:
         The page is self-contained: it refers to nothing outside itself, its policy allows no
@@ -70,26 +115,13 @@ def render(
     )
 
 
-def write(
-    path: Path,
-    run: RunRecord,
-    baseline: RunRecord | None,
-    curve: EpsilonCurve | None,
-    output: CodeShares | None,
-) -> None:
-    """Write the page of `render` to `path`, atomically."""
-    # A folder name may contain bytes that are not UTF-8; they become character references.
-    text = render(run, baseline, curve, output)
-    write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
-
-
 def _lead(run: RunRecord) -> str:
     config = run.config
     pairs = sorted((k, v) for k, v in config.parameters.items() if not isinstance(v, dict))
     parameters = ", ".join(f"{name} {formatting.plain(value)}" for name, value in pairs)
     mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
     text = (
-        f"{formatting.count(pictures.rounds(run), 'round')}, {config.cohort:,} of "
+        f"{formatting.count(run.rounds, 'round')}, {config.cohort:,} of "
         f"{formatting.count(config.population, 'client')} in each. Mechanism: {mechanism}."
     )
     if run.summary.stopped:
@@ -99,7 +131,7 @@ def _lead(run: RunRecord) -> str:
 
 def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:
     time = formatting.duration(run.summary.seconds)
-    rounds = formatting.count(pictures.rounds(run), "round")
+    rounds = formatting.count(run.rounds, "round")
     return [
         _accuracy_card(run, baseline),
         _upload_card(run),

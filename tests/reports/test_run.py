@@ -14,18 +14,15 @@ from hypothesis import strategies as st
 from pages import Page, check_charts, check_self_contained, drawn
 
 from randquant.privacy.guarantee import Guarantee, Trust
+from randquant.reports.meaning import LARGE_EPSILON
+from randquant.reports.run import (
+    TABLE_ROWS,
+    render,
+)
+from randquant.reports.run_pictures import CodeShares, EpsilonCurve, titled
 from randquant.training.config import TrainConfig
 from randquant.training.configured import OWN
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.runs.meaning import LARGE_EPSILON
-from randquant.training.runs.page import (
-    TABLE_ROWS,
-    CodeShares,
-    EpsilonCurve,
-    render,
-    write,
-)
-from randquant.training.runs.pictures import titled
 
 HOSTILE = "<script>alert('1')</script>\"><img src=https://example.org/x>&amp;"
 
@@ -153,7 +150,7 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
         parameters = dict(sorted(run.config.parameters.items(), reverse=name == "b.html"))
         config = dataclasses.replace(run.config, parameters=parameters)
         again = dataclasses.replace(run, config=config)
-        write(tmp_path / name, again, baseline, curve, output)
+        (tmp_path / name).write_text(render(again, baseline, curve, output))
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
@@ -242,15 +239,6 @@ def test_the_table_of_rounds_is_thinned(rounds: int, every: int) -> None:
     assert len(shown) == min(TABLE_ROWS, len(evaluated))
     assert set(shown) <= set(evaluated)
     assert (shown[0], shown[-1]) == (evaluated[0], evaluated[-1])
-
-
-def test_write_is_atomic_and_takes_any_folder_name(tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text("old")
-    # What os.fsdecode makes of a folder name that is not UTF-8.
-    write(path, make_run(guarantee(), data_dir="data/\udcff"), None, CURVE, OUTPUT)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
-    Page(path.read_text(encoding="utf-8"))
 
 
 def test_a_diverged_loss_leaves_a_gap() -> None:

@@ -6,9 +6,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from randquant._internal import formatting
+from randquant._internal.formatting import minus
 from randquant.aggregation.alongside import Number
+from randquant.channels.channel import Channel
+from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import SIMULATED, Guarantee
-from randquant.reports import formatting
 from randquant.reports.figures import (
     Axis,
     Bar,
@@ -17,7 +22,6 @@ from randquant.reports.figures import (
     grouped_bars,
     line_chart,
 )
-from randquant.reports.formatting import minus
 from randquant.reports.notebook import Facts
 from randquant.training.config import TrainConfig
 from randquant.training.configured import OWN
@@ -56,6 +60,23 @@ class CodeShares:
     rows: Mapping[str, Sequence[float]]
 
 
+def epsilon_curve(channel: Channel) -> EpsilonCurve:
+    """Certify one coordinate at orders from 1.01 to 1,001, and at infinity."""
+    orders = [float(1 + step) for step in np.geomspace(0.01, 1000, 61)]
+    epsilon = [certify(channel, order).epsilon.upper for order in orders]
+    return EpsilonCurve(orders, epsilon, certify(channel).epsilon.upper)
+
+
+def code_shares(channel: Channel) -> CodeShares:
+    """The distributions of the code at the ends and in the middle."""
+    inputs = {"x = −clip": -channel.clip, "x = 0": 0.0, "x = clip": channel.clip}
+    rows = {}
+    for label, x in inputs.items():
+        weights, total = channel.mix(x)
+        rows[label] = [float(weight / total) for weight in weights]
+    return CodeShares([float(value) for value in channel.values], rows)
+
+
 def titled(config: TrainConfig) -> str:
     """A run in a few words; what was passed as objects has no name."""
     own = config.dataset == config.model == OWN
@@ -67,11 +88,6 @@ def fitted(run: RunRecord) -> list[str]:
     """What features were fitted on, if on anything: printed beside every epsilon."""
     statement = features.statement(run.config, run.summary)
     return [f"{statement[0].upper()}{statement[1:]}."] if statement else []
-
-
-def rounds(run: RunRecord) -> int:
-    """How many rounds were done."""
-    return run.config.rounds if run.summary.rounds is None else run.summary.rounds
 
 
 def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
@@ -139,7 +155,7 @@ def facts(run: RunRecord) -> Facts:
         ("ε ≤", "no privacy" if guarantee is None else _spent_in_all(guarantee)),
         ("δ", "" if guarantee is None else minus(formatting.plain(guarantee.delta))),
         ("trust", "" if guarantee is None else guarantee.trust),
-        ("rounds", str(rounds(run))),
+        ("rounds", str(run.rounds)),
         ("upload of a client and round", formatting.size_of(summary.bytes_per_upload)),
         ("features", " ".join(fitted(run))),
     ]

@@ -4,9 +4,10 @@ import pytest
 from browsing import until
 
 from randquant.privacy.guarantee import Guarantee
+from randquant.reports.run import render
+from randquant.reports.run_pictures import CodeShares, EpsilonCurve
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.runs.page import CodeShares, EpsilonCurve, render
 
 pytestmark = pytest.mark.slow  # a browser
 

@@ -7,12 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from randquant._internal import formatting
+from randquant._internal.formatting import bound, minus
 from randquant.channels.exact_moments import Moments
-from randquant.planning.compare.compare import Comparison, Measured, caption, notes, rows
+from randquant.planning.compare.compare import Comparison, Measured
 from randquant.privacy.certificates.coordinate import certify
-from randquant.reports import formatting, pages
-from randquant.reports.figures import Axis, Figure, grouped_bars, line_chart
-from randquant.reports.formatting import minus
+from randquant.reports import pages
+from randquant.reports.comparison_text import caption, notes, rows
+from randquant.reports.figures import (
+    Axis,
+    Figure,
+    Mark,
+    ScatterPlot,
+    Series,
+    grouped_bars,
+    line_chart,
+)
+from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Notes, Section
 
 STYLES = ("c1", "c2", "c3", "c5", "c6", "c7", "c8", "c4")
@@ -21,7 +32,51 @@ STYLES = ("c1", "c2", "c3", "c5", "c6", "c7", "c8", "c4")
 ORDERS = [float(order) for order in 1 + np.geomspace(0.05, 999, 25)]
 
 
-def as_page(comparison: Comparison) -> str:
+def figures(comparison: Comparison) -> list[Figure]:
+    """Channels by certified pure epsilon of one coordinate and by mean squared error.
+
+    One without a finite epsilon is a level; more points of the same mechanism and bits are dotted.
+    """
+    marks: dict[str, list[Mark]] = {}
+    for entry in comparison.entries:
+        if entry.measured is not None and (mse := entry.measured.moments.mse) > 0:
+            label, epsilon = (
+                _label(entry.mechanism, entry.levels),
+                entry.measured.certificate.epsilon,
+            )
+            own = marks.setdefault(label, [])
+            own.append(_mark(label, str(len(own)), epsilon.upper, mse, best=True))
+    more = {_label(name, levels): sorted(p) for (levels, name), p in comparison.tradeoff.items()}
+    series = []
+    for label, own in marks.items():
+        points = more.get(label, [])
+        curve = [_mark(label, f"curve {k}", *point, best=False) for k, point in enumerate(points)]
+        series.append(Series(label, (*own, *curve), tuple(points)))
+    chart = ScatterPlot(
+        title="Error against certified epsilon of one coordinate",
+        note="Full marks: the channels of the table. Dotted: no finite epsilon.",
+        series=tuple(series),
+        x=Axis("certified pure ε, nats (log scale)", log=True, bound=True),
+        y=Axis("mean squared error (log scale)", log=True),
+    )
+    return [chart]
+
+
+def _label(mechanism: str, levels: int) -> str:
+    return f"{mechanism}, {formatting.count((levels - 1).bit_length(), 'bit')}"
+
+
+def _mark(label: str, place: str, epsilon: float, mse: float, *, best: bool) -> Mark:
+    text = f"{label}: MSE {mse:.4g}, {bound(epsilon)}"
+    return Mark(f"{label} {place}", text, epsilon if math.isfinite(epsilon) else None, mse, best)
+
+
+def facts(comparison: Comparison) -> Facts:
+    """The table of a comparison."""
+    return caption(comparison), *rows(comparison)
+
+
+def page(comparison: Comparison) -> str:
     """A comparison as the text of one HTML page.
 
     Guarantees:

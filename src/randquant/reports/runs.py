@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from randquant.reports import formatting, pages
+from randquant._internal import formatting
+from randquant.reports import pages
 from randquant.reports.figures import Axis, Figure, line_chart
 from randquant.reports.pages import DataTable, Notes, Part, Section
+from randquant.reports.run import EMPTY
+from randquant.reports.run_pictures import SO_FAR
 from randquant.training import settings
 from randquant.training.records import RoundMetrics
-from randquant.training.runs.page import EMPTY
-from randquant.training.runs.pictures import SO_FAR
 from randquant.training.runs.status import Status, notes
 
 COLORS = 8

@@ -3,9 +3,9 @@
 import math
 
 from randquant.privacy.guarantee import Guarantee
+from randquant.reports import run_pictures as pictures
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.runs import pictures
 
 CONFIG = TrainConfig("digits", "softmax", "rqm", {"clip": 1.5}, rounds=3)
 PROMISE = Guarantee(7.9000001, 1e-5, "replace_one", "local", 8.0, 3)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from randquant._internal import formatting
+from randquant._internal.formatting import minus
 from randquant._internal.rounding import round_down
 from randquant.privacy.guarantee import Guarantee
-from randquant.reports import formatting
-from randquant.reports.formatting import minus
 
 LARGE_EPSILON = 20.0  # nats; above it the page says that the total by itself hides nothing
 

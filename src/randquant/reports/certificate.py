@@ -1,0 +1,59 @@
+"""A certificate's picture, facts and page."""
+
+from __future__ import annotations
+
+from randquant._internal.formatting import bound, minus
+from randquant.privacy.certificates.coordinate import Certificate
+from randquant.reports import pages
+from randquant.reports.figures import Axis, Figure, grouped_bars
+from randquant.reports.notebook import Facts
+from randquant.reports.pages import DataTable, Section
+
+
+def figures(certificate: Certificate) -> list[Figure]:
+    """The two distributions of the code at the witness, side by side.
+
+    Raises:
+        ValueError: the certificate has no channel.
+    """
+    channel = certificate.channel
+    if channel is None:
+        raise ValueError(
+            "Expected a certificate with its channel, got one without: make it by certify."
+        )
+    rows = {}
+    for name, x in zip(("x", "x'"), certificate.witness, strict=True):
+        weights, total = channel.mix(x)
+        # Integers over their own total: only the picture divides them.
+        rows[f"{name} = {minus(f'{x:g}')}"] = [float(weight / total) for weight in weights]
+    labels = [minus(f"{value:.3g}") for value in channel.values]
+    up = Axis("probability", zero=True)
+    return [grouped_bars(_title(certificate), labels, rows, "value the code decodes to", up)]
+
+
+def _title(certificate: Certificate) -> str:
+    pair = "This pair" if certificate.covers == "this pair" else "Worst pair"
+    title = f"{pair} of inputs at order {certificate.order:g}: {bound(certificate.epsilon.upper)}"
+    return title.replace("inf:", "∞:")
+
+
+def facts(certificate: Certificate) -> Facts:
+    """A certificate in a few lines; its epsilon is never printed below its value."""
+    x, other = (minus(f"{end:g}") for end in certificate.witness)
+    rows = [
+        ("order", f"{certificate.order:g}".replace("inf", "∞")),
+        ("epsilon, nats", bound(certificate.epsilon.upper)),
+        ("worst pair", f"x = {x}, x' = {other}"),
+        ("code of the largest ratio", str(certificate.code)),
+        ("covers", certificate.covers),
+        ("neighbours", certificate.neighboring.replace("_", " ")),
+    ]
+    return "Certificate of one coordinate and release", ("fact", "value"), rows
+
+
+def page(certificate: Certificate) -> str:
+    """A certificate as the text of one HTML page."""
+    table = DataTable(*facts(certificate), "settings")
+    lead = "For one coordinate and one release; for a whole run see an account."
+    sections = [Section("", [*figures(certificate), table])]
+    return pages.report("randquant certify", "A certificate", _title(certificate), lead, sections)

@@ -1,0 +1,55 @@
+"""Values are shown by their class: a chart, a page, a table in a notebook; others are refused."""
+
+import types
+
+import pytest
+from pages import Page
+
+import randquant as rq
+from randquant.reports import notebook
+
+CHANNEL = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
+
+
+def values():
+    yield CHANNEL
+    yield rq.certify(CHANNEL)
+    yield rq.compare(1.0, 1, 1.0, mechanisms=["rqm"])
+    yield rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], bits=16)
+
+
+@pytest.mark.parametrize("value", [*values()], ids=lambda value: type(value).__name__)
+def test_every_kind_has_a_page_and_a_chart(value, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text("old")
+    assert rq.report(value, path) == path
+    assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]  # written as a whole
+    assert Page(path.read_text()).words
+    assert rq.plot(value).to_dict()["$schema"]
+
+
+def test_what_has_no_picture_is_refused_by_name(tmp_path):
+    for call in (rq.plot, lambda value: rq.report(value, tmp_path / "page.html")):
+        with pytest.raises(TypeError, match=r"Expected one of Channel, .*got float"):
+            call(8.0)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_names_of_classes_are_those_of_today():
+    for name in notebook.HOMES:
+        module, _, own = name.rpartition(".")
+        home = __import__(module, fromlist=[own])
+        assert isinstance(getattr(home, own), type), name
+
+
+def test_a_notebook_shows_each_of_them_by_its_table():
+    shown = {}
+    html = types.SimpleNamespace(
+        for_type_by_name=lambda module, name, function: shown.update({(module, name): function})
+    )
+    shell = types.SimpleNamespace(
+        display_formatter=types.SimpleNamespace(formatters={"text/html": html})
+    )
+    notebook.register(shell)
+    assert len(shown) == len(notebook.HOMES)
+    assert "<table" in shown["randquant.channels.channel", "Channel"](CHANNEL)
