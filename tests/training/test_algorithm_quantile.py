@@ -14,10 +14,11 @@ from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.reports import run_pictures as pictures
 from randquant.training.algorithm import State
 from randquant.training.cohort import collector
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.runs import checkpoint, execution, pictures, status
+from randquant.training.runs import checkpoint, execution, status
 from randquant.training.runs.setup import prepare
 
 NOISY = stochastic_rounding(clip=0.005, levels=2, margin=0.0005)

@@ -21,13 +21,15 @@ from randquant.cli.main import main
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.reports import run as page
+from randquant.reports import run_pictures as pictures
 from randquant.training.client import Learner
 from randquant.training.cohort import collector
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import mechanism_of
 from randquant.training.evaluation import evaluate
 from randquant.training.problem import problem_of
-from randquant.training.runs import execution, page, pictures
+from randquant.training.runs import execution
 from randquant.training.runs.setup import prepare
 
 NUMBERS = (Number("accuracy"), Number("num-examples", 0, 40, 0.1), Number("loss", 0, 5, 0.1))

@@ -21,18 +21,10 @@ from randquant.reports.run import report_run
 from randquant.training.algorithm import Algorithm
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
-from randquant.training.runs import (
-    execution as runs,
-)
-from randquant.training.runs import (
-    folder as run_folder,
-)
-from randquant.training.runs import (
-    log as run_log,
-)
-from randquant.training.runs import (
-    status as run_status,
-)
+from randquant.training.runs import execution as runs
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs import log as run_log
+from randquant.training.runs import status as run_status
 
 CONFIG = TrainConfig.of(
     dataset="breast-cancer",

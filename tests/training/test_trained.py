@@ -10,8 +10,9 @@ from randquant import cli
 from randquant.aggregation.registry import update_mechanism
 from randquant.cli import progress
 from randquant.privacy.guarantee import SIMULATED
+from randquant.reports import run_pictures as pictures
 from randquant.training.config import TrainConfig
-from randquant.training.runs import execution, pictures
+from randquant.training.runs import execution
 
 CONFIG = TrainConfig.of(
     "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": 4.0},
