@@ -217,6 +217,7 @@ def parameters(folder) -> bytes:
 def test_a_run_that_ended_early_and_goes_on_is_not_finished_any_more(tmp_path):
     folder = begun(tmp_path / "run", 7, baseline=True)
     early = runs.execute(folder, changes={"rounds": 7})
+    assert report_run(folder).exists()
     assert run_status.read(folder).state == "finished"
     with pytest.raises(Killed):
         runs.execute(folder, after(8), {"rounds": 9})

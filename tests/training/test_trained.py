@@ -11,6 +11,7 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.cli import progress
 from randquant.privacy.guarantee import SIMULATED
 from randquant.reports import run_pictures as pictures
+from randquant.reports.run import report_run
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution
 
@@ -40,7 +41,7 @@ def test_it_is_in_the_line_of_the_guarantee(trained):
 
 def test_it_is_on_top_of_the_report(trained):
     folder, _, seeded = trained
-    top, _, _ = (folder / "report.html").read_text().partition("What the guarantee means")
+    top, _, _ = report_run(folder).read_text().partition("What the guarantee means")
     assert "Guarantee of the whole run" in top
     assert (SIMULATED in top) == seeded
 
