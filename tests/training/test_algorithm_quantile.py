@@ -15,10 +15,11 @@ from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.reports import run_pictures
 from randquant.training.algorithm import State
 from randquant.training.cohort import collector
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.runs import checkpoint, execution, pictures, status
+from randquant.training.runs import checkpoint, execution, status
 from randquant.training.runs.setup import prepare
 
 NOISY = stochastic_rounding(clip=0.005, levels=2, margin=0.0005)
@@ -76,7 +77,7 @@ def test_a_run_that_is_stopped_goes_on_with_its_threshold_to_the_same_bits(tmp_p
     assert thresholds[0] == 0.05
     assert len(set(thresholds)) == 4
     assert thresholds == [metrics.threshold for metrics in again.metrics]
-    [chart] = [c for c in pictures.training(whole, None) if "Clipping threshold" in c.title]
+    [chart] = [c for c in run_pictures.training(whole, None) if "Clipping threshold" in c.title]
     assert [y for _, y in chart.lines[0].points] == pytest.approx(thresholds, rel=1e-3, abs=0)
     assert [m.mean for m in whole.metrics] == [m.mean for m in again.metrics]
     first, second = (execution.load_parameters(tmp_path / name) for name in ("whole", "again"))

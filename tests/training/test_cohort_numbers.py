@@ -20,6 +20,8 @@ from randquant.cli.main import main
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.reports import run as run_page
+from randquant.reports import run_pictures
 from randquant.training.client import Learner
 from randquant.training.cohort import collector
 from randquant.training.config import TrainConfig, check_config
@@ -27,7 +29,7 @@ from randquant.training.configured import mechanism_of
 from randquant.training.evaluation import evaluate
 from randquant.training.federated import train
 from randquant.training.problem import problem_of
-from randquant.training.runs import execution, page, pictures
+from randquant.training.runs import execution
 from randquant.training.runs.setup import prepare
 
 NUMBERS = (Number("accuracy"), Number("num-examples", 0, 40, 0.1), Number("loss", 0, 5, 0.1))
@@ -134,10 +136,10 @@ def test_numbers_are_in_the_account_the_page_and_a_run_that_goes_on(tmp_path):
     again = execution.execute(tmp_path / "again")
     assert [m.numbers for m in whole.metrics] == [m.numbers for m in again.metrics]
     assert len({str(m.numbers) for m in whole.metrics}) == 4
-    assert "62 coordinates and 3 numbers beside them in each" in page.render(
+    assert "62 coordinates and 3 numbers beside them in each" in run_page.render(
         whole, None, None, None
     )
-    charts = {chart.title: chart for chart in pictures.training(whole, None)}
+    charts = {chart.title: chart for chart in run_pictures.training(whole, None)}
     assert "Clipping threshold, per round" not in charts  # it does not move
     points = charts["Clients' num-examples, per round"].lines[0].points
     released = [m.numbers["num-examples"] for m in whole.metrics]

@@ -17,6 +17,7 @@ from randquant._internal import sealed, serialization
 from randquant._internal.rounding import round_up
 from randquant.mechanisms.registry import build
 from randquant.privacy.certificates.file import save_channel
+from randquant.reports.run import report_run
 from randquant.training.algorithm import Algorithm
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
@@ -28,9 +29,6 @@ from randquant.training.runs import (
 )
 from randquant.training.runs import (
     log as run_log,
-)
-from randquant.training.runs import (
-    rewrite,
 )
 from randquant.training.runs import (
     status as run_status,
@@ -171,7 +169,7 @@ def test_a_run_may_end_with_the_last_round_that_was_sent(tmp_path):
     ended = runs.execute(folder, changes={"rounds": 7})
     assert ended.summary.rounds == 7
     assert ended.summary.accuracy == ended.metrics[-1].accuracy
-    assert rewrite.rebuild(folder).exists()
+    assert report_run(folder).exists()
 
 
 def test_the_round_under_way_counts_as_sent(finished, tmp_path, monkeypatch):
@@ -235,7 +233,7 @@ def test_a_run_that_ended_early_and_goes_on_is_not_finished_any_more(tmp_path):
     assert found.epsilon == early.summary.guarantee.epsilon
     assert not (folder / "report.html").exists()
     with pytest.raises(ValueError, match="--resume"):
-        rewrite.rebuild(folder)
+        report_run(folder)
     whole = runs.execute(folder)
     assert (whole.summary.rounds, whole.summary.stopped) == (9, "")
     assert whole.summary.guarantee == early.summary.guarantee
@@ -255,7 +253,7 @@ def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, monkeyp
     found = run_status.read(folder)
     assert (found.state, found.epsilon) == ("damaged", None)
     with pytest.raises(ValueError, match=r"cover all .* rounds that were sent"):
-        rewrite.rebuild(folder)
+        report_run(folder)
     assert runs.execute(folder).summary.rounds == 9
 
 

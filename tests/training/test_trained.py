@@ -11,8 +11,10 @@ from randquant import cli
 from randquant.aggregation.registry import update_mechanism
 from randquant.cli import progress
 from randquant.privacy.guarantee import SIMULATED
+from randquant.reports import run_pictures
+from randquant.reports.run import report_run
 from randquant.training.config import TrainConfig
-from randquant.training.runs import execution, pictures
+from randquant.training.runs import execution
 
 CONFIG = TrainConfig(
     "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": 4.0},
@@ -35,12 +37,12 @@ def test_it_is_in_the_line_of_the_guarantee(trained):
     [line] = [line for line in progress.table(folder, run) if line.startswith("guarantee")]
     assert (SIMULATED in line) == seeded
     assert progress.result(folder, run)["guarantee"]["simulated"] is seeded
-    assert (SIMULATED in str(pictures.facts(run))) == seeded
+    assert (SIMULATED in str(run_pictures.facts(run))) == seeded
 
 
 def test_it_is_on_top_of_the_report(trained):
     folder, _, seeded = trained
-    top, _, _ = (folder / "report.html").read_text().partition("What the guarantee means")
+    top, _, _ = report_run(folder).read_text().partition("What the guarantee means")
     assert "Guarantee of the whole run" in top
     assert (SIMULATED in top) == seeded
 
