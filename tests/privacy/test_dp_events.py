@@ -81,7 +81,7 @@ def test_noise_counts_half_wherever_it_is_in_an_event():
     ):
         orders = [4.0, 8.0]
         theirs = RdpAccountant(orders, REPLACE_ONE).compose(wrap(half))
-        ours = event_release(wrap(whole), orders=np.array(orders))
+        ours = event_release(wrap(whole), orders=orders)
         found = [ours.renyi(order) for order in orders]
         assert found == pytest.approx(theirs._rdp, rel=1e-9, abs=0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def event_release(
     event: dp_event.DpEvent,
     neighboring: Neighboring = "replace_one",
     trust: Trust = "local",
-    orders: np.ndarray | None = None,
+    orders: Sequence[float] | None = None,
 ) -> Release:
     """Return the release of what a DpEvent describes, by its Rényi divergences.
 
