@@ -49,6 +49,10 @@ class FloatPayloads:
         return self.payload_bytes(dimension)
 
 
+UNPROTECTED = "clipped-sgd"
+"""Name of the mechanism that clips updates and protects nothing."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class ClippedSGD(FloatPayloads, MechanismDefaults):
@@ -108,7 +112,7 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
 
     def record(self) -> dict[str, Any]:
         """All arguments."""
-        return {"mechanism": "clipped-sgd", **asdict(self)}
+        return {"mechanism": UNPROTECTED, **asdict(self)}
 
 
 @final
@@ -299,7 +303,7 @@ def _updates(setting: UpdateSetting) -> UpdateFamily:
 
 RECORDS = (
     MechanismRecord(
-        "clipped-sgd",
+        UNPROTECTED,
         ClippedSGD,
         {"clip": CLIP, "clip_norm": CLIP_NORM},
         example={"clip_norm": 1.0},

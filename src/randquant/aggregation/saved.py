@@ -107,7 +107,7 @@ def load(path: str | Path) -> UpdateMechanism:
     Raises:
         ValueError: the file holds no mechanism, or the checksum does not match its content, or the
             channel's certificate its weights: the file was damaged or changed. A file without a
-            checksum is read too: version 0.1.0 wrote none, and a record may be written by hand.
+            checksum is read too, since a record may be written by hand.
         OSError: the file cannot be read.
     """
     text = files.read_text(validate.path("path", path), "a mechanism")
