@@ -124,5 +124,6 @@ def _whole(
     return mechanism
 
 
-for _record in records_in(__package__ or "randquant.aggregation"):
-    add(_record)
+for _package in ("randquant.aggregation", "randquant.aggregation.rank"):
+    for _record in records_in(_package):
+        add(_record)
