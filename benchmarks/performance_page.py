@@ -129,7 +129,7 @@ device, `benchmarks/simulate.py` measures it too."""
 
 
 def page() -> str:
-    found, stream = result("performance"), result("stream")
+    found = result("performance")
     bench, turned = found["bench"], found["hadamard"]
     copy, own = bench["memory_copy"], bench["encode_pack"]
     million = {
@@ -179,8 +179,6 @@ If the number of levels is not a power of two, codes share numbers of up to 128 
 
 **Rotation**: the Hadamard transform of {turned["float64"]["coordinates"]:,} numbers takes {turned["float64"]["milliseconds"]:.0f} ms in float64, {turned["float64"]["over_memory_copy"]:.1f} copies of
 them, and {turned["float32"]["milliseconds"]:.0f} ms in float32, {turned["float32"]["over_memory_copy"]:.1f} copies. Updates are rotated in float64.
-
-**An update of {stream["coordinates"]:,} coordinates**, in parts (`encode_to`): {stream["seconds"]:.1f} s on {stream["threads"]} threads, {stream["extra_megabytes"]:.0f} MB in addition to a part of 16.
 
 ## Timing
 

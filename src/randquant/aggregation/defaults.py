@@ -29,10 +29,6 @@ MOST_COORDINATES = 2**40
 """Most coordinates of an update; a larger number is a mistake, not an update."""
 
 
-RENAMED = {"check": "completed"}
-"""Methods of the protocol by their former names: who overrides one of these must be told."""
-
-
 class MechanismDefaults(ABC):
     """Default answers of a mechanism, from its own properties, `encode`, `mean` and the rest.
 
@@ -40,19 +36,12 @@ class MechanismDefaults(ABC):
     only. To add a step before or after another mechanism, hold that mechanism and call it.
 
     Raises:
-        TypeError: a class derives from a mechanism instead of from this, or overrides a method by
-            a name that it had in earlier versions.
+        TypeError: a class derives from a mechanism instead of from this.
     """
 
     __slots__ = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
-        for old, new in RENAMED.items():
-            if old in vars(cls):
-                raise TypeError(
-                    f"Expected {cls.__name__} to have no method {old}, which nobody would call: it "
-                    f"is called {new} now (UpdateMechanism.{new})."
-                )
         for parent in cls.__bases__:
             if parent is not MechanismDefaults and issubclass(parent, MechanismDefaults):
                 raise TypeError(

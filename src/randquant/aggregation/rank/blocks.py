@@ -1,8 +1,8 @@
 """Ranks within blocks of coordinates, whose answer is the same multiple of every update.
 
 An update is cut into blocks, each in a uniformly random position. A block of norm r answers with as
-many of its best ranks as have the expected sum `response` · r. First the tables, then the draw of an
-index. Derivation: `docs/theory/rank.md`, Propositions 12 and 13.
+many of its best ranks as have the expected sum `response` · r. First the tables, then the draw of
+an index. Derivation: `docs/theory/rank.md`, Propositions 12 and 13.
 """
 
 from __future__ import annotations
