@@ -44,10 +44,6 @@ class FloatPayloads:
         """4 bytes a coordinate."""
         return upload.floats(dimension)
 
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """4 bytes a coordinate."""
-        return self.payload_bytes(dimension)
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -63,10 +63,6 @@ class MechanismDefaults(ABC):
         """
 
     @abstractmethod
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """See `UpdateMechanism`."""
-
-    @abstractmethod
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release | None:
@@ -99,8 +95,10 @@ class MechanismDefaults(ABC):
         counted(listed, self.cohort, self.log_equal(dimension))
         return self.mean_vector(listed, dimension, key)
 
-    def dimension_of(self, payload: bytes) -> int:
-        """Refuse: it is not known whether a payload states its dimension."""
+    def dimension_of(self: UpdateMechanism, payload: bytes) -> int:
+        """As a header of codes states; else refuse: it is not known whether a payload states it."""
+        if self.coding is not None:
+            return wire.dimension_of(self.coding, payload)
         raise TypeError(
             f"Expected the dimension, which payloads of a {type(self).__name__} do not state: give "
             "it as mean(payloads, dimension)."
@@ -121,6 +119,13 @@ class MechanismDefaults(ABC):
     def payload_bytes(self, dimension: int) -> int:
         """As measured: the bytes of an encoded update of zeros."""
         return len(self.encode_vector(np.zeros(dimension, np.float32), Key.from_seed(0)))
+
+    def upload_bytes(self: UpdateMechanism, dimension: int, clients: int | None = None) -> int:
+        """The payload; under `aggregate` trust a vector masked for a sum over `clients`."""
+        if self.trust != "aggregate":
+            return self.payload_bytes(dimension)
+        bits = self.sum_bits(dimension, self.cohort if clients is None else clients)
+        return upload.masked(self.size(dimension), bits)
 
     def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
         """Encode one update after the other."""

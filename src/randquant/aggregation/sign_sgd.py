@@ -85,10 +85,6 @@ class SignSGD(MechanismDefaults):
         each(payloads, lambda payload: wire.add(form, payload, positive))
         return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
 
-    def dimension_of(self, payload: bytes) -> int:
-        """As its header states."""
-        return wire.dimension_of(self.coding, payload)
-
     def log_equal(self, dimension: int) -> float:
         """As often as all signs are equal, if each coordinate is clip_norm and -clip_norm."""
         far = float(erf(self.clip_norm / (self._noise.deviation * math.sqrt(2))))
@@ -97,10 +93,6 @@ class SignSGD(MechanismDefaults):
     def payload_bytes(self, dimension: int) -> int:
         """One bit a coordinate."""
         return upload.coded(self.coding, dimension)
-
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """One bit a coordinate."""
-        return self.payload_bytes(dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"

@@ -233,10 +233,6 @@ class RankMechanism(MechanismDefaults):
         form = self.form(dimension)
         return form.bytes if self.client is None else form.of_index
 
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """The same: nothing is masked."""
-        return self.payload_bytes(dimension)
-
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> RankRelease:
