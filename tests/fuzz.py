@@ -37,7 +37,7 @@ from randquant._internal import sealed
 from randquant._internal.serialization import to_json
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.secagg.client import Client
-from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.sharing import random_word
 from randquant.aggregation.secagg.terms import Terms
 from randquant.aggregation.vector import VectorMechanism
@@ -187,7 +187,7 @@ def _sealed(record: Any) -> list[bytes]:
     return [json.dumps(sealed.seal(record)).encode()]
 
 
-CONFIG = TrainConfig("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
+CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
 SENT = Sent(run_folder.settings(CONFIG), "ab" * 32, 3, 9, 2, 1.5, 1e-5, "replace_one")
 
 
@@ -203,7 +203,7 @@ def _read_sent(data: bytes, folder: Path) -> None:
     sent = run_folder.read_sent(folder, CONFIG)
     assert 0 <= sent.participations <= sent.declared, "more participations than rounds"
     assert sent.settings == SENT.settings, "another run"
-    said = {"commitment": "", **json.loads(data)}  # files of version 0.1.0 have none
+    said = {"commitment": "", **json.loads(data)}
     apart = {"epsilon": 0, sealed.CHECKSUM: ""}
     assert {**sealed.seal(sent), **apart} == {**said, **apart}, "another"
 
@@ -412,7 +412,7 @@ class _Sum:
 
     def __init__(self) -> None:
         clients = {c: Client(TERMS, c) for c in TERMS.clients}
-        self.server, self.word = Server(TERMS), random_word(4, TERMS.threshold)
+        self.server, self.word = SumServer(TERMS), random_word(4, TERMS.threshold)
         self.adverts = {c: client.advertise() for c, client in clients.items()}
         at = self.server.introduce(self.adverts)
         self.sealed = {c: clients[c].share(inbox) for c, inbox in at.items()}
@@ -422,7 +422,7 @@ class _Sum:
     def read(self, data: bytes) -> None:
         kind, message = data[:1], data[1:]
         if kind == b"a":
-            server = Server(TERMS)
+            server = SumServer(TERMS)
             relayed = server.introduce({**self.adverts, 3: message})
             if 3 in server.refused:
                 raise ValueError(server.refused[3])

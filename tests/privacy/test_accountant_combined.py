@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import randquant as rq
 from randquant.aggregation.registry import update_mechanism
 from randquant.mechanisms.silent_codes import sparse_ternary
+from randquant.planning.choice import choose_adaptive
 from randquant.planning.plan.record import Need
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.allocated import Allocated
@@ -24,7 +25,6 @@ from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.hidden import DRAWS
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
-from randquant.training.target import Target, choose_adaptive
 
 DELTA = 1e-5
 ALL = [(*group, name) for group in GROUPS for name in of_group(*group)]
@@ -164,15 +164,13 @@ def test_hidden_cohorts_never_count_less_than_what_is_drawn(draw, population, da
                 assert release.rounds == done
     # The same number wherever it is computed.
     sizes = 3, population, cohort, rounds
-    need = Need(*sizes, 1, "local", 1.0, 1.0, DELTA, "replace_one", 1)
-    target = Target(1.0, DELTA, "replace_one", 1, "local", 1.0, *sizes, 1)
-    assert hidden.participations == need.balanced == target.balanced
+    assert hidden.participations == Need(*sizes, 1.0, DELTA, "local").balanced
 
 
 def test_an_adaptive_mechanism_meets_its_target_for_the_client_called_most():
     """7 of 10 rounds, where they take part in 1 on average; all choices together cost more."""
     sizes = {"dimension": 16, "population": 100, "cohort": 10, "rounds": 10, "participations": 7}
-    target = Target(8.0, DELTA, "replace_one", 1, "aggregate", 1.0, **sizes)
+    target = Need(epsilon=8.0, delta=DELTA, trust="aggregate", privacy=rq.Privacy(bits=1), **sizes)
     mechanism = choose_adaptive(target, "stochastic-rounding")
     assert len(mechanism.choices) > 1
     found = cost(mechanism.release(16, 7, "replace_one"), quick=True)

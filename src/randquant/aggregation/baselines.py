@@ -45,6 +45,10 @@ class FloatPayloads:
         return upload.floats(dimension)
 
 
+UNPROTECTED = "clipped-sgd"
+"""Name of the mechanism that clips updates and protects nothing."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class ClippedSGD(FloatPayloads, MechanismDefaults):
@@ -104,7 +108,7 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
 
     def record(self) -> dict[str, Any]:
         """All arguments."""
-        return {"mechanism": "clipped-sgd", **asdict(self)}
+        return {"mechanism": UNPROTECTED, **asdict(self)}
 
 
 @final
@@ -291,7 +295,7 @@ def _check_thresholds(clip: float | None, clip_norm: float | None) -> None:
 
 RECORDS = (
     MechanismRecord(
-        "clipped-sgd",
+        UNPROTECTED,
         ClippedSGD,
         {"clip": CLIP, "clip_norm": CLIP_NORM},
         example={"clip_norm": 1.0},

@@ -176,13 +176,13 @@ def _assumed(plan: Plan) -> str:
 
 def _target(plan: Plan) -> list[str]:
     """The target and the setting, in words."""
-    need = plan.need
+    need, bits = plan.need, plan.need.privacy.bits
     return [
         f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
         f"{count(need.rounds, 'round')}, updates of L2 norm {need.clip_norm:g}, "
-        + ("as few bits as do" if need.bits == "auto" else f"{count(need.bits, 'bit')} at most"),
+        + ("as few bits as do" if bits == "auto" else f"{count(bits, 'bit')} at most"),
         f"epsilon <= {formatting.exact(need.epsilon)} at delta = {need.delta} for one client's "
-        f"whole participation ({need.neighboring}, {need.trust} trust)",
+        f"whole participation ({need.privacy.neighboring}, {need.trust} trust)",
         *_participation(need),
     ]
 

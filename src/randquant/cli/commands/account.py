@@ -16,9 +16,10 @@ from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.release import Release, Releasing
+from randquant.privacy.accounting.releases import Norm
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
-from randquant.training.config import Delta, NormName
+from randquant.training.config import Delta
 
 Participation = Literal["seen", "poisson", "fixed", "drawn"]
 
@@ -37,7 +38,7 @@ def run(
     delta: Delta = 1e-5,
     cohort: int | None = None,
     trust: Trust | None = None,
-    norm: NormName = "l2",
+    norm: Norm = "l2",
     coordinates: int | None = None,
     neighboring: Neighboring = "replace_one",
     participation: Participation = "seen",
