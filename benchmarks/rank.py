@@ -27,10 +27,10 @@ from rotation_bias import SETTINGS, noise, search
 from sklearn.datasets import load_digits
 
 from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.rank import RankMechanism, graded_rank
+from randquant.aggregation.rank.designs import gain, largest_gain, two_levels
+from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.channels.keys import Key
-from randquant.mechanisms.design.ranks import gain, largest_gain, two_levels
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan import plan
 from randquant.planning.plan.record import built

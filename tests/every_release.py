@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import randquant as rq
+from randquant.aggregation.rank.release import RankRelease
+from randquant.aggregation.rank.table import RankTable
 from randquant.mechanisms.noise.laws import Skellam
 from randquant.privacy.accounting.allocated import Allocated
 from randquant.privacy.accounting.chosen import ChosenRelease
 from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.ranks import RankRelease
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
-from randquant.privacy.certificates.rank import RankTable
 
 BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
 RQM = rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.4)

@@ -19,7 +19,6 @@ import signal
 import sys
 import tempfile
 import tracemalloc
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,6 @@ from randquant.aggregation.secagg.sharing import random_word
 from randquant.aggregation.secagg.terms import Terms
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
-from randquant.channels.wire.compression import compress, decompress
 from randquant.integrations import accountant
 from randquant.integrations import ledger as account_file
 from randquant.integrations import state as server_state
@@ -119,38 +117,6 @@ def _read_payload(data: bytes, _folder: Path) -> None:
         assert np.array_equal(totals, codes), "another sum"
     if len(refused) == len(CHANNELS) + 1:
         raise refused[-1]
-
-
-def _compressed() -> list[bytes]:
-    return [
-        compress(channel, payload, pad_to=pad_to)
-        for channel, payload in zip(CHANNELS, _payloads(), strict=False)
-        for pad_to in (None, 120)
-    ]
-
-
-def _damaged_compressed(rng: random.Random, data: bytes) -> bytes:
-    """Damage to the bytes, or to what they decompress to, or a bomb."""
-    if rng.random() < 0.5:
-        return damaged(rng, data)
-    symbols = zlib.decompress(data[wire.HEADER_BYTES :].rstrip(b"\0") + bytes(4), -15, DIMENSION)
-    symbols = damaged(rng, symbols) if rng.random() < 0.98 else bytes(rng.randrange(2**24))
-    deflate = zlib.compressobj(rng.randrange(10), zlib.DEFLATED, -rng.randrange(9, 16))
-    return data[: wire.HEADER_BYTES] + deflate.compress(symbols) + deflate.flush()
-
-
-def _read_compressed(data: bytes, _folder: Path) -> None:
-    for channel in CHANNELS[1:]:
-        with contextlib.suppress(ValueError):
-            return _read_compressed_of(channel, data)
-    return _read_compressed_of(CHANNELS[0], data)
-
-
-def _read_compressed_of(channel: rq.Channel, data: bytes) -> None:
-    payload = decompress(channel, data, DIMENSION)
-    wire.unpack(channel, payload, DIMENSION)
-    assert payload[4:40] == data[4:40], "another header"
-    assert decompress(channel, compress(channel, payload), DIMENSION) == payload, "no way back"
 
 
 def _channels() -> list[bytes]:
@@ -483,7 +449,6 @@ def _read_sum(data: bytes, _folder: Path) -> None:
 
 TARGETS = {
     "payload": Target(_payloads, _damaged_payload, _read_payload),
-    "compressed payload": Target(_compressed, _damaged_compressed, _read_compressed),
     "channel file": Target(_channels, damaged_json, _read_channel),
     "checkpoint": Target(_checkpoints, damaged, _read_checkpoint),
     "IDX file": Target(_idx_files, damaged, _read_idx),

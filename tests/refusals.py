@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import io
 import math
 import re
 import signal
@@ -113,8 +112,6 @@ def _calls() -> Iterator[Call]:
                threads=1)  # fmt: skip
     yield call("encode_payloads", encoding.encode_payloads, channel=CHANNEL, x=UPDATE[None],
                keys=Fresh(lambda: [rq.Key.from_seed(1)]))  # fmt: skip
-    yield call("encode_to", encoding.encode_to, file=Fresh(io.BytesIO), channel=CHANNEL,
-               parts=Fresh(lambda: [UPDATE]), dimension=10, key=KEY, threads=1)  # fmt: skip
     payload = wire.pack(CHANNEL, CODES)
     yield call("wire.pack", wire.pack, channel=CHANNEL, codes=CODES)
     yield call("wire.unpack", wire.unpack, channel=CHANNEL, payload=payload, dimension=10)

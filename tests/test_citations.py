@@ -10,12 +10,13 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "randquant"
 THEORY = ROOT / "docs" / "theory"
 PATTERNS = (
+    "aggregation/rank/release.py",
+    "aggregation/rank/table.py",
     "privacy/divergence.py",
     "privacy/certificates/coordinate.py",
     "privacy/certificates/vector.py",
     "privacy/certificates/curvature.py",
     "privacy/certificates/noise.py",
-    "privacy/certificates/rank.py",
     "privacy/certificates/sums/*.py",
     "privacy/accounting/accountant.py",
     "privacy/accounting/amplification.py",
@@ -24,7 +25,6 @@ PATTERNS = (
     "privacy/accounting/gaussian.py",
     "privacy/accounting/integer_noise.py",
     "privacy/accounting/martingale.py",
-    "privacy/accounting/ranks.py",
     "privacy/accounting/ratios.py",
     "privacy/accounting/releases.py",
     "privacy/accounting/rounds.py",

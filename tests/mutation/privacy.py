@@ -119,11 +119,6 @@ FAULTS = {
          "return epsilon is not None and epsilon <= self.target * (1 + TOLERANCE)",
          "target exceeded by the tolerance"),
     ],
-    "privacy/accounting/ranks.py": [
-        ("return RankWorlds(self.table, self.neighboring), self.rounds",
-         "return RankWorlds(self.table, self.neighboring), 1",
-         "one round accounted for all"),
-    ],
     "privacy/accounting/releases.py": [
         ("return rounded_up(self.releases * per_coordinate)",
          "return rounded_up(self.rounds * per_coordinate)",
@@ -190,11 +185,6 @@ FAULTS = {
         ("return squared_distance / 2 * slope * ABOVE",
          "return squared_distance / 4 * slope * ABOVE",
          "half a divergence"),
-    ],
-    "privacy/certificates/rank.py": [
-        ('neighboring == "replace_one"',
-         "False",
-         "a zero update for the worst one of replace_one"),
     ],
     "privacy/certificates/sums/bell.py": [
         ("tail = np.minimum(below + (1 - share) * here, above + share * here)",

@@ -17,7 +17,7 @@ from by_name import train
 import randquant as rq
 from randquant.aggregation.baselines import CentralGaussian, LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.rank import RankMechanism
+from randquant.aggregation.rank.mechanism import RankMechanism
 from randquant.channels.keys import Key
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.tuning.update import tune_update

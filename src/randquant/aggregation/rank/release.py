@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from randquant._internal import validate
+from randquant.aggregation.rank.table import RankTable
 from randquant.privacy.accounting.composition.loss import PrivacyLoss
 from randquant.privacy.accounting.release import ReleaseDefaults
-from randquant.privacy.certificates.rank import RankTable
 from randquant.privacy.divergence import renyi
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, rounded_up
 
