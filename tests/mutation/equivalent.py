@@ -43,61 +43,17 @@ def equivalent(file: str, before: str, after: str) -> str:
 
 EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
     (
-        "privacy/certificates/sums/chain.py",
+        "privacy/accounting/chain.py",
         "return ChainLaw(self.start + other.start + first, mass[first : last + 1])",
         "return ChainLaw(self.start + other.start + first, mass[first : last + 2])",
         "one more entry below 1e-300, which counts nowhere",
     ),
     (
-        "privacy/certificates/sums/kernel.py",
+        "privacy/certificates/sums/law.py",
         "return mantissa == 0 or (exponent + LIMB < -floor or math.log2(mantissa) + exponent < -floor)",
         "return mantissa == 0 or (exponent % LIMB < -floor or math.log2(mantissa) + exponent < -floor)",
         "a quick answer where the exponent alone decides: mantissas are below 2**LIMB, so the other "
         "condition gives the same",
-    ),
-    (
-        "privacy/certificates/sums/bit_moments.py",
-        "if at % 16 == 0:",
-        "if not at % 16 == 0:",
-        "how often progress is told: the same is computed",
-    ),
-    (
-        "privacy/certificates/sums/attacks.py",
-        "MOVES = 2.0**27",
-        "MOVES = 1.0**27",
-        "no move of one other client has ever beaten all at one vertex (3,600 settings at random): "
-        "any others give a lower end, and the search may stop where it likes",
-    ),
-    (
-        "privacy/certificates/sums/attacks.py",
-        "for target in range(len(counts)):",
-        "for target in []:",
-        "no move has ever helped, as for MOVES",
-    ),
-    (
-        "privacy/certificates/sums/attacks.py",
-        "for counts in list(_moves(best.counts)):",
-        "for counts in []:",
-        "no move has ever helped, as for MOVES",
-    ),
-    (
-        "privacy/certificates/sums/pairs.py",
-        "LEAST_PARTS, MOST_PARTS = 8, 2048",
-        "LEAST_PARTS, MOST_PARTS = 8, 2047",
-        "into how many parts a cell is cut: any number gives a proven bound, as close as the other",
-    ),
-    (
-        "privacy/certificates/sums/bounds.py",
-        "work += (multisets(depth) + multisets(depth - 2)) * longest * (45 * count + 1.2 * count**2)",
-        "work += (multisets(depth) + multisets(depth - 2)) * longest * "
-        "(45 * count + 0.19999999999999996 * count**2)",
-        "an estimate of seconds: it chooses between two proven bounds where both are affordable",
-    ),
-    (
-        "privacy/certificates/sums/reachable.py",
-        "some = np.unique(np.linspace(0, len(rows) - 1, SOME + 1).round().astype(int)).tolist()",
-        "some = np.unique(np.linspace(0, len(rows) - 1, SOME + 2).round().astype(int)).tolist()",
-        "which vertices the others are put at: any give a lower end",
     ),
     (
         "privacy/accounting/cohorts.py",
@@ -436,42 +392,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "where the descent starts: it ends where neither neighbour is lower, and epsilon is quasi-convex in the order",
     ),
     (
-        "privacy/certificates/sums/bounds.py",
-        "reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) + 2 * codes",
-        "reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) // 2 * codes",
-        "an estimate of time: it decides which bounds are tried, and each that is tried holds",
-    ),
-    (
-        "privacy/certificates/sums/bounds.py",
-        "reach = 2 * deviation * math.sqrt(2 * clients * floor * math.log(2)) + 2 * codes",
-        "reach = 2 * deviation * math.sqrt( 3 * clients * floor * math.log(2)) + 2 * codes",
-        "an estimate of time: it decides which bounds are tried, and each that is tried holds",
-    ),
-    (
-        "privacy/certificates/sums/bounds.py",
-        "return min(clients * (codes - 1) + 1, reach)",
-        "return min(clients * (codes - 1) * 1, reach)",
-        "an estimate of time: it decides which bounds are tried, and each that is tried holds",
-    ),
-    (
-        "privacy/certificates/sums/bounds.py",
-        "spread = rows.probabilities @ place**2 - (rows.probabilities @ place) ** 2",
-        "spread = rows.probabilities @ place** 3 - (rows.probabilities @ place) ** 2",
-        "an estimate of time: it decides which bounds are tried, and each that is tried holds",
-    ),
-    (
-        "privacy/certificates/sums/mixture.py",
-        "return np.minimum(log_moment + np.exp(np.minimum(added, 700.0)) * (1 + 1e-9), log_single)",
-        "return np.minimum(log_moment + np.exp(np.minimum(added, 699.0)) * (1 + 1e-9), log_single)",
-        "e^699 as e^700 is above the moment of one client, which is finite where anything is trimmed and then the lesser of the two",
-    ),
-    (
-        "privacy/certificates/sums/mixture.py",
-        "for law, mass in zip(laws, log_masses, strict=True):",
-        "for law, mass in zip(laws, log_masses, strict=False):",
-        "laws and masses are made from one list of groups",
-    ),
-    (
         "privacy/certificates/vector.py",
         "size = 4 * (self.lines.weights.shape[1] + 6)",
         "size = 4 * (self.lines.weights.shape[1] + 5)",
@@ -484,18 +404,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "how many boxes are split at a time: it decides how tight the result is, never whether it holds (theory/vector.md, Proposition 8)",
     ),
     (
-        "privacy/certificates/sums/mixture.py",
-        "return total + UNIT * (64 + len(logs) + 16 * (abs(total) + float(np.abs(log_moments).max())))",
-        "return total + UNIT * ( 65 + len(logs) + 16 * (abs(total) + float(np.abs(log_moments).max())))",
-        "still a bound: a unit of 2**-53 is added where 64 and more are, and no statement is about a last digit",
-    ),
-    (
-        "privacy/certificates/sums/mixture.py",
-        "ENOUGH = 1e-7",
-        "ENOUGH = -0.9999999",
-        "the largest pairs are always evaluated with all digits, slower: the result is the lesser of two bounds",
-    ),
-    (
         "privacy/accounting/accountant.py",
         "best, step = _nearest(1 + math.sqrt(-math.log(delta) / rate)), 4",
         "best, step = _nearest(1 ** math.sqrt(-math.log(delta) / rate)), 4",
@@ -506,12 +414,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "conversion = np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)",
         "conversion = np.log1p(- 0 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)",
         "which order a calibration looks at first: every order gives a bound, and the accountant's own figure is returned",
-    ),
-    (
-        "privacy/certificates/sums/pair.py",
-        "crosses = (low < 0) & (high > 0)",
-        "crosses = (low < -1) & (high > 0)",
-        "the lower moment, which alone reads it, is of codes whose slack is below half their change: none of these intervals holds 0",
     ),
     (
         "channels/encoding/kernel.py",
@@ -616,18 +518,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "codes are one-dimensional: the last axis is the first",
     ),
     (
-        "privacy/certificates/sums/bit_moments.py",
-        "return (largest - (2 * order - 1) * math.log1p(-error)) * (1 + 16 * UNIT)",
-        "return (largest - (2 * order - 1) * math.log1p(-error)) * (1 + 15 * UNIT)",
-        "fifteen units pay for four operations and a logarithm too: sixteen are more than enough",
-    ),
-    (
-        "privacy/certificates/sums/kappa_blanket.py",
-        "kept, error, lost, self.faint, missing = [], 0.0, 0.0, 0.0, 0.0",
-        "kept, error, lost, self.faint, missing = [], 0.0, -1.0, 0.0, 0.0",
-        "less than one of thousands of entries, and one more is added",
-    ),
-    (
         "privacy/accounting/composition/loss.py",
         "for turn in range(60):",
         "for turn in range( 61):",
@@ -638,12 +528,6 @@ EQUIVALENT_LINES: list[tuple[str, str, str, str]] = [
         "slack = 12 * UNIT * (abs(first) + abs(second) + abs(math.log(integral)) + 1)",
         "slack = 12 * UNIT * (abs(first) + abs(second) + abs(math.log(integral)) + 2)",
         "twelve units more of slack, beside a bound's digits",
-    ),
-    (
-        "privacy/certificates/sums/bounds.py",
-        "if block == 1 and _work(rows, deviation, 1, others, floor) <= allowed:",
-        "if block == 1 and _work(rows, deviation, 1, others, floor) < allowed:",
-        "which of two bounds is tried, where the work is exactly what is allowed",
     ),
 ]
 """(file, line before, line after, why): stripped lines, as the runner prints them."""

@@ -417,7 +417,9 @@ MUTANTS = [
         "bend = 2 * (order - 2) * np.log(np.cosh(spread / 2)) + 512 * UNIT + 4 * self.error",
         "pass",
         "curvature: orders between 2 and 3 as if convex",
-        ("tests/privacy/test_rounding.py::test_orders_between_2_and_3_are_not_taken_for_convex",),
+        (
+            "tests/privacy/test_certificate_rounding.py::test_orders_between_2_and_3_are_not_taken_for_convex",
+        ),
     ),
     (
         "privacy/certificates/curvature.py",

@@ -105,13 +105,6 @@ MUTANTS = [
     ),
     (
         STEPS,
-        "reach = width if bit is None else bit.narrowest",
-        "reach = width",
-        "a bent bit's steps in units of the whole way",
-        (),
-    ),
-    (
-        STEPS,
         "longest, rounds * share * square)",
         "longest, share * square)",
         "the energy of one round for that of all",

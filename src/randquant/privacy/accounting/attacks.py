@@ -14,10 +14,10 @@ from typing import Protocol
 import numpy as np
 
 from randquant.channels.channel import Channel
+from randquant.privacy.accounting.chain import Powers, rounding
 from randquant.privacy.accounting.composition.loss import PrivacyLoss, log_moments
 from randquant.privacy.accounting.composition.rule import reached_epsilon
 from randquant.privacy.accounting.rounds import SumRound, few_enough, places_of
-from randquant.privacy.certificates.sums.chain import Powers, rounding
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Neighboring
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sums.bits import is_sum_of_bits
-from randquant.privacy.certificates.sums.ends import LARGEST_SUM
+from randquant.privacy.certificates.sums.bits import Bits
+from randquant.privacy.certificates.sums.sum_curvature import LARGEST_SUM
 
 MOST = 2**16
 """About a minute on one core, mostly less."""
@@ -40,7 +40,9 @@ class Allowance:
         work = vertices**2 * codes // 2**9  # all pairs of inputs
         if clients > 1 and (used.all() or not clipped):  # else it is infinite, and soon known to be
             each = max(codes, min(clients, LARGEST_SUM) // 2**7)
-            work = max(work, vertices * codes * (4 if is_sum_of_bits(channel) else each))
+            bits = Bits.of(channel)
+            quick = bits is not None and (bits.trials > 1 or codes == 2)
+            work = max(work, vertices * codes * (4 if quick else each))
         self.left -= LEAST + work
         if self.left < 0:
             raise ValueError(

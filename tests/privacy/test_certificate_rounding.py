@@ -1,0 +1,346 @@
+"""Factors, margins and pairs that every bound rests on, one by one: each against what it is for."""
+
+import dataclasses
+import itertools
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import oracle
+import pytest
+from mpmath import mpf
+
+import randquant as rq
+from randquant.aggregation.additive import AdditiveMechanism, round_within
+from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
+from randquant.aggregation.clipping import clip_to_norm
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.sign_sgd import SignSGD
+from randquant.aggregation.vector import VectorMechanism
+from randquant.channels.encoding.codec import encode_payload
+from randquant.channels.keys import Key
+from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
+from randquant.privacy.accounting import releases
+from randquant.privacy.accounting.examples import of_one_example
+from randquant.privacy.accounting.integer_noise import NoiseRelease
+from randquant.privacy.accounting.releases import (
+    ChannelRelease,
+    GaussianRelease,
+    VectorRelease,
+)
+from randquant.privacy.certificates.curvature import CellLines, log_curvature
+from randquant.privacy.certificates.noise import shift_divergence
+from randquant.privacy.certificates.sums import binomial, law
+from randquant.privacy.certificates.sums.outcomes import Rows
+from randquant.privacy.certificates.vector import BoxSearch, Kappa, kappa, squared_distance
+
+ROOT = Key.from_seed(0)
+LEVEL = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
+SKEWED = rq.Channel(
+    np.array([-1.0, 1.0]), np.array([-2.0, 0.0, 2.0]), np.array([[5, 2, 1], [1, 3, 4]]), 8
+)
+BENT = rq.Channel(  # furthest from 0 at 1/2
+    np.array([-1.0, 0.0, 0.5, 1.0]), np.array([-2.0, 2.0]),
+    np.array([[60, 68], [64, 64], [4, 124], [60, 68]]), 128,
+)  # fmt: skip
+ENDLESS = Kappa(0.0, math.inf, 2.0, (0.0, 0.0))
+
+
+# --- Which pairs count. ---
+
+
+@pytest.mark.parametrize("order", [2.0, 7.5, math.inf])
+def test_an_input_against_zero_is_certified_at_every_vertex_both_ways(order):
+    found = rq.certify(BENT, order, "zero_out").epsilon
+    zero = BENT.weights[1]
+    exact = max(
+        max(oracle.renyi(row, zero, order), oracle.renyi(zero, row, order)) for row in BENT.weights
+    )
+    assert found.lower <= exact <= found.upper <= exact * (1 + mpf("1e-12"))
+    ends = rq.certify_pair(BENT, -1.0, 0.0, order).epsilon.upper
+    assert ends < exact / 2
+
+
+@pytest.mark.parametrize("made", [
+    lambda trust, cohort: ChannelRelease(LEVEL, 4, 1, trust, cohort=cohort),
+    lambda trust, cohort: VectorRelease(LEVEL, 1.0, 4, 1, trust, cohort=cohort),
+    lambda trust, cohort: ChannelMechanism(LEVEL, trust, cohort),
+    lambda trust, cohort: VectorMechanism(LEVEL, 1.0, trust, cohort),
+])  # fmt: skip
+def test_local_trust_counts_on_nobody_else(made):
+    assert made("local", 1).trust == "local"
+    assert made("aggregate", 2).cohort == 2
+    with pytest.raises(ValueError, match="cohort=1 under local trust"):
+        made("local", 2)
+
+
+# --- Norms and noise. ---
+
+
+def test_a_mechanism_in_l1_clips_in_l1():
+    """The update is within the threshold in L2 and 32 times beyond it in L1."""
+    update = np.full(4096, 1 / 128, dtype=np.float32)
+    mechanism = VectorMechanism(LEVEL, clip_norm=1.0, norm="l1")
+    sent = mechanism.encode(update, ROOT)
+    assert sent == encode_payload(LEVEL, clip_to_norm(update, 1.0, "l1"), ROOT, threads=1)
+    assert sent != encode_payload(LEVEL, clip_to_norm(update, 1.0), ROOT, threads=1)
+    plain = np.frombuffer(ClippedSGD(clip_norm=1.0, norm="l1").encode(update, ROOT), "<f4")
+    assert 0.999 < np.abs(plain).sum() <= 1
+
+
+def test_every_coordinate_of_every_round_adds_the_distance_of_its_noise():
+    for noise in (Skellam(100.0), DiscreteGaussian(4.0), Binomial(400)):
+        for size, rounds in ((1, 1), (4096, 1), (16, 7)):
+            release = NoiseRelease(noise, 40, 100, size, rounds)
+            assert release.distance >= size * rounds * noise.distance(40)
+            assert release.distance <= size * rounds * noise.distance(40) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("draws", [(DiscreteGaussian(4.0), 1), (Skellam(100.0), 2)])
+def test_every_clients_draws_are_as_far_from_the_law_as_their_tables(draws):
+    noise, times = draws
+    for terms in (1, 10, 1000):
+        assert noise.distance(terms) >= times * terms * noise._table().distance
+        assert noise.distance(terms) <= times * terms * noise._table().distance * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("trials", "terms"), [(400, 1), (2**20, 1000)])
+def test_a_binomial_is_as_far_as_its_tables_and_what_is_beyond_the_window(trials, terms):
+    noise = Binomial(trials)
+    total, reach = noise._window(terms)
+    slope = mpmath.log((mpf(total) / 2 + reach) / (mpf(total) / 2 - reach + 1))
+    outside = 2 * mpmath.exp(-2 * mpf(reach) ** 2 / total) * (1 + 1 / slope)
+    assert noise.distance(terms) >= outside + terms * mpf(noise._table().distance)
+
+
+@pytest.mark.parametrize("mean", [0.1, 0.9, 1.0, 1.5, 4.0, 100.0])
+def test_a_skellams_spread_bounds_its_moments(mean):
+    spread = Skellam(mean).spread(1)
+    assert math.isinf(spread) == (mean < 1)
+    if mean >= 1:
+        for part in (0.2, 0.7, 1.0):
+            a = part / mpf(spread)
+            assert mean * (mpmath.cosh(a) - 1) <= a**2 * spread / 2
+
+
+@pytest.mark.parametrize("order", [1.01, 1.5, 2.0, 3.75])
+def test_a_shift_costs_more_between_whole_orders(order):
+    part = Fraction(order) - math.floor(order)
+    for k, v in ((0.5, 3.0), (0.25, 4.0), (0.5, math.inf)):
+        over = Fraction(0) if math.isinf(v) else 1 / Fraction(v)
+        excess = (Fraction(k) - over) * part * (1 - part) / (Fraction(order) - 1)
+        exact = Fraction(9, 2) * (Fraction(order) * Fraction(k) + excess)
+        assert exact <= Fraction(shift_divergence(k, v, 9.0, order)) <= exact * (1 + 2**-40)
+
+
+@pytest.mark.parametrize("variance", [0.3, 1.0, 1.3, 77.77])
+def test_noise_has_at_least_the_variance_that_was_asked_for(variance):
+    for kind in (Binomial, Skellam, DiscreteGaussian):
+        assert variance <= kind.at_least(variance).variance <= variance + 0.5
+
+
+@pytest.mark.parametrize("kind", ["skellam", "discrete-gaussian", "binomial"])
+def test_a_cohorts_noise_is_all_of_what_was_asked_for(kind):
+    """In fractions: the share of a client is rounded, and must be rounded up."""
+    for cohort, multiplier in itertools.product((3, 7, 10, 49, 333), (0.1, 0.7, 1.1, 3.3)):
+        mechanism = AdditiveMechanism(kind, 1.0, multiplier, cohort, bits=16)
+        plan = mechanism.plan(100)
+        noise = Fraction(plan.noise.variance) * cohort
+        assert noise >= 4 * Fraction(multiplier) ** 2 * plan.bound
+        whole, left_out = mechanism.release(100, 2), mechanism.release(100, 2, "zero_out")
+        for release, times in ((whole, 4), (left_out, 1)):
+            assert isinstance(release, NoiseRelease)
+            assert release.squared_distance == times * plan.bound
+            assert (release.dimension, release.cohort) == (plan.size, cohort)
+
+
+def test_every_rounding_is_another():
+    seen = []
+
+    class Recorded:
+        def fold_in(self, attempt):
+            assert attempt not in seen
+            seen.append(attempt)
+            return ROOT.fold_in(attempt)
+
+    round_within(np.full(4, 0.5), 0, Recorded())  # type: ignore[arg-type]
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("mechanism", [
+    CentralGaussian(None, 1.5, clip_norm=2.0), LocalGaussian(2.0, 1.5), SignSGD(2.0, 1.5),
+])  # fmt: skip
+def test_zeros_are_half_as_far_as_the_opposite_update(mechanism):
+    found = [mechanism.release(5, 1, n).noise_multiplier for n in ("replace_one", "zero_out")]
+    assert found == [1.5, 3.0]
+
+
+@pytest.mark.parametrize("clip", [0.1, 0.3, 1 / 3, 1e-3, 7.7])
+def test_what_is_sent_is_within_the_threshold_although_a_float32(clip):
+    sent = np.frombuffer(ClippedSGD(clip=clip).encode(np.array([1e9, -1e9]), ROOT), "<f4")
+    assert [abs(Fraction(float(v))) <= Fraction(clip) for v in sent] == [True, True]
+    assert np.abs(sent).min() >= clip * (1 - 2.0**-22)
+
+
+@pytest.mark.parametrize("examples", [1, 3, 10, 10**6])
+def test_one_example_is_as_far_as_its_share_and_the_rounding_to_float32(examples):
+    apart = Fraction(1, examples) + Fraction(1, 2**20)
+    found = of_one_example(GaussianRelease(1.3, 5, 1), examples)
+    assert isinstance(found, GaussianRelease)
+    exact = Fraction(1.3) / apart
+    assert exact * (1 - Fraction(1, 10**9)) <= Fraction(found.noise_multiplier) <= exact
+    whole = VectorRelease(rq.stochastic_rounding(1.0, 2, 40.0), 1.0, 4, 1)
+    one = of_one_example(whole, examples)
+    assert one is not None
+    bound = kappa(whole.channel, 2.0).upper
+    assert one.renyi(2.0) >= bound * float((2 * apart) ** 2)
+    if examples == 1:
+        assert one.renyi(2.0) > whole.renyi(2.0)
+
+
+def test_the_encoder_rounds_every_coordinate():
+    for size in (1, 100, 10**6):
+        moved = 2 * Fraction(1, 2**32)  # cells are 2 wide; both vectors, half a step each
+        square = size * moved**2
+        assert Fraction(squared_distance(LEVEL, 0.0, size)) >= square
+        assert Fraction(squared_distance(LEVEL, 3.0, size)) >= 9 + square
+
+
+# --- Laws of sums in scaled floats. ---
+
+
+def test_factors_of_a_law_hand_on_their_errors_and_what_they_trimmed():
+    first = dataclasses.replace(law.Law.of(np.array([1, 3]), 4, 50.0), error=7.0, trimmed=2.0)
+    second = dataclasses.replace(law.Law.of(np.array([1, 2, 1]), 4, 40.0), error=11.0, trimmed=5.0)
+    for product in (first * second, second * first):
+        assert product.error >= 7 + 11 + 2 + 1
+        assert product.trimmed == 7.0
+        assert product.floor == 40.0
+
+
+def test_what_is_trimmed_is_so_many_entries_below_the_floor():
+    for count, floor in ((1.0, 90.0), (500.0, 90.0), (3.0, 1e3)):
+        found = law.log_trimmed(count, floor)
+        exact = mpmath.log(count) - mpf(floor) * mpmath.log(2)
+        assert exact <= found <= exact + 1
+    assert law.log_trimmed(0, 90.0) == -math.inf
+
+
+@pytest.mark.parametrize("trials", [3, 200, 5000])
+def test_chances_of_counts_are_rounded_up(trials):
+    found = binomial.LogBinomial.of(trials, 3, 8, 100.0)
+    for at in {0, len(found.logs) // 2, len(found.logs) - 1}:
+        k = found.first + at
+        exact = mpmath.log(mpf(math.comb(trials, k)) * mpf(3) ** k * mpf(5) ** (trials - k))
+        exact -= trials * mpmath.log(8)
+        assert exact <= found.logs[at] <= exact + found.slack
+
+
+# --- Bounds of sums. ---
+
+
+def test_beyond_the_largest_order_the_bound_is_pure():
+    found, pure = (rq.certify_sum(LEVEL, 3, order).epsilon for order in (1e12, math.inf))
+    assert found.upper == pure.upper
+    assert found.lower <= pure.lower
+
+
+# --- Sums of whole updates. ---
+
+
+# --- Lines whose weights are within an error. ---
+
+
+def lines(error: float = 0.0, missing: float = 0.0) -> CellLines:
+    weights = np.array([[0.6, 0.4], [0.3, 0.7]])
+    return CellLines(np.array([-1.0, 1.0]), weights, 1, error, missing)
+
+
+def test_slopes_of_inexact_rows_are_raised():
+    cell, ends = np.zeros((1, 2), dtype=np.int64), (np.zeros(1), np.ones(1))
+    _, slope = lines(1e-3).chords(cell, *ends)
+    assert (slope[0] >= (0.3 + 1e-3 * np.array([0.9, 1.1])) / 2).all()
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 2.5, 30.0])
+def test_inexact_rows_may_differ_by_their_error(order):
+    error = 1e-3
+    p, q = lines().weights
+    power = mpf(order)
+
+    def moment(p, q):
+        return mpmath.fsum(
+            mpf(a) ** power * mpf(b) ** (1 - power) for a, b in zip(p, q, strict=True)
+        )
+
+    most, least = moment(p * (1 + error), q * (1 - error)), moment(p * (1 - error), q * (1 + error))
+    lower, upper = lines(error).divergences(order)
+    assert lower[0, 1] <= mpmath.log(least) / (power - 1)
+    assert upper[0, 1] >= mpmath.log(most) / (power - 1)
+    _, upper = lines(1e-12, missing=0.25).divergences(order)
+    assert upper[0, 1] >= mpmath.log(moment(p, q) + 0.25) / (power - 1)
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 2.5, 30.0])
+def test_curvature_of_inexact_rows_is_raised(order):
+    error, shape = 1e-3, (1, 4, 2)
+    p, q = (np.broadcast_to(row, shape) for row in lines().weights)
+    found = log_curvature(np.ones(shape), p, q, order, error)
+    most = max(
+        log_curvature(np.ones(shape), p * (1 + a), q * (1 + b), order).max()
+        for a in (-error, error)
+        for b in (-error, error)
+    )
+    assert (found >= most).all()
+
+
+def test_orders_between_2_and_3_are_not_taken_for_convex():
+    steep = CellLines(np.array([-1.0, 1.0]), np.array([[0.99, 0.01], [0.2, 0.8]]), 1)
+    slope = np.full((1, 1, 2), 0.79 / 2)
+    corners = [
+        log_curvature(slope, p[None, None], q[None, None], 2.5).max()
+        for p, q in itertools.product(steep.weights, repeat=2)
+    ]
+    factor = math.cosh(math.log(80) / 2)  # to the power 2 (order - 2) = 1
+    assert steep.curvature(2.5) >= math.exp(max(corners)) * factor * (1 - 1e-9)
+
+
+def moment_oracle(change, below, order):
+    """log of sum below·((1 + r)^a - a r) in 60 digits: the moment of a pair whose rows sum to 1."""
+    with mpmath.workdps(60):
+        excess = [((1 + mpf(r)) ** order - 1 - order * mpf(r)) / (order - 1) for r in change]
+        parts = (mpf(b) * part for b, part in zip(below, excess, strict=True))
+        return mpmath.log1p((order - 1) * sum(parts))
+
+
+def test_rows_are_apart_where_a_code_is_possible_in_one_of_them_only():
+    assert not Rows.of(SKEWED, "replace_one").apart
+    rows = np.array([[4, 4, 0], [1, 3, 4]])
+    levels = np.array([-2.0, 0.0, 2.0])
+    apart = rq.Channel(np.array([-1.0, 1.0]), levels, rows, 8)
+    assert Rows.of(apart, "replace_one").apart
+    never = rq.Channel(np.array([-1.0, 1.0]), levels, np.array([[4, 0, 4], [1, 0, 7]]), 8)
+    assert not Rows.of(never, "replace_one").apart
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 8.0])
+def test_a_search_that_settles_every_pair_at_once_still_bounds_them(order):
+    """What is not looked at again counts with the bound that it was settled by."""
+    lines = CellLines.of(BENT)
+    settled = BoxSearch(lines, order, 0.0, 1e9).run()
+    exact = rq.certify_pair(BENT, 0.5, 1.0, order).epsilon.lower / 0.25
+    assert settled >= exact > 0
+
+
+def test_a_log_likelihood_changes_by_no_more_than_its_slope_is_rounded_to():
+    """At the steepest vertex: the slope of a cell over the probability of its code there."""
+    steepest = max(
+        abs(Fraction(int(b)) - int(a)) / (Fraction(end) - Fraction(start)) / min(int(a), int(b))
+        for start, end, low, high in zip(
+            BENT.inputs[:-1], BENT.inputs[1:], BENT.weights[:-1], BENT.weights[1:], strict=True
+        )
+        for a, b in zip(low, high, strict=True)
+    )
+    found = Fraction(releases._lipschitz(BENT))
+    assert steepest <= found <= steepest * (1 + Fraction(1, 10**12))
