@@ -12,6 +12,9 @@ import numpy as np
 
 from randquant.privacy.divergence import UNIT
 
+MANY = 100
+"""Of more trials unlikely values are halved: their laws are long."""
+
 UNLIKELY, PART = -9.0, 0.7
 """Logarithm of a probability below which values are grouped coarsely; how many standard deviations
 are in a group of likelier ones."""
@@ -90,10 +93,11 @@ class LogBinomial:
         """
         found, end = [], self.trials + 1
         wide = max(int(PART * self.deviation), 1)
+        coarse = 6 if self.trials <= MANY else 2
         while end > 0:
             # Any cuts are valid (theory/sums.md, Proposition 4).
             likely = self.below(end) > UNLIKELY
-            start = max(end - (wide if likely else max(end // 6, wide)), 0)
+            start = max(end - (wide if likely else max(end // coarse, wide)), 0)
             start = max(start, self.first) if start < self.last < end - 1 else start
             mass = self._between(start, end)
             if mass > -math.inf:
