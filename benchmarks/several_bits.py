@@ -18,7 +18,7 @@ from results import commit, save, stored
 import randquant as rq
 from randquant.mechanisms.design.constraints import Fisher
 from randquant.mechanisms.design.solver import optimal
-from randquant.privacy.certificates.sums.reachable import reached
+from randquant.privacy.certificates.sums.attacks import by_distance
 
 CHANNELS = {
     "1 bit, A=4c": rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0),
@@ -150,7 +150,7 @@ def attacked(family, clients: int, order: float, goal: float) -> float | None:
             channel = made(family, log_noise)
         except ValueError:  # no such channel: there is too little noise
             return False
-        return reached(channel, clients, order)[0] <= goal
+        return by_distance(channel, clients - 1, order)[0] <= goal
 
     low, high, best = math.log(0.05), math.log(30.0), None
     for _ in range(STEPS):

@@ -71,13 +71,11 @@ def test_a_plan_counts_its_mechanisms(seen):
 def test_a_sum_counts_how_the_others_are_spread(seen):
     channel = rq.stochastic_rounding(0.123, 2, margin=0.7)
     kappa_sum(channel, 300, 2.5)
-    assert shares(seen, "the others")[0] == (0, 150)
-    assert shares(seen, "the others")[-1] == (147, 150)  # three arrangements at a time
+    assert ("how the others are spread", 16, 150) in seen
     del seen[:]
     certify_sum(rq.rqm(clip=1.5, margin=1.5, levels=4, keep=0.37), 4, 2.0)
     found = shares(seen, "spread, %")
     assert (found[0], found[-1][1]) == ((0, 100), 100)
-    assert len(found) > 1
 
 
 def test_a_design_counts_its_starting_points(seen):

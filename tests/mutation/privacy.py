@@ -186,55 +186,25 @@ FAULTS = {
          "return squared_distance / 4 * slope * ABOVE",
          "half a divergence"),
     ],
-    "privacy/certificates/sums/bell.py": [
-        ("tail = np.minimum(below + (1 - share) * here, above + share * here)",
-         "tail = np.minimum(below + here, above + here)",
-         "bell: the client's own bit forgotten"),
-    ],
     "privacy/certificates/sums/binomial.py": [
         ("after = _log(max(end - max(start, self.last + 1), 0)) + float(self.logs[-1])",
          "after = -math.inf",
          "the upper tail dropped"),
-    ],
-    "privacy/certificates/sums/bit_pairs.py": [
-        ("max(bits - count - block + 1, 0)",
-         "max(bits - count, 0)",
-         "a block counts all of its bits"),
     ],
     "privacy/certificates/sums/bits.py": [
         ("part[1:] * np.expm1(unit * (2 * apart + 1))",
          "part[1:] * np.expm1(unit * 2 * apart)",
          "inputs dithered apart count by their mean distance"),
     ],
-    "privacy/certificates/sums/bounds.py": [
-        ("error = depth * (errors + width + 1) + rows.weights.shape[1] + 4",
-         "error = 0.0",
-         "a search's rounding dropped"),
-    ],
     "privacy/certificates/sums/certificate.py": [
         ("upper, method = _upper(channel, rows, neighboring, clients - 1, order, single, hardest)",
          "upper, method = _upper(channel, rows, neighboring, clients, order, single, hardest)",
          "the bound has one client too many"),
     ],
-    "privacy/certificates/sums/classes.py": [
-        ("self.mirrored and counts < counts[::-1]",
-         "counts < counts[::-1]",
-         "half of the arrangements, of a channel that is lopsided"),
-    ],
     "privacy/certificates/sums/law.py": [
         ("self.trimmed + other.trimmed + trimmed",
          "self.trimmed + trimmed",
          "what the other factor trimmed dropped"),
-    ],
-    "privacy/certificates/sums/pairs.py": [
-        ("grid.boxes if last else grid.boxes & ~wide",
-         "grid.boxes & ~wide",
-         "boxes that are not cut any more do not count"),
-    ],
-    "privacy/certificates/sums/rows.py": [
-        ("allowed[-1, :-1] = allowed[:-1, -1] = True",
-         "allowed[-1, :-1] = True",
-         "an input against 0 in one direction only"),
     ],
     "privacy/certificates/vector.py": [
         ("widest = float(np.diff(channel.inputs).max())",

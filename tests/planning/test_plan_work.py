@@ -10,8 +10,6 @@ from randquant.privacy.accounting import releases
 from randquant.privacy.accounting.accountant import account, gaussian_order
 from randquant.privacy.accounting.martingale import steps_of_sums
 from randquant.privacy.accounting.release import ReleaseDefaults
-from randquant.privacy.certificates.sums import blocks, classes, ends, kappa_blanket
-from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 from randquant.privacy.guarantee import Neighboring, Trust
 
 
@@ -33,38 +31,10 @@ def test_a_calibration_asks_for_few_bounds_of_sums(monkeypatch, name, most):
     assert 2 <= len(asked) <= most
 
 
-def test_arrangements_of_fewer_clients_are_tried_only_where_they_may_help(monkeypatch):
-    far = rq.stochastic_rounding(1.0, 2, 50.0)
-
-    def none(*given):
-        raise AssertionError
-
-    found = ends.between_ends(far, 9000, 2.0)
-    assert found.lower <= found.upper <= 1.05 * found.lower
-    monkeypatch.setattr(ends, "_Ends", none)
-    ends.between_ends.cache_clear()
-    assert ends.between_ends(far, 9000, 2.0) == found
-
-
 def test_where_no_moments_are_known_no_curvature_is_asked_for(monkeypatch):
     monkeypatch.setattr("randquant.privacy.accounting.martingale.kappa_sum", None)
     assert steps_of_sums(rq.rqm(1.0, 1.0, 4, 0.4), 1000, 1.0, 1) is None
     assert steps_of_sums(rq.stochastic_rounding(1.0, 2, 3.0), 10_000, 1.0, 1) is None
-
-
-def test_a_bell_that_one_law_has_no_room_for_is_fitted_under_no_other(monkeypatch):
-    channel, fitted = rq.rqm(1.0, 1.0, 8, 0.4), []
-
-    def none(law, bells, first):
-        fitted.append(law)
-        return 0 * plain(law, bells, first)
-
-    plain = blocks._shares
-    monkeypatch.setattr(blocks, "_shares", none)
-    blocks.block_blankets.cache_clear()
-    assert blocks.block_blankets(channel) == ()
-    blocks.block_blankets.cache_clear()
-    assert 1 <= len(fitted) <= 2
 
 
 class Costly(ReleaseDefaults):
@@ -100,15 +70,3 @@ def test_the_best_order_is_found_from_far_away_with_few_bounds():
         assert found.epsilon == account([Costly(2.0, math.inf)], 1e-5, attacked=False).epsilon
         assert len(release.asked) <= 18
         assert abs(math.log(found.order / gaussian_order(found.epsilon, 1e-5))) < 0.3
-
-
-def test_vertices_that_stand_for_all_are_tried_only_where_that_may_be_closest(monkeypatch):
-    channel = rq.imvu(clip_norm=0.125, levels=16, epsilon=1.45)
-
-    def none(*given):
-        raise AssertionError
-
-    known = kappa_sum(channel, 200, 3.8)
-    monkeypatch.setattr(classes.Arranged, "run", none)
-    found = kappa_blanket.by_blanket(channel, 200, 3.8, rq.kappa(channel, 3.8))
-    assert (found.lower, found.upper) == (known.lower, known.upper)

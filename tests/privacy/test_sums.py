@@ -14,15 +14,10 @@ from hypothesis import strategies as st
 from strategies import channels
 
 import randquant as rq
-from randquant.privacy.certificates.sums import blanket as shifted
-from randquant.privacy.certificates.sums import blanket_draws as draws
-from randquant.privacy.certificates.sums import bounds
-from randquant.privacy.certificates.sums.attacks import attack
+from randquant.privacy.certificates.sums.attacks import attained
 from randquant.privacy.certificates.sums.binomial import LogBinomial
-from randquant.privacy.certificates.sums.blanket import Blanket, shifted_blankets
 from randquant.privacy.certificates.sums.law import Law, product
-from randquant.privacy.certificates.sums.pair import log_moment
-from randquant.privacy.certificates.sums.rows import Rows
+from randquant.privacy.certificates.sums.outcomes import Rows, log_moments
 from randquant.privacy.divergence import UNIT
 
 ORDERS = [1.01, 2.0, 3.5, 8.0, 40.0, math.inf]
@@ -111,17 +106,17 @@ def test_small_channels_are_certified_exactly(clients, order, neighboring):
 
 @pytest.mark.parametrize(
     ("clients", "divergence", "method"),
-    [(2, 4.31929708, "exhaustive"), (10, 1.85674475, "exhaustive"), (40, 0.50270479, None)],
+    [(2, 4.31929708, "exhaustive"), (10, 1.85674475, None), (40, 0.50270479, None)],
 )
 def test_known_values(paper, clients, divergence, method):
     found = rq.certify_sum(paper, clients, 2.0)
-    assert found.epsilon.lower >= divergence - 5e-9
+    assert found.epsilon.lower >= divergence - 2e-8
     if method:
         assert found.method == method
         assert found.epsilon.upper == pytest.approx(divergence, abs=6e-9)
         assert found.epsilon.lower == pytest.approx(divergence, abs=6e-9)
     else:
-        assert found.epsilon.upper < 2 * divergence
+        assert found.epsilon.upper < 1.3 * divergence
 
 
 def test_the_attack_is_one(paper):
@@ -140,7 +135,7 @@ def test_the_attack_is_one(paper):
 def test_the_attack_knows_sums_that_hardly_ever_occur(paper, others, order):
     """At high orders they decide: no tail that counts is left out, and nothing is counted twice."""
     rows = Rows.of(paper, "replace_one")
-    found = attack(rows, others, order)
+    found = rq.certify_sum(paper, others + 1, order).epsilon
     exact = []
     # Numbers down to 1e-4900: nothing is lost.
     own = rows.weights.astype(np.longdouble) / rows.total
@@ -148,7 +143,7 @@ def test_the_attack_knows_sums_that_hardly_ever_occur(paper, others, order):
         beside = functools.reduce(np.convolve, [own[vertex]] * others)
         p, q = (np.convolve(beside, own[end]) for end in (0, -1))
         exact += [np.log((a * (a / b) ** (order - 1)).sum()) for a, b in ((p, q), (q, p))]
-    assert found.log_moment == pytest.approx(float(max(exact)), rel=1e-6)
+    assert found.lower * (order - 1) == pytest.approx(float(max(exact)), rel=1e-6)
 
 
 @pytest.mark.parametrize("clients", [3, 25])
@@ -199,7 +194,7 @@ def test_more_clients_hide_better(paper, binomial):
 
 def test_a_million_clients(paper):
     found = rq.certify_sum(paper, 10**6, 2.0)
-    assert 1.9e-5 < found.epsilon.lower <= found.epsilon.upper < 2.3e-5
+    assert 0 == found.epsilon.lower < found.epsilon.upper < 2e-4  # 2^17 of them are counted
     more = rq.certify_sum(paper, 10**9, 2.0).epsilon
     assert 0 == more.lower < more.upper <= found.epsilon.upper
 
@@ -210,7 +205,7 @@ def test_one_client_is_certify(paper):
 
 
 @settings(max_examples=20, deadline=None)
-@given(channels(), st.integers(1, 5), st.sampled_from(ORDERS))
+@given(channels(), st.integers(1, 4), st.sampled_from(ORDERS))
 def test_leaving_out_loses_no_more_than_replacing(channel, clients, order):
     replaced = rq.certify_sum(channel, clients, order).epsilon
     left_out = rq.certify_sum(channel, clients, order, "zero_out").epsilon
@@ -285,10 +280,11 @@ def test_deep_powers_do_not_underflow():
 @pytest.mark.parametrize("share", [1, 300, 1023, 1024, 0])
 def test_binomial_groups_hold_everything(trials, share):
     chances = LogBinomial.of(trials, share, 1024, 60.0)
-    groups = chances.groups(20)
-    assert groups[0][0] == 0
-    assert groups[-1][1] == trials
-    assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(groups))
+    groups = chances.groups()
+    assert groups[-1][0] == 0 or share == 1024  # what cannot be is no group
+    # What is left out cannot be.
+    assert math.exp(chances.below(trials + 1)) == pytest.approx(1, abs=1e-6)
+    assert all(a[0] > b[1] for a, b in itertools.pairwise(groups))
     mass = sum(math.exp(log) for *_, log in groups)
     assert 1 <= mass + 1e-15 <= 1 + 1e-6
     if trials <= 300:
@@ -300,58 +296,15 @@ def test_binomial_groups_hold_everything(trials, share):
             assert math.exp(chances.below(value)) >= float(sum(pmf[:value])) * (1 - 1e-13)
 
 
-@settings(max_examples=12, deadline=None)
-@given(channels().filter(lambda c: c.levels <= 8))
-def test_blankets_lie_below_every_row(channel):
-    """At every vertex, shifted shapes of exactly the shares stated fit under the row."""
-    for blanket in [Blanket.of(channel), *shifted_blankets(channel)]:
-        assert 0 <= blanket.beta <= 1
-        if blanket.beta == 0:
-            continue
-        for row in np.unique(channel.weights, axis=0):
-            assert fits(row / channel.denominator, blanket)
-
-
-@pytest.mark.parametrize("channel", [rq.rqm(1.0, 1.0, 6, 0.42), rq.pbm(1.0, 0.25, 5)])
-def test_blankets_fit_below_rows_whatever_the_search_says(channel, monkeypatch):
-    """A search that promises half as much again is cut down to what there is."""
-    honest = shifted._fitted
-
-    def boasting(table, shapes):
-        value, shares = honest(table, shapes)
-        return 1.5 * value, [1.5 * share for share in shares]
-
-    monkeypatch.setattr(shifted, "_fitted", boasting)
-    for found in shifted_blankets(channel):
-        assert all(fits(row / channel.denominator, found) for row in channel.weights)
-
-
-def fits(row, blanket) -> bool:
-    """Whether shifted shapes fit under a row, by a linear programme of its own."""
-    from scipy.optimize import linprog
-
-    columns, kinds = [], []
-    for j, shape in enumerate(blanket.shapes):
-        chance = shape / float(shape.sum())
-        for place in range(len(row) - len(shape) + 1):
-            columns.append(np.pad(chance, (place, len(row) - len(shape) - place)))
-            kinds.append(j)
-    shares = np.array(blanket.shares) / blanket.denominator
-    sums = (np.array(kinds)[None] == np.arange(len(shares))[:, None]).astype(float)
-    found = linprog(
-        np.zeros(len(kinds)), A_ub=np.array(columns).T, b_ub=row + 1e-9, A_eq=sums, b_eq=shares
-    )
-    return found.status == 0
-
-
 @settings(max_examples=40, deadline=None)
 @given(channels(), st.integers(0, 5), st.sampled_from(ORDERS))
 def test_moments_of_a_pair_are_bounded_from_both_sides(channel, others, order):
     rows = Rows.of(channel, "replace_one")
     p, q = rows.weights[0], rows.weights[-1]
     noise = Law.of(rows.weights[0], rows.total).power(others)
-    difference = (p - q) / rows.total
-    lower, upper = log_moment(noise, q / rows.total, difference, order)
+    p_row, q_row = (row / rows.total for row in (p, q))
+    lower = attained(noise, p_row, q_row, order)
+    upper = float(log_moments(noise, p_row[None], q_row[None], order)[0][0, 0])
     exact = divergence(channel, p, q, [p] * others, order)
     assert lower <= exact * (1 if math.isinf(order) else mpmath.mpf(order) - 1) <= upper
 
@@ -360,18 +313,4 @@ def test_tiny_divergences_keep_their_digits():
     channel = rq.stochastic_rounding(1.0, 2, 1e5)
     found = rq.certify_sum(channel, 300, 2.0).epsilon
     assert 0 < found.lower <= found.upper
-    rows = Rows.of(channel, "replace_one")
-    noise = Law.of(rows.weights[0], rows.total).power(400)
-    difference = (rows.weights[0] - rows.weights[1]) / rows.total
-    lower, upper = log_moment(noise, rows.probabilities[1], difference, 2.0)
-    assert 0 < upper - lower < 1e-6 * upper < 1e-17
-
-
-def test_draws_hold_everything_and_blankets_bound_from_above(paper):
-    rows = Rows.of(paper, "replace_one")
-    single = float(rows.alone(2.0)[1].max())
-    exact = rq.certify_sum(paper, 4, 2.0).epsilon.lower
-    for blanket in bounds.blankets(paper):
-        groups = draws.draws(blanket, 3, 60.0)
-        assert sum(math.exp(log) for _, log in groups) >= 1 - 1e-12
-    assert exact <= bounds.by_blanket(paper, rows, 3, 2.0, single) <= single
+    assert found.upper < (1 + 1e-3) * found.lower

@@ -1,4 +1,4 @@
-"""What bounds of sums are built from: how often shapes are drawn, bits, routes that agree."""
+"""What bounds of sums are built from: how many draw, bits, routes that agree."""
 
 import itertools
 import math
@@ -9,113 +9,29 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import multinomial
 
 import randquant as rq
 from randquant.privacy.accounting.composition.rule import compose
 from randquant.privacy.certificates.sums.binomial import LogBinomial
-from randquant.privacy.certificates.sums.bits import SCALE, Bits, curvature_of_bits
-from randquant.privacy.certificates.sums.blanket import Blanket
-from randquant.privacy.certificates.sums.blanket_draws import _together, draws
 from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 from randquant.privacy.guarantee import Guarantee, Interval, at_most
 
-SHAPES = tuple(np.array(weights) for weights in ([1, 1], [1, 2, 1], [3, 1, 4]))
-GROUPINGS = {
-    "counts told apart": lambda blanket, clients: draws(blanket, clients, 50.0),
-    "all counts together": lambda blanket, clients: _together(blanket, clients, 50.0),
-}
-grouped = pytest.mark.parametrize("groups", GROUPINGS.values(), ids=GROUPINGS)
-
-
-@st.composite
-def blankets(draw):
-    shares = draw(st.lists(st.integers(40, 330), min_size=2, max_size=3))
-    return Blanket(SHAPES[: len(shares)], tuple(shares), 1000)
-
-
-def outcomes(blanket, clients):
-    """How often each shape is drawn, and how likely that is."""
-    all_counts = np.indices((clients + 1,) * len(blanket.shares)).reshape(len(blanket.shares), -1).T
-    all_counts = all_counts[all_counts.sum(axis=1) <= clients]
-    chances = [share / blanket.denominator for share in blanket.shares]
-    rest = clients - all_counts.sum(axis=1)
-    law = multinomial(clients, [*chances, 1 - sum(chances)])
-    return all_counts, law.pmf(np.column_stack([all_counts, rest]))
-
-
-@grouped
-@settings(max_examples=12)
-@given(blankets(), st.integers(3, 40), st.data())
-def test_groups_of_draws_hold_every_decreasing_function(groups, blanket, clients, data):
-    """Powers of the counts, and that some counts are few: by enumeration of all draws."""
-    clients *= 4 - len(blanket.shares)
-    counts, chances = outcomes(blanket, clients)
-    found = groups(blanket, clients)
-    least = np.array([counts for counts, _ in found])
-    masses = np.exp([mass for _, mass in found])
-    assert 1 - 1e-9 <= masses.sum() <= 1.0001 * (1 if len(found) < 20 else 1.1)
-    for _ in range(6):
-        kept = np.array([data.draw(st.floats(0.05, 1.0)) for _ in blanket.shares])
-        few = np.array([data.draw(st.integers(0, clients // 2)) for _ in blanket.shares])
-        assert chances @ np.prod(kept**counts, axis=1) <= (
-            masses @ np.prod(kept**least, axis=1) * (1 + 1e-9)
-        )
-        for some in (np.any, np.all):
-            assert chances @ some(counts < few, axis=1) <= (
-                masses @ some(least < few, axis=1) * (1 + 1e-9) + 1e-12
-            )
-
-
-@settings(max_examples=20)
-@given(blankets(), st.integers(3, 40))
-def test_no_more_draws_are_counted_than_there_are_clients(blanket, clients):
-    for groups in GROUPINGS.values():
-        assert all(sum(counts) <= clients for counts, _ in groups(blanket, clients))
-    # Told apart, they are about as many as are drawn.
-    found = draws(blanket, clients, 50.0)
-    mean = sum(math.exp(mass) * sum(counts) for counts, mass in found)
-    assert 0.8 * clients * blanket.beta - 2 <= mean <= clients * blanket.beta * (1 + 1e-9)
-
 
 @settings(max_examples=30)
-@given(st.integers(1, 400), st.integers(1, 999), st.integers(3, 45))
-def test_groups_of_a_binomial_are_a_partition_with_its_masses(trials, share, points):
+@given(st.integers(1, 400), st.integers(1, 999))
+def test_groups_of_a_binomial_are_a_partition_with_its_masses(trials, share):
     law = oracle.binomial_row(trials, Fraction(share, 1000))
     chances = LogBinomial.of(trials, share, 1000, 60.0)
-    for groups in (chances.groups(points), sorted(chances.tops())):
-        ends = [(least, greatest) for least, greatest, _ in groups]
-        assert all(b[0] > a[1] for a, b in itertools.pairwise(ends))
-        for least, greatest, mass in groups:
-            exact = float(sum(law[least : greatest + 1]))
-            assert exact * (1 - 1e-12) <= math.exp(mass) <= exact * (1 + 1e-9) + 1e-20
+    groups = sorted(chances.groups())
+    ends = [(least, greatest) for least, greatest, _ in groups]
+    assert all(b[0] == a[1] + 1 for a, b in itertools.pairwise(ends))
+    assert (ends[0][0], ends[-1][1]) == (0, trials)
+    for least, greatest, mass in groups:
+        exact = float(sum(law[least : greatest + 1]))
+        assert exact * (1 - 1e-12) <= math.exp(mass) <= exact * (1 + 1e-9) + 1e-20
     for value in (0, 1, trials // 3, trials, trials + 1):
         exact = float(sum(law[:value]))
         assert exact * (1 - 1e-12) <= math.exp(chances.below(value)) <= exact * (1 + 1e-9) + 1e-20
-
-
-@pytest.mark.parametrize(("trials", "inputs"), [(1, 2), (2, 5), (3, 9), (15, None)])
-@pytest.mark.parametrize("theta", [0.05, 0.25, 0.4])
-def test_bits_are_those_of_the_whole_range_of_inputs(trials, inputs, theta):
-    channel = rq.pbm(clip=1.0, theta=theta, trials=trials, inputs=inputs or 2 * trials + 1)
-    bits = Bits.of(channel)
-    if bits is None or bits.even:
-        pytest.skip("no plain sum of bits")
-    means = channel.probabilities @ np.arange(channel.levels) / trials
-    assert bits.one().probabilities[:, 1] == pytest.approx(
-        [means.min(), means.max()], rel=1e-12, abs=0
-    )
-    assert bits.cells == len(channel.inputs) - 1
-    for beyond in (each for each in (1, 2) if bits.least(each) < 1):
-        wider = bits.one(beyond).probabilities[:, 1]
-        outer = beyond * (means.max() - means.min()) / bits.cells
-        assert wider == pytest.approx([means.min() - outer, means.max() + outer], rel=1e-9, abs=0)
-    rarest = min(means.min(), 1 - means.max())
-    assert rarest * (1 - 1e-9) <= bits.rarest <= rarest
-    loss = trials * max(math.log(means.max() / means.min()),
-                        math.log((1 - means.min()) / (1 - means.max())))  # fmt: skip
-    assert loss * (1 - 1e-12) <= bits.loss <= loss * (1 + 1e-9)
-    assert bits.step / SCALE == pytest.approx(float(np.diff(means).min()), rel=1e-9, abs=0)
 
 
 def of_bits(*chances):
@@ -129,8 +45,7 @@ def of_bits(*chances):
 def test_every_arrangement_of_bits_comes_close_to_the_best_attack(chances, order):
     channel = of_bits(*chances)
     attained = kappa_sum(channel, 3, order).lower
-    assert attained <= curvature_of_bits(channel, 3, order, 0.0) <= 1.03 * attained
-    assert attained <= curvature_of_bits(channel, 3, order)
+    assert attained <= kappa_sum(channel, 3, order).upper <= 1.03 * attained
 
 
 CHANNELS = {

@@ -119,7 +119,7 @@ def steps_of_sums(channel: Channel, clients: int, square: float, rounds: int) ->
     """
     # theory/martingale.md, Proposition 2: two codes are a bit, in units of where it is steepest.
     bit = straightened(channel) if len(channel.inputs) > 2 else None
-    channel = channel if bit is None else bit.one()
+    channel = channel if bit is None else bit[0]
     moments = ratio_moments(channel, clients)
     # Where nothing is known of moments, the curvature would take seconds for nothing.
     share = math.inf if moments is None else kappa_sum(channel, clients, 2.0).upper
@@ -127,7 +127,7 @@ def steps_of_sums(channel: Channel, clients: int, square: float, rounds: int) ->
         return None
     # theory/martingale.md, Proposition 2: in units of the way from end to end; a way is no longer.
     width = float(channel.inputs[-1] - channel.inputs[0])
-    reach = width if bit is None else bit.narrowest
+    reach = width if bit is None else bit[1]
     share, square = share * width**2 * SLACK, square / reach**2 * SLACK
     longest = min(math.sqrt(square) * SLACK, 1.0)
     return Steps.of(moments, share, longest, rounds * share * square)

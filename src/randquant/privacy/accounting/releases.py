@@ -15,13 +15,13 @@ from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting import release as checks
 from randquant.privacy.accounting.attacks import DrawnRound, on_rounds, on_updates
+from randquant.privacy.accounting.bell import bell_square
 from randquant.privacy.accounting.examples import check_examples, share
 from randquant.privacy.accounting.martingale import Steps, steps_of_sums
 from randquant.privacy.accounting.release import ReleaseDefaults
 from randquant.privacy.accounting.rounds import NormalRound, SumRound, places_of
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
-from randquant.privacy.certificates.sums.bell import bell_square
 from randquant.privacy.certificates.sums.certificate import certify_sum
 from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import squared_distance

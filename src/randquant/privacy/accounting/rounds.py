@@ -14,8 +14,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from randquant.channels.channel import Channel
+from randquant.privacy.accounting.chain import ChainLaw, Powers, rounding
 from randquant.privacy.certificates.noise import Noise
-from randquant.privacy.certificates.sums.chain import ChainLaw, Powers, rounding
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Neighboring
 

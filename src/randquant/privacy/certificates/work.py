@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sums.bits import is_sum_of_bits
-from randquant.privacy.certificates.sums.classes import arrangements
-from randquant.privacy.certificates.sums.ends import LARGEST_SUM
-from randquant.privacy.certificates.sums.pruned import MOST as FEW_ARRANGEMENTS
+from randquant.privacy.certificates.sums.bits import Bits
+from randquant.privacy.certificates.sums.sum_curvature import FEW, LARGEST_SUM
 
 MOST = 2**16
 """About a minute on one core, mostly less."""
@@ -55,9 +55,9 @@ def _of_sums(channel: Channel, clients: int) -> int:
     """Work of bounds of a sum of codes, which are computed for each of several orders."""
     vertices, codes = channel.weights.shape
     pairs, each = vertices**2 * codes, max(codes, min(clients, LARGEST_SUM) // 2**7)
-    if is_sum_of_bits(channel):
+    bits = Bits.of(channel)
+    if bits is not None and (bits.trials > 1 or codes == 2):
         return max(pairs // 2**6, vertices * codes * 4)
-    ways = arrangements(channel, clients)  # of the others: all are tried if they are few
-    few = vertices > 2 and ways <= FEW_ARRANGEMENTS
-    tried = ways * clients * codes // 2**9 if few else 0
+    ways = math.comb(clients + vertices - 2, vertices - 1)  # of the others: all, if they are few
+    tried = min(ways, FEW) * clients * codes // 2**9 if vertices > 2 else 0
     return max(pairs * each // 2**4, vertices * codes * each, tried)

@@ -1,160 +1,132 @@
-"""The strongest attack found: inputs of the other clients, and a pair that they hide poorly."""
+"""Inputs of the other clients, all at one vertex, that hide a client poorly: lower ends.
+
+Derivations: `docs/theory/sums.md`, `vector-sums.md`.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from randquant.privacy.certificates.sums.blanket_draws import MOST_CLIENTS
-from randquant.privacy.certificates.sums.bounds import floor_for
-from randquant.privacy.certificates.sums.law import Law
-from randquant.privacy.certificates.sums.mixture import table
-from randquant.privacy.certificates.sums.pair import log_moment
-from randquant.privacy.certificates.sums.rows import Rows
+from randquant.channels.channel import Channel
+from randquant.privacy.certificates.sums.law import KEEP_ALL, Law
+from randquant.privacy.certificates.sums.outcomes import ClientRows, log_excesses, log_moments
+from randquant.privacy.divergence import UNIT
 
-PRACTICE, BEST = 64, 3
-"""How many clients vertices are compared with, when there are more; and how many vertices are the
-most promising."""
+PARTS, VERTICES = 32, 5
+"""Parts into which the way from end to end is cut, about, for pairs of inputs; and vertices that
+others are put at, at most."""
 
-MOVES = 2.0**27
-"""Multiplications that a local search may take."""
+FLOOR, LONG, DEEP = 90.0, 2**11, 2**16
+"""Bits below which tails are left out, of sums of so many codes, and of so many whatever the order
+is; lower ends account for that."""
 
-SPLITS = 6
-"""Into how many parts more others are cut, when they are spread over both ends."""
-
-FLOOR, DEEPER, DEEP = 90.0, 1000.0, 2**12
-"""Bits below which the tails of long sums are left out: of sums of more clients than the last
-number, and at most of others; lower bounds account for that."""
+Reached = tuple[float, tuple[float, float]]
+"""A divergence over squared distance, and the pair of inputs that has it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attack:
-    """Others' inputs and a pair of the client's.
+def at_one_vertex(row: np.ndarray, total: int, others: int, depth: float) -> Law:
+    """The law of the sum of others with equal inputs.
 
-    Attributes:
-        log_moment: at most the log moment of this pair behind these others (infinite order: the
-            largest log ratio).
-        pair: (p, q), rows of `Rows`.
-        counts: (V,) how many others send from each vertex's row.
+    Args:
+        row, total: whole numbers.
+        others: how many there are.
+        depth: in nats, how rare sums may count.
     """
-
-    log_moment: float
-    pair: tuple[int, int]
-    counts: np.ndarray
-
-
-def attack(rows: Rows, others: int, order: float) -> Attack:
-    """Search for the worst others: all at one vertex, then one at a time moved elsewhere."""
-    strongest = _search(rows, others, order)
-    if math.isinf(order):
-        return max([strongest, *_ends(rows, others)], key=lambda candidate: candidate.log_moment)
-    return strongest
-
-
-def _ends(rows: Rows, others: int) -> Iterator[Attack]:
-    """Pure privacy: the least sum (the greatest) is one client's least code (greatest) alone.
-
-    So if the others can send it too, the ratio of two inputs' probabilities of it remains.
-    """
-    for code in (0, -1):
-        # theory/sums.md, Proposition 5.
-        table = rows.ratios(code)
-        vertex = int(rows.weights[: rows.vertices, code].argmax())
-        counts = np.zeros(rows.vertices, dtype=np.int64)
-        counts[vertex] = others
-        p, q = (int(i) for i in np.unravel_index(int(table.argmax()), table.shape))
-        if rows.weights[vertex, code] > 0:
-            yield Attack(float(table[p, q]), (p, q), counts)
-
-
-def _search(rows: Rows, others: int, order: float) -> Attack:
-    corners = _corners(rows.vertices, min(others, PRACTICE))
-    tried = [_evaluate(rows, counts, order) for counts in corners]
-    tried.sort(key=lambda candidate: -candidate.log_moment)
-    practice = tried[0]
-    if others > PRACTICE:
-        whole = [np.where(each.counts > 0, others, 0) for each in tried[:BEST]]
-        # theory/sums.md, Proposition 4: such sums are not evaluated, and 0 is a lower end.
-        if others > MOST_CLIENTS:
-            return Attack(0.0, practice.pair, whole[0])
-        floor = _floor(rows, others, order)
-        candidates = itertools.chain(whole, _split(rows.vertices, others))
-        found = (_evaluate(rows, counts, order, floor) for counts in candidates)
-        return max(found, key=lambda candidate: candidate.log_moment)
-    # Any others and any pair give a lower end: the search may stop where it likes.
-    best, work = practice, MOVES
-    length = (others + 1) * rows.weights.shape[1]
-    cost = length * len(rows.weights) * (len(rows.weights) + 60)
-    # One other client at a time is moved to another vertex while that helps.
-    improved = True
-    while improved and work > 0:
-        improved = False
-        for counts in list(_moves(best.counts)):
-            work -= cost
-            candidate = _evaluate(rows, counts, order)
-            # By more than rounding, or the search would walk in circles.
-            if candidate.log_moment > best.log_moment * (1 + 1e-9):
-                best, improved = candidate, True
-            if work <= 0:
-                break
-    return best
-
-
-def _floor(rows: Rows, others: int, order: float) -> float:
-    """Bits below which sums may be left out: hardly likely ones decide at high orders."""
-    if math.isinf(order) or others > DEEP:
-        return FLOOR
-    # theory/sums.md, Proposition 7: any floor is valid, and below this one nothing counts.
-    log_single = (order - 1) * float(rows.alone(order)[1].max())
-    return min(floor_for(rows, log_single), DEEPER)
-
-
-def _corners(vertices: int, others: int) -> Iterator[np.ndarray]:
-    for vertex in range(vertices if others else 1):
-        counts = np.zeros(vertices, dtype=np.int64)
-        counts[vertex] = others
-        yield counts
-
-
-def _split(vertices: int, others: int) -> Iterator[np.ndarray]:
-    """Some of the others at one end of the inputs, the rest at the other."""
-    for part in range(1, SPLITS):
-        counts = np.zeros(vertices, dtype=np.int64)
-        counts[0] += others * part // SPLITS
-        counts[-1] += others - others * part // SPLITS
-        yield counts
-
-
-def _moves(counts: np.ndarray) -> Iterator[np.ndarray]:
-    for source in np.flatnonzero(counts):
-        for target in range(len(counts)):
-            if source != target:
-                moved = counts.copy()
-                moved[source] -= 1
-                moved[target] += 1
-                yield moved
-
-
-def _evaluate(rows: Rows, counts: np.ndarray, order: float, floor: float = math.inf) -> Attack:
-    noise = _law_of(rows, counts, floor)
-    # Rounded moments choose the pair; its proven lower end counts.
-    rough, _ = table(rows, noise, order)
-    p, q = (int(i) for i in np.unravel_index(int(rough.argmax()), rough.shape))
-    # theory/sums.md, Proposition 9: exact in integers, so that small differences keep digits.
-    difference = (rows.weights[p] - rows.weights[q]) / float(rows.total)
-    lower, _ = log_moment(noise, rows.probabilities[q], difference.astype(np.float64), order)
-    return Attack(lower, (p, q), counts)
-
-
-def _law_of(rows: Rows, counts: np.ndarray, floor: float) -> Law:
-    """The law of others' sum; tails are trimmed unless that could matter."""
     # theory/sums.md, Proposition 7: where some code is impossible, no tail is harmless.
-    floor = math.inf if rows.apart else floor
-    noise = Law.nothing(floor)
-    for vertex in np.flatnonzero(counts):
-        noise = noise * Law.of(rows.weights[vertex], rows.total, floor).power(int(counts[vertex]))
-    return noise
+    codes = 1 if (row == 0).any() else others * len(row)
+    deep = depth / math.log(2) if codes <= DEEP else 0.0
+    floor = FLOOR + deep if codes > LONG else KEEP_ALL
+    return Law.of(row, total, floor).power(others)
+
+
+def attained(noise: Law, p: np.ndarray, q: np.ndarray, order: float) -> float:
+    """At most log of sum_z P(z)^order Q(z)^(1-order), P and Q being p and q convolved with noise.
+
+    Args:
+        noise: law of the others' sum.
+        p, q: (m,) rows, within 1 unit.
+        order: in (1, inf].
+    """
+    table, slack = log_moments(noise, p[None], q[None], order)
+    # theory/sums.md, Proposition 7: without what was trimmed a moment may be larger.
+    if math.isinf(order):  # theory/sums.md, Proposition 8
+        return max(float(table[0, 0]) - slack, 0.0) if noise.trimmed == 0 else 0.0
+    whole = float(table[0, 0]) - slack if noise.trimmed == 0 else 0.0
+    pair = np.zeros(1, np.int64), np.ones(1, np.int64)
+    excess = log_excesses(noise, np.stack([p, q]), pair, order, upper=False)
+    return max(float(np.logaddexp(0.0, excess[0])) * (1 - 32 * UNIT), whole, 0.0)
+
+
+@functools.lru_cache(maxsize=256)
+def by_distance(channel: Channel, others: int, order: float) -> Reached:
+    """Others all at one vertex: the best divergence over squared distance of some pairs.
+
+    Args:
+        channel: a channel whose curvature is finite.
+        others: how many there are.
+        order: in (1, inf).
+    """
+    client = ClientRows.of(channel)
+    points = _points(client.inputs)
+    square = (points[:, None] - points) ** 2
+    weight = 1 / ((order - 1) * np.where(square > 0, square, np.inf))
+    rows = np.stack([_row(channel, at) for at in points])
+    depth = max(order - 1, 1.0) * client.loss
+    # Any others and any pair give a lower end: all are put at one vertex.
+    some = np.unique(np.linspace(0, len(client.rows) - 1, VERTICES).round().astype(int))
+    best: tuple[float, tuple[float, float]] = (0.0, (float(points[0]), float(points[0])))
+    vertices = channel.weights[np.append(True, np.diff(channel.inputs) > 0)]
+    for vertex in some.tolist():
+        noise = at_one_vertex(vertices[vertex], channel.denominator, others, depth)
+        ratio = log_moments(noise, rows, rows, order)[0] * weight
+        # Close pairs have the largest ratios, of others more digits are proven.
+        for apart in (0.0, float(square.max()) / 16):
+            found = np.where(square >= apart, ratio, -1.0)
+            i, j = np.unravel_index(int(found.argmax()), found.shape)
+            if found[i, j] > best[0]:
+                lower = attained(noise, rows[i], rows[j], order) * float(weight[i, j])
+                best = max(best, (lower, (float(points[i]), float(points[j]))))
+    # Points are off by 1 unit of themselves, a distance of a part by 2048, its square twice.
+    return best[0] * (1 - 2**13 * UNIT), best[1]
+
+
+def _points(inputs: np.ndarray) -> np.ndarray:
+    """Inputs to try, all vertices among them, and some close to both ends."""
+    reach = inputs[-1] - inputs[0]
+    parts = np.maximum(PARTS * np.diff(inputs) / reach, 1.0)
+    # Powers of two: the encoder's dither has these positions exactly.
+    counts = (2 ** np.log2(parts).round()).astype(int)
+    cells = zip(inputs[:-1], inputs[1:], counts.tolist(), strict=True)
+    points = [np.linspace(left, right, count, endpoint=False) for left, right, count in cells]
+    points = np.append(np.concatenate(points), inputs[-1])
+    # In a cell pairs approach the Fisher information, the closer the more.
+    step = 2.0**-5 * np.array([points[1] - points[0], points[-2] - points[-1]])
+    return np.unique(np.append(points, points[[0, -1]] + step))
+
+
+def _row(channel: Channel, at: float) -> np.ndarray:
+    """The row of an input: of exact integers."""
+    row, total = channel.mix(float(at))
+    return np.array([int(weight) / total for weight in row])
+
+
+def endless(channel: Channel, witness: tuple[float, float]) -> Reached:
+    """For a channel of infinite curvature: infinite where that of a sum is known to be, else 0.
+
+    Where the channel jumps, so do sums. Where its largest or least code becomes impossible at a
+    vertex, so does the largest or least sum. A sum in between may arise from other codes.
+    """
+    for cell, (left, right) in enumerate(itertools.pairwise(channel.weights)):
+        start, stop = (float(end) for end in channel.inputs[cell : cell + 2])
+        if start == stop and (left != right).any():
+            return math.inf, (start, stop)
+        (low, high), (least, most) = (np.flatnonzero(row)[[0, -1]] for row in (left, right))
+        if least < low or most > high:
+            return math.inf, (stop, start)
+        if low < least or high > most:
+            return math.inf, (start, stop)
+    return 0.0, witness

@@ -12,8 +12,12 @@ import numpy as np
 
 from randquant.privacy.divergence import UNIT
 
-UNLIKELY = -9.0
-"""Logarithm of a probability below which values are grouped coarsely."""
+MANY = 100
+"""Of more trials unlikely values are halved: their laws are long."""
+
+UNLIKELY, PART = -9.0, 0.7
+"""Logarithm of a probability below which values are grouped coarsely; how many standard deviations
+are in a group of likelier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,44 +85,20 @@ class LogBinomial:
         beyond = _log(max(min(value, self.trials + 1) - self.last - 1, 0)) + float(self.logs[-1])
         return _log_sum(np.append(inside, [tail, beyond]))
 
-    def groups(self, points: int) -> list[tuple[int, int, float]]:
-        """Cut 0..trials into about `points` groups: (least, greatest, log of at least its mass).
-
-        They are fine where K is likely and coarse in the tails. With h decreasing,
-        E[h(K)] <= sum mass·h(least).
-        """
-        if len(self.logs) <= points:
-            starts = list(range(self.first, self.last + 1))
-        else:
-            centre = self.first + int(self.logs.argmax())
-            steps = np.arange(points // 3 + 1)
-            # Any cuts are valid (theory/sums.md, Proposition 4); the mass is within 4 deviations.
-            offsets = np.concatenate(
-                [-np.geomspace(4, 60, points // 3)[::-1], 8 * steps / len(steps) - 4]
-            )
-            starts = centre + np.round(offsets * self.deviation).astype(np.int64)
-            starts = np.append(starts, [self.first, centre + int(4 * self.deviation) + 1])
-            starts = np.unique(np.clip(starts, self.first, self.last)).tolist()
-        if starts[0] > 0:
-            # The first group begins at 0: all outcomes are in some group.
-            starts = [0, *starts]
-        ends = [*starts[1:], self.trials + 1]
-        return [
-            (start, end - 1, self._between(start, end))
-            for start, end in zip(starts, ends, strict=True)
-        ]
-
-    def tops(self) -> list[tuple[int, int, float]]:
+    def groups(self) -> list[tuple[int, int, float]]:
         """Cut 0..trials into groups: (least, greatest, log of at least its mass), largest first.
 
-        Values near `trials` are groups of their own, down to the hardly likely ones. With h
-        decreasing, E[h(K)] <= sum mass·h(least).
+        They are fine where K is likely, and coarse below. With h decreasing, E[h(K)] is at most
+        sum mass·h(least).
         """
         found, end = [], self.trials + 1
+        wide = max(int(PART * self.deviation), 1)
+        coarse = 6 if self.trials <= MANY else 2
         while end > 0:
             # Any cuts are valid (theory/sums.md, Proposition 4).
-            wide = 1 if self.below(end) > UNLIKELY else max(end // 6, 1)
-            start = max(end - wide, 0)
+            likely = self.below(end) > UNLIKELY
+            start = max(end - (wide if likely else max(end // coarse, wide)), 0)
+            start = max(start, self.first) if start < self.last < end - 1 else start
             mass = self._between(start, end)
             if mass > -math.inf:
                 found.append((start, end - 1, mass))

@@ -7,6 +7,7 @@ rounding: `docs/theory/sums.md`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -17,26 +18,37 @@ from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant._internal.rounding import round_down, round_up
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sums.attacks import Attack, attack
-from randquant.privacy.certificates.sums.bit_moments import LONGEST, by_bits
-from randquant.privacy.certificates.sums.bounds import (
-    NEAR,
-    BlockPlan,
-    by_blanket,
-    by_near_search,
-    by_search,
+from randquant.privacy.certificates.sums.attacks import at_one_vertex, attained
+from randquant.privacy.certificates.sums.law import KEEP_ALL, Law, log_trimmed
+from randquant.privacy.certificates.sums.others import (
+    ARRANGEMENTS,
+    Others,
+    at_two_ends,
+    exhaustive,
+    fewest,
+    in_blocks,
 )
-from randquant.privacy.certificates.sums.kind_moments import by_kinds
-from randquant.privacy.certificates.sums.rows import Rows
+from randquant.privacy.certificates.sums.outcomes import Rows, log_excesses, log_moments
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT
 from randquant.privacy.guarantee import Interval, Neighboring, at_most
 
-Method = Literal[
-    "exhaustive", "near search", "bits", "blocks", "blanket", "fewer clients", "one client"
-]
+Method = Literal["exhaustive", "bits", "blocks", "fewer clients", "one client"]
 
-CLOSE = 1.15
-"""A bound so near what is attained is not improved on by blankets."""
+FEW = 13_000
+"""Ways that others may be in which are all tried, at most."""
+
+WORTH, ENOUGH = 1.5, 1.1
+"""So many times as many others as all of whose ways are tried there may be, and those are tried; a
+bound so many times what is attained is not improved on."""
+
+DIGITS = 1e-6
+"""Where rounding is more of the largest moment, relatively, moments less 1 are computed."""
+
+PRACTICE, MOST_PROMISING = 64, 2
+"""Others among whom vertices are compared, and how many vertices all others are put at."""
+
+COUNTED = 2**17
+"""More other clients than this are counted as so many, and not attacked: more only hide better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +63,9 @@ class SumCertificate:
         witness: (x, x'), inputs of the client; behind `others` their divergence is at least
             `epsilon.lower`.
         others: {input: how many other clients have it} in the strongest attack found.
-        method: what proved `epsilon.upper`: all others were tried; all but those that hide enough
-            for this bound; all of the bits that their codes are sums of; all arrangements of a few
-            laws that stand for any few of them; the part of their codes that does not depend on
-            their inputs was counted; only some of the others were counted; or none was.
+        method: what proved `epsilon.upper`: all others were tried; all arrangements of the bits
+            that their codes are sums of; all arrangements of two laws that stand for any few of
+            them; only some of the others were counted; or none was.
         neighboring: what the adversary tries to tell apart.
     """
 
@@ -131,72 +142,159 @@ def _certified(
         epsilon = Interval(below.epsilon.lower, pure.epsilon.upper)
         return replace(below, order=order, epsilon=epsilon, method=pure.method)
     rows = Rows.of(channel, neighboring)
-    above_one = 1.0 if math.isinf(order) else order - 1
     # theory/sums.md, Proposition 2: counting on nobody else is a bound for any number of others.
     alone = rows.alone(order)
     single = float(alone[1].max())
     if clients == 1:
-        at = divmod(int(alone[0].argmax()), len(rows.weights))
-        strongest = Attack(0.0, at, np.zeros(rows.vertices, dtype=np.int64))
-        lower, upper, method = float(alone[0].max()), single, "exhaustive"
+        pair = divmod(int(alone[0].argmax()), len(rows.weights))
+        lower, upper, method, counts = float(alone[0].max()), single, "exhaustive", {}
     else:
         report("the strongest attack", 0, 0)
-        strongest = attack(rows, clients - 1, order)
-        # A quotient and a product round: 2 of 4 units. `log_moment` has its own slack.
-        lower = strongest.log_moment / above_one * (1 - 4 * UNIT)
-        hardest = strongest.log_moment
-        upper, method = _upper(channel, rows, neighboring, clients - 1, order, single, hardest)
-    p, q = strongest.pair
+        lower, pair, vertex = _attacked(rows, clients - 1, order, single)
+        counts = {float(rows.inputs[vertex]): clients - 1}
+        upper, method = _upper(channel, rows, clients - 1, order, single, lower)
     return SumCertificate(
         clients=clients,
         order=order,
         # Both are proven; equal but for rounding, they may cross.
         epsilon=Interval(at_most(lower, upper), upper),
-        witness=(float(rows.inputs[p]), float(rows.inputs[q])),
-        others={float(rows.inputs[v]): int(n) for v, n in enumerate(strongest.counts) if n},
+        witness=(float(rows.inputs[pair[0]]), float(rows.inputs[pair[1]])),
+        others=counts,
         method=method,
         neighboring=neighboring,
     )
 
 
+def _attacked(
+    rows: Rows, others: int, order: float, single: float
+) -> tuple[float, tuple[int, int], int]:
+    """The strongest attack, all others at one vertex: at most its divergence; pair, vertex."""
+    above_one = 1.0 if math.isinf(order) else order - 1
+    best, place = -1.0, (0, 0, 0)
+    depth = 0.0 if math.isinf(single) else single * above_one
+    # Few others show which vertices are worth looking at.
+    practice = [
+        _pair_at(rows, vertex, min(others, PRACTICE), order, depth)
+        for vertex in range(rows.vertices)
+    ]
+    ranks = np.argsort([-value for value, *_ in practice], kind="stable").tolist()
+    for vertex in ranks[: MOST_PROMISING if others <= COUNTED else 0]:
+        _, noise, p, q = _pair_at(rows, vertex, others, order, depth)
+        found = attained(noise, rows.probabilities[p], rows.probabilities[q], order)
+        if found > best:
+            best, place = found, (vertex, p, q)
+    vertex, p, q = place
+    # A quotient and a product round: 2 of 4 units.
+    lower = max(best, 0.0) / above_one * (1 - 4 * UNIT)
+    if math.isinf(order):
+        return max([(lower, (p, q), vertex), *_at_ends(rows)], key=lambda found: found[0])
+    return lower, (p, q), vertex
+
+
+def _pair_at(
+    rows: Rows, vertex: int, others: int, order: float, depth: float
+) -> tuple[float, Law, int, int]:
+    """The pair that others at a vertex hide least, about: its log moment, their law, the pair."""
+    noise = at_one_vertex(rows.weights[vertex], rows.total, others, depth)
+    # Rounded moments choose the pair; its proven lower end counts.
+    table = np.where(rows.allowed, _table(rows, noise, order), -1.0)
+    p, q = np.unravel_index(int(table.argmax()), table.shape)
+    return float(table[p, q]), noise, int(p), int(q)
+
+
+def _at_ends(rows: Rows) -> Iterator[tuple[float, tuple[int, int], int]]:
+    """Pure privacy: the least sum (the greatest) is one client's least code (greatest) alone."""
+    for code in (0, -1):
+        # theory/sums.md, Proposition 5: if the others can send it too, the ratio remains.
+        table = rows.ratios(code)
+        vertex = int(rows.weights[: rows.vertices, code].argmax())
+        p, q = (int(i) for i in np.unravel_index(int(table.argmax()), table.shape))
+        if rows.weights[vertex, code] > 0:
+            yield float(table[p, q]), (p, q), vertex
+
+
 def _upper(
-    channel: Channel,
-    rows: Rows,
-    neighboring: Neighboring,
-    others: int,
-    order: float,
-    single: float,
-    attained: float,
+    channel: Channel, rows: Rows, others: int, order: float, single: float, attacked: float
 ) -> tuple[float, Method]:
-    """The least of the bounds that can be afforded, and how it was proven."""
+    """A bound for that many others, or fewer, and how it was proven."""
     above_one = 1.0 if math.isinf(order) else order - 1
     # Two products: at least the largest log moment of one client, as bounds want it.
     log_single = single * above_one * (1 + 4 * UNIT)
     best: tuple[float, Method] = (single, "one client")
     # theory/sums.md, Proposition 5: an attack as strong as without others; no bound is lower.
-    if attained >= log_single * (1 - 1e-11):
+    if attacked >= single * (1 - 1e-11):
         return best
-    # theory/sums.md, Propositions 1 and 2: all others are tried, or a part of them.
-    search = BlockPlan.of(rows, others, order, log_single)
-    if not search.complete and not math.isinf(order):
-        # theory/sums.md, Proposition 11.
-        bound = by_bits(channel, others, order, neighboring, log_single) / above_one
-        best = min(best, (bound * (1 + 4 * UNIT), "bits"))
-        if math.isfinite(bound) and others * channel.levels <= LONGEST:
-            return best
-        # theory/sums.md, Propositions 3 and 4.
-        report("what all codes have in common", 0, 0)
-        bound = by_kinds(channel, rows, others, order, log_single) / above_one * (1 + 4 * UNIT)
-        best = min(best, (bound, "blocks"))
-        if bound * above_one > (1 + NEAR) * attained:
-            # theory/sums.md, Proposition 15.
-            bound = by_near_search(rows, others, order, log_single, attained) / above_one
-            best = min(best, (bound * (1 + 4 * UNIT), "near search"))
-        if best[0] * above_one <= (1 + NEAR) * attained:
-            return best
-        if best[0] * above_one > CLOSE * attained:
-            bound = by_blanket(channel, rows, others, order, log_single) / above_one
-            best = min(best, (bound * (1 + 4 * UNIT), "blanket"))
-    bound = by_search(rows, search, order, log_single, attained, best[0] * above_one)
-    bound *= (1 + 4 * UNIT) / above_one
-    return min(best, (float(bound), "exhaustive" if search.complete else "fewer clients"))
+    others = min(others, COUNTED)
+    # theory/sums.md, Proposition 7: what is trimmed is 2^-90 of one client's moment.
+    endless = rows.apart or math.isinf(log_single)
+    floor = KEEP_ALL if endless or math.isinf(order) else 90 + log_single / math.log(2)
+    fewer = fewest(channel, others, FEW)
+    known: Iterable[Others] = ()
+    if fewer < others and not endless and not math.isinf(order):
+        ends = at_two_ends(channel, others, floor, ARRANGEMENTS)
+        blocks = in_blocks(channel, others, floor, log_single + 60, order)
+        known = blocks if ends is None else (ends,)
+    for found in known:
+        if best[0] > ENOUGH * attacked or found.method == "bits":
+            bound = _bounded(rows, found, order, log_single) / above_one * (1 + 4 * UNIT)
+            best = min(best, (bound, found.method))
+    if fewer == others or (best[0] > ENOUGH * attacked and (others <= WORTH * fewer or not known)):
+        # theory/sums.md, Propositions 1 and 2.
+        found = exhaustive(channel, fewer, floor)
+        method = "exhaustive" if fewer == others else "fewer clients"
+        bound = _bounded(rows, found, order, log_single) / above_one * (1 + 4 * UNIT)
+        best = min(best, (bound, method))
+    return best
+
+
+def _bounded(rows: Rows, others: Others, order: float, log_single: float) -> float:
+    """Bound the log moment of all pairs behind such others."""
+    turn = [*range(rows.vertices)[::-1], *range(rows.vertices, len(rows.weights))]
+    total, off = -np.inf, 0.0
+    for group in others.groups:
+        worst = np.full(rows.allowed.shape, -np.inf)
+        for done, law in enumerate(group.laws):
+            if done % 64 == 0:
+                report("how the others are spread, %", 100 * done // len(group.laws), 100)
+            worst = np.maximum(worst, _trimmed(_table(rows, law, order), law, log_single))
+        if others.mirrored:
+            # theory/sums.md, Proposition 1: mirrored others have the mirrored pairs' moments.
+            error = rows.uneven * (4 if math.isinf(order) else 2 * order)
+            worst = np.maximum(worst, worst[np.ix_(turn, turn)] + error)
+        worst = np.minimum(worst[rows.allowed], log_single)
+        if math.isinf(order):
+            return float(worst.max())
+        # theory/sums.md, Proposition 14: a mean of moments less 1, of which small ones keep digits.
+        small = np.log(np.expm1(np.minimum(worst, 30.0)) + 1e-300)
+        excess = np.where(worst > 30, worst, small) + group.log_mass
+        total = np.logaddexp(total, excess + 32 * UNIT * (1 + np.abs(excess)))
+    # theory/sums.md, Proposition 12: laws that are known only nearly.
+    off = -(2 * order - 1) * math.log1p(-others.off)
+    return float(np.logaddexp(0.0, total).max()) * (1 + 64 * UNIT) + off
+
+
+def _table(rows: Rows, noise: Law, order: float) -> np.ndarray:
+    """(R, R) log moments of all pairs behind a noise, rounded up, but for what was trimmed."""
+    some, size = rows.probabilities, len(rows.weights)
+    if rows.vertices == size:
+        found, slack = log_moments(noise, some, some, order)
+    else:
+        # Pairs of a vertex and 0 only: beside others their moments might be lost.
+        found, slack = np.zeros((size, size)), 0.0
+        found[:-1, -1:], slack = log_moments(noise, some[:-1], some[-1:], order)
+        found[-1:, :-1], other = log_moments(noise, some[-1:], some[:-1], order)
+        slack = max(slack, other)
+    if math.isfinite(order) and slack > DIGITS * found.max():
+        p, q = np.nonzero(rows.allowed)
+        excess = log_excesses(noise, some, (p, q), order, upper=True)
+        found[p, q] = np.minimum(found[p, q], np.logaddexp(0.0, excess) * (1 + 32 * UNIT))
+    return found
+
+
+def _trimmed(log_moment: np.ndarray, noise: Law, log_single: float) -> np.ndarray:
+    """Add the mass trimmed off a noise's law: with at most that probability there is no noise."""
+    if noise.trimmed == 0:
+        return log_moment
+    # theory/sums.md, Proposition 7; 1e-9 is far above the rounding of exp.
+    added = log_trimmed(noise.trimmed, noise.floor) + log_single - log_moment
+    return log_moment + np.exp(np.minimum(added, 700.0)) * (1 + 1e-9)

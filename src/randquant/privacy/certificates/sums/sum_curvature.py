@@ -7,18 +7,58 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from randquant._internal import validate
+from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sums.bits import curvature_of_bits
-from randquant.privacy.certificates.sums.ends import LARGEST_SUM, between_ends
-from randquant.privacy.certificates.sums.kappa_blanket import by_blanket
-from randquant.privacy.certificates.sums.reachable import endless, reached
-from randquant.privacy.certificates.sums.rounding import between
+from randquant.privacy.certificates.sums.attacks import by_distance, endless
+from randquant.privacy.certificates.sums.grid import PairGrid, Values, searched
+from randquant.privacy.certificates.sums.law import Law
+from randquant.privacy.certificates.sums.others import (
+    ARRANGEMENTS,
+    Others,
+    at_two_ends,
+    exhaustive,
+    fewest,
+    in_blocks,
+)
+from randquant.privacy.certificates.sums.outcomes import ClientRows, SumOutcomes, uneven, wrong
+from randquant.privacy.certificates.sums.pairs_kernel import evaluate, evaluate_plain
 from randquant.privacy.certificates.vector import Kappa, kappa
+from randquant.privacy.divergence import UNIT
+from randquant.privacy.guarantee import at_most
 
-GIVEN_UP = 4.0
-"""A bound of bits so many times what is attained, or infinite, is compared with one of blankets."""
+LARGEST_SUM = 2**17
+"""Most clients that are counted: more only hide more."""
+
+FEW = 2500
+"""Ways that others may be in which are all tried, at most."""
+
+WORTH, ENOUGH = 1.5, 1.1
+"""So many times as many others as all of whose ways are tried there may be, and those are tried; a
+bound so many times what is attained is not improved on."""
+
+WORK, CLOSE, LOOSE = 1e9, 2.0**-10, 2.0**-6
+"""Sums over outcomes times outcomes that may be computed, about; how far boxes may be above what
+pairs have, where all others are at two ends, and elsewhere."""
+
+MANY = 2**22
+"""Arrangements at two ends, times codes in a sum, where there are no vertices between."""
+
+FAINT = 2.0**-30
+"""SumOutcomes that add up to no more than this share of S, at the worst, are not looked at."""
+
+PRECISE = 1e-3
+"""Where rounding is more than this, relatively, nothing is bounded."""
+
+LEAST = 1e-290
+"""What terms below the range of floats add, at most."""
+
+GROW = 1 + 2.0**-36
+"""Rounding of sums of logarithms."""
 
 
 def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
@@ -63,18 +103,121 @@ def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
         # theory/vector-sums.md, Proposition 7.
         lower, witness = endless(channel, alone.witness)
         return Kappa(lower, alone.upper, order, witness)
-    # theory/vector-sums.md, Proposition 2.
-    if len(channel.inputs) == 2:
-        found = between_ends(channel, clients, order)
-    else:
-        counted = min(clients, LARGEST_SUM)
-        # theory/vector-sums.md, Proposition 17, where a code is a sum of bits.
-        lower, witness = reached(channel, counted, order)
-        upper = curvature_of_bits(channel, counted, order, lower)
-        found = between(lower, witness, upper, alone)
-        if upper > GIVEN_UP * lower:
-            blanket = by_blanket(channel, counted, order, alone)
-            found = min(found, blanket, key=lambda each: each.upper)
+    # theory/vector-sums.md, Proposition 1: counting on fewer is a bound.
+    counted = min(clients, LARGEST_SUM)
+    lower, witness = by_distance(channel, counted - 1, order)
+    upper = min(_upper(channel, counted - 1, order, lower), alone.upper)
     # theory/vector-sums.md, Proposition 1: what fewer clients attain, more need not.
-    lower = found.lower if clients <= LARGEST_SUM else 0.0
-    return Kappa(lower, found.upper, order, found.witness)
+    lower = lower if clients == counted else 0.0
+    return Kappa(at_most(lower, upper), upper, order, witness)
+
+
+def _upper(channel: Channel, others: int, order: float, attained: float) -> float:
+    """A bound for that many others; infinite if none is found."""
+    client = ClientRows.of(channel)
+    # theory/vector-sums.md, Proposition 24: what is trimmed is e^-50 of what one client shows.
+    depth = max(order - 1, 1.0) * client.loss + math.log(order + 1)
+    floor = (depth + 65) / math.log(2)
+    affordable = max(MANY // (others * channel.levels), ARRANGEMENTS)
+    laws = affordable if len(client.inputs) == 2 else ARRANGEMENTS
+    # theory/vector-sums.md, Propositions 2, 14 and 24.
+    found = at_two_ends(channel, others, floor, laws)
+    if found is not None:
+        loose = CLOSE if len(client.inputs) == 2 else LOOSE
+        return _bounded(client, found, order, attained, loose)
+    best, fewer = math.inf, fewest(channel, others, FEW)
+    if others <= WORTH * fewer:
+        # theory/vector-sums.md, Proposition 1.
+        best = _bounded(client, exhaustive(channel, fewer, floor), order, attained, LOOSE)
+    if fewer < others:
+        # theory/vector-sums.md, Proposition 22.
+        for found in in_blocks(channel, others, floor, depth + 60, order):
+            if best > ENOUGH * attained:
+                best = min(best, _bounded(client, found, order, attained, LOOSE))
+    return best
+
+
+def _bounded(
+    client: ClientRows, others: Others, order: float, attained: float, loose: float
+) -> float:
+    """Bound divergence over squared distance for all pairs of inputs behind such others."""
+    if others.mirrored:
+        # theory/vector-sums.md, Proposition 24: what is mirrored only nearly counts as an error.
+        client = replace(client, error=2.1 * uneven(client.rows))
+    most = FAINT * attained / len(others.groups)
+    groups = [
+        [SumOutcomes.of(client, law, group.log_mass, order, most, others.off) for law in group.laws]
+        for group in others.groups
+    ]
+    alone = SumOutcomes.of(client, Law.nothing(), 0.0, order, 0.0, 0.0)
+    sums = _Sums(client, groups, alone, order, others.mirrored)
+    outcomes = sum(len(each.scale) for group in groups for each in group)
+    grid = PairGrid.whole(client.inputs, order)
+    total = searched(grid, sums.evaluate, attained, outcomes, others.mirrored, WORK, loose)
+    # theory/vector-sums.md, Propositions 10 and 12: what is left out of a curvature.
+    steep = np.abs(client.steps).max(axis=0) / np.diff(client.inputs).min()
+    used = client.rows.max(axis=0) > 0
+    steepest = float((steep[used] / client.rows.min(axis=0)[used]).max())
+    rest = sum(max(each.rest for each in group) for group in groups)
+    return (total + rest * steepest**2 + FAINT * attained) * (1 + 16 * UNIT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """SumOutcomes of sums, group by group of the others' cases, law by law."""
+
+    client: ClientRows
+    groups: list[list[SumOutcomes]]
+    alone: SumOutcomes
+    order: float
+    mirrored: bool
+
+    def evaluate(self, grid: PairGrid, every: int) -> Values:
+        """Values of pairs of points: of one in `every` laws of each group."""
+        curvature, excess = np.zeros(1), np.full(1, -np.inf)
+        for group in self.groups:
+            worst = self._values(grid, group[0])
+            for done, each in enumerate(group[every::every]):
+                if done % 16 == 0:
+                    report("how the others are spread", done * every, len(group))
+                found = self._values(grid, each)
+                worst = np.maximum(worst[0], found[0]), np.maximum(worst[1], found[1])
+            if self.mirrored:
+                worst = (
+                    np.maximum(worst[0], grid.turned(worst[0])),
+                    np.maximum(worst[1], grid.turned(worst[1])),
+                )
+            # theory/vector-sums.md, Proposition 22: a mean over the others' cases.
+            curvature, excess = curvature + worst[0], np.logaddexp(excess, worst[1])
+        # A moment is at most that of one client's code.
+        excess = np.minimum(excess + math.log(GROW), self._values(grid, self.alone)[1])
+        return curvature * GROW, np.logaddexp(0.0, excess)
+
+    def _values(self, grid: PairGrid, sums: SumOutcomes) -> Values:
+        """Curvature, and logarithms of moments less 1, behind one law of the others."""
+        off = wrong(sums.error, self.client.loss, sums.scale, self.order)
+        curvature, excess = np.empty(len(grid.first)), np.empty(len(grid.first))
+        if off > PRECISE:
+            curvature[:], excess[:] = np.inf, np.inf
+            return curvature, excess
+        rows = grid.at_points(sums.rows)
+        if sums.plain(self.order):
+            weights, steep = rows * np.exp(sums.scale), sums.steep * np.exp(sums.scale)
+            grown = np.exp((self.order - 1) * np.log(rows / rows[:1]))
+            evaluate_plain(
+                weights, grown, steep, *grid.pairs, grid.low, grid.high, self.order, sums.error,
+                curvature, excess,
+            )  # fmt: skip
+            return self._raised(grid, sums, rows, off, curvature * GROW, excess + GROW - 1)
+        most = 2 * np.log(np.maximum(sums.steep.max(axis=0), 2)) - np.log(sums.rows.min(axis=0))
+        evaluate(
+            rows, np.log(rows), sums.scale, most, sums.steep, *grid.pairs, grid.low, grid.high,
+            self.order, sums.error, curvature, excess,
+        )  # fmt: skip
+        return self._raised(grid, sums, rows, off, curvature, excess)
+
+    def _raised(self, grid: PairGrid, sums, rows, off: float, curvature, excess) -> Values:
+        # theory/vector-sums.md, Proposition 10: what is left out of a moment.
+        rest = math.log(1.1 * sums.missing + LEAST)
+        excess = np.logaddexp(excess + math.log1p(off), rest)
+        return (curvature * grid.bent(rows, sums.error) + LEAST) * (1 + off), excess

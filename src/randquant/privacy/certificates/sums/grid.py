@@ -1,6 +1,6 @@
-"""All pairs of inputs at once, on a grid: the curvature of a sum, from its laws at the vertices.
+"""All pairs of inputs at once, on a grid that is cut finer where that decides.
 
-Derivation and rounding: `docs/theory/vector-sums.md`.
+Derivation and rounding: `docs/theory/vector-sums.md`, Propositions 18 and 23.
 """
 
 from __future__ import annotations
@@ -10,13 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from randquant.privacy.certificates.curvature import CellLines
-from randquant.privacy.certificates.sums.pairs_kernel import bounds_of_boxes, curvatures
-from randquant.privacy.certificates.sums.rounding import slack, spent
+from randquant.privacy.certificates.sums.pairs_kernel import bounds_of_boxes
 from randquant.privacy.divergence import UNIT
-
-LOOSE = 2.0**-6
-"""Boxes whose bound is no more than this share above what pairs of points have are not cut."""
 
 LEAST_PARTS, MOST_PARTS = 8, 2048
 """Parts between the ends of the inputs: at first, about, and at most."""
@@ -24,13 +19,11 @@ LEAST_PARTS, MOST_PARTS = 8, 2048
 NEAR = 8
 """Points more parts apart are bounded by their moments alone."""
 
-WORK, CHEAP, SOME = 8e8, 1.2e8, 8
-"""Curvatures of one outcome that may be computed, about: for all laws of a sum, and for a single
-one; and of how many laws one is looked at to see where a grid must be finer."""
+SOME = 8
+"""Of how many laws one is looked at to see where a grid must be finer."""
 
 Values = tuple[np.ndarray, np.ndarray]
-"""Of pairs of points: curvature of the cells between them, one pair after the other; moments less
-1, over order - 1, or logarithms of moments."""
+"""Of pairs of points: the largest curvature of the cells between them; log moments."""
 
 
 class PairGrid:
@@ -42,8 +35,8 @@ class PairGrid:
         first, second: (N,) the points of each pair, corners of those boxes.
         used: (M,) all of these points, rising.
         pairs: where in `used` the points of each pair are.
-        low, start: (N,), (N + 1,) the first of the cells between or beside the points of each
-            pair, and where these begin in an array of all.
+        low, high: (N,) the first of the cells between or beside the points of each pair, and one
+            past the last; the same for far pairs, of which no curvature is wanted.
     """
 
     def __init__(self, inputs: np.ndarray, order: float, counts: np.ndarray, boxes: np.ndarray):
@@ -70,14 +63,12 @@ class PairGrid:
         )  # fmt: skip
         self._index = np.full(corners.shape, -1)
         self._index[corners] = np.arange(len(self.first))
-        # Cells between two points, or beside them.
         last = len(self.cells) - 1
         left, right = np.minimum(self.first, self.second), np.maximum(self.first, self.second)
         self.low = self.cells[np.maximum(left - 1, 0)]
-        several = self.cells[np.minimum(right, last)] - self.low + 1
-        # Far pairs have none: theory/vector-sums.md, Proposition 18.
-        several[right - left > NEAR] = 0
-        self.start = np.append(0, np.cumsum(several))
+        # theory/vector-sums.md, Proposition 18.
+        near = right - left <= NEAR
+        self.high = np.where(near, self.cells[np.minimum(right, last)] + 1, self.low)
 
     @classmethod
     def whole(cls, inputs: np.ndarray, order: float) -> PairGrid:
@@ -104,50 +95,20 @@ class PairGrid:
 
     @property
     def work(self) -> int:
-        """How many curvatures of one outcome there are."""
-        return int(self.start[-1]) + 2 * len(self.first)
+        """How many sums over outcomes there are."""
+        return int((self.high - self.low).sum()) + 2 * len(self.first)
 
-    def turned(self, values: Values) -> Values:
-        """Values of the mirrored pairs, cells mirrored too; inputs and boxes must be symmetric."""
+    def turned(self, values: np.ndarray) -> np.ndarray:
+        """Values of the mirrored pairs; inputs and boxes must be symmetric."""
         last = len(self.cells)
-        mirror = self._index[last - self.first, last - self.second]
-        size = np.diff(self.start)
-        # theory/vector-sums.md, Proposition 19: from the last cell of the mirrored pair backwards.
-        ends = np.repeat(self.start[1:][mirror] - 1 + self.start[:-1], size)
-        return values[0][ends - np.arange(self.start[-1])], values[1][mirror]
+        return values[self._index[last - self.first, last - self.second]]
 
-    def rows(self, weights: np.ndarray) -> np.ndarray:
+    def at_points(self, rows: np.ndarray) -> np.ndarray:
         """Laws at the points that are in some pair, from those at the vertices."""
         at = np.append(self.cells, self.cells[-1])[self.used]
         part = self.positions[self.used, None]
         # theory/vector.md, Proposition 10: a mix with positive parts.
-        return (1 - part) * weights[at] + part * weights[at + 1]
-
-    def evaluate(self, lines: CellLines, loss: float) -> Values:
-        """Values of all pairs of points, not in logarithms.
-
-        Args:
-            lines: laws of all outcomes at the vertices.
-            loss: at least the log of the largest ratio of two laws at one outcome.
-
-        Returns:
-            Both rounded up. What `lines` leaves out of a curvature is not in it.
-        """
-        if not len(self.first):
-            return np.zeros(0), np.zeros(0)
-        order, rows = self.order, self.rows(lines.weights)
-        # Powers of ratios are quotients of these: logarithms for each point, none for each pair.
-        grown = np.exp((order - 1) * np.log(rows / rows[0]))
-        curvature, moments = np.empty(self.start[-1]), np.empty(len(self.first))
-        curvatures(
-            rows, grown, lines.slopes(), *self.pairs, self.low, self.start, order, lines.error,
-            curvature, moments,
-        )  # fmt: skip
-        # theory/vector-sums.md, Proposition 18.
-        raised = 1 + slack(lines.error, loss, order) + spent(rows.shape[1], loss, order)
-        curvature *= self.bent(rows, lines.error)
-        # theory/vector-sums.md, Proposition 10: what is left out of a moment.
-        return curvature * raised, moments * raised + 1.1 * lines.missing / (order - 1)
+        return (1 - part) * rows[at] + part * rows[at + 1]
 
     def bent(self, rows: np.ndarray, error: float) -> float:
         """Factor of curvature between points, whose laws are known within a relative error."""
@@ -158,73 +119,32 @@ class PairGrid:
         spread = float(np.abs(part).max(initial=0.0)) + 4 * error
         return math.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (self.order - 2)) * (1 + 512 * UNIT)
 
-    def logged(self, values: Values) -> Values:
-        """Moments in logarithms."""
-        return values[0], np.log1p((self.order - 1) * values[1])
-
     def bounds(self, values: Values) -> np.ndarray:
         """(P, P): at least the divergence over squared distance of all pairs in a box, or 0.
 
         Args:
-            values: moments in logarithms; infinite curvature bounds nothing.
+            values: infinite curvature bounds nothing.
         """
         curvature, logs = values
+        a, b = np.nonzero(self.boxes)
+        corners = np.stack([[self._index[a + i, b + j] for j in (0, 1)] for i in (0, 1)])
+        corners = np.moveaxis(corners, -1, 0)
+        steep = np.where(self.high > self.low, curvature, np.inf)[corners]
         # theory/vector-sums.md, Proposition 23: a power of M that is convex in either input.
-        grown = np.expm1(logs / max(self.order - 1, 1.0))
-        found = bounds_of_boxes(
-            curvature, grown, self._index, self.start, self.low, self.boxes, self.widths,
-            self.cells, self.order,
-        )  # fmt: skip
-        # theory/vector-sums.md, Proposition 23: powers and their inverse.
+        grown = np.expm1(logs / max(self.order - 1, 1.0))[corners]
+        found = np.zeros(self.boxes.shape)
+        found[a, b] = bounds_of_boxes(steep, grown, a, b, self.widths, self.order)
+        # The same Proposition: powers and their inverse.
         return found * (1 + (2**13 + 16 * self.order) * UNIT)
-
-    def squares(self) -> np.ndarray:
-        """(N,): about the squared distance of each pair."""
-        at = self.inputs[0] + np.append(0.0, np.cumsum(self.widths))
-        return (at[self.first] - at[self.second]) ** 2
 
     def attained(self, values: Values) -> float:
         """About the largest that pairs of points have: no bound from these values is below it."""
         curvature, logs = values
-        square = self.squares()
+        at = self.inputs[0] + np.append(0.0, np.cumsum(self.widths))
+        square = (at[self.first] - at[self.second]) ** 2
         apart = square > 0
         far = logs[apart] / ((self.order - 1) * square[apart])
-        same = np.repeat(~apart, np.diff(self.start))
-        return float(max(far.max(initial=0.0), curvature[same].max(initial=0.0)))
-
-
-def refined(
-    inputs: np.ndarray,
-    order: float,
-    evaluate: Callable[[PairGrid, int], Values],
-    attained: float,
-    outcomes: float,
-    mirrored: bool = False,
-    most: float = WORK,
-    loose: float = LOOSE,
-) -> float:
-    """Bound divergence over squared distance, on a grid that is cut finer where that decides.
-
-    Args:
-        inputs: (V,) vertices.
-        order: in (1, inf).
-        evaluate: values of a grid's pairs of points, as `PairGrid.evaluate`; about those, of every
-            so many laws, where its second argument is not 1.
-        attained, outcomes, mirrored, most, loose: as in `searched`.
-
-    Returns:
-        An upper bound; what `evaluate` leaves out of a curvature is not in it.
-    """
-
-    def logged(grid: PairGrid, every: int) -> Values:
-        values = evaluate(grid, every)
-        # What is beyond floats bounds nothing.
-        whole = all(np.isfinite(some).all() for some in values)
-        return grid.logged(values) if whole else (values[0], np.full(len(values[1]), np.nan))
-
-    return searched(
-        PairGrid.whole(inputs, order), logged, attained, outcomes, mirrored, most, loose
-    )
+        return float(max(far.max(initial=0.0), curvature[~apart].max(initial=0.0)))
 
 
 def searched(
@@ -232,21 +152,21 @@ def searched(
     evaluate: Callable[[PairGrid, int], Values],
     attained: float,
     outcomes: float,
-    mirrored: bool = False,
-    most: float = WORK,
-    loose: float = LOOSE,
+    mirrored: bool,
+    most: float,
+    loose: float,
 ) -> float:
     """Bound divergence over squared distance in boxes, which are cut finer where that decides.
 
     Args:
         grid: the boxes.
-        evaluate: values of a grid's pairs of points, moments in logarithms; of about every so many
-            laws, where its second argument is not 1. Curvature may be infinite; where a moment is
-            not finite, nothing is bounded.
+        evaluate: values of a grid's pairs of points; of about every so many laws, where its second
+            argument is not 1. Curvature may be infinite; where a moment is not finite, nothing is
+            bounded.
         attained: at most the bound.
         outcomes: how many there are, in all that is evaluated.
         mirrored: whether `evaluate` wants grids that are their own mirror images.
-        most: curvatures of one outcome that may be computed, about.
+        most: sums over outcomes, times outcomes, that may be computed, about.
         loose: boxes whose bound is no more than this share above what pairs have are not cut.
 
     Returns:
@@ -271,28 +191,9 @@ def searched(
         if last:
             return max(settled, float(bounds.max()))
         # Of all laws some may be worse than was judged: boxes that are cut once more.
-        more = bounds > goal * (1 + LOOSE)
+        more = bounds > goal * (1 + loose)
         settled = max(settled, float(bounds.max(where=~more, initial=0.0)))
         wide |= more | more[::-1, ::-1] & mirrored
         if not wide.any():
             return settled
         grid = grid.finer(wide)
-
-
-def all_pairs(lines: CellLines, order: float, loss: float) -> float:
-    """Bound divergence over squared distance for all pairs of inputs.
-
-    Args:
-        lines: laws of all outcomes at the vertices.
-        order: in (1, inf).
-        loss: at least the log of the largest ratio of two laws at one outcome.
-
-    Returns:
-        An upper bound; what `lines` leaves out of a curvature is not in it.
-    """
-
-    def evaluate(grid: PairGrid, _: int) -> Values:
-        return grid.evaluate(lines, loss)
-
-    close, outcomes = lines.close(order), lines.weights.shape[1]
-    return refined(lines.inputs, order, evaluate, close, outcomes, most=CHEAP)

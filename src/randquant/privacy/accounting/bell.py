@@ -13,8 +13,8 @@ import numpy as np
 from scipy.special import ndtr, ndtri_exp
 
 from randquant.channels.channel import Channel
+from randquant.privacy.accounting.chain import Powers, rounding
 from randquant.privacy.certificates.sums.bits import straightened
-from randquant.privacy.certificates.sums.chain import Powers, rounding
 from randquant.privacy.divergence import UNIT
 
 MOST_CLIENTS = 2**17
@@ -58,13 +58,13 @@ def bell_square(channel: Channel, clients: int) -> float:
     bit = straightened(channel)
     if bit is None:  # more codes: nothing is proven
         return math.inf
-    one = bit.one()
+    one, narrowest = bit
     low, high = sorted(int(weight) for weight in one.weights[:, 1])
     mirror = low + high == one.denominator
     ends = low / one.denominator, high / one.denominator
     longest = _longest(*ends, clients - 1, mirror)
     # theory/vector-sums.md, Proposition 17: the way from end to end is this long, at least.
-    return (longest / bit.narrowest) ** 2 * SLACK
+    return (longest / narrowest) ** 2 * SLACK
 
 
 def _longest(low: float, high: float, others: int, mirror: bool) -> float:

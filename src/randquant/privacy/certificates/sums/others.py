@@ -1,0 +1,284 @@
+"""What hides a client in a sum: laws that stand for whatever the other clients send.
+
+A list of groups, each with at least its probability and the laws that the others may have in it:
+moments are at most the mean over groups of the largest of each. Derivations: `docs/theory/sums.md`
+and `vector-sums.md`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant.channels.channel import Channel
+from randquant.privacy.certificates.sums.binomial import LogBinomial
+from randquant.privacy.certificates.sums.bits import Bits
+from randquant.privacy.certificates.sums.blocks import SHARES, Cover, covers_of
+from randquant.privacy.certificates.sums.law import Law, multiples
+from randquant.privacy.certificates.sums.outcomes import log_moments, uneven
+from randquant.privacy.divergence import UNIT
+
+ARRANGEMENTS, FEWER = 100, 10
+"""Of a group so many laws at least are told apart; of one that is less likely than `UNLIKELY`."""
+
+LONG = 2**9
+"""Of more blocks fewer laws are told apart: these are long."""
+
+NEARLY = 1e-12
+"""By how much rows that are mirror images nearly may differ from that, relatively."""
+
+UNLIKELY, SPREAD = -9.0, 33
+"""Logarithm of the probability of such a group; and how many laws are told apart of blocks."""
+
+DRAWS = 8
+"""Codes drawn evenly that are counted on, at most."""
+
+SMALL = 4
+"""Clients in a small block, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Some of the cases that the others may be in.
+
+    Attributes:
+        log_mass: at least the logarithm of its probability.
+        laws: of their sum.
+    """
+
+    log_mass: float
+    laws: list[Law]
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What stands for the other clients.
+
+    Attributes:
+        groups: the cases.
+        mirrored: whether the laws of half of each group stand for the rest, which are their mirror
+            images.
+        off: relative error of laws, beside that of rounding.
+        method: as in `SumCertificate`.
+    """
+
+    groups: list[Case]
+    mirrored: bool
+    off: float
+    method: str
+
+
+def mirrored_by(channel: Channel) -> bool:
+    """Whether turning inputs and codes round leaves the channel as it is, but for rounding."""
+    symmetric = np.array_equal(channel.inputs, -channel.inputs[::-1])
+    return symmetric and uneven(channel.weights) <= NEARLY
+
+
+def multisets(vertices: int, others: int) -> int:
+    """In how many ways the others may be at vertices."""
+    return math.comb(others + vertices - 1, others)
+
+
+def fewest(channel: Channel, others: int, ways: int) -> int:
+    """How many of the others may be at vertices in no more than so many ways."""
+    vertices = len(np.unique(channel.weights, axis=0))
+    while multisets(vertices, others) > ways:
+        others -= -(-others // 20)
+    return others
+
+
+def exhaustive(channel: Channel, others: int, floor: float) -> Others:
+    """All others at vertices, in every way."""
+    # theory/sums.md, Proposition 1: equal rows count once.
+    rows = np.unique(channel.weights, axis=0)
+    rows = rows[np.argsort((rows / channel.denominator) @ np.arange(channel.levels), kind="stable")]
+    mirrored = mirrored_by(channel)
+    # What is mirrored only nearly counts as an error of laws.
+    off = 1.1 * math.expm1(others * math.log1p(uneven(rows))) if mirrored else 0.0
+    singles = [Law.of(row, channel.denominator, floor) for row in rows]
+    known: list[list[Law]] = [[Law.nothing(floor)] for _ in rows]
+    for single, powers in zip(singles, known, strict=True):
+        for _ in range(others):
+            powers.append(powers[-1] * single)
+    laws = []
+    for counts in _arrangements(len(rows), others):
+        if mirrored and counts < counts[::-1]:
+            continue
+        law = known[0][counts[0]]
+        for powers, count in zip(known[1:], counts[1:], strict=True):
+            law = law * powers[count] if count else law
+        laws.append(law)
+    return Others([Case(0.0, laws)], mirrored, off, "exhaustive")
+
+
+def _arrangements(kinds: int, count: int) -> Iterator[tuple[int, ...]]:
+    for cuts in itertools.combinations(range(count + kinds - 1), kinds - 1):
+        ends = (-1, *cuts, count + kinds - 1)
+        yield tuple(b - a - 1 for a, b in itertools.pairwise(ends))
+
+
+def at_two_ends(channel: Channel, others: int, floor: float, most: int) -> Others | None:
+    """All others, or all bits that their codes are sums of, at either end; None if it has more.
+
+    Args:
+        channel: the channel of every client.
+        others: how many of them there are.
+        floor: in bits, see `Law`.
+        most: so many laws of a group are told apart.
+    """
+    bits = Bits.of(channel)
+    if bits is None:
+        return None
+    # Whole numbers: the law of a unit is within 1 unit.
+    ends = [Law.of(end, int(end.sum()), floor) for end in bits.ends]
+    codes, mirrored = bits.trials + 1, bits.mirrored and mirrored_by(channel)
+    evenly = Law.of(np.ones(codes, int), codes, floor)
+    # theory/vector-sums.md, Proposition 24.
+    groups = [
+        Case(mass, _between(ends, sending * bits.trials, most, mirrored, evenly.power(draws)))
+        for mass, sending, draws, most in _drawing(others, bits.even, most)
+    ]
+    off = 1.1 * math.expm1(others * math.log1p(bits.error))
+    return Others(groups, mirrored, off, "bits")
+
+
+def _drawing(others: int, even: float, most: int) -> list[tuple[float, int, int, int]]:
+    """How many of the others draw evenly, in groups: log mass, who sends bits, draws, laws."""
+    if even == 0:
+        return [(0.0, others, 0, most)]
+    least = [2**k for k in range(others.bit_length())] + [others + 1]
+    # theory/vector-sums.md, Proposition 24: P(k or more draw evenly), and that of none.
+    groups = [(others * math.log1p(-even) * (1 - 16 * UNIT), others, 0, most)]
+    for count, after in itertools.pairwise(least):
+        mass = math.log(math.comb(others, count)) * (1 + 16 * UNIT)
+        mass += count * math.log(even) * (1 - 16 * UNIT)
+        most = max(most // 2, FEWER)
+        groups.append((mass, others - after + 1, min(count, DRAWS), most))
+    return groups
+
+
+def _between(ends: list[Law], units: int, most: int, mirrored: bool, beside: Law) -> list[Law]:
+    """Laws of the sum of so many units, each at one of two ends, that hide no more than any other.
+
+    Args:
+        ends: the law of a unit at either end.
+        units: how many there are.
+        most: about as many laws.
+        mirrored: whether half of them stand for the rest.
+        beside: the law of what is added.
+    """
+    kinds, block = len(ends), 1
+    while math.comb(-(-units // block) + kinds - 1, kinds - 1) > most * (1 + mirrored):
+        block += 1
+    # theory/sums.md, Proposition 2: of all kinds but one, from so many to block - 1 more.
+    # A mirrored arrangement stands for the other one.
+    spread, steps = [], range(0, units + 1, block)
+    for counts in itertools.product(steps, repeat=kinds - 1):
+        last = units - sum(counts)
+        if last >= 0 and not (mirrored and counts[0] > last):
+            spread.append((*counts, max(last - (block - 1) * (kinds - 1), 0)))
+    known = [
+        multiples(end, several)
+        for end, several in zip(ends, zip(*spread, strict=True), strict=True)
+    ]
+    laws = []
+    for counts in spread:
+        law = beside
+        for powers, count in zip(known, counts, strict=True):
+            law = law * powers[count] if count else law
+        laws.append(law)
+    return laws
+
+
+def in_blocks(
+    channel: Channel, others: int, floor: float, depth: float, order: float
+) -> Iterator[Others]:
+    """Blocks of a few clients, each sending one of some kinds, or a bell, or nothing.
+
+    Args:
+        channel, others, floor: as above.
+        depth: cases less likely than about e^-depth may be treated coarsely.
+        order: in (1, inf).
+
+    Returns:
+        One for small blocks, which are many, and one for larger ones, which have more in common:
+        each of those of some sizes that seems to hide most.
+    """
+    covers = covers_of(channel, others)
+    rows = channel.weights / channel.denominator
+    # Others at an end show about as much as can be; which they are decides no bound.
+    at_end = Law.of(channel.weights[0], channel.denominator, floor)
+    shown, single = (
+        float(log_moments(noise, rows, rows, order)[0].max())
+        for noise in (at_end.power(others), Law.nothing(floor))
+    )
+    for large in (False, True):
+        # Any of them would do; some hide more, of others it is less likely that few hide anything.
+        some = [
+            (_expected(each, others, depth, shown, single), each.size, each)
+            for each in covers
+            if (each.size > SMALL) == large
+        ]
+        if some:
+            yield _of_cover(min(some)[-1], mirrored_by(channel), others, floor, depth)
+
+
+def _of_cover(cover: Cover, mirrored: bool, others: int, floor: float, depth: float) -> Others:
+    zeros = np.zeros(cover.kinds.shape[1], np.int64)
+    # Whole numbers over their sum: 1 unit.
+    kinds = [Law(row, zeros, 1.0, 0.0, floor) for row in cover.kinds]
+    bells = [Law(bell, np.zeros(len(bell), np.int64), 1.0, 0.0, floor) for bell in cover.bells]
+    mirrored &= np.array_equal(cover.kinds, cover.kinds[::-1, ::-1])
+    groups = []
+    for counts, mass in _drawn(cover, others // cover.size, depth):
+        # What bells hide is beside every arrangement of the kinds.
+        beside = Law.nothing(floor)
+        for bell, count in zip(bells, counts[1:], strict=True):
+            beside = beside * bell.power(count)
+        likely = SPREAD if counts[0] <= LONG else FEWER
+        most = likely if mass > UNLIKELY else FEWER
+        groups.append(Case(mass, _between(kinds, counts[0], most, mirrored, beside)))
+    return Others(groups, mirrored, 0.0, "blocks")
+
+
+def _expected(cover: Cover, others: int, depth: float, shown: float, single: float) -> float:
+    """About the moment less 1 that a cover will bound, as a logarithm."""
+    # An estimate chooses among covers; no bound rests on it.
+    cases, masses = zip(*_drawn(cover, others // cover.size, depth), strict=True)
+    variances = [_variance(cover.kinds[0]), *(_variance(bell) for bell in cover.bells)]
+    hidden = np.array(cases) @ np.array(variances)
+    # A log moment is about as the inverse of a variance, and one client's if nobody else counts.
+    moments = np.minimum(shown * others * cover.least / np.maximum(hidden, 1e-9), single)
+    excess = np.where(moments > 30, moments, np.log(np.expm1(np.minimum(moments, 30))))
+    return float(np.logaddexp.reduce(excess + np.array(masses)))
+
+
+def _variance(law: np.ndarray) -> float:
+    place = np.arange(len(law))
+    return float(place**2 @ law - (place @ law) ** 2)
+
+
+def _drawn(cover: Cover, blocks: int, depth: float) -> Iterator[tuple[tuple[int, ...], float]]:
+    """How many of so many blocks send a kind, and each of the bells, at least; log of the mass."""
+    drawn = LogBinomial.of(blocks, sum(cover.shares), SHARES, depth)
+    for least, _, mass in drawn.groups():
+        for counts, part in _split(least, cover.shares, depth):
+            # theory/sums.md, Proposition 10: both carry spare units for their sum; 8 more.
+            yield counts, min(mass + part, 0.0) + 8 * UNIT
+
+
+def _split(
+    total: int, shares: tuple[int, ...], depth: float
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """How so many blocks are divided among the kinds and the bells."""
+    if len(shares) == 1:
+        yield (total,), 0.0
+        return
+    # theory/sums.md, Proposition 4: a group counts its least, and total less its greatest beside.
+    for least, greatest, mass in LogBinomial.of(total, shares[0], sum(shares), depth).groups():
+        for counts, part in _split(total - greatest, shares[1:], depth):
+            yield (least, *counts), mass + part

@@ -1,0 +1,350 @@
+"""What one client's code shows behind the law of the others' sum: moments of pairs of inputs.
+
+SumOutcomes are sums of codes. Derivations: `docs/theory/sums.md` and `vector-sums.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant.channels.channel import Channel
+from randquant.privacy.certificates.sums import law as sequences
+from randquant.privacy.certificates.sums.law import LIMB, Law, log_trimmed
+from randquant.privacy.certificates.sums.pairs_kernel import evaluate
+from randquant.privacy.divergence import UNIT, log_ratio, renyi
+from randquant.privacy.guarantee import Neighboring
+
+PLAIN_EXPONENT = -3 * LIMB
+"""Of a law; then its products with rows, 2**-958 or more, are within the range of floats."""
+
+
+SURE = 40.0
+"""SumOutcomes count in lower bounds that are e to this above all that was trimmed."""
+
+PLAIN = 300.0
+"""Logarithms up to this, and sums of two, have exponentials within the range of floats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows in exact integers over one total; of equal vertices one is kept.
+
+    Attributes:
+        weights: (R, m) Python integers or int64; the first `vertices` are the channel's, and, if
+            neighbours leave one out, the last is the row of input 0.
+        total: the sum of every row.
+        inputs: (R,) an input that has each row.
+        vertices: how many distinct rows the channel's vertices have.
+        allowed: (R, R) bool: (p, q) is a pair of neighbours.
+        uneven: how far, relatively, turning vertices and codes round changes a row, at most.
+    """
+
+    weights: np.ndarray
+    total: int
+    inputs: np.ndarray
+    vertices: int
+    allowed: np.ndarray
+    uneven: float
+
+    @staticmethod
+    def of(channel: Channel, neighboring: Neighboring) -> Rows:
+        """The rows that matter for sums of a channel's codes."""
+        table, total = channel.weights, channel.denominator
+        # theory/sums.md, Proposition 1: equal rows count once, in the order of the inputs.
+        first = np.sort(np.unique(table, axis=0, return_index=True)[1])
+        weights, inputs = table[first], np.array([channel.input_of(int(v)) for v in first])
+        count = len(first)
+        off = uneven(weights)
+        if neighboring == "replace_one":
+            return Rows(weights, total, inputs, count, ~np.eye(count, dtype=bool), off)
+        zero, zero_total = channel.mix(0.0)
+        # The row of 0 over its own total, exactly: all rows are brought to that.
+        scale = zero_total // total
+        weights = np.concatenate([weights.astype(object) * scale, zero[None]])
+        divisor = math.gcd(*weights.ravel().tolist(), zero_total)
+        allowed = np.zeros((count + 1, count + 1), dtype=bool)
+        # theory/sums.md, Proposition 1: pairs (v, 0) and (0, v).
+        allowed[-1, :-1] = allowed[:-1, -1] = True
+        off = max(off, uneven(zero[None]))
+        return Rows(
+            weights // divisor,
+            zero_total // divisor,
+            np.append(inputs, 0.0),
+            count,
+            allowed,
+            off,
+        )
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """(R, m) float64, within 1 unit each."""
+        return _divided(self.weights, self.total)
+
+    @property
+    def apart(self) -> bool:
+        """Whether some code is possible in one row and impossible in another."""
+        possible = self.weights > 0
+        return bool((possible.any(axis=0) & ~possible.all(axis=0)).any())
+
+    def alone(self, order: float) -> tuple[np.ndarray, np.ndarray]:
+        """(lower, upper): (R, R) divergence of one client's own code, for pairs of neighbours."""
+        # theory/rounding.md, Propositions 3 to 6.
+        table = [renyi(row, self.weights, self.total, order) for row in self.weights]
+        lower, upper = (np.array(side) for side in zip(*table, strict=True))
+        return np.where(self.allowed, lower, 0.0), np.where(self.allowed, upper, 0.0)
+
+    def ratios(self, code: int) -> np.ndarray:
+        """(R, R) log of two rows' weights of a code, at most; 0 for pairs that do not count."""
+        column = self.weights[:, code]
+        ratio = log_ratio(column[:, None], column[None])
+        # theory/rounding.md, Proposition 6: a lower bound of the logarithm.
+        return np.where(self.allowed, np.maximum(ratio, 0.0) * (1 - 17 * UNIT), 0.0)
+
+
+def _divided(integers: np.ndarray, total: int) -> np.ndarray:
+    if integers.dtype == object:
+        return np.vectorize(lambda n: n / total, otypes=[np.float64])(integers)
+    return integers / total  # a power of two: nothing but the conversion rounds
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRows:
+    """Rows of one client's code for inputs at vertices, and how they change in the cells between.
+
+    Attributes:
+        inputs: (V,) vertices, rising.
+        rows: (V, m) probabilities, within 1 unit and a relative `error`.
+        steps: (V - 1, m) by how much rows change from vertex to vertex, within 1 unit.
+        loss: at least the log of the largest ratio of two rows at one code.
+        error: relative, of rows and steps, beside that of floats.
+    """
+
+    inputs: np.ndarray
+    rows: np.ndarray
+    steps: np.ndarray
+    loss: float
+    error: float = 0.0
+
+    @staticmethod
+    def of(channel: Channel) -> ClientRows:
+        """Read them off a channel without jumps, whose codes are possible everywhere or nowhere."""
+        keep = np.append(True, np.diff(channel.inputs) > 0)
+        inputs, weights = channel.inputs[keep], channel.weights[keep]
+        # Whole numbers: their differences are exact.
+        steps = np.diff(weights, axis=0) / channel.denominator
+        rows = weights / channel.denominator
+        loss = largest_ratio(rows[:, weights.any(axis=0)])[1]
+        return ClientRows(inputs, rows, steps, loss)
+
+
+@dataclass(frozen=True, slots=True)
+class SumOutcomes:
+    """Sums that count, for one law of the others' sum.
+
+    Attributes:
+        rows: (V, L) laws for the client's input at each vertex, over the largest at each outcome.
+        steep: (V - 1, L) at least the slope of each cell, over the same.
+        scale: (L,) the logarithm of that largest one, and of how likely the others' law is.
+        error: relative, of rows.
+        missing: what outcomes that are left out may add to a moment, at most.
+        rest: what was trimmed off the others' law may add to a curvature, over the square of the
+            largest relative change.
+    """
+
+    rows: np.ndarray
+    steep: np.ndarray
+    scale: np.ndarray
+    error: float
+    missing: float
+    rest: float
+
+    @staticmethod
+    def of(
+        client: ClientRows, noise: Law, log_mass: float, order: float, most: float, off: float
+    ) -> SumOutcomes:
+        """Of the sum of one client's code and a noise.
+
+        Args:
+            client: the client's rows.
+            noise: the law of what the others send.
+            log_mass: of at least the probability of that law.
+            order: in (1, inf).
+            most: what outcomes that are left out may add to a curvature.
+            off: relative error of the noise's law, beside that of its rounding.
+        """
+        parts = np.concatenate([client.rows, client.steps, np.abs(client.steps)])
+        values, exponents, lost = spread(noise, parts)
+        vertices, cells = len(client.rows), len(client.steps)
+        rows = values[:vertices]
+        top = rows.max(axis=0)
+        some = top > 0
+        rows, top = rows[:, some] / top[some], top[some]
+        scale = np.log(top) + exponents[some] * math.log(2) + log_mass
+        # theory/sums.md, Proposition 6.
+        error = client.error + off + (noise.error + client.rows.shape[1] + 8) * UNIT
+        change, sizes = np.abs(values[vertices:, some]).reshape(2, cells, -1)
+        # theory/vector-sums.md, Proposition 9: raised by the error of every term.
+        steep = (change + 1.1 * error * sizes) / top
+        steep += 1.1 * client.error * (rows[:-1] + rows[1:])
+        steep *= (1 + 8 * UNIT) / np.diff(client.inputs)[:, None]
+        # theory/vector-sums.md, Proposition 12, in logarithms: twice, which pays for rounding.
+        ratio = -np.log(rows.min(axis=0)) * (1 + 4 * error)
+        bend = 2 * np.log(steep.max(axis=0)) + math.log(order) + (abs(order - 2) + 1) * ratio
+        with np.errstate(over="ignore"):
+            curvature = np.exp(bend + scale)
+            moments = 2 * np.exp((order - 1) * ratio + scale)
+        # A moment less 1 is S times this, or more, for inputs a cell apart.
+        apart = (order - 1) * float(np.diff(client.inputs).min()) ** 2
+        left = np.maximum(curvature, moments / apart) <= most / max(len(scale), 1)
+        power = max(order - 1, 1.0) * client.loss + log_mass
+        rest = 2 * (order + 1) * math.exp(log_trimmed(noise.trimmed, noise.floor) + power)
+        missing = math.inf if lost else float(moments[left].sum()) + rest
+        kept = ~left
+        return SumOutcomes(rows[:, kept], steep[:, kept], scale[kept], error, missing, rest)
+
+    def plain(self, order: float) -> bool:
+        """Whether no power of a ratio, and no likelihood, is beyond floats."""
+        ratio = -float(np.log(self.rows).min(initial=0.0))
+        return (order - 1) * ratio < PLAIN and float(self.scale.min(initial=0.0)) > -PLAIN
+
+
+def spread(noise: Law, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Convolve a law with rows of any sign: mantissas, exponents, whether some may be lost."""
+    codes, length = rows.shape[1], len(noise)
+    exponents = np.zeros(length + codes - 1, np.int64)
+    if noise.exponent.min() >= PLAIN_EXPONENT:
+        # Every product is within the range of floats: faster.
+        law = np.pad(np.ldexp(noise.mantissa, noise.exponent), codes - 1)
+        windows = np.lib.stride_tricks.sliding_window_view(law, codes)
+        return rows[:, ::-1] @ windows.T, exponents, False
+    values = np.empty((len(rows), len(exponents)))
+    lost = sequences.spread(noise.mantissa, noise.exponent, rows, values, exponents)
+    return values, exponents, lost
+
+
+def largest_ratio(rows: np.ndarray) -> tuple[float, float]:
+    """(ratio, loss): the largest of any two rows at one code, and its logarithm; rounded up."""
+    # Rows are within 1 unit, the quotient 1: below 4 units. Bounds that use the logarithm have a
+    # factor to spare (theory/vector-sums.md, Proposition 10).
+    ratio = float((rows.max(axis=0) / rows.min(axis=0)).max()) * (1 + 8 * UNIT)
+    return ratio, math.log(ratio) * (1 + 8 * UNIT) + 8 * UNIT
+
+
+def uneven(rows: np.ndarray) -> float:
+    """How far, relatively, turning (R, m) rows and codes round changes an entry; rounded up."""
+    one = rows.astype(np.float64)
+    two = one[::-1, ::-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        off = np.where(one == two, 0.0, np.abs(one - two) / np.minimum(one, two))
+    return float(off.max()) * (1 + 8 * UNIT) + 4 * UNIT * bool((one != two).any())
+
+
+def log_moments(
+    noise: Law, first: np.ndarray, second: np.ndarray, order: float
+) -> tuple[np.ndarray, float]:
+    """Bound log of sum_z P(z)^order Q(z)^(1-order), P and Q being p and q convolved with noise.
+
+    Args:
+        noise: law of the others' sum; what was trimmed off it must still be added.
+        first, second: (P, m), (Q, m) float64 rows p and q, within 1 unit each.
+        order: in (1, inf]; infinity gives the largest log P/Q.
+
+    Returns:
+        (P, Q), at least 0, rounded up; and by how much at most.
+    """
+    values, exponents, lost = spread(noise, np.concatenate([first, second]))
+    size = len(first)
+    with np.errstate(divide="ignore"):
+        logs = np.log(values)
+    some = (values[:size] > 0).any(axis=0)
+    p, q, shift = logs[:size, some], logs[size:, some], exponents[some] * math.log(2)
+    if lost and not (first.all() and second.all()):
+        return np.full((size, len(second)), np.inf), np.inf
+    # theory/sums.md, Proposition 8.
+    impossible = (p > -np.inf).astype(float) @ (q == -np.inf).T.astype(float) > 0
+    deep = float(np.abs(logs[:, some][values[:, some] > 0]).max())
+    units = noise.error + first.shape[1] + 2
+    if math.isinf(order):
+        found = np.stack([(row - q)[:, row > -np.inf].max(axis=1) for row in p])
+        slack = (20 * deep + 2.02 * units) * UNIT
+    else:
+        found, slack = _finite(p, q, shift, order, deep, units)
+    return np.where(impossible, np.inf, np.maximum(found + slack, 0.0)), 2 * slack
+
+
+def _finite(p, q, shift, order: float, deep: float, units: float) -> tuple[np.ndarray, float]:
+    """Log moments of a finite order, and their error at most."""
+    largest, least = p.max(axis=0), np.where(q > -np.inf, q, np.inf).min(axis=0)
+    least = np.where(np.isinf(least), largest, least)
+    # The largest term at an outcome: that of its likeliest row over the least likely one.
+    most = largest + shift + (order - 1) * (largest - least)
+    top = float(most.max())
+    upper = np.exp(order * (p - largest) + (most - top))
+    lower = np.exp((order - 1) * (least - np.where(q > -np.inf, q, np.inf)))
+    # theory/sums.md, Proposition 8: what underflowed is below this, and is added.
+    with np.errstate(under="ignore"):
+        found = top + np.log(upper @ lower.T + 1e-305 * len(shift))
+    wide = float(np.abs(largest - least).max())
+    error = (2 * order - 1) * (13 * deep + 9 * wide + units)
+    return found, 1.01 * UNIT * (error + 16 * (abs(top) + 760) + len(shift) + 40)
+
+
+def wrong(error: float, loss: float, scale: np.ndarray, order: float) -> float:
+    """Relative error of moments less 1, and of S, of outcomes whose laws are e^scale times rows.
+
+    Args:
+        error: relative, of the rows.
+        loss: at least the log of the largest ratio of two laws at one outcome.
+        scale: (L,) logarithms.
+        order: in (1, inf).
+    """
+    # theory/vector-sums.md, Proposition 24: logarithms as large as these.
+    deep = loss + float(np.abs(scale).max(initial=0.0))
+    relative = 2 * error + 12 * UNIT
+    # theory/vector-sums.md, Propositions 9 and 18: of ratios; of powers, and a sum of so many.
+    slack = 4 * (order + 4) * relative + (4000 + (64 + 400 * loss) * order) * UNIT
+    powers = 5000 * (order + 1) * (20 * deep + 12) * max(1, 1 / (order - 1))
+    return slack + (powers + len(scale) + 64) * UNIT
+
+
+def log_excesses(
+    noise: Law, rows: np.ndarray, pairs: tuple[np.ndarray, np.ndarray], order: float, upper: bool
+) -> np.ndarray:
+    """Bound log(M - 1) of pairs of rows, M as in `log_moments`, however close M is to 1.
+
+    Args:
+        noise: law of the others' sum; what was trimmed off it must still be added to upper bounds.
+        rows: (R, m) float64, within 1 unit each.
+        pairs: (N,) places of p and of q in `rows`.
+        order: in (1, inf).
+        upper: whether these are upper bounds, or lower ones.
+
+    Returns:
+        (N,); 0 is bounded from below by -inf.
+    """
+    values, exponents, lost = spread(noise, rows)
+    top = values.max(axis=0)
+    some = (values > 0).all(axis=0)
+    if upper and (lost or not (some | (top == 0)).all()):
+        return np.full(len(pairs[0]), np.inf)
+    shares, scale = values[:, some] / top[some], np.log(top[some]) + exponents[some] * math.log(2)
+    if not upper:
+        # theory/sums.md, Proposition 7: what was trimmed hardly changes outcomes that count, and
+        # every outcome adds to a moment: some may be left out.
+        sure = scale > log_trimmed(noise.trimmed, noise.floor) + SURE
+        shares, scale = shares[:, sure], scale[sure]
+    if not len(scale):
+        return np.full(len(pairs[0]), -np.inf)
+    error, logs = (noise.error + rows.shape[1] + 16) * UNIT, np.log(shares)
+    off = wrong(error, float(np.abs(logs).max()), scale, order)
+    excess, none = np.empty(len(pairs[0])), np.zeros(len(pairs[0]), np.int64)
+    if off > 0.25:
+        return np.full(len(excess), np.inf if upper else -np.inf)
+    evaluate(
+        shares, logs, scale, math.log(4) - logs.min(axis=0), np.empty((0, len(scale))), *pairs,
+        none, none, order, error if upper else -error, np.empty(len(excess)), excess,
+    )  # fmt: skip
+    return excess + (math.log1p(off) if upper else math.log1p(-2 * off))

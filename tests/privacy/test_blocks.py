@@ -1,0 +1,87 @@
+"""The one proof for every channel: blocks of clients, against fractions and against attacks."""
+
+import functools
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from whole import worst
+
+import randquant as rq
+from randquant.privacy.certificates.sums import certificate, others, sum_curvature
+from randquant.privacy.certificates.sums.blocks import SHARES, covers_of, even_rows
+from randquant.privacy.certificates.sums.outcomes import Rows
+
+CHANNELS = {
+    "rqm": rq.rqm(1.0, 1.0, 4, 0.42), "wide": rq.rqm(1.0, 3.0, 8, 0.42),
+    "levels": rq.rqm(1.0, 1.0, 8, 0.42), "imvu": rq.imvu(1.0, 8, 2.0),
+    "skewed": rq.Channel(np.array([-1.0, 0.0, 1.0]), np.arange(3.0),
+                         np.array([[5, 2, 1], [3, 3, 2], [1, 3, 4]]), 8),
+}  # fmt: skip
+named = pytest.mark.parametrize("channel", CHANNELS.values(), ids=CHANNELS)
+
+
+@named
+@pytest.mark.parametrize("count", [9, 200])
+def test_kinds_and_bells_lie_below_the_law_of_every_block(channel, count):
+    """By a linear programme of its own: shares of all at once fit under it."""
+    from scipy.optimize import linprog
+
+    rows = even_rows(channel)
+    for cover in [each for each in covers_of(channel, count) if each.size <= 4]:
+        layers = [list(cover.kinds), *([bell] for bell in cover.bells)]
+        for block in itertools.combinations_with_replacement(range(len(rows)), cover.size):
+            law = functools.reduce(np.convolve, rows[list(block)])
+            columns, of = [], []
+            for layer, shapes in enumerate(layers):
+                for shape in map(np.trim_zeros, shapes):
+                    for at in range(len(law) - len(shape) + 1):
+                        columns.append(np.pad(shape, (at, len(law) - len(shape) - at)) / law)
+                        of.append(layer)
+            sums = np.eye(len(layers))[:, of]
+            shares = np.array(cover.shares) / SHARES
+            found = linprog(
+                np.zeros(len(of)), A_ub=np.array(columns).T, b_ub=np.ones(len(law)) + 1e-7,
+                A_eq=sums, b_eq=shares,
+            )  # fmt: skip
+            assert found.status == 0
+
+
+@named
+@pytest.mark.parametrize("order", [1.5, 2.5, 8.0])
+def test_blocks_bound_what_fractions_say_of_few_clients(channel, order, monkeypatch):
+    """Where nothing is tried exhaustively, no pair and no others exceed the bound."""
+    if len(channel.inputs) > 6:
+        pytest.skip("too many arrangements for fractions")
+    monkeypatch.setattr(sum_curvature, "FEW", 0)
+    monkeypatch.setattr(sum_curvature, "fewest", lambda *_: 0)
+    clients = 4
+    places = sorted({Fraction(float(u)) for u in channel.inputs} | {Fraction(1, 7), Fraction(8, 9)})
+    exact = worst(channel, clients, order, places)
+    attained = sum_curvature.by_distance(channel, clients - 1, order)[0]
+    assert exact <= sum_curvature._upper(channel, clients - 1, order, attained)
+
+
+@named
+@pytest.mark.parametrize("order", [2.0, 6.0])
+def test_blocks_bound_what_all_others_say_of_one_coordinate(channel, order):
+    rows = Rows.of(channel, "replace_one")
+    single = float(rows.alone(order)[1].max()) * (order - 1)
+    exact = rq.certify_sum(channel, 5, order).epsilon.lower * (order - 1)
+    floor = 90 + single / math.log(2)
+    for found in others.in_blocks(channel, 4, floor, single + 60, order):
+        assert exact <= certificate._bounded(rows, found, order, single) <= single * (1 + 1e-9)
+
+
+@named
+@pytest.mark.parametrize("clients", [12, 100])
+@pytest.mark.parametrize("order", [2.0, 16.0])
+def test_both_forms_are_within_half_of_the_best_attack(channel, clients, order):
+    whole = rq.certify_sum(channel, clients, order).epsilon
+    assert 0 < whole.lower <= whole.upper <= 1.5 * whole.lower
+    curvature = rq.kappa_sum(channel, clients, order)
+    assert 0 < curvature.lower <= curvature.upper <= 1.5 * curvature.lower
+    x, other = (-channel.clip, channel.clip)
+    assert whole.lower <= curvature.upper * (x - other) ** 2
