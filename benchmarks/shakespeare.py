@@ -151,7 +151,8 @@ def own_mechanism(wanted: Wanted) -> dict:
     """The arguments with which train calibrates one bit, or a tenth of a bit, itself."""
     tenth = TENTH if wanted.mechanism == "tenth of a bit" else None
     clip_norm = SETTINGS[wanted.passes][wanted.part].clip_norm
-    return {"epsilon": wanted.epsilon, "clip_norm": clip_norm, "coordinates": tenth}
+    privacy = rq.Privacy(clip_norm=clip_norm, coordinates=tenth)
+    return {"epsilon": wanted.epsilon, "privacy": privacy}
 
 
 def trained(of: Task, rate: float, seed: int, **how) -> Run:

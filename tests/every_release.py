@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import randquant as rq
 from randquant.aggregation.rank.release import RankRelease
 from randquant.aggregation.rank.table import RankTable
@@ -31,6 +33,13 @@ def _hidden(one: Release, other: Release, hidden: bool, models: bool) -> dict[st
         stand_in = None if replaced else other
         found["fixed"] = Sampled(one, 0.05, 60, "fixed", False, stand_in, models)
     return found
+
+
+def repeated(release: Release, times: int) -> Release:
+    """The same release in so many times the rounds, or runs."""
+    if isinstance(release, Allocated):
+        return dataclasses.replace(release, runs=release.runs * times)
+    return dataclasses.replace(release, rounds=release.rounds * times)
 
 
 def of_group(trust: str, neighboring: str) -> dict[str, Release]:

@@ -23,7 +23,6 @@ PATTERNS = (
     "privacy/accounting/attacks.py",
     "privacy/accounting/calibration.py",
     "privacy/accounting/gaussian.py",
-    "privacy/accounting/hidden_attacks.py",
     "privacy/accounting/integer_noise.py",
     "privacy/accounting/martingale.py",
     "privacy/accounting/ratios.py",

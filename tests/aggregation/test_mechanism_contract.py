@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from every_release import repeated
 from mechanisms_built import CHANNELS, CLIENTS, EXAMPLES, SOME, WHOLE, built
 
 import randquant as rq
@@ -122,7 +123,7 @@ def test_a_release_is_under_the_mechanisms_trust(mechanism, neighboring):
 def test_a_release_that_is_repeated_costs_as_much_as_that_many_rounds(mechanism):
     release = mechanism.release(DIMENSION, 2)
     if release is not None:
-        assert release.repeated(3) == mechanism.release(DIMENSION, 6)
+        assert repeated(release, 3) == mechanism.release(DIMENSION, 6)
 
 
 def test_what_else_a_release_answers(mechanism):
@@ -167,7 +168,7 @@ def test_one_example_changes_less_or_nothing_is_known(mechanism):
 def test_a_sampled_release_says_so():
     release = Sampled(rq.GaussianRelease(2.0, 5, 1), 0.1, rounds=3)
     assert release.sampled
-    assert release.repeated(2).rounds == 6
+    assert repeated(release, 2).rounds == 6
     with pytest.raises(ValueError, match="not sampled yet"):
         Sampled(release, 0.1, rounds=3)
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare_job import (
     MECHANISM,
@@ -74,6 +74,25 @@ def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, 
     with server.filters["va"]._ledger(context_of("va")).held() as ledger:
         assert ledger.accountant.get_privacy_spent() == spent
     assert [line for line in server.log if str(spent) in line and "round 3 of 3" in line]
+
+
+@pytest.mark.parametrize(("stated", "own"), [(120, None), (None, 120), (120, 40), (40, 120)])
+def test_a_site_counts_the_unit_that_it_set_whatever_the_server_states(stated, own, tmp_path):
+    """A server that speaks of patients does not make a whole site's limit one of a patient."""
+    release = MECHANISM.release(14, 1)
+    one = release if own is None else release.of_one_example(own)
+    due = account([one], 1e-5, quick=True).epsilon
+    task = asked(Server(tmp_path, examples=stated))
+
+    def ask(limit):
+        context = context_of("va")
+        context.set_prop(FLContextKey.FILTER_DIRECTION, FilterKey.IN, private=True, sticky=False)
+        site = QuantizeFilter(limit, str(tmp_path / "site"), examples=own)
+        return site.process(Shareable.from_bytes(task.to_bytes()), context)
+
+    assert ask(due * 1.01).get_header(REQUEST)
+    with pytest.raises(ValueError, match="within epsilon"):
+        ask(due * 0.99)
 
 
 def test_the_server_stops_before_its_limit(tmp_path):

@@ -92,12 +92,9 @@ FAULTS = {
          "the easier direction counts"),
     ],
     "privacy/accounting/dp_events.py": [
-        ("event.noise_multiplier / 2",
-         "event.noise_multiplier",
+        ("changes[field.name] = value / 2",
+         "changes[field.name] = value",
          "replace_one: distance of their neighbours not doubled"),
-        ("self._releases.append(repeated)",
-         "self._releases.append(event.release)",
-         "repetitions forgotten"),
     ],
     "privacy/accounting/hidden.py": [
         ('release.trust == "central" or hidden',

@@ -104,7 +104,7 @@ class VectorMechanism(MechanismDefaults):
         VectorRelease(  # checks the rest
             self.channel, self.clip_norm, 1, 1, self.trust, cohort=self.cohort, norm=self.norm
         )
-        self._coordinates  # noqa: B018
+        ChannelMechanism(self.channel, self.trust, self.cohort)  # checks that sums decode
 
     @property
     def _coordinates(self) -> ChannelMechanism:

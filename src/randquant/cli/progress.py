@@ -11,7 +11,7 @@ from randquant._internal.bars import Bars
 from randquant._internal.formatting import count
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
-from randquant.mechanisms.registry import build, channel_mechanisms
+from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.training import display
@@ -67,6 +67,7 @@ def result(folder: Path, run: RunRecord) -> dict[str, Any]:
         "per_coordinate": channel and {"order": channel.order, "epsilon": channel.epsilon},
         "baseline_accuracy": baseline and baseline.accuracy,
         "fitted": features.statement(run.config, summary),
+        "notes": notes_on(run.config.mechanism, run.config.parameters),
     }
 
 
@@ -92,6 +93,7 @@ def table(folder: Path, run: RunRecord) -> list[str]:
         rows += [("", text) for text in _beside(summary)]
         if fitted := features.statement(config, summary):
             rows.append(("", fitted))
+        rows += [("", note) for note in notes_on(config.mechanism, config.parameters)]
     if summary.stopped:
         rows.append(("stopped", summary.stopped))
     if summary.advice:

@@ -12,6 +12,7 @@ from pathlib import Path
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant._internal.serialization import write_atomic
+from randquant.mechanisms.registry import notes_on
 from randquant.privacy.guarantee import MODEL_TERMS, SIMULATED, Guarantee
 from randquant.reports import meaning, pages
 from randquant.reports import run_pictures as pictures
@@ -125,7 +126,8 @@ def _lead(run: RunRecord) -> str:
     )
     if run.summary.stopped:
         text += f" Stopped {run.summary.stopped}."
-    return " ".join([text, run.summary.advice]).strip()
+    notes = [f"{note}." for note in notes_on(config.mechanism, config.parameters)]
+    return " ".join([text, *notes, run.summary.advice]).strip()
 
 
 def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:

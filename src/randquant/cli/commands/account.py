@@ -12,7 +12,7 @@ from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.command import Command, Output, figures
 from randquant.cli.options import NamedMechanism
-from randquant.mechanisms.registry import build, channel_mechanisms
+from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.release import Release, Releasing
@@ -93,7 +93,8 @@ def run(
         pure = certify(build(name, parameters))
         result["per_coordinate"] = figures(pure, "order", "epsilon", "witness")
         lines.append(f"per coordinate and round: {pure}")
-    return Output(result, lines)
+    result["notes"] = notes_on(name, parameters)
+    return Output(result, [*lines, *result["notes"]])
 
 
 def _lower(guarantee: Guarantee) -> list[str]:
