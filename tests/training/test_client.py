@@ -15,6 +15,7 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
+from randquant.reports.run import report_run
 from randquant.training import client as learner_module
 from randquant.training import models
 from randquant.training.client import Learner
@@ -190,7 +191,7 @@ def test_a_poisson_cohort_may_be_empty(tmp_path):
     assert all(m.bytes_up == 0 for m in empty)
     assert len(run.metrics) == 12
     assert run.summary.participations < 12
-    assert "report.html" in {path.name for path in (tmp_path / "run").iterdir()}
+    assert "12 rounds" in report_run(tmp_path / "run").read_text()
 
 
 def test_a_run_that_hides_one_example(tmp_path):
@@ -204,7 +205,7 @@ def test_a_run_that_hides_one_example(tmp_path):
         runs.create(folder, dataclasses.replace(config, unit=unit), baseline=False, overwrite=False)
         found[unit] = runs.execute(folder).summary.guarantee.epsilon
     assert found["example"] < found["client"] / 20  # clients hold 47 examples
-    page = (tmp_path / "example" / "report.html").read_text()
+    page = report_run(tmp_path / "example").read_text()
     assert "one example of one client" in page
 
 

@@ -23,6 +23,7 @@ from randquant.planning.tuning.update import tune_update
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import MODEL_TERMS
+from randquant.reports.run import report_run
 from randquant.training.cohort import collector
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.participation import sample_drawn, sample_hidden
@@ -234,7 +235,7 @@ def test_a_run_states_the_account_of_its_cohorts_and_names_its_terms(draw, tmp_p
     assert run.summary.beside == dataclasses.replace(beside, simulated=True)
     assert all(m.epsilon >= run.summary.guarantee.epsilon for m in run.metrics[2:])
     assert run_folder.read_finished(tmp_path / "run").summary == run.summary
-    page = (tmp_path / "run" / "report.html").read_text()
+    page = report_run(tmp_path / "run").read_text()
     assert MODEL_TERMS[1:] in page.replace("\n", " ").replace("&#x27;", "'").replace("&#39;", "'")
 
 
