@@ -31,7 +31,7 @@ def trained() -> Iterator[Row]:
         mechanism = update_mechanism(
             row["mechanism"], row["parameters"], trust=None if plain else "aggregate",
             cohort=None if plain else config.cohort,
-            clip_norm=None if plain else config.clip_norm,
+            clip_norm=None if plain else config.privacy.clip_norm,
         )  # fmt: skip
         release = mechanism.release(650 if digits else 50_890, row["rounds"], row["neighboring"])
         assert release is not None

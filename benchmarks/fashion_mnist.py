@@ -5,7 +5,6 @@ rounds, beside clipped SGD at the same clip and rates. Leaves the run's folder w
 At these rates accuracy moves by a point from one evaluation to the next, so two more seeds are run.
 """
 
-import dataclasses
 import resource
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
 
 CLIP = 0.003
-CONFIG = TrainConfig(
+CONFIG = TrainConfig.of(
     dataset="fashion-mnist",
     model="cnn",
     mechanism="rqm",
@@ -34,19 +33,19 @@ CONFIG = TrainConfig(
 
 def accuracies(config: TrainConfig, folder: Path) -> tuple[float, float]:
     beside = folder.with_name(f"{folder.name}-seed{config.seed}")
-    runs.create(beside, config, baseline=True, overwrite=True)
+    runs.create(beside, config.changed(baseline=True), overwrite=True)
     result = progress.result(beside, runs.execute(beside))
     return result["accuracy"], result["baseline_accuracy"]
 
 
 def main(data_dir: str, folder: Path) -> None:
-    config = dataclasses.replace(CONFIG, data_dir=data_dir)
-    runs.create(folder, config, baseline=True, overwrite=True)
+    config = CONFIG.changed(data_dir=data_dir)
+    runs.create(folder, config.changed(baseline=True), overwrite=True)
     with progress.Display() as display:
         run = runs.execute(folder, display.round)
     result = progress.result(folder, run)
     print("\n".join(progress.table(folder, run)))
-    others = [accuracies(dataclasses.replace(config, seed=seed), folder) for seed in (1, 2)]
+    others = [accuracies(config.changed(seed=seed), folder) for seed in (1, 2)]
     seeds = [(result["accuracy"], result["baseline_accuracy"]), *others]
     print("accuracy, and without privacy, by seed:", seeds)
     steady = run.metrics[10:]
@@ -68,7 +67,7 @@ def main(data_dir: str, folder: Path) -> None:
             "share_outside_gradients": float(protect.sum() / (gradient + protect).sum()),
             "peak_memory_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
             "parameters": dict(config.parameters),
-            "learning_rate": config.learning_rate,
+            "learning_rate": config.server.learning_rate,
         },
     )
 

@@ -106,13 +106,14 @@ def main(grid, context):
     asked = {} if kind == "plain" and not trained else {"fraction_evaluate": 0.0}
     strategy, rounds = FedAvg(**asked), config["num-server-rounds"]
     if kind != "plain":
-        from randquant.aggregation.alongside import Number
+        import randquant as rq
         from randquant.flower import QuantizedStrategy
 
-        told = {} if trained else {"numbers": [Number("accuracy")]}
+        told = rq.Privacy(numbers=() if trained else [rq.Number("accuracy")])
         how = {"trust": "local"} if kind == "local" else {"handshake": kind}
         strategy = QuantizedStrategy.for_target(
-            strategy, epsilon=1000, rounds=rounds, cohort=2, model=model, patience=1, **how, **told
+            strategy, epsilon=1000, rounds=rounds, cohort=2, model=model, patience=1,
+            privacy=told, **how,
         )
     started = time.monotonic()
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv, betaln, gammaln, log_expit, ndtri
 
-from randquant.aggregation.spreading import GroupRotation
+from randquant.aggregation.rank.release import RankRelease
+from randquant.aggregation.rank.rotations import GroupRotation
+from randquant.aggregation.rank.table import LARGEST_TOTAL, RankTable
 from randquant.planning.limits import log_cap, privunit
-from randquant.privacy.accounting.ranks import RankRelease
-from randquant.privacy.certificates.rank import LARGEST_TOTAL, RankTable
 from randquant.privacy.guarantee import Neighboring
 
 PARTS = 2**30
@@ -164,7 +164,7 @@ def nearest(size: int, log_ratio: float) -> int:
 def vertices_sum(size: int, count: int) -> float:
     """Mean of the sum of the largest products of a random unit vector with a simplex's vertices.
 
-    As `design.ranks.top_sum`, with a normal law for a half-normal one: the mean of all coordinates,
+    As `rank.designs.top_sum`, with a normal law for a half-normal one: the mean of all coordinates,
     which a vertex's product is less, has mean zero.
     """
     rest = size - count

@@ -4,11 +4,8 @@ About two minutes. One core unless it says otherwise; every speed is also given 
 copy of the same float32 numbers, measured in turn with it.
 """
 
-import os
-import resource
 import subprocess
 import sys
-import tempfile
 import time
 
 import numpy as np
@@ -18,7 +15,6 @@ import randquant as rq
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.channels import wire
 from randquant.channels.encoding.codec import encode_payload
-from randquant.channels.encoding.stream import encode_to
 from randquant.channels.encoding.threads import cores
 from randquant.cli.commands.bench import bench
 
@@ -97,24 +93,6 @@ def first_call():
     return {"with_imports": min(b[0] for b in both), "call_alone": min(b[1] for b in both)}
 
 
-def stream(count=1_000_000_000, part=4_000_000):
-    """An update of a billion coordinates, made and encoded in parts, in a process of its own."""
-    if os.fork() == 0:
-        piece = np.random.default_rng(0).standard_normal(part, dtype=np.float32)
-        encode_payload(paper(), piece[:100], rq.Key.generate())
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        with tempfile.TemporaryFile() as file:
-            start = time.perf_counter()
-            parts = (piece for _ in range(count // part))
-            size = encode_to(file, paper(), parts, count, rq.Key.generate())
-            took = time.perf_counter() - start
-        more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        save("stream", {"coordinates": count, "bytes": size, "seconds": took, "threads": cores(),
-                        "extra_megabytes": more / 1024})  # fmt: skip
-        os._exit(0)
-    assert os.wait()[1] == 0
-
-
 def best(cases, passes=4):
     """The best of some passes over all cases: on a shared machine minutes differ too."""
     found = {}
@@ -153,4 +131,3 @@ if __name__ == "__main__":
     for name, value in figures.items():
         print(name, value)
     save("performance", figures)
-    stream()

@@ -89,19 +89,6 @@ def pictures() -> dict[str, str]:
     return {f"performance-{name}.svg": picture(figure) for name, figure in figures.items()}
 
 
-def compressed(found: dict) -> str:
-    """Bits a coordinate: as sent, and as Huffman codes beside the entropy."""
-    lines = [
-        "| mechanism, levels | payload | normal: compressed | entropy | gradient: compressed | entropy |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, row in found.items():
-        cells = [row["normal"]["payload"]]
-        cells += [each[key] for each in row.values() for key in ("compressed", "entropy")]
-        lines.append(f"| {name} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |")
-    return "\n".join(lines)
-
-
 CONTESTANTS = {
     "ours": "ours: gradients, encode, pack, sum, decode, step",
     "bare": "bare torch, two threads: forward and backward alone",
@@ -142,7 +129,7 @@ device, `benchmarks/simulate.py` measures it too."""
 
 
 def page() -> str:
-    found, stream, small = result("performance"), result("stream"), result("compress")
+    found = result("performance")
     bench, turned = found["bench"], found["hadamard"]
     copy, own = bench["memory_copy"], bench["encode_pack"]
     million = {
@@ -150,10 +137,6 @@ def page() -> str:
         for name in ("encode_pack", "unpack_sum", "naive", "memory_copy")
     }
     per_input = {name: speed["encode_pack"] for name, speed in found["input"].items()}
-    rates = {
-        step: [row[f"{step}_speed"] for each in small["bits"].values() for row in each.values()]
-        for step in ("compress", "decompress")
-    }
     slowest, fastest = min(per_input.values()), max(per_input.values())
     return f"""# Throughput, and what it depends on
 
@@ -196,20 +179,6 @@ If the number of levels is not a power of two, codes share numbers of up to 128 
 
 **Rotation**: the Hadamard transform of {turned["float64"]["coordinates"]:,} numbers takes {turned["float64"]["milliseconds"]:.0f} ms in float64, {turned["float64"]["over_memory_copy"]:.1f} copies of
 them, and {turned["float32"]["milliseconds"]:.0f} ms in float32, {turned["float32"]["over_memory_copy"]:.1f} copies. Updates are rotated in float64.
-
-**An update of {stream["coordinates"]:,} coordinates**, in parts (`encode_to`): {stream["seconds"]:.1f} s on {stream["threads"]} threads, {stream["extra_megabytes"]:.0f} MB in addition to a part of 16.
-
-## Entropy coding
-
-Bits per coordinate, headers included, as sent and after `randquant.channels.wire.compression.compress` (`python benchmarks/compress.py`). Inputs are {small["coordinates"]["normal"]:,} normal
-numbers, or the gradient of one client's 20 images for a fresh network of {small["coordinates"]["gradient"]:,} weights; a deviation is a third of the threshold. The entropy is that of
-single codes; codes that share a byte may compress below it if neighbouring codes are similar.
-
-{compressed(small["bits"])}
-
-One bit gains nothing; many levels gain most if most numbers are small.
-It takes {1e3 / max(rates["compress"]):.0f} to {1e3 / min(rates["compress"]):.0f} ns per coordinate to compress and {1e3 / max(rates["decompress"]):.0f} to {1e3 / min(rates["decompress"]):.0f} ns to undo it, on one core; encoding takes {1e3 / million["encode_pack"]:.0f} ns.
-It is never applied automatically, because then the length of a message depends on the codes: [encoding.md](theory/encoding.md) says when that matters.
 
 ## Timing
 

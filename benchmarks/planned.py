@@ -24,14 +24,14 @@ if __name__ == "__main__":
     best = planned.recommended
     assert best is not None
     assert best.noise is not None
-    config = TrainConfig(
+    config = TrainConfig.of(
         dataset="fashion-mnist", data_dir=sys.argv[1], model=MODEL, mechanism=best.mechanism,
         parameters=best.parameters, trust="aggregate", clip_norm=planned.need.clip_norm,
         population=POPULATION, cohort=COHORT, rounds=rounds, delta=DELTA, learning_rate=0.02,
         max_participations=planned.need.participations, stop_at_epsilon=EPSILON,
     )  # fmt: skip
     if not path.exists():
-        runs.create(path, config, baseline=False, overwrite=False)
+        runs.create(path, config, overwrite=False)
     summary = runs.execute(path).summary
     print(best.guarantee, summary.guarantee, sep="\n")
     assert summary.rounds == rounds

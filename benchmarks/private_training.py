@@ -6,7 +6,6 @@ seed. The Gaussian baseline is a trusted server's noise on the exact sum, at the
 other baseline only clips, without privacy.
 """
 
-import dataclasses
 import statistics
 import sys
 import tempfile
@@ -20,13 +19,17 @@ from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
 
 EPSILON, DELTA = 8.0, 1e-5
-DIGITS = TrainConfig(
+DIGITS = TrainConfig.of(
     dataset="digits", model="softmax", mechanism="", population=200, cohort=200, rounds=50,
     learning_rate=2.0, clip_norm=0.5, stop_at_epsilon=EPSILON,
 )  # fmt: skip
-FASHION = dataclasses.replace(
-    DIGITS, dataset="fashion-mnist", model="mlp", population=3400, cohort=3400, rounds=100,
-)  # fmt: skip
+FASHION = DIGITS.changed(
+    dataset="fashion-mnist",
+    model="mlp",
+    population=3400,
+    cohort=3400,
+    rounds=100,
+)
 RATES = {  # step sizes: less noise allows larger ones
     "digits": {"replace_one": 2.0, "zero_out": 4.0},
     "fashion-mnist": {"replace_one": 1.0, "zero_out": 1.5},
@@ -36,50 +39,48 @@ RATES = {  # step sizes: less noise allows larger ones
 def one_bit(config: TrainConfig, dimension: int) -> TrainConfig:
     """One bit per coordinate; coordinates are clipped at 3 deviations of a rotated update's."""
     size = 1 << (dimension - 1).bit_length()
-    clip = float(f"{3 * config.clip_norm / size**0.5:.4g}")
+    clip = float(f"{3 * config.privacy.clip_norm / size**0.5:.4g}")
     parameters = {"clip": clip, "levels": 2}
 
     def build(margin: float):
         return update_mechanism(
             "stochastic-rounding", {**parameters, "margin": margin}, trust="aggregate",
-            cohort=config.cohort, clip_norm=config.clip_norm,
+            cohort=config.cohort, clip_norm=config.privacy.clip_norm,
         )  # fmt: skip
 
     found = calibrate(
-        build, EPSILON, DELTA, dimension, config.rounds, neighboring=config.neighboring
+        build, EPSILON, DELTA, dimension, config.rounds, neighboring=config.privacy.neighboring
     )
     parameters["margin"] = found.noise
-    return dataclasses.replace(
-        config, mechanism="stochastic-rounding", parameters=parameters, trust="aggregate"
-    )
+    return config.changed(mechanism="stochastic-rounding", parameters=parameters, trust="aggregate")
 
 
 def gaussian(config: TrainConfig, dimension: int) -> TrainConfig:
     """Gaussian noise on the exact sum."""
-    parameters = {"clip_norm": config.clip_norm}
+    parameters = {"clip_norm": config.privacy.clip_norm}
 
     def build(noise_multiplier: float):
         return update_mechanism("gaussian", {**parameters, "noise_multiplier": noise_multiplier})
 
     found = calibrate(
-        build, EPSILON, DELTA, dimension, config.rounds, neighboring=config.neighboring
+        build, EPSILON, DELTA, dimension, config.rounds, neighboring=config.privacy.neighboring
     )
     parameters["noise_multiplier"] = found.noise
-    return dataclasses.replace(config, mechanism="gaussian", parameters=parameters, clip_norm=None)
+    return config.changed(mechanism="gaussian", parameters=parameters, clip_norm=None)
 
 
 def clipped(config: TrainConfig, dimension: int) -> TrainConfig:
     """Clipping alone: no privacy."""
-    parameters = {"clip_norm": config.clip_norm}
-    return dataclasses.replace(
-        config, mechanism="clipped-sgd", parameters=parameters, clip_norm=None, stop_at_epsilon=None
+    parameters = {"clip_norm": config.privacy.clip_norm}
+    return config.changed(
+        mechanism="clipped-sgd", parameters=parameters, clip_norm=None, stop_at_epsilon=None
     )
 
 
 def trained(config: TrainConfig) -> tuple[float, float | None, float]:
     """Return (accuracy, epsilon, seconds) of a run; epsilon is None without privacy."""
     with tempfile.TemporaryDirectory() as folder:
-        runs.create(Path(folder), config, baseline=False, overwrite=True)
+        runs.create(Path(folder), config, overwrite=True)
         summary = runs.execute(Path(folder)).summary
     assert summary.rounds == config.rounds
     epsilon = summary.guarantee["epsilon"] if summary.guarantee else None
@@ -88,14 +89,14 @@ def trained(config: TrainConfig) -> tuple[float, float | None, float]:
 
 def measured(start: TrainConfig, dimension: int, seeds: range) -> list[dict]:
     rows = []
-    for neighboring, rate in RATES[start.dataset].items():
+    for neighboring, rate in RATES[start.task.dataset].items():
         for make in (one_bit, gaussian, clipped):
-            asked = dataclasses.replace(start, neighboring=neighboring, learning_rate=rate)
+            asked = start.changed(neighboring=neighboring, learning_rate=rate)
             config = make(asked, dimension)
-            results = [trained(dataclasses.replace(config, seed=seed)) for seed in seeds]
+            results = [trained(config.changed(seed=seed)) for seed in seeds]
             accuracy = [run[0] for run in results]
             row = {
-                "dataset": config.dataset,
+                "dataset": config.task.dataset,
                 "neighboring": neighboring,
                 "mechanism": config.mechanism,
                 "parameters": dict(config.parameters),
@@ -113,6 +114,6 @@ def measured(start: TrainConfig, dimension: int, seeds: range) -> list[dict]:
 if __name__ == "__main__":
     rows = measured(DIGITS, 650, range(5))
     if len(sys.argv) > 1:
-        fashion = dataclasses.replace(FASHION, data_dir=sys.argv[1])
+        fashion = FASHION.changed(data_dir=sys.argv[1])
         rows += measured(fashion, 50_890, range(1))
     save("private_training", {"target_epsilon": EPSILON, "delta": DELTA, "runs": rows})

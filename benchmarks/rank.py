@@ -27,13 +27,14 @@ from rotation_bias import SETTINGS, noise, search
 from sklearn.datasets import load_digits
 
 from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.rank import RankMechanism, graded_rank
+from randquant.aggregation.rank.designs import gain, largest_gain, two_levels
+from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.channels.keys import Key
-from randquant.mechanisms.design.ranks import gain, largest_gain, two_levels
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan import plan
 from randquant.planning.plan.record import built
+from randquant.planning.privacy import Privacy
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.calibration import calibrate
 from randquant.privacy.accounting.noise_search import OutOfReach
@@ -205,9 +206,17 @@ def peers() -> list[dict]:
             with contextlib.suppress(OutOfReach):
                 relative, found, size_sent = calibrated(name, size, epsilon, rounds)
                 row[name] = of(relative, found.epsilon, size_sent)
-        asked = plan(size, 1000, 1000, rounds, epsilon, DELTA, bits=1, trust="local",
-                     mechanisms=["local-gaussian", "stochastic-rounding"],
-                     max_participations=rounds)  # fmt: skip
+        asked = plan(
+            size,
+            1000,
+            1000,
+            rounds,
+            epsilon,
+            DELTA,
+            privacy=Privacy(bits=1, max_participations=rounds),
+            trust="local",
+            mechanisms=["local-gaussian", "stochastic-rounding"],
+        )
         for entry in asked.entries:
             row[entry.mechanism] = of(entry.noise.relative, entry.guarantee.epsilon, entry.bytes_up)
         rows.append(row)
@@ -315,8 +324,17 @@ def means(clients: int = 100_000) -> list[dict]:
 
 def calibrated_bits(dimension: int, clip_norm: float):
     """One bit a coordinate at epsilon 8, once."""
-    asked = plan(dimension, 1000, 1000, 1, 8.0, DELTA, bits=1, trust="local", clip_norm=clip_norm,
-                 mechanisms=["stochastic-rounding"])  # fmt: skip
+    asked = plan(
+        dimension,
+        1000,
+        1000,
+        1,
+        8.0,
+        DELTA,
+        privacy=Privacy(bits=1, clip_norm=clip_norm),
+        trust="local",
+        mechanisms=["stochastic-rounding"],
+    )
     return asked.mechanism
 
 
@@ -334,13 +352,28 @@ def training(seeds: int = 5) -> list[dict]:
         for name in ("rank", "local-gaussian", "stochastic-rounding"):
             if (name, seed) in done:
                 continue
-            asked = plan(650, 2000, 100, 20, 8.0, 1e-5, bits=1, trust="local", clip_norm=0.5,
-                         mechanisms=[name])  # fmt: skip
+            asked = plan(
+                650,
+                2000,
+                100,
+                20,
+                8.0,
+                1e-5,
+                privacy=Privacy(bits=1, clip_norm=0.5),
+                trust="local",
+                mechanisms=[name],
+            )
             run = train(
-                torch.nn.Linear(64, 10), clients, test=test, mechanism=built(asked.entries[0],
-                asked.need), rounds=20, cohort=100, max_participations=1, clip_norm=0.5,
-                seed=seed, progress=False,
-            )  # fmt: skip
+                torch.nn.Linear(64, 10),
+                clients,
+                test=test,
+                mechanism=built(asked.entries[0], asked.need),
+                rounds=20,
+                cohort=100,
+                privacy=Privacy(max_participations=1, clip_norm=0.5),
+                seed=seed,
+                progress=False,
+            )
             rows.append({"mechanism": name, "seed": seed, "accuracy": run.summary.accuracy,
                          "epsilon": run.guarantee.epsilon, "delta": 1e-5,
                          "bytes": run.upload_bytes})  # fmt: skip

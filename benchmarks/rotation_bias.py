@@ -11,9 +11,9 @@ import math
 import numpy as np
 from scipy.special import ndtr
 
-from randquant.aggregation.rank import RankMechanism
+from randquant.aggregation.rank.designs import top_sum, two_levels
+from randquant.aggregation.rank.mechanism import RankMechanism
 from randquant.aggregation.walsh_hadamard import hadamard
-from randquant.mechanisms.design.ranks import top_sum, two_levels
 
 EPSILON = 8.0
 SETTINGS = ((256, 1), (256, 2), (256, 3), (8192, 1), (8192, 2), (8192, 3))

@@ -7,10 +7,11 @@ norm. It is a bias, which averaging over clients does not reduce. Only the updat
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from results import save
 
-from randquant.aggregation.error import coordinate_clipping
 from randquant.aggregation.rotation import Rotation
 
 MULTIPLES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
@@ -37,6 +38,13 @@ def updates(rotation: Rotation, noise: np.random.Generator) -> dict[str, np.ndar
 def losses(update: np.ndarray, rotation: Rotation) -> list[float]:
     spread = rotation.forward(update / np.linalg.norm(update)) * np.sqrt(rotation.size)
     return [float(np.mean((spread - np.clip(spread, -t, t)) ** 2)) for t in MULTIPLES]
+
+
+def coordinate_clipping(threshold: float) -> float:
+    """Mean squared error of clipping a standard normal variable to [-threshold, threshold]."""
+    beyond = 0.5 * math.erfc(threshold / math.sqrt(2))
+    density = math.exp(-(threshold**2) / 2) / math.sqrt(2 * math.pi)
+    return 2 * ((1 + threshold**2) * beyond - threshold * density)
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.graphs import Losses
-from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.terms import Terms
 from randquant.channels.wire import upload
 
@@ -72,7 +72,7 @@ def one_round(mechanism: ChannelMechanism, update: np.ndarray, degree: int, cloc
         bits=upload.sum_bits(channel.levels, CLIENTS), least=CLIENTS - LOST, neighbours=degree,
     )  # fmt: skip
     clients = {c: clock("make keys", Client, terms, c) for c in terms.clients}
-    server = Server(terms)
+    server = SumServer(terms)
     at = server.introduce({c: clock("advertise", k.advertise) for c, k in clients.items()})
     sealed = {c: clock("share", clients[c].share, a) for c, a in at.items()}
     messages = clock("server: check and forward", server.forward, sealed)
@@ -114,7 +114,7 @@ def traffic(
     codes = codes or (lambda client: np.zeros(size, dtype=np.uint32))
     terms = Terms(os.urandom(16), tuple(range(clients)), size, bits, clients, degree)
     parties = {c: Client(terms, c) for c in terms.clients}
-    server, counted = Server(terms), {}
+    server, counted = SumServer(terms), {}
 
     def count(name: str, messages: Mapping[int, object]) -> Mapping:
         counted[name] = max(map(_bytes, messages.values()))
@@ -200,7 +200,7 @@ def loaded(clients: int, code_bits: int, loss: float, dimension: int = COORDINAT
         return {c: clock(step, getattr(parties[c], step), m) for c, m in stay(inboxes).items()}
 
     parties = {c: clock("make keys", Client, terms, c) for c in terms.clients}
-    server = Server(terms)
+    server = SumServer(terms)
     adverts = {c: clock("advertise", parties[c].advertise) for c in stay(parties)}
     inboxes = clock("server: introduce", server.introduce, adverts)
     inboxes = clock("server: check and forward", server.forward, each("share", inboxes))

@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import shakespeare_picture
@@ -151,16 +151,24 @@ def own_mechanism(wanted: Wanted) -> dict:
     """The arguments with which train calibrates one bit, or a tenth of a bit, itself."""
     tenth = TENTH if wanted.mechanism == "tenth of a bit" else None
     clip_norm = SETTINGS[wanted.passes][wanted.part].clip_norm
-    return {"epsilon": wanted.epsilon, "clip_norm": clip_norm, "coordinates": tenth}
+    privacy = rq.Privacy(clip_norm=clip_norm, coordinates=tenth)
+    return {"epsilon": wanted.epsilon, "privacy": privacy}
 
 
 def trained(of: Task, rate: float, seed: int, **how) -> Run:
     """One run; each role is asked in every round and sends the gradient on eight windows."""
     return rq.train(
-        of.model, of.clients, rounds=ROUNDS, cohort=len(of.clients), batch=BATCH,
-        local_learning_rate=0, learning_rate=rate, delta=DELTA, seed=seed, threads=1,
-        progress=False, **how,
-    )  # fmt: skip
+        of.model,
+        of.clients,
+        rounds=ROUNDS,
+        cohort=len(of.clients),
+        local=rq.Local(batch=BATCH, learning_rate=0, threads=1),
+        server=rq.Server(learning_rate=rate),
+        delta=DELTA,
+        seed=seed,
+        progress=False,
+        **how,
+    )
 
 
 def row(wanted: Wanted, of: Task, before: ClientScores) -> dict:
@@ -309,11 +317,18 @@ def planned(found: task.Roles, cache: Path) -> list[dict]:
     return said
 
 
-def _plan(chosen: Setting, epsilon: float, clients: int, **given: float) -> Plan:
+def _plan(chosen: Setting, epsilon: float, clients: int, **given: Any) -> Plan:
     return rq.plan(
-        chosen.dimension, clients, clients, ROUNDS, epsilon, DELTA, bits=1,
-        clip_norm=chosen.clip_norm, mechanisms=["stochastic-rounding"], **given,
-    )  # fmt: skip
+        chosen.dimension,
+        clients,
+        clients,
+        ROUNDS,
+        epsilon,
+        DELTA,
+        privacy=rq.Privacy(bits=1, clip_norm=chosen.clip_norm),
+        mechanisms=["stochastic-rounding"],
+        **given,
+    )
 
 
 def main() -> None:

@@ -27,10 +27,10 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
 from randquant.training.algorithm import distributed_sgd
 from randquant.training.client import Learner
-from randquant.training.local import Local
 from randquant.training.optimizer import ServerStep, torch_optimizer
 from randquant.training.participation import sample_cohort
 from randquant.training.problem import problem_of
+from randquant.training.work import Work
 
 COHORT, BATCH, ROUNDS, RATE = 100, 8, 12, 0.1
 ONE_BIT = {"clip": 0.067, "levels": 2, "margin": 0.06}
@@ -90,7 +90,7 @@ def serve(asked: Connection, name: str, workers: int, data_dir: str, cache: str)
     torch.set_num_threads(1)
     found = task.roles(data_dir)
     model = task.adapted(task.pretrained(found.public, 3, Path(cache)), found.public)
-    learner = Learner(problem_of(model, found.clients), Local(batch=BATCH))
+    learner = Learner(problem_of(model, found.clients), Work(batch=BATCH))
     del found
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         run = CONTESTANTS[name](learner, pool, workers)

@@ -58,7 +58,8 @@ def how(way: str | int) -> dict:
         participations = -(-ROUNDS * COHORT // POPULATION)
         noise = (1 + 1e-9) * gaussian_multiplier(EPSILON, DELTA, participations)
         return {"mechanism": CentralGaussian(None, noise, clip_norm=1.0), "epsilon": EPSILON}
-    return {"epsilon": EPSILON, "coordinates": None if way == ROTATED else way}
+    privacy = rq.Privacy(coordinates=None if way == ROTATED else way)
+    return {"epsilon": EPSILON, "privacy": privacy}
 
 
 def trained(clients: list, test: tuple, way: str | int, seed: int) -> dict:
@@ -67,7 +68,7 @@ def trained(clients: list, test: tuple, way: str | int, seed: int) -> dict:
     model = models.build("mlp", (28, 28), 10, seed)
     run = rq.train(
         model, clients, test=test, delta=DELTA, rounds=ROUNDS, cohort=COHORT, seed=seed,
-        threads=1, progress=False, **how(way),
+        local=rq.Local(threads=1), progress=False, **how(way),
     )  # fmt: skip
     assert len(run.history) == ROUNDS
     with torch.no_grad():

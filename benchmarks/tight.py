@@ -18,6 +18,7 @@ import randquant as rq
 from randquant.aggregation.registry import update_mechanism
 from randquant.cli.commands.train import DEMO
 from randquant.planning.plan.planner import plan
+from randquant.planning.privacy import Privacy
 from randquant.privacy.accounting import accountant
 from randquant.privacy.accounting.release import Release
 
@@ -39,7 +40,7 @@ def demo() -> Release | None:
     """The run of `randquant train` with its own settings: 650 coordinates, 50 rounds."""
     mechanism = update_mechanism(
         DEMO.mechanism, dict(DEMO.parameters), trust=DEMO.trust, cohort=DEMO.cohort,
-        clip_norm=DEMO.clip_norm,
+        clip_norm=DEMO.privacy.clip_norm,
     )  # fmt: skip
     return mechanism.release(650, DEMO.rounds)
 
@@ -51,9 +52,16 @@ def planned(case: tuple, name: str) -> Made:
     def made() -> Release | None:
         names = None if name == "gaussian" else [name]
         found = plan(
-            dimension, population, cohort, rounds, epsilon, delta, trust=trust, bits=bits,
+            dimension,
+            population,
+            cohort,
+            rounds,
+            epsilon,
+            delta,
+            trust=trust,
+            privacy=Privacy(bits=bits),
             mechanisms=names or ["stochastic-rounding"],
-        )  # fmt: skip
+        )
         if names is None:
             noise, kind = found.need.multiplier, "central" if trust == "aggregate" else "local"
             return rq.GaussianRelease(noise, dimension, found.need.participations, kind)

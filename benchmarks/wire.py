@@ -37,9 +37,14 @@ COORDINATES = 2**17
 def planned(name: str, coordinates: int | None):
     """The calibrated mechanism that sends so many coordinates."""
     return rq.plan(
-        DIMENSION, population=POPULATION, cohort=CLIENTS, rounds=ROUNDS, epsilon=8.0, bits=2,
-        mechanisms=[name], coordinates=coordinates,
-    )  # fmt: skip
+        DIMENSION,
+        population=POPULATION,
+        cohort=CLIENTS,
+        rounds=ROUNDS,
+        epsilon=8.0,
+        privacy=rq.Privacy(bits=2, coordinates=coordinates),
+        mechanisms=[name],
+    )
 
 
 def seed_bytes() -> tuple[int, int, int]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import randquant as rq
+from randquant.aggregation.rank.release import RankRelease
+from randquant.aggregation.rank.table import RankTable
 from randquant.mechanisms.noise.laws import Skellam
 from randquant.privacy.accounting.allocated import Allocated
 from randquant.privacy.accounting.chosen import ChosenRelease
 from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.ranks import RankRelease
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
-from randquant.privacy.certificates.rank import RankTable
 
 BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
 RQM = rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.4)
@@ -31,6 +33,13 @@ def _hidden(one: Release, other: Release, hidden: bool, models: bool) -> dict[st
         stand_in = None if replaced else other
         found["fixed"] = Sampled(one, 0.05, 60, "fixed", False, stand_in, models)
     return found
+
+
+def repeated(release: Release, times: int) -> Release:
+    """The same release in so many times the rounds, or runs."""
+    if isinstance(release, Allocated):
+        return dataclasses.replace(release, runs=release.runs * times)
+    return dataclasses.replace(release, rounds=release.rounds * times)
 
 
 def of_group(trust: str, neighboring: str) -> dict[str, Release]:

@@ -8,7 +8,6 @@ change of white space), and how many were accepted with another content: these m
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import random
@@ -112,22 +111,26 @@ def _hex(array: np.ndarray) -> str:
 # Runs
 
 NOISE = {"clip_norm": 1.0, "noise_multiplier": 1.0}
-CONFIG = TrainConfig(
+CONFIG = TrainConfig.of(
     dataset="breast-cancer", model="softmax", mechanism="gaussian",
     parameters={"clip_norm": 0.5, "noise_multiplier": 4.0}, population=8, cohort=2, rounds=6,
     checkpoint_every=4, evaluate_every=3, threads=1,
 )  # fmt: skip
-QUANTILE = dataclasses.replace(
-    CONFIG, mechanism="stochastic-rounding", trust="aggregate", clip_norm=0.5, clip_quantile=0.5,
-    parameters={"clip": 0.005, "levels": 2, "margin": 0.0005}, seed=None,
-)  # fmt: skip
+QUANTILE = CONFIG.changed(
+    mechanism="stochastic-rounding",
+    trust="aggregate",
+    clip_norm=0.5,
+    clip_quantile=0.5,
+    parameters={"clip": 0.005, "levels": 2, "margin": 0.0005},
+    seed=None,
+)
 
 
 def _runs(folder: Path) -> Iterator[Kind]:
     folder.mkdir()
     for name, config in (("run", CONFIG), ("run with a clipping quantile", QUANTILE)):
         home = folder / name
-        execution.create(home, config, baseline=config is CONFIG, overwrite=False)
+        execution.create(home, config.changed(baseline=config is CONFIG), overwrite=False)
         execution.execute(home)
         yield from _of_run(name, home)
     torch.manual_seed(1)
@@ -136,7 +139,7 @@ def _runs(folder: Path) -> Iterator[Kind]:
     home = folder / "of rq.train"
     train(
         nn.Linear(20, 6), drawn, mechanism=AdaptiveMechanism(tuple(choices)), rounds=4, cohort=4,
-        checkpoint_every=2, progress=False, folder=home,
+        server=Server(checkpoint_every=2), progress=False, folder=home,
     )  # fmt: skip
     yield from _of_run("run with adaptive coordinates", home)
 

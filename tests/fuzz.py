@@ -19,7 +19,6 @@ import signal
 import sys
 import tempfile
 import tracemalloc
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,12 +37,11 @@ from randquant._internal import sealed
 from randquant._internal.serialization import to_json
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.secagg.client import Client
-from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.sharing import random_word
 from randquant.aggregation.secagg.terms import Terms
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
-from randquant.channels.wire.compression import compress, decompress
 from randquant.integrations import accountant
 from randquant.integrations import ledger as account_file
 from randquant.integrations import state as server_state
@@ -121,38 +119,6 @@ def _read_payload(data: bytes, _folder: Path) -> None:
         raise refused[-1]
 
 
-def _compressed() -> list[bytes]:
-    return [
-        compress(channel, payload, pad_to=pad_to)
-        for channel, payload in zip(CHANNELS, _payloads(), strict=False)
-        for pad_to in (None, 120)
-    ]
-
-
-def _damaged_compressed(rng: random.Random, data: bytes) -> bytes:
-    """Damage to the bytes, or to what they decompress to, or a bomb."""
-    if rng.random() < 0.5:
-        return damaged(rng, data)
-    symbols = zlib.decompress(data[wire.HEADER_BYTES :].rstrip(b"\0") + bytes(4), -15, DIMENSION)
-    symbols = damaged(rng, symbols) if rng.random() < 0.98 else bytes(rng.randrange(2**24))
-    deflate = zlib.compressobj(rng.randrange(10), zlib.DEFLATED, -rng.randrange(9, 16))
-    return data[: wire.HEADER_BYTES] + deflate.compress(symbols) + deflate.flush()
-
-
-def _read_compressed(data: bytes, _folder: Path) -> None:
-    for channel in CHANNELS[1:]:
-        with contextlib.suppress(ValueError):
-            return _read_compressed_of(channel, data)
-    return _read_compressed_of(CHANNELS[0], data)
-
-
-def _read_compressed_of(channel: rq.Channel, data: bytes) -> None:
-    payload = decompress(channel, data, DIMENSION)
-    wire.unpack(channel, payload, DIMENSION)
-    assert payload[4:40] == data[4:40], "another header"
-    assert decompress(channel, compress(channel, payload), DIMENSION) == payload, "no way back"
-
-
 def _channels() -> list[bytes]:
     return [json.dumps(to_json(file.channel_record(c))).encode() for c in CHANNELS]
 
@@ -221,7 +187,7 @@ def _sealed(record: Any) -> list[bytes]:
     return [json.dumps(sealed.seal(record)).encode()]
 
 
-CONFIG = TrainConfig("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
+CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
 SENT = Sent(run_folder.settings(CONFIG), "ab" * 32, 3, 9, 2, 1.5, 1e-5, "replace_one")
 
 
@@ -237,7 +203,7 @@ def _read_sent(data: bytes, folder: Path) -> None:
     sent = run_folder.read_sent(folder, CONFIG)
     assert 0 <= sent.participations <= sent.declared, "more participations than rounds"
     assert sent.settings == SENT.settings, "another run"
-    said = {"commitment": "", **json.loads(data)}  # files of version 0.1.0 have none
+    said = {"commitment": "", **json.loads(data)}
     apart = {"epsilon": 0, sealed.CHECKSUM: ""}
     assert {**sealed.seal(sent), **apart} == {**said, **apart}, "another"
 
@@ -446,7 +412,7 @@ class _Sum:
 
     def __init__(self) -> None:
         clients = {c: Client(TERMS, c) for c in TERMS.clients}
-        self.server, self.word = Server(TERMS), random_word(4, TERMS.threshold)
+        self.server, self.word = SumServer(TERMS), random_word(4, TERMS.threshold)
         self.adverts = {c: client.advertise() for c, client in clients.items()}
         at = self.server.introduce(self.adverts)
         self.sealed = {c: clients[c].share(inbox) for c, inbox in at.items()}
@@ -456,7 +422,7 @@ class _Sum:
     def read(self, data: bytes) -> None:
         kind, message = data[:1], data[1:]
         if kind == b"a":
-            server = Server(TERMS)
+            server = SumServer(TERMS)
             relayed = server.introduce({**self.adverts, 3: message})
             if 3 in server.refused:
                 raise ValueError(server.refused[3])
@@ -483,7 +449,6 @@ def _read_sum(data: bytes, _folder: Path) -> None:
 
 TARGETS = {
     "payload": Target(_payloads, _damaged_payload, _read_payload),
-    "compressed payload": Target(_compressed, _damaged_compressed, _read_compressed),
     "channel file": Target(_channels, damaged_json, _read_channel),
     "checkpoint": Target(_checkpoints, damaged, _read_checkpoint),
     "IDX file": Target(_idx_files, damaged, _read_idx),

@@ -12,12 +12,12 @@ def begin(folder, config, last, **options):
         if metrics.round == last:
             raise KeyboardInterrupt
 
-    execution.create(folder, config, baseline=False, overwrite=False)
+    execution.create(folder, config, overwrite=False)
     with pytest.raises(KeyboardInterrupt):
         execution.execute(folder, interrupt, **options)
 
 
 def whole(folder, config, **options):
     """Create a run, and run it to its end; return the run."""
-    execution.create(folder, config, baseline=False, overwrite=False)
+    execution.create(folder, config, overwrite=False)
     return execution.execute(folder, **options)

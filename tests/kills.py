@@ -60,21 +60,21 @@ class Work(Protocol):
 class Training:
     """A run in a folder."""
 
-    config = TrainConfig(
+    config = TrainConfig.of(
         dataset="breast-cancer", model="softmax", mechanism="gaussian",
         parameters={"clip_norm": 0.5, "noise_multiplier": 4.0}, population=8, cohort=2, rounds=120,
         checkpoint_every=7, evaluate_every=50, threads=1,
     )  # fmt: skip
 
     def __init__(self, folder: Path) -> None:
-        runs.create(folder, self.config, baseline=False, overwrite=False)
+        runs.create(folder, self.config, overwrite=False)
         self.wanted = runs.execute(folder).summary.guarantee
         self.parameters = runs.load_parameters(folder).tobytes()
         self.sent = 0
 
     def run(self, folder: Path, report: Report) -> None:
         if not (folder / "config.json").exists():
-            runs.create(folder, self.config, baseline=False, overwrite=False)
+            runs.create(folder, self.config, overwrite=False)
         runs.execute(folder, lambda config, metrics: report(metrics.round))
 
     def check(self, folder: Path, told: list[int]) -> None:

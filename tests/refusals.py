@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import io
 import math
 import re
 import signal
@@ -113,8 +112,6 @@ def _calls() -> Iterator[Call]:
                threads=1)  # fmt: skip
     yield call("encode_payloads", encoding.encode_payloads, channel=CHANNEL, x=UPDATE[None],
                keys=Fresh(lambda: [rq.Key.from_seed(1)]))  # fmt: skip
-    yield call("encode_to", encoding.encode_to, file=Fresh(io.BytesIO), channel=CHANNEL,
-               parts=Fresh(lambda: [UPDATE]), dimension=10, key=KEY, threads=1)  # fmt: skip
     payload = wire.pack(CHANNEL, CODES)
     yield call("wire.pack", wire.pack, channel=CHANNEL, codes=CODES)
     yield call("wire.unpack", wire.unpack, channel=CHANNEL, payload=payload, dimension=10)
@@ -182,8 +179,11 @@ def _calls() -> Iterator[Call]:
     yield call("optimal", design.optimal, clip=1.0, values=[-3.0, 3.0],
                constraint=design.Pure(1.0), objective="mae", inputs=3, density=None)  # fmt: skip
     yield from _mechanisms(call)
+    yield call("Privacy", rq.Privacy, unit="client", neighboring="replace_one", bits=1,
+               clip_norm=1.0, sampling="fixed", max_participations=3, coordinates=4)  # fmt: skip
     yield call("plan", plan.plan, dimension=10, population=20, cohort=10, rounds=2, epsilon=8.0,
-               delta=1e-3, bits=1, mechanisms=["stochastic-rounding"])  # fmt: skip
+               delta=1e-3, mechanisms=["stochastic-rounding"],
+               privacy=rq.Privacy(bits=1))  # fmt: skip
     yield call("at_equal_epsilon", compare.at_equal_epsilon, clip=1.0, bits=[1], epsilon=1.0,
                objective="mae", order=2.0, mechanisms=["rqm"])  # fmt: skip
     yield call("entry_of", compare.entry_of, name="mine", channel=CHANNEL, parameters=None,

@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from randquant.aggregation.secagg.client import Client
-from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 
 STEPS = ("advertise", "share", "mask", "confirm", "reveal")
@@ -41,7 +41,7 @@ class Round:
         self.down = down or (lambda step, client, message: message)
         make = make or {}
         self.clients = {c: make.get(c, Client)(terms, c, **options) for c in terms.clients}
-        self.server, self.errors, self.largest = Server(terms), {}, None
+        self.server, self.errors, self.largest = SumServer(terms), {}, None
 
     def _ask(self, step, inboxes, work):
         answers = {}

@@ -20,12 +20,12 @@ from randquant_papers.experiment import Curve, Setting, Trained
 from randquant_papers.registry import ENTRIES, EXPERIMENTS
 from randquant_papers.sweep import names
 
-CONFIG = TrainConfig(
+CONFIG = TrainConfig.of(
     "digits", "softmax", "clipped-sgd", {"clip": 0.1}, population=20, cohort=5, rounds=6,
     evaluate_every=2, checkpoint_every=2, threads=1,
 )  # fmt: skip
-PRIVATE = dataclasses.replace(
-    CONFIG, mechanism="rqm", parameters={"clip": 0.1, "margin": 0.1, "levels": 8, "keep": 0.4}
+PRIVATE = CONFIG.changed(
+    mechanism="rqm", parameters={"clip": 0.1, "margin": 0.1, "levels": 8, "keep": 0.4}
 )
 
 
@@ -96,8 +96,8 @@ def test_runs_are_trained_once_and_used_again(tmp_path, in_process):
 
 @pytest.mark.slow
 def test_a_killed_experiment_goes_on_to_the_same_bits(tmp_path):
-    config = dataclasses.replace(PRIVATE, rounds=12)
-    runs.create(tmp_path / "whole", config, baseline=False, overwrite=False)
+    config = PRIVATE.changed(rounds=12)
+    runs.create(tmp_path / "whole", config, overwrite=False)
     whole = runs.execute(tmp_path / "whole")
     stopped = Told(tmp_path / "parts", jobs=1)
 
@@ -124,10 +124,11 @@ def test_a_killed_experiment_goes_on_to_the_same_bits(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_fails_names_itself_and_what_is_finished_is_kept(tmp_path):
-    bad = dataclasses.replace(
-        CONFIG, mechanism="gaussian", parameters={"clip_norm": 0.5, "noise_multiplier": 1e20},
+    bad = CONFIG.changed(
+        mechanism="gaussian",
+        parameters={"clip_norm": 0.5, "noise_multiplier": 1e20},
         learning_rate=1e30,
-    )  # fmt: skip
+    )
     curves = [Curve("good", "c1", CONFIG), Curve("bad", "c2", bad)]
     folder = tmp_path / names.folder(bad)
     with pytest.raises(ValueError, match=rf"gaussian in {folder}: .*diverged"):

@@ -139,7 +139,7 @@ def test_figure_3_trains_writers(tmp_path, tiny, in_process):
 def test_a_stand_in_is_split_evenly_and_said(tmp_path, tiny):
     setting = Setting(write_mnist(tmp_path), stand_in="mnist", quick=True)
     start, _ = figures._femnist(setting)
-    assert (start.dataset, start.partition) == ("mnist", "iid")
+    assert (start.task.dataset, start.task.partition) == ("mnist", "iid")
     assert setting.stands_in("femnist") == "MNIST in place of FEMNIST"
     assert setting.command("imvu-fig3").endswith("--data-dir DIR --stand-in mnist --quick")
 

@@ -97,12 +97,12 @@ def test_other_partitions_are_as_they_were(data):
 
 
 def test_a_run_on_writers(tmp_path, data):
-    config = TrainConfig(
+    config = TrainConfig.of(
         "femnist", "softmax", "local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 1.0},
         data_dir=str(tmp_path), partition="natural", population=20, cohort=5, rounds=2,
         unit="example",
     )  # fmt: skip
-    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    runs.create(tmp_path / "run", config, overwrite=False)
     assert runs.execute(tmp_path / "run").summary.guarantee.epsilon < 6
 
 

@@ -23,7 +23,7 @@ from randquant_papers.qmgeo import training as qmgeo
 from randquant_papers.result import as_text
 from randquant_papers.saved import as_json
 
-CANCER = TrainConfig(
+CANCER = TrainConfig.of(
     "breast-cancer", "softmax", "optm",
     {"clip": 0.1, "bins": [-0.22, -0.04, 0.04, 0.22], "epsilon": 1.0},
     fitted_on="all", population=455, cohort=100, rounds=9, max_participations=2, evaluate_every=9,
@@ -36,7 +36,7 @@ CANCER = TrainConfig(
 
 def certified(config, folder):
     """Of a real run, by full accounting for the client that was called most often."""
-    runs.create(folder, config, baseline=False, overwrite=False)
+    runs.create(folder, config, overwrite=False)
     return runs.execute(folder).summary.guarantee.epsilon
 
 
@@ -196,13 +196,13 @@ def test_optms_figure_4_runs(fast, monkeypatch, tmp_path, in_process):
 
 
 def test_accuracy_on_training_data_is_that_of_the_final_model(tmp_path):
-    config = dataclasses.replace(CANCER, mechanism="clipped-sgd", parameters={"clip": 1.0})
-    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    config = CANCER.changed(mechanism="clipped-sgd", parameters={"clip": 1.0})
+    runs.create(tmp_path / "run", config, overwrite=False)
     runs.execute(tmp_path / "run")
     from randquant.training.data import features
     from randquant.training.runs import status as run_status
 
-    data = features.load("breast-cancer", fitted_on=config.fitted_on)
+    data = features.load("breast-cancer", fitted_on=config.task.fitted_on)
     weights = runs.load_parameters(tmp_path / "run")
     matrix, bias = weights[:60].reshape(2, 30), weights[60:]
     right = (data.train_features @ matrix.T + bias).argmax(axis=1) == data.train_labels

@@ -32,13 +32,13 @@ def near(text: str, value: float) -> list[float]:
 
 
 PARAMETERS = {"clip": 0.1, "levels": 2, "margin": 0.1}
-CONFIG = TrainConfig("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
+CONFIG = TrainConfig.of("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
 GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10, LOWER)
 ROUND = RoundMetrics(1, 0.9, 0.1, 0.1, 100, 1.0, 1.0, 0.0, 1, UPPER)
 METRICS = (ROUND, dataclasses.replace(ROUND, round=2, participations=2))
 SUMMARY = RunSummary(0.9, 0.1, 650, 100, 1.2, 2, GUARANTEE, 1.0, 2)
 FINISHED = [
-    RunStatus(Path(f"/runs/{k}"), "finished", dataclasses.replace(CONFIG, seed=k), METRICS, SUMMARY)
+    RunStatus(Path(f"/runs/{k}"), "finished", CONFIG.changed(seed=k), METRICS, SUMMARY)
     for k in (1, 2)
 ]
 
@@ -79,7 +79,7 @@ def test_an_upper_bound_is_never_printed_below_itself(name, monkeypatch):
 
 
 def test_a_bar_says_that_features_are_not_covered():
-    fitted = dataclasses.replace(CONFIG, features="pca-3", fitted_on="all")
+    fitted = CONFIG.changed(features="pca-3", fitted_on="all")
     with progress.RunBars(quiet=True) as display:
         display.round(Path("a"), fitted, ROUND)
         assert "(without features)" in str(display._bars.tasks[0].fields)

@@ -74,7 +74,7 @@ def test_scattering_of_a_data_set(monkeypatch):
 
 def test_nothing_is_fitted():
     """No epsilon has to be marked: an example's features depend on no other example."""
-    run = RunStatus(Path("a"), "unfinished", TrainConfig("mnist-scattering", "softmax", "rqm"))
+    run = RunStatus(Path("a"), "unfinished", TrainConfig.of("mnist-scattering", "softmax", "rqm"))
     assert (run.fitted, run.covered) == ("", True)
 
 

@@ -127,7 +127,7 @@ def test_a_grid_trains_what_can_be_trained(grid, tmp_path):
     assert "diverged" in found[4].error
     for status in (found[0], found[3]):
         assert (folder / status.folder.name / "report.html").exists()
-        runs.create(tmp_path / status.folder.name, status.config, baseline=False, overwrite=False)
+        runs.create(tmp_path / status.folder.name, status.config, overwrite=False)
         runs.execute(tmp_path / status.folder.name)
         alone = runs.load_parameters(tmp_path / status.folder.name)
         assert alone.tobytes() == runs.load_parameters(status.folder).tobytes()
@@ -243,7 +243,7 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path):
     assert min(round for name, round in watcher.rounds if name == second.name) > 30
     for config, path in zip(configs[1:], (second, third), strict=True):
         alone = tmp_path / path.name
-        runs.create(alone, config, baseline=False, overwrite=False)
+        runs.create(alone, config, overwrite=False)
         runs.execute(alone)
         assert runs.load_parameters(path).tobytes() == runs.load_parameters(alone).tobytes()
 
@@ -285,12 +285,12 @@ def made_up(folder, config, spoilt):
     place = folder / names.folder(config)
     if spoilt(config):
         return Status(place, "failed", config, error="it diverged")
-    accuracy = 1 / (1 + abs(config.learning_rate - 2))
+    accuracy = 1 / (1 + abs(config.server.learning_rate - 2))
     noise = config.parameters.get("noise_multiplier", config.parameters.get("margin"))
     epsilon = 10 / noise if noise else math.inf
     guarantee = Guarantee(epsilon, 1e-5, "replace_one", "central", 2.0, 1)
     metrics = RoundMetrics(1, accuracy, 1.0, 1.0, 100, 0.1, 0.1)
-    summary = RunSummary(accuracy, 1.0, 1, 1, 8.0, 1, guarantee, 0.3)
+    summary = RunSummary(accuracy, 1.0, 1, 1, 8.0, 1, guarantee, 0.3, 1)
     return Status(place, "finished", config, (metrics,), summary)
 
 
@@ -312,7 +312,7 @@ def searched(path, jobs, *, order, stops=()):
             break
         which = order(sorted(begun))
         config = begun.pop(which)
-        ended[which] = made_up(path.parent, config, lambda c: c.learning_rate > 3.5)
+        ended[which] = made_up(path.parent, config, lambda c: c.server.learning_rate > 3.5)
         while search.done in ended:
             search.record(search.done, ended.pop(search.done))
     return [(t.state.name, t.params, t.values, t.user_attrs) for t in search._study.get_trials()]

@@ -16,7 +16,7 @@ from randquant.training.runs.status import Status
 from randquant_papers.sweep import page
 from randquant_papers.sweep.summary import as_json, as_text, results
 
-CONFIG = TrainConfig("digits", "softmax", "rqm", {"clip": 0.03, "keep": 0.4}, rounds=1)
+CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 0.03, "keep": 0.4}, rounds=1)
 HOSTILE = "<script>alert('1')</script>"
 
 
@@ -25,8 +25,8 @@ def finished(name, accuracy, epsilon, trust="aggregate", **changes) -> Status:
     if epsilon is not None:
         guarantee = Guarantee(epsilon, 1e-5, "replace_one", trust, 2.0, 1)
     metrics = RoundMetrics(1, accuracy, 0.4, 0.4, 40 * 1234, 0.1, 0.1)
-    summary = RunSummary(accuracy, 0.4, 650, 1234, 8.0, 1, guarantee, 0.2)
-    config = dataclasses.replace(CONFIG, **changes)
+    summary = RunSummary(accuracy, 0.4, 650, 1234, 8.0, 1, guarantee, 0.2, 1)
+    config = CONFIG.changed(**changes)
     return Status(Path("/sweep") / name, "finished", config, (metrics,), summary)
 
 
@@ -39,7 +39,7 @@ RUNS = [
     finished("f", 0.95, None, mechanism="clipped-sgd", parameters={}),
     finished("g", 0.94, math.inf, seed=2),
     Status(Path("/sweep/h"), "failed", CONFIG, error=f"it diverged {HOSTILE}"),
-    Status(Path("/sweep/i"), "unfinished", dataclasses.replace(CONFIG, dataset=HOSTILE)),
+    Status(Path("/sweep/i"), "unfinished", CONFIG.changed(dataset=HOSTILE)),
 ]
 TEXT = page.render(f"a sweep {HOSTILE}", results(RUNS))
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from randquant.planning.compare import Comparison
     from randquant.planning.compare import at_equal_epsilon as compare
     from randquant.planning.plan import Plan, plan
+    from randquant.planning.privacy import Privacy
     from randquant.privacy.accounting.accountant import account
     from randquant.privacy.accounting.allocated import Allocated
     from randquant.privacy.accounting.calibration import Calibration, calibrate
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from randquant.privacy.guarantee import Guarantee, Interval
     from randquant.reports.notebook import plot, report
     from randquant.training.federated import train
+    from randquant.training.local import Local
+    from randquant.training.server import Server
     from randquant.training.trained import Run
 
 __all__ = [
@@ -65,12 +68,15 @@ __all__ = [
     "Guarantee",
     "Interval",
     "Key",
+    "Local",
     "Moments",
     "Number",
     "OutOfReach",
     "Plan",
+    "Privacy",
     "Run",
     "Sampled",
+    "Server",
     "StateLayout",
     "SumCertificate",
     "VectorMechanism",

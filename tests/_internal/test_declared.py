@@ -112,7 +112,6 @@ def test_a_declaration_says_what_help_shows():
     assert (declared.text(rounds), declared.group(rounds)) == ("how many rounds, at most", "server")
     assert (declared.text(bins), declared.group(bins)) == ("a count or values", "")
     assert (declared.form(bins), declared.form(rounds)) == ("A,B,...", "")
-    assert declared.defaults(Record)["bins"] == 3
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -19,6 +19,7 @@ from randquant.cli.commands import account as account_command
 from randquant.cli.commands import runs as runs_command
 from randquant.planning import compare
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
+from randquant.planning.privacy import Privacy
 from randquant.planning.tuning import coordinate as tuning
 from randquant.privacy.accounting.noise_search import NoiseSearch
 from randquant.privacy.certificates import metric
@@ -52,13 +53,12 @@ CHANNEL = rq.stochastic_rounding(clip=0.1, levels=2, margin=0.1)
 GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10, LOWER)
 CERTIFICATE = dataclasses.replace(rq.certify(CHANNEL), epsilon=Interval(LOWER, UPPER))
 PARAMETERS = {"clip": 0.1, "levels": 2, "margin": 0.1}
-CONFIG = TrainConfig("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
+CONFIG = TrainConfig.of("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
 ROUND = RoundMetrics(1, 0.9, 0.1, 0.1, 100, 1.0, 1.0, 0.0, 1, UPPER)
 METRICS = (ROUND, dataclasses.replace(ROUND, round=2, participations=2))
 SUMMARY = RunSummary(0.9, 0.1, 650, 100, 1.2, 2, GUARANTEE, 1.0, 2)
 FINISHED = [
-    Status(Path(f"/runs/{k}"), "finished", dataclasses.replace(CONFIG, seed=k), METRICS, SUMMARY)
-    for k in (1, 2)
+    Status(Path(f"/runs/{k}"), "finished", CONFIG.changed(seed=k), METRICS, SUMMARY) for k in (1, 2)
 ]
 RUN = records.RunRecord(CONFIG, METRICS, SUMMARY)
 NOISE = DecodedError(1.0, 1.0, 0.1, 0.1)
@@ -76,7 +76,7 @@ def bar() -> str:
 
 
 def plan() -> Plan:
-    need = Need(650, 10, 10, 5, 1, "local", 1.0, UPPER, 1e-5, "replace_one", 5)
+    need = Need(650, 10, 10, 5, UPPER, 1e-5, "local", Privacy(bits=1), 5)
     entry = Candidate("stochastic-rounding", PARAMETERS, GUARANTEE, NOISE, 100, 500)
     return Plan(need, [entry], [Limit("none", NOISE)], "useful", [], entry)
 

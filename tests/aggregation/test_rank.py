@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from tests.chance import fits, mean_is
 
-from randquant.aggregation import rank as module
 from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.rank import RankMechanism, graded_rank
-from randquant.aggregation.ranking import draw_below, index_at, ranks_of
+from randquant.aggregation.rank import mechanism as module
+from randquant.aggregation.rank.designs import gain
+from randquant.aggregation.rank.drawing import draw_below, index_at, ranks_of
+from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
+from randquant.aggregation.rank.table import RankTable
 from randquant.channels.keys import Key
-from randquant.mechanisms.design.ranks import gain
 from randquant.planning.limits import gaussian_multiplier
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.certificates.rank import RankTable
 
 RNG = np.random.default_rng(7)
 VECTORS = [

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from streams import recorded
 
+from randquant.aggregation.rank.rotations import BlockRotation, GroupRotation
 from randquant.aggregation.rotation import Rotation
-from randquant.aggregation.spreading import BlockRotation, GroupRotation
 
 LONG = 2**18
 """Coordinates: more than any table, block or cache that a stream of signs could begin again at."""

@@ -15,7 +15,7 @@ from scipy import stats
 from randquant.aggregation.secagg import masks
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.messages import masked_format
-from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.channels import wire
 from randquant.channels.keys import Key
@@ -58,7 +58,7 @@ def terms_of(count, dimension=5, bits=10, **others):
 
 def started(terms, **options):
     """Clients and a server."""
-    return {c: Client(terms, c, **options) for c in terms.clients}, Server(terms)
+    return {c: Client(terms, c, **options) for c in terms.clients}, SumServer(terms)
 
 
 def masked(terms, vectors, gone=(NEVER, NEVER, NEVER)):
@@ -135,7 +135,7 @@ def test_each_step_may_be_a_process_of_its_own(monkeypatch):
     terms = terms_of(8, neighbours=100)
     vectors = vectors_of(terms, 4)
     clients = {c: Resumed(terms, c) for c in terms.clients}
-    monkeypatch.setitem(globals(), "started", lambda terms: (clients, Server(terms)))
+    monkeypatch.setitem(globals(), "started", lambda terms: (clients, SumServer(terms)))
     total, survivors = summed(terms, vectors, [NEVER, {1}, {2}, NEVER, NEVER])
     assert survivors == {0, 3, 4, 5, 6, 7}
     assert np.array_equal(total, sum(vectors[c].astype(int) for c in survivors))
@@ -493,7 +493,7 @@ def test_other_terms_do_not_fit():
     one, other = terms_of(4), terms_of(4)
     assert one.digest != other.digest
     clients = {c: Client(one if c else other, c) for c in one.clients}
-    server = Server(one)
+    server = SumServer(one)
     at = server.introduce({c: k.advertise() for c, k in clients.items()})
     messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
     assert set(messages) == {1, 2, 3}

@@ -28,7 +28,7 @@ from randquant.aggregation.secagg.messages import (
     read_accusation,
     survivors_digest,
 )
-from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.terms import ProtocolError, Terms, part_of
 from randquant.channels import wire
 
@@ -83,7 +83,7 @@ def test_points_outside_the_group_are_refused(point):
         group.times(5, point)
     good = Client(terms_of(4), 0).advertise()
     for at in (32, 64):
-        server, clients = Server(terms := terms_of(4)), None
+        server, clients = SumServer(terms := terms_of(4)), None
         clients = {c: Client(terms, c).advertise() for c in range(4)}
         clients[3] = good[:at] + point + good[at + 32 :]
         server.introduce(clients)
@@ -809,7 +809,7 @@ def test_whoever_stays_has_enough_neighbours_among_those_who_stay():
     draw = np.random.default_rng(5)
     chains = 0
     for _ in range(60):
-        server = Server(terms := terms_of(14, neighbours=4))
+        server = SumServer(terms := terms_of(14, neighbours=4))
         found = {c for c in terms.clients if draw.random() < 0.8}
 
         def enough(c, left, terms=terms):
@@ -861,7 +861,7 @@ def test_an_inbox_of_other_kinds_or_sizes_is_refused_by_name_and_the_others_go_o
     def up(at, client, message):
         return HOSTILE[fault](message) if (at, client) == (step, 3) else message
 
-    class Checked(Server):
+    class Checked(SumServer):
         def relay(self, confirmations):
             relayed = super().relay(confirmations)
             sizes = {len(tag) for tags in relayed.values() for tag in tags.values()}
@@ -878,7 +878,7 @@ def test_an_inbox_of_other_kinds_or_sizes_is_refused_by_name_and_the_others_go_o
 
 def test_a_client_counts_what_the_server_relays_before_it_looks_at_it():
     clients = {c: Client(terms, c) for terms in [terms_of(4)] for c in terms.clients}
-    server = Server(clients[0].terms)
+    server = SumServer(clients[0].terms)
     keys = server.introduce({c: k.advertise() for c, k in clients.items()})
     with pytest.raises(ProtocolError, match="of neighbours only"):
         clients[0].share(Endless())
@@ -962,7 +962,7 @@ def test_a_client_without_a_signature_is_left_out_where_the_server_has_the_direc
     for known in (directory, None):
         played = Round(terms, up=up)
         played.clients = {c: Client(terms, c, identities[c], directory) for c in terms.clients}
-        played.server = Server(terms, known)
+        played.server = SumServer(terms, known)
         if known is not None:
             assert played.exact()
             assert played.survivors == {0, 1, 2, 4, 5}

@@ -12,7 +12,7 @@ from secure_sums import terms_of
 
 from randquant.aggregation.secagg import graphs
 from randquant.aggregation.secagg.graphs import Losses
-from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.terms import ProtocolError
 
 
@@ -188,7 +188,7 @@ def test_whoever_has_enough_neighbours_that_stay_to_the_end_is_never_left_out(da
     """Proposition 3: then all have, and the server excludes nobody."""
     count = data.draw(st.integers(5, 24))
     terms = terms_of(count, neighbours=data.draw(st.sampled_from([4, 6, 8, count - 1])))
-    server = Server(terms)
+    server = SumServer(terms)
     end = data.draw(st.sets(st.sampled_from(terms.clients)))
     present = end | data.draw(st.sets(st.sampled_from(terms.clients)))
     stay = all(len(end.intersection(terms.neighbours_of(c))) >= terms.threshold for c in present)

@@ -1,10 +1,10 @@
-import io
 import tracemalloc
 
 import chance
 import numpy as np
 import planted
 import pytest
+import reference_encoder
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,12 +14,11 @@ import randquant as rq
 from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding import batch as rows
-from randquant.channels.encoding import kernel, reference, stream
+from randquant.channels.encoding import kernel
 from randquant.channels.encoding import threads as threads_module
 from randquant.channels.encoding.batch import encode_payloads
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.inputs import floats
-from randquant.channels.encoding.stream import encode_to
 from randquant.channels.encoding.threads import CHUNK, SEGMENT
 from randquant.channels.encoding.thresholds import tables
 from randquant.channels.keys import Key
@@ -46,7 +45,7 @@ def test_the_kernel_equals_the_reference(channel, count, seed):
         with np.errstate(over="ignore"):
             values = np.nan_to_num(x.astype(kind))
         key = Key.from_seed(seed)
-        expected = reference.encode(channel, values, key)
+        expected = reference_encoder.encode(channel, values, key)
         assert (rq.encode(channel, values, key) == expected).all()
 
 
@@ -54,7 +53,7 @@ def test_the_kernel_equals_the_reference(channel, count, seed):
 def test_chunks_and_threads_do_not_change_the_codes(count):
     x, key = normal(count), Key.from_seed(count)
     codes = rq.encode(PAPER, x, key)
-    assert (codes == reference.encode(PAPER, x, key)).all()
+    assert (codes == reference_encoder.encode(PAPER, x, key)).all()
     for threads in (2, 3, 7):
         assert (rq.encode(PAPER, x, key, threads=threads) == codes).all()
         assert encode_payload(PAPER, x, key, threads=threads) == wire.pack(PAPER, codes)
@@ -162,7 +161,7 @@ def test_a_tie_in_the_middle_of_an_update_is_redrawn_in_place(monkeypatch):
 
     monkeypatch.setattr(kernel, "encode", counting)
     x, key = normal(CHUNK + 100), Key.from_seed(5)
-    assert (rq.encode(PAPER, x, key) == reference.encode(PAPER, x, key)).all()
+    assert (rq.encode(PAPER, x, key) == reference_encoder.encode(PAPER, x, key)).all()
     assert calls == ["tie", "exact", "fast"]
 
 
@@ -255,15 +254,13 @@ def test_shared_tables_cannot_be_written_to():
 
 @pytest.mark.parametrize("index", [0, 7, 255, 256, CHUNK - 1, CHUNK, 2 * CHUNK + 3])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_single_bad_number_is_refused_by_every_encoder(index, bad, monkeypatch):
-    monkeypatch.setattr(stream, "PIECE", CHUNK)
+def test_a_single_bad_number_is_refused_by_every_encoder(index, bad):
     x = normal(2 * CHUNK + 4)
     x[index] = bad
     key, message = Key.from_seed(0), rf"got {bad} at index \[{index}\]"
     for encode in (
         lambda: rq.encode(PAPER, x, key),
         lambda: encode_payload(PAPER, x, key),
-        lambda: encode_to(io.BytesIO(), PAPER, [x[:5], x[5:]], x.size, key),
     ):
         with pytest.raises(ValueError, match=message):
             encode()
@@ -368,82 +365,18 @@ def test_a_reused_key_is_caught():
     assert not chance.uncorrelated(codes[0].astype(float), codes[1])
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    data=st.data(),
-    levels=st.sampled_from([2, 3, 5, 16]),
-    kind=st.sampled_from(["float16", "float32", "float64", "bfloat16"]),
-    sizes=st.lists(st.integers(0, 70_000), min_size=1, max_size=5),
-)
-def test_a_stream_of_parts_is_the_payload_of_the_whole(data, levels, kind, sizes):
-    """Pieces of 16,384 coordinates or so: parts end anywhere in them."""
+@pytest.mark.parametrize("kind", ["float16", "float32", "bfloat16"])
+@pytest.mark.parametrize("levels", [3, 16])
+def test_every_kind_of_input_is_encoded_as_if_it_were_float64(levels, kind):
+    """Over several chunks, on two threads, of NumPy and torch."""
     channel = rq.stochastic_rounding(clip=1.0, levels=levels, margin=0.5)
-    x = np.random.default_rng(sum(sizes)).uniform(-1.2, 1.2, sum(sizes))
-    whole = torch.from_numpy(x).to(getattr(torch, kind))
-    cuts, key, file = np.cumsum(sizes)[:-1], rq.Key.from_seed(len(sizes)), io.BytesIO()
-    file.write(b"before")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream, "PIECE", 1 << 15)
-        parts = (whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(x)], strict=True))
-        written = encode_to(file, channel, parts, len(x), key, threads=data.draw(st.integers(1, 3)))
-    payload = encode_payload(channel, whole, key)
-    assert file.getvalue() == b"before" + payload
-    assert written == len(payload)
+    x = np.random.default_rng(levels).uniform(-1.2, 1.2, 2 * SEGMENT + 7)
+    update = torch.from_numpy(x).to(getattr(torch, kind))
+    wide = update.to(torch.float64).numpy()  # every one of these kinds is exact in it
+    payload = encode_payload(channel, wide, Key.from_seed(1), threads=1)
+    assert encode_payload(channel, update, Key.from_seed(1), threads=2) == payload
     if kind != "bfloat16":
-        assert payload == encode_payload(channel, whole.numpy(), key)
-    wide = whole.to(torch.float64).numpy()  # every one of these kinds is exact in it
-    assert payload == encode_payload(channel, wide, key)
-
-
-@pytest.mark.parametrize("size", [1000, CHUNK + 1])
-def test_parts_may_be_read_into_one_buffer(size, monkeypatch):
-    """Whoever reads an update from a file may give the same memory again and again."""
-    monkeypatch.setattr(stream, "PIECE", 1 << 15)
-    channel, x = rq.stochastic_rounding(clip=1.0, levels=256, margin=0.5), normal(70_000)
-    buffer = np.empty(size, dtype=np.float32)
-
-    def parts():
-        for start in range(0, x.size, size):
-            here = buffer[: min(size, x.size - start)]
-            here[:] = x[start : start + size]
-            yield here
-
-    file = io.BytesIO()
-    encode_to(file, channel, parts(), x.size, Key.from_seed(1))
-    assert file.getvalue() == encode_payload(channel, x, Key.from_seed(1))
-
-
-@pytest.mark.parametrize("sizes", [[5000], [999, 1, 1000], [1, 998, 2, 3, 2500], [1500] * 4, []])
-def test_pieces_are_as_long_as_they_may_be_and_no_longer(sizes):
-    """However parts are cut: no more than a piece is held beside a part."""
-    x = normal(sum(sizes))
-    parts = np.split(x, np.cumsum(sizes)[:-1]) if sizes else []
-    pieces = list(stream._pieces(parts, 1000))
-    assert [piece.size for piece in pieces[:-1]] == [1000] * (len(pieces) - 1)
-    assert all(0 < piece.size <= 1000 for piece in pieces)
-    assert np.array_equal(np.concatenate([*pieces, x[:0]]), x)
-
-
-def test_a_file_is_left_where_its_payload_ends():
-    channel, key, file = rq.stochastic_rounding(1.0, 2, 0.5), Key.from_seed(1), io.BytesIO()
-    written = encode_to(file, channel, [np.zeros(9)], 9, key)
-    file.write(b"behind")
-    assert file.getvalue()[written:] == b"behind"
-
-
-def test_a_stream_that_is_no_update_leaves_no_payload():
-    channel, key = rq.stochastic_rounding(clip=1.0, levels=2, margin=0.5), rq.Key.from_seed(1)
-    bad = np.array([0.0, np.nan])
-    for parts, dimension, message in (
-        ([np.zeros(3)], 4, "got 3"),
-        ([np.zeros(3), np.zeros(2)], 4, "got more"),
-        ([np.zeros(3), bad], 5, r"got nan at index \[4\]"),
-        ([np.zeros((2, 2))], 4, "vectors"),
-    ):
-        file = io.BytesIO()
-        with pytest.raises(ValueError, match=message):
-            encode_to(file, channel, parts, dimension, key)
-        assert not file.getvalue()[:40].strip(b"\0")
+        assert encode_payload(channel, update.numpy(), Key.from_seed(1)) == payload
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

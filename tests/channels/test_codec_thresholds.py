@@ -6,7 +6,6 @@ Random words would find none of these in any number of tests: each has a probabi
 
 from __future__ import annotations
 
-import io
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,15 +14,14 @@ from fractions import Fraction
 import numpy as np
 import oracle
 import pytest
+import reference_encoder
 
 import randquant as rq
 from randquant.channels import wire
 from randquant.channels.channel import Channel
-from randquant.channels.encoding import kernel, reference
-from randquant.channels.encoding import stream as stream_module
+from randquant.channels.encoding import kernel
 from randquant.channels.encoding.batch import encode_payloads
 from randquant.channels.encoding.codec import encode_payload
-from randquant.channels.encoding.stream import encode_to
 from randquant.channels.encoding.threads import CHUNK, scratch
 from randquant.channels.encoding.thresholds import CELL_BUCKETS, tables
 from randquant.channels.keys import Key
@@ -70,29 +68,24 @@ def planted(dithers, draws) -> Planted:
 
 def all_encoders(channel: Channel, x: np.ndarray, key: Planted) -> dict[str, np.ndarray]:
     """Codes by every way there is to draw them."""
-    file = io.BytesIO()
-    parts = np.array_split(x, 3)
-    encode_to(file, channel, parts, x.size, key, threads=1)
     payloads = {
         "payload": encode_payload(channel, x, key),
         "rows": encode_payloads(channel, x[None], [key])[0],
-        "stream": file.getvalue(),
     }
     codes = {name: wire.unpack(channel, payload, x.size) for name, payload in payloads.items()}
     return codes | {
         "codes": rq.encode(channel, x, key),
-        "reference": reference.encode(channel, x, key),
+        "reference": reference_encoder.encode(channel, x, key),
     }
 
 
-def check(channel: Channel, cases: list[tuple[float, int, int]], monkeypatch) -> None:
+def check(channel: Channel, cases: list[tuple[float, int, int]]) -> None:
     """Every encoder against the oracle, for (x, dither, draw) anywhere in an update."""
     expected = np.array([oracle.drawn(channel, *case) for case in cases])
     xs, dithers, draws = (np.array(each, dtype=kind) for each, kind in zip(
         zip(*cases, strict=True), (np.float64, np.uint64, np.uint64), strict=True
     ))  # fmt: skip
-    monkeypatch.setattr(stream_module, "PIECE", CHUNK)
-    for count in (len(cases), 2 * CHUNK + 99):  # within a block; over chunks, pieces and blocks
+    for count in (len(cases), 2 * CHUNK + 99):  # within a block; over chunks and blocks
         order = np.random.default_rng(count).integers(0, len(cases), count)
         order[: len(cases)] = np.arange(len(cases))
         key = planted(dithers[order], draws[order])
@@ -125,8 +118,8 @@ def dither_cases() -> list[tuple[float, int, int]]:
     return [*cases, (1.0, 2**32 - 1, 0), (1.0, 0, 2**62 - 1)]
 
 
-def test_a_dither_at_its_threshold(monkeypatch):
-    check(DYADIC, dither_cases(), monkeypatch)
+def test_a_dither_at_its_threshold():
+    check(DYADIC, dither_cases())
 
 
 def test_the_stated_mix_counts_the_dithers_of_each_row():
@@ -156,7 +149,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize("name", CUTS)
-def test_a_draw_at_its_threshold(name, monkeypatch):
+def test_a_draw_at_its_threshold(name):
     """At a vertex, where the row is certain; the other vertex has another row."""
     cuts = CUTS[name]
     other = [min(cut + 1, 2**62) for cut in cuts]
@@ -164,14 +157,14 @@ def test_a_draw_at_its_threshold(name, monkeypatch):
     channel = Channel(np.array([-1.0, 1.0]), np.arange(float(len(cuts) + 1)), rows, 2**62)
     near = {0, 2**62 - 1} | {cut + shift for cut in cuts for shift in (-2, -1, 0, 1, STEP, -STEP)}
     draws = sorted(draw for draw in near if 0 <= draw < 2**62)
-    check(channel, [(x, 2**31, draw) for x in (-1.0, 1.0) for draw in draws], monkeypatch)
+    check(channel, [(x, 2**31, draw) for x in (-1.0, 1.0) for draw in draws])
 
 
-def test_small_denominators_are_scaled_up_exactly(monkeypatch):
+def test_small_denominators_are_scaled_up_exactly():
     rows = np.array([[1, 0, 7], [5, 2, 1]])
     channel = Channel(np.array([-1.0, 1.0]), np.arange(3.0), rows, 8)
     draws = [eighth * 2**59 + shift for eighth in range(1, 8) for shift in (-1, 0, 1)]
-    check(channel, [(x, 0, draw) for x in (-1.0, 1.0) for draw in draws], monkeypatch)
+    check(channel, [(x, 0, draw) for x in (-1.0, 1.0) for draw in draws])
 
 
 def test_a_draw_that_32_bits_settle_is_no_tie():

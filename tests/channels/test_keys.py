@@ -1,4 +1,3 @@
-import io
 import json
 import os
 import pickle
@@ -16,7 +15,6 @@ import randquant as rq
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.encoding.codec import encode_payload
-from randquant.channels.encoding.stream import encode_to
 from randquant.channels.keys import Key
 
 SECRET = bytes(range(32))
@@ -190,7 +188,6 @@ PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 ENCODERS = {
     "codes": lambda key: rq.encode(PAPER, np.zeros(9), key),
     "payload": lambda key: encode_payload(PAPER, np.zeros(9), key),
-    "stream": lambda key: encode_to(io.BytesIO(), PAPER, [np.zeros(9)], 9, key),
     "noise": lambda key: update_mechanism(
         "skellam", {"clip_norm": 1.0, "noise_multiplier": 1.0}, cohort=1
     ).encode(np.zeros(9, dtype=np.float32), key),

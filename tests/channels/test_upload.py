@@ -12,7 +12,7 @@ from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGa
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.secagg.client import Client
-from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.terms import Terms
 from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
@@ -44,7 +44,7 @@ def masked_vector(size: int, bits: int, clients: int) -> bytes:
     """What one of so many clients really sends to a secure sum."""
     terms = Terms(os.urandom(16), tuple(range(clients)), size, bits, least=2)
     parties = {c: Client(terms, c) for c in terms.clients}
-    server = Server(terms)
+    server = SumServer(terms)
     adverts = server.introduce({c: party.advertise() for c, party in parties.items()})
     sealed = server.forward({c: parties[c].share(found) for c, found in adverts.items()})
     return parties[0].mask(np.zeros(size, dtype=np.uint32), sealed[0])

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import dataclasses
 import json
 import shutil
 import sys
@@ -24,7 +23,7 @@ from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
 from randquant.training.runs.tensorboard import TensorboardLog
 
-CONFIG = TrainConfig(
+CONFIG = TrainConfig.of(
     dataset="digits",
     model="softmax",
     mechanism="gaussian",
@@ -41,9 +40,9 @@ CONFIG = TrainConfig(
 def folder(tmp_path_factory):
     """Runs in every state: a/baseline, a, half, broken."""
     root = tmp_path_factory.mktemp("runs")
-    runs.create(root / "a", CONFIG, baseline=True, overwrite=False)
+    runs.create(root / "a", CONFIG.changed(baseline=True), overwrite=False)
     runs.execute(root / "a")
-    half = dataclasses.replace(CONFIG, mechanism="sign-sgd", seed=1)
+    half = CONFIG.changed(mechanism="sign-sgd", seed=1)
     interrupted.begin(root / "half", half, 5)
     (root / "broken").mkdir()
     (root / "broken" / "config.json").write_text("{}")
@@ -93,7 +92,7 @@ def test_a_run_in_training_is_seen_and_not_disturbed(folder):
 
 def test_a_longer_run_is_not_finished(folder, tmp_path):
     shutil.copytree(folder / "a", tmp_path / "a")
-    sealed.write(tmp_path / "a" / "config.json", dataclasses.replace(CONFIG, rounds=7))
+    sealed.write(tmp_path / "a" / "config.json", CONFIG.changed(rounds=7, baseline=True))
     assert run_status.read(tmp_path / "a").state == "unfinished"
     with open(tmp_path / "a" / "metrics.jsonl", "ab") as log:
         log.write(b'{"round": 7, "accu')  # half a line of a killed run
@@ -155,7 +154,7 @@ def test_several_runs_share_a_page(folder, capsys, tmp_path):
 
 def made_up(k: int, **changes) -> Status:
     metrics = tuple(RoundMetrics(r, 0.1 * r, 1.0, 1.0, 100, 0.1, 0.1, 0.1, r, r) for r in (1, 2))
-    config = dataclasses.replace(CONFIG, rounds=2, **changes)
+    config = CONFIG.changed(rounds=2, **changes)
     return Status(run_status.Path(f"/runs/<run {k}>"), "unfinished", config, metrics)
 
 
@@ -186,7 +185,7 @@ def test_eight_runs_have_a_colour_each():
 
 
 def test_settings_are_flat_and_what_differs_is_found():
-    other = dataclasses.replace(CONFIG, parameters={"clip_norm": 0.5, "noise_multiplier": 2.0})
+    other = CONFIG.changed(parameters={"clip_norm": 0.5, "noise_multiplier": 2.0})
     assert settings.flat(CONFIG)["noise_multiplier"] == 4.0
     assert settings.differing([CONFIG, other]) == ["noise_multiplier"]
     assert settings.differing([CONFIG, CONFIG]) == []
@@ -202,7 +201,7 @@ def events(path):
 
 def test_event_files_hold_every_round_once(tmp_path):
     folder = tmp_path / "run"
-    runs.create(folder, CONFIG, baseline=True, overwrite=False)
+    runs.create(folder, CONFIG.changed(baseline=True), overwrite=False)
     with contextlib.suppress(KeyboardInterrupt), TensorboardLog(folder) as log:
 
         def both(config, metrics):
@@ -230,8 +229,8 @@ def test_event_files_hold_every_round_once(tmp_path):
 
 def test_event_files_say_what_their_epsilon_does_not_cover(tmp_path):
     folder = tmp_path / "run"
-    config = dataclasses.replace(CONFIG, dataset="breast-cancer", fitted_on="all", rounds=1)
-    runs.create(folder, config, baseline=False, overwrite=False)
+    config = CONFIG.changed(dataset="breast-cancer", fitted_on="all", rounds=1)
+    runs.create(folder, config, overwrite=False)
     with TensorboardLog(folder) as log:
         runs.execute(folder, log.round)
     texts = events(folder / "tensorboard").Tensors("features/text_summary")

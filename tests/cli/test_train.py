@@ -1,6 +1,5 @@
 """`randquant train`: settings from a file, and a model and data of one's own."""
 
-import dataclasses
 import json
 import os
 
@@ -25,7 +24,7 @@ clip_norm = 0.5
 noise_multiplier = 2
 rounds = 2
 learning_rate = 1
-server_momentum = 0.5
+server_options = {momentum = 0.5}
 """
 OWN = """
 from __future__ import annotations
@@ -104,8 +103,8 @@ def test_a_file_of_settings_gives_the_run_that_the_same_options_give(here, capsy
         "--rounds 2 --learning-rate 1 --server-options momentum=0.5 --no-baseline"
     )
     assert trained(*options.split()) == from_file
-    assert from_file.server_options == {"momentum": 0.5}
-    assert type(from_file.learning_rate) is float
+    assert from_file.server.options == {"momentum": 0.5}
+    assert type(from_file.server.learning_rate) is float
 
 
 def test_options_win_over_the_file_and_may_be_of_its_mechanism(here):
@@ -159,8 +158,8 @@ def test_help_shows_the_parameters_of_the_files_mechanism(here, capsys):
 def test_a_model_and_data_of_ones_own_are_trained_and_resumed(here, monkeypatch):
     words = ["--model", "own.py:network", "--data", "own.py:clients", *NOISE, *QUICK]
     config = trained(*words)
-    assert config.dataset == f"{here / 'own.py'}:clients"
-    assert (config.population, config.cohort, config.partition) == (12, 12, "own")
+    assert config.task.dataset == f"{here / 'own.py'}:clients"
+    assert (config.task.population, config.cohort, config.task.partition) == (12, 12, "own")
     elsewhere = here / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
@@ -175,7 +174,7 @@ SERVER = ["--model", "own.py:normed", "--data", "own.py:clients", "--buffers", "
 
 def test_running_statistics_are_of_public_examples_of_ones_own(here, capsys):
     config = trained(*SERVER, "--public", "own.py:open_data", *NOISE, *QUICK)
-    assert config.public == f"{here / 'own.py'}:open_data"
+    assert config.local.public == f"{here / 'own.py'}:open_data"
     problem = functions.problem_by_function(config)
     assert problem.statistics is not None
     assert len(problem.statistics) == 20
@@ -274,7 +273,7 @@ def test_what_cannot_be_trained_is_one_sentence(here, capsys, words, word):
 def test_torchs_random_state_stays_as_it_was(here):
     torch.manual_seed(7)
     before = torch.random.get_rng_state()
-    config = TrainConfig("own.py:clients", "own.py:network", "gaussian")
+    config = TrainConfig.of("own.py:clients", "own.py:network", "gaussian")
     first, second = (functions.problem_by_function(config) for _ in range(2))
     assert first.digest == second.digest
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -292,8 +291,8 @@ def test_a_run_over_data_of_ones_own_says_how_many_clients_there_are(here, capsy
         "clip_norm": 1, "noise_multiplier": 2, "population": 12, "cohort": 12,
     }  # fmt: skip
     config = settings.config(named)
-    assert config.dataset == f"{here / 'own.py'}:clients"
+    assert config.task.dataset == f"{here / 'own.py'}:clients"
     assert functions.check_population(config, functions.problem_by_function(config)) is None
-    wrong = dataclasses.replace(config, population=200)
+    wrong = config.changed(population=200)
     with pytest.raises(ValueError, match="population=12"):
-        runs.create(here / "run", wrong, baseline=False, overwrite=False)
+        runs.create(here / "run", wrong, overwrite=False)

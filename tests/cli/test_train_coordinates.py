@@ -9,8 +9,8 @@ from randquant import cli
 from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.saved import from_record
 from randquant.cli.commands import train
+from randquant.planning import choice as target
 from randquant.privacy.accounting.accountant import account
-from randquant.training import target
 from randquant.training.config import TrainConfig
 from randquant.training.configured import mechanism_of
 from randquant.training.runs import execution as runs
@@ -53,8 +53,8 @@ def test_the_run_has_a_calibrated_mechanism_on_record(tmp_path, monkeypatch, by_
     assert isinstance(mechanism, AdaptiveMechanism)
     assert [choice.size(62) for choice in mechanism.choices] == [64, 16]
     # 8 rounds of 50 clients of 200 are two for each, and no more: that is accounted.
-    assert config.max_participations == 2
-    release = mechanism.release(62, 2, config.neighboring)
+    assert config.privacy.max_participations == 2
+    release = mechanism.release(62, 2, config.privacy.neighboring)
     assert 0.9 < account([release], config.delta).epsilon <= 1 == config.stop_at_epsilon
 
 
@@ -83,4 +83,4 @@ def test_noise_of_the_demo_is_not_taken_for_given():
 
 def test_a_run_that_has_begun_asks_no_more():
     with pytest.raises(ValueError, match=r"^Expected a number of coordinates in a configuration"):
-        mechanism_of(TrainConfig(**ASKED))
+        mechanism_of(TrainConfig.of(**ASKED))

@@ -37,7 +37,7 @@ from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import VectorRelease
 
-DOCS = Path(__file__).parents[2] / "docs" / "flower.md"
+DOCS = Path(__file__).parents[2] / "docs" / "flower-security.md"
 VICTIM, CLIENTS, DIMENSION, ROUNDS = 1, 400, 1000, 3
 MECHANISM = VectorMechanism(NOISY, 1.0, "aggregate", CLIENTS)
 

@@ -15,6 +15,7 @@ from randquant.aggregation.alongside import Number
 from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.flower.messages import HEAD, PAYLOAD, read_offer
 from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.planning.privacy import Privacy
 from randquant.privacy.accounting.accountant import account
 
 FINE = rq.stochastic_rounding(clip=4.0, levels=64, margin=0.5)  # little noise
@@ -160,6 +161,4 @@ def test_numbers_that_are_no_list_of_them_are_refused(numbers):
     with pytest.raises(TypeError, match=r"Expected .*numbers"):
         QuantizedStrategy(fedavg(), fine(), numbers=numbers)
     with pytest.raises(TypeError, match=r"Expected .*numbers"):
-        QuantizedStrategy.for_target(
-            fedavg(), epsilon=8.0, rounds=1, cohort=200, model=10, numbers=numbers
-        )
+        Privacy(numbers=[3] if numbers is None else NUMBERS[0])

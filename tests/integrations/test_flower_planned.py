@@ -11,6 +11,7 @@ from flower_rounds import ANYTHING, exact, fedavg, model, mover, run
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from pages import Page, drawn
 
+import randquant as rq
 from randquant.aggregation.secagg.graphs import Losses
 from randquant.integrations.flower.history import History, RoundRow
 from randquant.integrations.flower.mod import QuantizeMod
@@ -214,9 +215,11 @@ def _trained(message):
 
 def test_few_parameters_of_few_clients_get_sums_of_bits():
     """Integer noise is no channel, which the round's sums are of; one bit would be too coarse."""
-    coarse, several = (planned(rounds=10, **bits).mechanism for bits in ({"bits": 1}, {}))
+    coarse, several = (
+        planned(rounds=10, **bits).mechanism for bits in ({"privacy": rq.Privacy(bits=1)}, {})
+    )
     assert coarse.channel.levels == 2 < several.channel.levels
     errors = [each.expected_error(5).deviation(6) for each in (coarse, several)]
     # One bit has 1.44 times the error of Gaussian noise here, three summed bits have 1.20.
     assert errors[1] < 0.85 * errors[0]
-    assert planned(model=650).mechanism == planned(model=650, bits=1).mechanism
+    assert planned(model=650).mechanism == planned(model=650, privacy=rq.Privacy(bits=1)).mechanism

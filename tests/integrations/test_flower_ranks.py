@@ -11,7 +11,7 @@ from flower_grid import InProcessGrid, client_app
 from flower_rounds import ANYTHING, ask, fedavg, model, mover, noisy, refusals, run, steps_of
 
 from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.rank import RankMechanism, graded_rank
+from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
 from randquant.integrations.flower.accountant import RoundEvent, RunAccountant

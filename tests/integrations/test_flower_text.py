@@ -46,9 +46,16 @@ def trained_here(folder, mechanism, rounds):
     """The adapters before and after the same rounds by `randquant.train`, each as one vector."""
     model = task.model({"pretrained": "", "epochs": 0}, str(folder))
     run = rq.train(
-        model, task.roles(folder).clients[:CLIENTS], mechanism=mechanism, rounds=rounds,
-        cohort=CLIENTS, batch=8, local_learning_rate=0, learning_rate=RATE, seed=0, progress=False,
-    )  # fmt: skip
+        model,
+        task.roles(folder).clients[:CLIENTS],
+        mechanism=mechanism,
+        rounds=rounds,
+        cohort=CLIENTS,
+        local=rq.Local(batch=8, learning_rate=0),
+        server=rq.Server(learning_rate=RATE),
+        seed=0,
+        progress=False,
+    )
     before = task.adapters(model)
     assert all(name.endswith(".along") for name in before)
     return joined(before, before), joined(run.model.state_dict(), before)

@@ -28,7 +28,17 @@ FAULTS = {
          "False",
          "one payload forty times"),
     ],
-    "aggregation/rank.py": [
+    "aggregation/rank/release.py": [
+        ("return RankWorlds(self.table, self.neighboring), self.rounds",
+         "return RankWorlds(self.table, self.neighboring), 1",
+         "one round accounted for all"),
+    ],
+    "aggregation/rank/table.py": [
+        ('neighboring == "replace_one"',
+         "False",
+         "a zero update for the worst one of replace_one"),
+    ],
+    "aggregation/rank/mechanism.py": [
         ("group = self.group(key)",
          "group = 0",
          "one rotation for everybody"),

@@ -28,7 +28,8 @@ from mutation.planting import ROOT, SOURCE, Mutant, by_hand, source
 from mutation.sampling import sample
 
 ROOMS = ("privacy", "aggregation", "channels")
-IGNORED = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "gallery", "runs")
+LEFT_OUT = {"build", "dist", "gallery", "runs"}
+"""Folders of the checkout that hold no source."""
 SKIPPED = (
     "tests/test_mutation.py",
     "tests/test_site.py",
@@ -54,12 +55,17 @@ def stages(file: str) -> list[list[str]]:
     return [[*own, *values, str(SOURCE / file)], [f"tests/{room}"], ["tests", "src"]]
 
 
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    hidden = {name for name in names if name.startswith(".") or name == "__pycache__"}
+    return hidden | (LEFT_OUT if Path(folder) == ROOT else set())
+
+
 class Copy:
     """A copy of the repository in which tests are run; a context manager."""
 
     def __enter__(self) -> Copy:
         self.folder = Path(tempfile.mkdtemp(prefix="mutation-")) / "randquant"
-        shutil.copytree(ROOT, self.folder, ignore=IGNORED)
+        shutil.copytree(ROOT, self.folder, ignore=_left_out)
         self.sound: set[str] = set()
         return self
 

@@ -10,7 +10,6 @@ from oracle import binary_log_delta
 import randquant as rq
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
-from randquant.aggregation.error import coordinate_clipping
 from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
@@ -88,15 +87,6 @@ def test_the_gaussian_limit_is_exact(epsilon, delta):
         half, far = 1 / (2 * mpmath.mpf(multiplier)), epsilon * mpmath.mpf(multiplier)
         failure = mpmath.ncdf(half - far) - mpmath.exp(epsilon) * mpmath.ncdf(-half - far)
         assert float(failure) == pytest.approx(delta, rel=1e-5, abs=0)
-
-
-def test_coordinate_clipping_is_the_integral():
-    for threshold in (0.5, 2.0, 4.0):
-        with mpmath.workdps(30):
-            exact = 2 * mpmath.quad(
-                lambda x, t=threshold: (x - t) ** 2 * mpmath.npdf(x), [threshold, 8, 16, mpmath.inf]
-            )
-        assert coordinate_clipping(threshold) == pytest.approx(float(exact), rel=1e-9, abs=0)
 
 
 COHORT, DIMENSION = 8, 3000

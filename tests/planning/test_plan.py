@@ -16,6 +16,7 @@ from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import code
 from randquant.planning.plan.verdict import LONG, USEFUL
+from randquant.planning.privacy import Privacy
 from randquant.planning.tuning.update import update_family
 from randquant.reports.plan import as_text, page
 from randquant.training.config import TrainConfig
@@ -28,7 +29,7 @@ FEW = ["stochastic-rounding", "optm", "skellam", "binomial"]
 @pytest.fixture(scope="module")
 def small():
     """A target that is in reach with ease: many clients, few parameters."""
-    return plan(650, 200, 200, 50, 8.0, 1e-5, bits=16, mechanisms=FEW)
+    return plan(650, 200, 200, 50, 8.0, 1e-5, privacy=Privacy(bits=16), mechanisms=FEW)
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +79,12 @@ def test_a_training_run_has_the_planned_guarantee(trust, name, tmp_path):
     asked = plan(650, 40, 10, 12, 8.0, 1e-5, trust=trust, mechanisms=[name])
     best = asked.recommended
     assert asked.need.participations == 3
-    config = TrainConfig(
+    config = TrainConfig.of(
         "digits", "softmax", best.mechanism, best.parameters, trust=trust,
         clip_norm=asked.need.clip_norm, population=40, cohort=10, rounds=12, delta=1e-5,
         max_participations=asked.need.participations, stop_at_epsilon=8.0,
     )  # fmt: skip
-    runs.create(tmp_path, config, baseline=False, overwrite=True)
+    runs.create(tmp_path, config, overwrite=True)
     summary = runs.execute(tmp_path).summary
     assert summary.rounds == 12
     assert summary.guarantee.epsilon == best.guarantee.epsilon
@@ -91,7 +92,7 @@ def test_a_training_run_has_the_planned_guarantee(trust, name, tmp_path):
 
 def test_bytes_are_those_of_payloads():
     found = plan(
-        300, 50, 20, 10, 50.0, 1e-5, bits=3, trust="local",
+        300, 50, 20, 10, 50.0, 1e-5, privacy=Privacy(bits=3), trust="local",
         mechanisms=["stochastic-rounding", "rqm", "sign-sgd", "local-gaussian"],
     )  # fmt: skip
     update, key = np.zeros(300, dtype=np.float32), rq.Key.from_seed(0)
@@ -104,10 +105,10 @@ def test_bytes_are_those_of_payloads():
 def test_participations_are_balanced_unless_said(issue):
     assert issue.need.participations == 5
     assert plan(10, 7, 3, 10, 8.0, 1e-5, mechanisms=[]).need.participations == 5  # 30 / 7
-    busy = plan(10, 7, 3, 10, 8.0, 1e-5, mechanisms=[], max_participations=9).need
+    busy = plan(10, 7, 3, 10, 8.0, 1e-5, mechanisms=[], privacy=Privacy(max_participations=9)).need
     assert busy.participations == 9
     with pytest.raises(ValueError, match="max_participations >= 5"):
-        plan(10, 7, 3, 10, 8.0, 1e-5, mechanisms=[], max_participations=4)
+        plan(10, 7, 3, 10, 8.0, 1e-5, mechanisms=[], privacy=Privacy(max_participations=4))
 
 
 def test_much_noise_is_called_a_matter_of_the_task(issue):
@@ -175,7 +176,7 @@ def test_pure_privacy_has_privunit_for_a_limit():
 
 
 def test_no_mechanism_at_all_is_said():
-    found = plan(650, 100, 100, 10, 8.0, 1e-6, bits=2, mechanisms=["skellam"])
+    found = plan(650, 100, 100, 10, 8.0, 1e-6, privacy=Privacy(bits=2), mechanisms=["skellam"])
     assert found.verdict == "hopeless"
     assert found.recommended is None
     assert "none meets this target" in found.advice[0]
@@ -188,21 +189,29 @@ def test_no_mechanism_at_all_is_said():
     ("change", "wanted"),
     [
         ({"cohort": 11}, "and <= 10, got cohort=11"),
-        ({"bits": 25}, "bits"),
+        ({"privacy": {"bits": 25}}, "bits"),
         ({"trust": "central"}, "trust"),
         ({"mechanisms": ["magic"]}, "mechanism"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"delta": 1.0}, "delta"),
         ({"dimension": 2**31}, "dimension"),
-        ({"clip_norm": math.inf}, "clip_norm"),
+        ({"privacy": {"clip_norm": math.inf}}, "clip_norm"),
+        ({"privacy": {"clip_norm": None}}, "clip_norm"),
+        ({"privacy": {"unit": "example"}}, "unit"),
+        ({"privacy": {"norm": "l1"}}, "norm"),
+        ({"privacy": {"coordinates": "auto"}}, "number of coordinates"),
     ],
 )
 def test_arguments_are_checked(change, wanted):
     arguments = {
         "dimension": 10, "population": 10, "cohort": 5, "rounds": 5, "epsilon": 1.0, "delta": 0.1,
     }  # fmt: skip
+
+    def asked(privacy=None, **others):
+        return plan(**{**arguments, **others}, privacy=Privacy(**(privacy or {})))
+
     with pytest.raises(ValueError, match=wanted):
-        plan(**{**arguments, **change})
+        asked(**change)
 
 
 COMMAND = (
@@ -254,7 +263,9 @@ def test_the_optimum_for_a_length_is_near_what_cramer_and_rao_allow(t, bits, los
 def test_the_optimum_for_a_length_beats_the_others():
     """At equal guarantees: nothing that is sent in a few bits is better by 0.2 %."""
     names = ["optimal", "rqm", "pbm", "mvu"]
-    found = plan(1000, 1000, 50, 1, 8.0, 1e-5, trust="local", bits=4, mechanisms=names)
+    found = plan(
+        1000, 1000, 50, 1, 8.0, 1e-5, trust="local", privacy=Privacy(bits=4), mechanisms=names
+    )
     errors = {entry.mechanism: entry.noise.deviation for entry in found.entries}
     assert errors["optimal"] < 1.002 * min(errors.values())
     assert errors["rqm"] > 1.4 * errors["optimal"]

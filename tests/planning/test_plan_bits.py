@@ -4,12 +4,13 @@ import time
 
 import pytest
 
+from randquant.planning.choice import choose, choose_adaptive
 from randquant.planning.plan.planner import plan
-from randquant.planning.plan.record import ENOUGH
+from randquant.planning.plan.record import ENOUGH, Need
+from randquant.planning.privacy import Privacy
 from randquant.planning.tuning.update import FINE, fewest_bits
 from randquant.privacy.accounting.accountant import account
 from randquant.reports.plan import as_json, as_text
-from randquant.training.target import Target, choose, choose_adaptive
 
 SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)
 
@@ -21,15 +22,15 @@ def small():
 
 
 def target(bits, dimension=11, clients=350, rounds=20, epsilon=8.0, **others):
-    return Target(epsilon, 1e-5, "replace_one", bits, "aggregate", 1.0, dimension, clients, clients,
-                  rounds, rounds, **others)  # fmt: skip
+    return Need(dimension, clients, clients, rounds, epsilon, 1e-5, "aggregate",
+                Privacy(bits=bits), rounds, **others)  # fmt: skip
 
 
 @pytest.mark.parametrize("bits", ["auto", 2, 4])
 def test_a_plan_of_several_bits_takes_seconds(bits):
     """Two bits took over six minutes. Processor time: under 6 s on a busy machine of two cores."""
     reports, begun = [], time.process_time()
-    plan(*SMALL, bits=bits, progress=lambda *each: reports.append(each))
+    plan(*SMALL, privacy=Privacy(bits=bits), progress=lambda *each: reports.append(each))
     assert time.process_time() - begun < 10
     assert {"stochastic-rounding", "skellam"} <= {what for what, *_ in reports}
 
@@ -46,16 +47,18 @@ def test_what_one_bit_cannot_spend_integer_noise_does(small):
     assert (found.mechanism, found.parameters) == (best.mechanism, best.parameters)
     assert (found.clip_norm, found.warning) == (None, "")
     assert "as few bits as do" in "\n".join(as_text(small))
-    assert as_json(small)["need"].bits == "auto"
+    assert as_json(small)["need"].privacy.bits == "auto"
 
 
 def test_one_bit_that_leaves_epsilon_says_so():
-    found = plan(*SMALL, bits=1, mechanisms="stochastic-rounding")
+    found = plan(*SMALL, privacy=Privacy(bits=1), mechanisms="stochastic-rounding")
     (said,) = (each for each in found.advice if each.startswith("Codes of so few bits"))
     for part in ("3.02729 of 8 is spent", "3.58 times", "bits='auto'"):
         assert part in said
     assert choose(target(1)).warning == said
-    assert not any("Codes of so few" in each for each in plan(*LARGE, bits=1).advice)
+    assert not any(
+        "Codes of so few" in each for each in plan(*LARGE, privacy=Privacy(bits=1)).advice
+    )
 
 
 def test_one_bit_that_needs_more_noise_is_not_said_to_leave_epsilon():
@@ -68,7 +71,7 @@ def test_one_bit_that_needs_more_noise_is_not_said_to_leave_epsilon():
 
 def test_nobody_is_told_that_more_bits_win_little_where_they_win_much(small):
     """They win a factor of 3.5; the estimate for one bit, which leaves bounds out, is 2.7."""
-    coarse = plan(*SMALL, bits=1, mechanisms="stochastic-rounding")
+    coarse = plan(*SMALL, privacy=Privacy(bits=1), mechanisms="stochastic-rounding")
     won = coarse.entries[0].noise.deviation / small.recommended.noise.deviation
     assert won > 3
     for each in (coarse, small):
@@ -93,7 +96,7 @@ def test_integer_noise_gets_the_fewest_bits_that_do():
     setting = target("auto").setting
     bits = fewest_bits("discrete-gaussian", setting, 0.3)
     errors = [
-        plan(*SMALL, bits=each, mechanisms="discrete-gaussian").entries[0].noise
+        plan(*SMALL, privacy=Privacy(bits=each), mechanisms="discrete-gaussian").entries[0].noise
         for each in (bits - 1, bits, 24)
     ]
     assert errors[1].deviation <= FINE * errors[2].deviation < errors[0].deviation
@@ -103,13 +106,13 @@ def test_integer_noise_gets_the_fewest_bits_that_do():
 
 def test_records_of_few_clients_get_sums_of_bits():
     """Five hospitals: one bit spends two thirds of epsilon 3, with five times the error."""
-    asked = {"dimension": 62, "clients": 5, "rounds": 50, "epsilon": 3.0, "examples": 90}
-    one, several = (choose(target(bits, **asked)) for bits in (1, "auto"))
+    asked = {"dimension": 62, "clients": 5, "rounds": 50, "epsilon": 3.0}
+    one, several = (choose(target(bits, **asked), examples=90) for bits in (1, "auto"))
     assert "is spent, and the error is 5.2" in one.warning
     assert several.warning == ""
     assert (several.mechanism, several.parameters["trials"]) == ("pbm", 63)
     many = {**asked, "clients": 600}  # whose sums of bits take long to certify
-    coarse = choose(target("auto", **many))
+    coarse = choose(target("auto", **many), examples=90)
     assert coarse.mechanism == one.mechanism
     assert "is spent" in coarse.warning
 

@@ -13,6 +13,7 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import DecodedError, Need, kept_of
 from randquant.planning.plan.verdict import LONG, USEFUL
+from randquant.planning.privacy import Privacy
 
 ASKED = (3840, 1014, 1014, 4)
 MEAN, RANK, CLIP = 0.0712, 220.0, 1.4
@@ -21,7 +22,9 @@ MEAN, RANK, CLIP = 0.0712, 220.0, 1.4
 def planned(epsilon=8.0, **known):
     known = {"mean_norm": MEAN, "effective_rank": RANK, **known}
     names = ["stochastic-rounding"]
-    return plan(*ASKED, epsilon, 1e-5, bits=1, clip_norm=CLIP, mechanisms=names, **known)
+    return plan(
+        *ASKED, epsilon, 1e-5, privacy=Privacy(bits=1, clip_norm=CLIP), mechanisms=names, **known
+    )
 
 
 def gain_said(found):
@@ -42,7 +45,7 @@ def test_the_proposition_on_a_quadratic(top):
         return (steps * (slope @ mean) - steps**2 * squares / 2).max()
 
     deviation = 0.7
-    need = Need(dimension, 10, 10, 1, 1, "aggregate", 2.0, 1.0, 1e-5, "replace_one", 1,
+    need = Need(dimension, 10, 10, 1, 1.0, 1e-5, "aggregate", Privacy(bits=1, clip_norm=2.0), 1,
                 mean_norm=float(np.linalg.norm(mean)), effective_rank=sizes.sum() / 4)  # fmt: skip
     length = deviation * math.sqrt(dimension) / need.clip_norm
     said = kept_of(need.felt(DecodedError(deviation, None, length, length)))
@@ -111,7 +114,10 @@ def test_the_verdict_is_on_noise_that_is_felt(share, verdict):
 def test_the_verdict_does_not_depend_on_the_number_of_rounds():
     """At a given guarantee noise grows with their root; what is kept of each round falls."""
     known = {"mean_norm": 0.4, "effective_rank": 8.0, "mechanisms": ["stochastic-rounding"]}
-    found = [plan(650, 1000, 1000, rounds, 2.0, 1e-5, bits=1, **known) for rounds in (3, 300)]
+    found = [
+        plan(650, 1000, 1000, rounds, 2.0, 1e-5, privacy=Privacy(bits=1), **known)
+        for rounds in (3, 300)
+    ]
     few, many = (each.need.felt(each.recommended.noise) for each in found)
     assert many / math.sqrt(300) == pytest.approx(few / math.sqrt(3), rel=0.1)
     assert found[0].verdict == found[1].verdict
@@ -121,7 +127,7 @@ def test_the_verdict_does_not_depend_on_the_number_of_rounds():
 def test_a_limit_is_judged_like_a_mechanism():
     """Where only the bits are too few, the advice says so of noise as it is felt."""
     known = {"mean_norm": 0.04, "effective_rank": 30.0, "mechanisms": ["qmgeo"]}
-    found = plan(10_000, 1000, 1000, 10, 2.0, 1e-5, bits=2, **known)
+    found = plan(10_000, 1000, 1000, 10, 2.0, 1e-5, privacy=Privacy(bits=2), **known)
     noise = found.limits[0].noise
     felt = found.need.felt(noise) / math.sqrt(10)
     assert noise.share < felt

@@ -17,7 +17,15 @@ SUMMED = ["stochastic-rounding", "skellam"]
 
 @pytest.fixture(scope="module")
 def found():
-    return rq.plan(30, population=12, cohort=4, rounds=6, epsilon=8, bits=10, mechanisms=SUMMED)
+    return rq.plan(
+        30,
+        population=12,
+        cohort=4,
+        rounds=6,
+        epsilon=8,
+        privacy=rq.Privacy(bits=10),
+        mechanisms=SUMMED,
+    )
 
 
 def test_the_mechanism_is_the_recommended_one_and_keeps_the_target(found):

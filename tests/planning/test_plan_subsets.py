@@ -11,6 +11,7 @@ from randquant import cli
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import code
 from randquant.planning.plan.subsets import FARTHEST, TOLERATED
+from randquant.planning.privacy import Privacy
 from randquant.privacy.accounting.accountant import account
 from randquant.reports.notebook import display
 from randquant.reports.plan import as_json, as_text, page
@@ -21,7 +22,7 @@ ASKED = (20_000, 1000, 100, 50, 8.0)
 
 @pytest.fixture(scope="module")
 def found():
-    return plan(*ASKED, bits=1, mechanisms=["stochastic-rounding"], mean_norm=MEAN)
+    return plan(*ASKED, privacy=Privacy(bits=1), mechanisms=["stochastic-rounding"], mean_norm=MEAN)
 
 
 def test_parts_meet_the_same_target_with_fewer_bytes_and_a_larger_error(found):
@@ -62,7 +63,7 @@ def test_the_error_is_that_of_the_formula(found):
 def test_integer_noise_has_its_rows_where_it_can_be_built():
     """Fewer coordinates take fewer bits of a code: with few bits not all can be sent."""
     names = ["skellam", "stochastic-rounding"]
-    both = plan(*ASKED, bits=14, mechanisms=names, mean_norm=MEAN)
+    both = plan(*ASKED, privacy=Privacy(bits=14), mechanisms=names, mean_norm=MEAN)
     noise, bits = (
         {part.coordinates: part for part in both.parts if part.mechanism == name} for name in names
     )
@@ -81,19 +82,25 @@ def test_integer_noise_has_its_rows_where_it_can_be_built():
 
 
 def test_without_the_length_of_the_mean_all_are_sent(found):
-    silent = plan(*ASKED, bits=1, mechanisms=["stochastic-rounding"])
+    silent = plan(*ASKED, privacy=Privacy(bits=1), mechanisms=["stochastic-rounding"])
     assert silent.parts == []
     assert silent.recommended.coordinates is None
-    longest = plan(*ASKED, bits=1, mechanisms=["stochastic-rounding"], mean_norm=1.0)
+    longest = plan(
+        *ASKED, privacy=Privacy(bits=1), mechanisms=["stochastic-rounding"], mean_norm=1.0
+    )
     assert longest.recommended.bytes_up > found.recommended.bytes_up
 
 
 def test_a_number_may_be_given_and_is_calibrated():
-    fixed = plan(*ASKED, bits=1, mechanisms=["stochastic-rounding", "sign-sgd"], coordinates=300)
+    fixed = plan(
+        *ASKED,
+        privacy=Privacy(bits=1, coordinates=300),
+        mechanisms=["stochastic-rounding", "sign-sgd"],
+    )
     assert fixed.mechanism.size(20_000) == 300
     assert fixed.parts == []
     with pytest.raises(ValueError, match=r"^Expected coordinates >= 1 and <= 32768, got"):
-        plan(*ASKED, mechanisms=["skellam"], coordinates=32_769)
+        plan(*ASKED, mechanisms=["skellam"], privacy=Privacy(coordinates=32_769))
     with pytest.raises(ValueError, match=r"^Expected mean_norm >= 0 and <= 1"):
         plan(*ASKED, mechanisms=["skellam"], mean_norm=1.5)
 
@@ -126,5 +133,9 @@ def test_what_a_round_keeps_is_said_where_the_length_of_means_is_known(found):
     assert f"keeps {100 * left:.2g} %" in said
     clients = int(re.search(r"about ([\d,]+) clients", said)[1].replace(",", ""))
     assert clients == math.ceil(3 * r * 1000)
-    assert not any("Of means" in each for each in plan(650, 200, 200, 50, 8.0, 1e-5, bits=16,
-                                                       mechanisms=["skellam"]).advice)  # fmt: skip
+    assert not any(
+        "Of means" in each
+        for each in plan(
+            650, 200, 200, 50, 8.0, 1e-5, privacy=Privacy(bits=16), mechanisms=["skellam"]
+        ).advice
+    )

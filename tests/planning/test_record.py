@@ -16,7 +16,7 @@ from randquant.planning.plan.verdict import judge
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import Guarantee
 
-NEED = Need(60, 40, 10, 8, 16, "aggregate", 1.0, 8.0, 1e-5, "replace_one", 2)
+NEED = Need(60, 40, 10, 8, 8.0, 1e-5, "aggregate", rq.Privacy(bits=16), participations=2)
 NOISE = {"clip_norm": 1.0, "bits": 16, "noise_multiplier": 0.5}
 
 
@@ -64,7 +64,12 @@ def test_where_everybody_takes_part_in_the_one_round_hiding_who_gains_nothing():
     cohorts = HiddenCohorts("poisson", 10, 10, 1)
     plain = gaussian_multiplier(8.0, 1e-5, 1)
     need = dataclasses.replace(
-        NEED, trust="model", population=10, rounds=1, neighboring="zero_out", cohorts=cohorts
+        NEED,
+        trust="model",
+        population=10,
+        rounds=1,
+        cohorts=cohorts,
+        privacy=rq.Privacy(neighboring="zero_out"),
     )
     assert need.multiplier == pytest.approx(plain, rel=0.02, abs=0)
 
@@ -74,7 +79,8 @@ def test_where_everybody_takes_part_in_the_one_round_hiding_who_gains_nothing():
 def test_a_verdict_does_not_depend_on_the_unit_of_length(share, trust):
     said = []
     for clip_norm in (1.0, 1e-3, 1e3):
-        need = dataclasses.replace(NEED, clip_norm=clip_norm, trust=trust)
+        privacy = rq.Privacy(bits=16, clip_norm=clip_norm)
+        need = dataclasses.replace(NEED, privacy=privacy, trust=trust)
         noise = need.noise(share * clip_norm * math.sqrt(need.rounds / need.dimension))
         guarantee = Guarantee(8.0, 1e-5, "replace_one", trust, 2.0, 1)
         best = Candidate("some", {}, guarantee, noise)
@@ -85,7 +91,17 @@ def test_a_verdict_does_not_depend_on_the_unit_of_length(share, trust):
 @pytest.mark.parametrize("cohort", [1, 100])
 def test_privunit_of_one_coordinate_is_the_mean_of_randomised_responses(cohort):
     """Each sends 1 or -1, the sign with the odds e^2, over tanh 1: 2 of 4 nats in each round."""
-    found = rq.plan(1, cohort, cohort, 2, 4.0, 0.0, trust="local", clip_norm=3.0, mechanisms=[])
+    found = rq.plan(
+        1,
+        cohort,
+        cohort,
+        2,
+        4.0,
+        0.0,
+        trust="local",
+        privacy=rq.Privacy(clip_norm=3.0),
+        mechanisms=[],
+    )
     (limit,) = found.limits
     exact = 3 / math.tanh(1) / math.sqrt(cohort)
     assert limit.noise.deviation == pytest.approx(exact, rel=1e-9, abs=0)

@@ -9,13 +9,14 @@ import math
 from fractions import Fraction
 
 import pytest
-from every_release import GROUPS, RQM, of_group
+from every_release import GROUPS, RQM, of_group, repeated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import randquant as rq
 from randquant.aggregation.registry import update_mechanism
 from randquant.mechanisms.silent_codes import sparse_ternary
+from randquant.planning.choice import choose_adaptive
 from randquant.planning.plan.record import Need
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.allocated import Allocated
@@ -24,7 +25,6 @@ from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.hidden import DRAWS
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
-from randquant.training.target import Target, choose_adaptive
 
 DELTA = 1e-5
 ALL = [(*group, name) for group in GROUPS for name in of_group(*group)]
@@ -56,7 +56,7 @@ def test_two_releases_cost_at_least_either_and_at_most_about_both(trust, neighbo
 @pytest.mark.parametrize(("trust", "neighboring", "name"), ALL)
 def test_what_is_done_no_times_adds_nothing_and_twice_is_two(trust, neighboring, name):
     release = of_group(trust, neighboring)[name]
-    none, twice = release.repeated(0), release.repeated(2)
+    none, twice = repeated(release, 0), repeated(release, 2)
     assert (none.releases, none.distance, cost(none)) == (0, 0, 0)
     assert [none.renyi(order) for order in (1.5, 2.0, math.inf)] == [0, 0, 0]
     assert account([none], DELTA, quick=True).lower == 0
@@ -99,7 +99,7 @@ def test_plain_noise_beside_hidden_rounds_counts_in_full():
     poisson = Sampled(plain, 0.01, 1000, absent=absent)
     for hidden in (drawn, poisson):
         both = account([hidden, plain], DELTA)
-        assert cost(plain) < both.epsilon < cost(plain, plain.repeated(10))
+        assert cost(plain) < both.epsilon < cost(plain, repeated(plain, 10))
         assert both.lower >= account([plain], DELTA).lower
 
 
@@ -134,7 +134,7 @@ def test_rounds_that_a_client_draws_hide_no_more_than_their_sum_shows(participat
     found = cost(Allocated(one, participations, total))
     summed = GaussianRelease(3.0 * math.sqrt(total) / participations, 5, 1, neighboring="zero_out")
     assert cost(summed) * (1 - 1e-9) <= found
-    assert found <= cost(one.repeated(participations)) * (1 + 1e-9)
+    assert found <= cost(repeated(one, participations)) * (1 + 1e-9)
 
 
 class Noise:
@@ -164,15 +164,13 @@ def test_hidden_cohorts_never_count_less_than_what_is_drawn(draw, population, da
                 assert release.rounds == done
     # The same number wherever it is computed.
     sizes = 3, population, cohort, rounds
-    need = Need(*sizes, 1, "local", 1.0, 1.0, DELTA, "replace_one", 1)
-    target = Target(1.0, DELTA, "replace_one", 1, "local", 1.0, *sizes, 1)
-    assert hidden.participations == need.balanced == target.balanced
+    assert hidden.participations == Need(*sizes, 1.0, DELTA, "local").balanced
 
 
 def test_an_adaptive_mechanism_meets_its_target_for_the_client_called_most():
     """7 of 10 rounds, where they take part in 1 on average; all choices together cost more."""
     sizes = {"dimension": 16, "population": 100, "cohort": 10, "rounds": 10, "participations": 7}
-    target = Target(8.0, DELTA, "replace_one", 1, "aggregate", 1.0, **sizes)
+    target = Need(epsilon=8.0, delta=DELTA, trust="aggregate", privacy=rq.Privacy(bits=1), **sizes)
     mechanism = choose_adaptive(target, "stochastic-rounding")
     assert len(mechanism.choices) > 1
     found = cost(mechanism.release(16, 7, "replace_one"), quick=True)
@@ -184,15 +182,15 @@ def test_an_adaptive_mechanism_meets_its_target_for_the_client_called_most():
 def test_a_choice_costs_at_least_any_of_its_choices_in_every_respect():
     loud, quiet = (ChannelRelease(RQM, size, 1, "aggregate", cohort=3) for size in (5, 2))
     chosen = ChosenRelease((quiet, loud), 4)
-    assert chosen.releases == loud.repeated(4).releases
-    assert chosen.renyi(math.inf) >= loud.repeated(4).renyi(math.inf)
-    assert cost(chosen) >= cost(loud.repeated(4)) * (1 - 1e-12)
+    assert chosen.releases == repeated(loud, 4).releases
+    assert chosen.renyi(math.inf) >= repeated(loud, 4).renyi(math.inf)
+    assert cost(chosen) >= cost(repeated(loud, 4)) * (1 - 1e-12)
     sums = update_mechanism(
         "stochastic-rounding", {"clip": 0.1, "levels": 2, "margin": 1.0}, clip_norm=1.0,
         trust="aggregate", cohort=30,
     )  # fmt: skip
     one = sums.release(40, 1, "replace_one")
-    assert cost(ChosenRelease((one,), 5)) == pytest.approx(cost(one.repeated(5)), rel=1e-6)
+    assert cost(ChosenRelease((one,), 5)) == pytest.approx(cost(repeated(one, 5)), rel=1e-6)
 
 
 SUMS = {
@@ -240,6 +238,6 @@ def test_hidden_rounds_in_parts_cost_what_they_cost_at_once(scheme, neighboring)
     else:
         needed = (neighboring == "zero_out") == (scheme == "fixed")
         part = Sampled(one, 0.1, 40, scheme, absent=other if needed else None)
-    found = [cost(*run) for run in ([part] * 3, [part.repeated(3)], [part, part.repeated(2)])]
+    found = [cost(*run) for run in ([part] * 3, [repeated(part, 3)], [part, repeated(part, 2)])]
     assert found == pytest.approx([found[0]] * 3, rel=1e-9, abs=0)
     assert found[0] > 1.2 * cost(part)

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from every_release import repeated
 from scipy.special import ndtr
 
 import randquant as rq
@@ -140,7 +141,7 @@ def test_a_drawn_run_costs_about_what_independent_rounds_of_its_rate_do(multipli
     poisson = compose_worlds(Mixture.of_absence(times / total, 1 / multiplier), total, DELTA)[0]
     full = rq.account([rq.GaussianRelease(multiplier, 10, times, neighboring="zero_out")], DELTA)
     assert 0.8 * poisson < epsilon < 1.02 * poisson < full.epsilon
-    assert rq.account([release] * 2, DELTA) == rq.account([release.repeated(2)], DELTA)
+    assert rq.account([release] * 2, DELTA) == rq.account([repeated(release, 2)], DELTA)
     assert rq.account([release] * 2, DELTA).epsilon > epsilon * 1.1
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.privacy.accounting.attacks import INSIDE, SumAttack, attacked_epsilon, on_updates
+from randquant.privacy.accounting.attacks import INSIDE, DrawnRound, attacked_epsilon, on_updates
 from randquant.privacy.accounting.releases import ChannelRelease, VectorRelease
+from randquant.privacy.accounting.rounds import SumRound
 
 BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
 RQM = rq.rqm(1.0, 1.0, 4, 0.42)
@@ -28,8 +29,8 @@ def convolved(one, other):
     return law
 
 
-def law_of(channel, clients, vertex, place):
-    law, other = row(channel, place), row(channel, channel.input_of(vertex))
+def law_of(channel, clients, others, place):
+    law, other = row(channel, place), row(channel, others)
     for _ in range(clients - 1):
         law = convolved(law, other)
     return law
@@ -59,7 +60,9 @@ def test_an_attack_is_composed_exactly(channel, clients, neighboring):
     release = VectorRelease(channel, reach, dimension, 1, "aggregate", neighboring, clients)
     best = 0.0
     for attack, times in release.attacks:
-        first, second = (law_of(channel, clients, attack.vertex, at) for at in attack.places)
+        first, second = (
+            law_of(channel, clients, attack.seen.others, at) for at in attack.seen.place[:2]
+        )
         exact = exact_epsilon(first, second, times, DELTA)
         found = attacked_epsilon([(attack, times)], DELTA, 3.0)
         other = exact_epsilon(second, first, times, DELTA)
@@ -72,16 +75,16 @@ def test_an_attack_is_composed_exactly(channel, clients, neighboring):
 def test_no_update_of_an_attack_is_clipped():
     release = VectorRelease(RQM, 3.3, 100, 2, "aggregate", cohort=9)
     for attack, times in release.attacks:
-        here, there = attack.places
+        here, there, _ = attack.seen.place
         assert times % 2 == 0
         assert here == -there <= RQM.clip
         assert np.float32(here) == here
         assert math.sqrt(times / 2) * here <= 3.3 * (1 - 2**-21)
     assert {times for _, times in release.attacks} == {20, 200}
     part = VectorRelease(RQM, 3.3, 100, 1, "aggregate", cohort=9, examples=3)
-    assert all(math.sqrt(times) * attack.places[0] <= 1.1 for attack, times in part.attacks)
+    assert all(math.sqrt(times) * attack.seen.place[0] <= 1.1 for attack, times in part.attacks)
     sparse = VectorRelease(RQM, 3.3, 100, 1, "aggregate", cohort=9, norm="l1")
-    assert all(times * attack.places[0] <= 3.3 for attack, times in sparse.attacks)
+    assert all(times * attack.seen.place[0] <= 3.3 for attack, times in sparse.attacks)
 
 
 def test_a_secure_sum_has_a_lower_end_close_to_its_bound():
@@ -104,7 +107,8 @@ def test_coordinates_that_are_clipped_one_by_one():
 
 def test_sums_of_too_many_are_not_attacked():
     assert on_updates(BIT, 2**17 + 1, "replace_one", [(1, 1.0)]) == ()
-    assert attacked_epsilon([(SumAttack(BIT, 2, 0, (INSIDE, -INSIDE)), 0)], 1e-5, 2.0) == 0
+    attack = DrawnRound(SumRound(BIT, 2, 1, (INSIDE, -INSIDE, 0.0), -1.0), 1.0)
+    assert attacked_epsilon([(attack, 0)], 1e-5, 2.0) == 0
 
 
 def test_two_lengths_that_float32_makes_one_count_once():

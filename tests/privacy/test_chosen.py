@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from every_release import repeated
 
 import randquant as rq
 from randquant.privacy.accounting.accountant import account
@@ -67,7 +68,7 @@ def test_its_epsilon_covers_every_mixture_of_its_choices():
     one, two = parts
     whole = account([ChosenRelease(tuple(parts), 6)], DELTA, quick=True).epsilon
     mixtures = [
-        account([one.repeated(times), two.repeated(6 - times)], DELTA, quick=True).epsilon
+        account([repeated(one, times), repeated(two, 6 - times)], DELTA, quick=True).epsilon
         for times in (0, 3, 6)
     ]
     assert max(mixtures) <= whole < max(mixtures) * 1.05
@@ -77,9 +78,9 @@ def test_its_epsilon_covers_every_mixture_of_its_choices():
 def test_gaussian_choices_cost_what_the_one_with_least_noise_costs():
     loud, quiet = (GaussianRelease(noise, 5, 1) for noise in (2.0, 9.0))
     chosen = ChosenRelease((quiet, loud), 10)
-    stated = account([loud.repeated(10)], DELTA).epsilon
+    stated = account([repeated(loud, 10)], DELTA).epsilon
     assert account([chosen], DELTA).epsilon == pytest.approx(stated, rel=1e-12)
-    assert chosen.repeated(3) == ChosenRelease((quiet, loud), 30)
+    assert repeated(chosen, 3) == ChosenRelease((quiet, loud), 30)
     assert chosen.of_one_example(100).renyi(2.0) < chosen.renyi(2.0) / 1000
     assert ChosenRelease((of(QUIET), of(LOUD)), 4).steps is None
     assert ChosenRelease((of(QUIET),), 0).renyi(2.0) == 0.0
@@ -92,7 +93,7 @@ def test_a_choice_of_another_kind_is_not_forgotten():
     for kinds in itertools.permutations((gaussian, codes, whole), 2):
         chosen = account([ChosenRelease(kinds, 5)], DELTA, quick=True).epsilon
         for each in kinds:
-            alone = account([each.repeated(5)], DELTA, quick=True).epsilon
+            alone = account([repeated(each, 5)], DELTA, quick=True).epsilon
             # Of codes alone the composed loss is known, which is no more than Renyi's bound.
             assert chosen >= alone
 

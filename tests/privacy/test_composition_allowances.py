@@ -14,7 +14,7 @@ from oracle import binary_log_delta
 import randquant as rq
 from randquant.privacy.accounting.composition import fourier
 from randquant.privacy.accounting.composition.loss import PrivacyLoss, Tilted, best_tilt, crossing
-from randquant.privacy.accounting.composition.normal import _smoothed, by_mean, by_normal
+from randquant.privacy.accounting.composition.normal import _smoothed, by_normal
 from randquant.privacy.accounting.composition.rule import compose
 from randquant.privacy.divergence import UNIT
 
@@ -154,12 +154,6 @@ def test_a_loss_that_hardly_varies_is_left_to_others_whatever_its_size(scale):
         losses = scale * np.array([1.0, 1.0 - 2 * math.sqrt(variance)])
         loss = PrivacyLoss(losses, np.array([0.5, 0.5]), 0.0, True)
         assert (by_normal(loss, 600, 1e-9 / scale) is not None) == known
-
-
-def test_mean_and_variance_say_nothing_of_infinite_losses_or_a_delta_near_one():
-    p, q = np.array([13, 3]), np.array([3, 13])
-    assert by_mean(p, q, 16, 10**6, 1 - 1e-6) == 0.0
-    assert by_mean(np.array([13, 2, 1]), np.array([3, 13, 0]), 16, 10**6, 1e-5) == 0.0
 
 
 def test_a_crossing_is_found_in_a_few_steps_or_not_at_all():

@@ -12,8 +12,8 @@ import randquant as rq
 from randquant.aggregation import AdditiveMechanism
 from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
 from randquant.privacy.accounting.allocated import Allocated
+from randquant.privacy.accounting.attacks import DrawnRound, DrawnRun
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_epsilon_below
-from randquant.privacy.accounting.hidden_attacks import DrawnRound, DrawnRun
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.releases import ChannelRelease, VectorRelease
 from randquant.privacy.accounting.rounds import IntegerRound, NormalRound, SumRound, places_of

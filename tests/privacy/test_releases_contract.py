@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from every_release import repeated
 
 import randquant as rq
 from randquant.mechanisms.noise.laws import Binomial, Skellam
@@ -99,7 +100,7 @@ def adds_up_over_rounds(make) -> bool:
 @kinds
 def test_rounds_add_up_and_no_round_costs_nothing(make):
     assert adds_up_over_rounds(make)
-    assert replaced(make, 2).repeated(3) == replaced(make, 6)
+    assert repeated(replaced(make, 2), 3) == replaced(make, 6)
     none = replaced(make, 0)
     assert none.releases == none.distance == 0
     assert [none.renyi(order) for order in FEW] == [0] * len(FEW)

@@ -15,7 +15,7 @@ def values():
     yield CHANNEL
     yield rq.certify(CHANNEL)
     yield rq.compare(1.0, 1, 1.0, mechanisms=["rqm"])
-    yield rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], bits=16)
+    yield rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], privacy=rq.Privacy(bits=16))
 
 
 @pytest.mark.parametrize("value", [*values()], ids=lambda value: type(value).__name__)

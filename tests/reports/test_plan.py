@@ -9,7 +9,7 @@ from randquant.planning.plan.record import Candidate, DecodedError, Limit
 from randquant.privacy.guarantee import Interval
 from randquant.reports import comparison, plan
 
-PLANNED = rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], bits=16)
+PLANNED = rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], privacy=rq.Privacy(bits=16))
 
 
 def entry(name, size, deviation):

@@ -21,8 +21,8 @@ from randquant.reports.run import (
 )
 from randquant.reports.run_pictures import CodeShares, EpsilonCurve, titled
 from randquant.training.config import TrainConfig
-from randquant.training.configured import OWN
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
+from randquant.training.task import OWN
 
 HOSTILE = "<script>alert('1')</script>\"><img src=https://example.org/x>&amp;"
 
@@ -36,15 +36,15 @@ def make_run(
 ) -> RunRecord:
     settings: dict[str, object] = {"dataset": "digits", "model": "softmax", "mechanism": "rqm"}
     settings["parameters"] = {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42}
-    settings |= {"rounds": rounds, **config}
+    settings |= {"rounds": max(rounds, 1), **config}
     metrics = []
     for index in range(1, rounds + 1):
         evaluated = index % every == 0
         accuracy = 0.9 - 0.8 / index if evaluated else None
         loss = 0.4 + 2 / index if evaluated else None
         metrics.append(RoundMetrics(index, accuracy, loss, 0.5, 14600, 0.3, 0.2, 0.1))
-    summary = RunSummary(0.873, 0.41, 650, 365, 8 * 365 / 650, 75, promise, 182.4)
-    return RunRecord(TrainConfig(**settings), metrics, summary)  # type: ignore[arg-type]
+    summary = RunSummary(0.873, 0.41, 650, 365, 8 * 365 / 650, 75, promise, 182.4, rounds)
+    return RunRecord(TrainConfig.of(**settings), metrics, summary)  # type: ignore[arg-type]
 
 
 CURVE = EpsilonCurve([1.1, 2.0, 8.0, 64.0, 512.0], [0.4, 0.8, 2.0, 2.9, 3.1], 3.125)
@@ -104,12 +104,10 @@ def test_labels_of_outputs_are_inert() -> None:
 
 
 def test_a_run_of_objects_is_named_by_its_mechanism():
-    config = TrainConfig(OWN, OWN, "rqm")
+    config = TrainConfig.of(OWN, OWN, "rqm")
     assert titled(config) == "own model and data · rqm"
-    assert (
-        titled(dataclasses.replace(config, mechanism=OWN)) == "own model and data · own mechanism"
-    )
-    assert titled(TrainConfig("digits", "mlp", "rqm")) == "digits · mlp · rqm"
+    assert titled(config.changed(mechanism=OWN)) == "own model and data · own mechanism"
+    assert titled(TrainConfig.of("digits", "mlp", "rqm")) == "digits · mlp · rqm"
 
 
 def printed_epsilons(text: str) -> list[Decimal]:
@@ -148,7 +146,7 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
         run, baseline, curve, output = CASES["full"]
         # The order in which parameters were given is no difference.
         parameters = dict(sorted(run.config.parameters.items(), reverse=name == "b.html"))
-        config = dataclasses.replace(run.config, parameters=parameters)
+        config = run.config.changed(parameters=parameters)
         again = dataclasses.replace(run, config=config)
         (tmp_path / name).write_text(render(again, baseline, curve, output))
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()

@@ -15,9 +15,19 @@ METRICS = [
     RoundMetrics(at, 0.9 - 0.8 / at, 0.4 + 2 / at, 0.5, 14600, 0.3, 0.2, 0.1) for at in range(1, 31)
 ]
 SUMMARY = RunSummary(
-    0.873, 0.41, 650, 365, 4.49, 75, Guarantee(7.9, 1e-5, "replace_one", "local", 8.0, 48750), 18.2
+    0.873,
+    0.41,
+    650,
+    365,
+    4.49,
+    75,
+    Guarantee(7.9, 1e-5, "replace_one", "local", 8.0, 48750),
+    18.2,
+    60,
 )
-RUN = RunRecord(TrainConfig("digits", "softmax", "rqm", {"clip": 1.5}, rounds=30), METRICS, SUMMARY)
+RUN = RunRecord(
+    TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.5}, rounds=30), METRICS, SUMMARY
+)
 TEXT = render(
     RUN,
     RUN,

@@ -7,7 +7,7 @@ from randquant.reports import run_pictures as pictures
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 
-CONFIG = TrainConfig("digits", "softmax", "rqm", {"clip": 1.5}, rounds=3)
+CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.5}, rounds=3)
 PROMISE = Guarantee(7.9000001, 1e-5, "replace_one", "local", 8.0, 3)
 
 

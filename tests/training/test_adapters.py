@@ -67,7 +67,13 @@ def test_only_adapters_are_trained_and_sent():
     model = with_adapters(small(), 1, ["2"])
     mechanism = rq.VectorMechanism(rq.rqm(1.0, 1.0, 2, 0.5), clip_norm=1.0)
     run = rq.train(
-        model, clients, mechanism=mechanism, rounds=2, cohort=12, learning_rate=1.0, seed=0
+        model,
+        clients,
+        mechanism=mechanism,
+        rounds=2,
+        cohort=12,
+        server=rq.Server(learning_rate=1.0),
+        seed=0,
     )
     changed = {
         name for name, value in run.model.state_dict().items()

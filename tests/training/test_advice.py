@@ -6,6 +6,7 @@ import html
 import numpy as np
 import pytest
 import torch
+from by_name import train
 from sklearn.datasets import load_diabetes, load_digits
 from torch import nn
 from torch.nn import functional
@@ -29,7 +30,7 @@ def diabetes(mean, deviation):
     clients, test = [(x[k:350:20], y[k:350:20]) for k in range(20)], (x[350:], y[350:])
     options = {"loss": functional.mse_loss, "rounds": 10, "seed": 0, "progress": False}
     quiet = dataclasses.replace(NOISY, noise_multiplier=0.5)
-    return rq.train(nn.Linear(10, 1), clients, test=test, mechanism=quiet, **options)
+    return train(nn.Linear(10, 1), clients, test=test, mechanism=quiet, **options)
 
 
 def digits(mechanism=NOISY, **options):
@@ -38,7 +39,7 @@ def digits(mechanism=NOISY, **options):
     clients = [(x[k:1500:200], y[k:1500:200]) for k in range(200)]
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    return rq.train(model, clients, mechanism=mechanism, seed=0, progress=False, **options)
+    return train(model, clients, mechanism=mechanism, seed=0, progress=False, **options)
 
 
 def test_raw_targets_of_a_regression_are_told(tmp_path):
@@ -81,7 +82,7 @@ def simulated(means, mechanism=SKELLAM, rate=0.5, **settings):
     noise = np.random.default_rng(0).normal(size=means.shape) * error.deviation(CLIENTS, 0.0)
     released = means + noise
     options = {"learning_rate": rate, "norm": "l2", "rounds": len(means), **settings}
-    config = TrainConfig("own", "own", "", population=CLIENTS, cohort=CLIENTS, **options)
+    config = TrainConfig.of("own", "own", "", population=CLIENTS, cohort=CLIENTS, **options)
     moved = (rate * released.sum(axis=0)).astype(np.float32)
     return about_threshold(config, mechanism, moved, list(np.linalg.norm(released, axis=1)))
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from by_name import train
 from torch import nn
 
 from randquant.aggregation.adaptive import AdaptiveMechanism
@@ -12,7 +13,6 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.saved import from_record
 from randquant.privacy.accounting.accountant import account
 from randquant.training.algorithm import State
-from randquant.training.federated import train
 from randquant.training.runs import checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:It depends on the task")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 import interrupted
@@ -15,7 +14,7 @@ from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.reports import run_pictures
+from randquant.reports import run_pictures as pictures
 from randquant.training.algorithm import State
 from randquant.training.cohort import collector
 from randquant.training.config import TrainConfig, check_config
@@ -23,21 +22,21 @@ from randquant.training.runs import checkpoint, execution, status
 from randquant.training.runs.setup import prepare
 
 NOISY = stochastic_rounding(clip=0.005, levels=2, margin=0.0005)
-QUANTILE = TrainConfig(
+QUANTILE = TrainConfig.of(
     "digits", "softmax", "stochastic-rounding", {"clip": 0.005, "levels": 2, "margin": 0.0005},
     population=60, cohort=20, rounds=4, trust="aggregate", clip_norm=0.05, clip_quantile=0.5,
     checkpoint_every=1, threads=1,
 )  # fmt: skip
-PLAIN = dataclasses.replace(QUANTILE, mechanism="clipped-sgd", parameters={"clip_norm": 0.05},
+PLAIN = QUANTILE.changed(mechanism="clipped-sgd", parameters={"clip_norm": 0.05},
                             trust=None, clip_norm=None, clip_quantile=None)  # fmt: skip
 
 
 def test_one_more_coordinate_is_accounted_and_the_rest_is_as_without():
     noise = {"mechanism": "local-gaussian", "trust": None, "clip_norm": None,
              "parameters": {"clip_norm": 0.05, "noise_multiplier": 2.0}}  # fmt: skip
-    config, key = dataclasses.replace(QUANTILE, **noise), Key.from_seed(0)
+    config, key = QUANTILE.changed(**noise), Key.from_seed(0)
     plain, moving = (
-        prepare(dataclasses.replace(config, clip_quantile=None), key),
+        prepare(config.changed(clip_quantile=None), key),
         prepare(config, key),
     )
     assert moving.sent == plain.sent + 1 == 651
@@ -77,7 +76,7 @@ def test_a_run_that_is_stopped_goes_on_with_its_threshold_to_the_same_bits(tmp_p
     assert thresholds[0] == 0.05
     assert len(set(thresholds)) == 4
     assert thresholds == [metrics.threshold for metrics in again.metrics]
-    [chart] = [c for c in run_pictures.training(whole, None) if "Clipping threshold" in c.title]
+    [chart] = [c for c in pictures.training(whole, None) if "Clipping threshold" in c.title]
     assert [y for _, y in chart.lines[0].points] == pytest.approx(thresholds, rel=1e-3, abs=0)
     assert [m.mean for m in whole.metrics] == [m.mean for m in again.metrics]
     first, second = (execution.load_parameters(tmp_path / name) for name in ("whole", "again"))
@@ -97,11 +96,11 @@ def test_checkpoints_without_a_threshold_are_read(tmp_path):
 @pytest.mark.parametrize("change", [{"unit": "example"}, {"norm": "l1"}, {"most_examples": 5}])
 def test_what_has_no_norm_of_one_clients_vector_is_refused(change):
     with pytest.raises(ValueError, match="with clip_quantile"):
-        check_config(dataclasses.replace(QUANTILE, **change))
+        check_config(QUANTILE.changed(**change))
 
 
 def test_a_mechanism_that_clips_coordinates_is_refused():
-    config = dataclasses.replace(QUANTILE, clip_norm=None)
+    config = QUANTILE.changed(clip_norm=None)
     with pytest.raises(ValueError, match="Expected a clip_norm with clip_quantile"):
         prepare(config, Key.from_seed(0))
 

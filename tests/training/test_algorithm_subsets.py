@@ -1,18 +1,17 @@
 """A run that sends a public random subset of the coordinates, another one in each round."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 import torch
+from by_name import train
 from torch import nn
 
 from randquant import cli
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.vector import VectorMechanism
 from randquant.training.config import TrainConfig
-from randquant.training.federated import train
 from randquant.training.runs import execution
 from randquant.training.runs import folder as run_folder
 from randquant.training.settings import config as of_settings
@@ -25,7 +24,7 @@ pytestmark = [
 
 FEATURES, CLASSES, CLIENTS = 6, 3, 20
 BITS = {"clip": 0.3, "levels": 2, "margin": 1.0}
-CONFIG = TrainConfig(
+CONFIG = TrainConfig.of(
     dataset="breast-cancer", model="softmax", mechanism="stochastic-rounding", parameters=BITS,
     trust="aggregate", clip_norm=0.5, coordinates=20, population=8, cohort=4, rounds=5,
     checkpoint_every=2, evaluate_every=5, threads=1, seed=3,
@@ -118,16 +117,17 @@ def test_a_run_is_calibrated_to_the_subset_it_sends():
     values = [run._record.config.parameters["margin"] for run in (whole, part)]
     assert values[1] < values[0]
     assert part.upload_bytes - 40 == (whole.upload_bytes - 40) * 8 // 32
-    assert part._record.config.coordinates == 8
+    assert part._record.config.privacy.coordinates == 8
 
 
 def test_settings_of_files_and_commands_carry_the_number(tmp_path):
-    execution.create(tmp_path / "run", CONFIG, baseline=True, overwrite=False)
-    assert run_folder.read_config(tmp_path / "run") == CONFIG
+    config = CONFIG.changed(baseline=True)
+    execution.create(tmp_path / "run", config, overwrite=False)
+    assert run_folder.read_config(tmp_path / "run") == config
     beside = run_folder.read_config(tmp_path / "run" / "baseline")
-    assert (beside.mechanism, beside.coordinates) == ("clipped-sgd", None)
-    assert of_settings(flat(CONFIG)).coordinates == 20
-    plain = dataclasses.replace(CONFIG, coordinates=None)
+    assert (beside.mechanism, beside.privacy.coordinates) == ("clipped-sgd", None)
+    assert of_settings(flat(CONFIG)).privacy.coordinates == 20
+    plain = CONFIG.changed(coordinates=None)
     assert run_folder.settings(plain) != run_folder.settings(CONFIG)
     run = execution.execute(tmp_path / "run")
     assert run.summary.bytes_per_upload == 40 + 20 * 3 // 8 + 1
@@ -136,7 +136,7 @@ def test_settings_of_files_and_commands_carry_the_number(tmp_path):
 def test_a_run_whose_number_cannot_be_sent_is_refused(tmp_path, capsys):
     with pytest.raises(ValueError, match=r"^Expected coordinates <= 64, as many as a rotated"):
         execution.create(
-            tmp_path / "run", dataclasses.replace(CONFIG, coordinates=65), baseline=False,
+            tmp_path / "run", CONFIG.changed(coordinates=65),
             overwrite=False,
         )  # fmt: skip
     assert not (tmp_path / "run").exists()

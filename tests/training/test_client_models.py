@@ -15,8 +15,8 @@ from randquant.channels.keys import Key
 from randquant.training import client as learner_module
 from randquant.training.client import Learner
 from randquant.training.cohort import collector
-from randquant.training.local import Evaluation, Local
 from randquant.training.problem import problem_of
+from randquant.training.work import Evaluation, Work
 
 KEY = Key.from_seed(5)
 SIZES = (6, 3, 9, 1)
@@ -123,7 +123,7 @@ def task(name):
 
 
 def oracle(problem, pair, rate, epochs):
-    """Local SGD by torch.optim, on all of a client's examples; the update as one vector."""
+    """Work SGD by torch.optim, on all of a client's examples; the update as one vector."""
     model = copy.deepcopy(problem.model).train()
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm1d):
@@ -147,7 +147,7 @@ def oracle(problem, pair, rate, epochs):
 @pytest.mark.parametrize("name", TASKS)
 def test_gradients_and_local_epochs_are_those_of_torch(name):
     problem, clients = task(name)
-    for local, rate, epochs in ((Local(), 1.0, 1), (Local(epochs=3, learning_rate=0.1), 0.1, 3)):
+    for local, rate, epochs in ((Work(), 1.0, 1), (Work(epochs=3, learning_rate=0.1), 0.1, 3)):
         learner = Learner(problem, local)
         updates, losses = learner.updates([2, 0, 3])
         assert updates.shape == (3, problem.dimension)
@@ -164,7 +164,7 @@ def test_gradients_and_local_epochs_are_those_of_torch(name):
 def test_updates_are_the_same_where_clients_are_computed_together(name, monkeypatch):
     """What a GPU does with sequences of known layers, on this machine's CPU."""
     problem, _ = task(name)
-    for local in (Local(), Local(epochs=2, learning_rate=0.1, batch=4)):
+    for local in (Work(), Work(epochs=2, learning_rate=0.1, batch=4)):
         alone = Learner(problem, local)
         alone._together = False
         monkeypatch.setattr(learner_module, "_is_gpu", lambda device: True)
@@ -180,7 +180,7 @@ def test_examples_are_clipped_one_by_one(name):
     problem, clients = task(name)
     lengths, norm = [], 0.3
     for by_vmap in (True, False):
-        learner = Learner(problem, Local(example_norm=norm))
+        learner = Learner(problem, Work(example_norm=norm))
         assert learner._by_vmap == (name != "branching")
         learner._by_vmap &= by_vmap
         for client in (0, 3):
@@ -247,7 +247,7 @@ def dropping():
 
 
 @pytest.mark.parametrize(
-    "local", [Local(), Local(epochs=2, learning_rate=0.1, batch=2), Local(example_norm=0.2)]
+    "local", [Work(), Work(epochs=2, learning_rate=0.1, batch=2), Work(example_norm=0.2)]
 )
 def test_random_numbers_of_a_client_come_from_its_key(local):
     problem = dropping()
@@ -274,7 +274,7 @@ def test_clients_with_equal_data_draw_different_numbers():
 def test_examples_of_a_client_draw_different_numbers():
     x, y = dropping().clients.table.take(np.arange(1))
     torch.manual_seed(1)
-    model, local = Dropping(), Local(example_norm=1e3)
+    model, local = Dropping(), Work(example_norm=1e3)
     once = Learner(problem_of(model, [(x, y)]), local).updates([0], KEY)[0]
     twice = problem_of(model, [(torch.cat([x, x]), torch.cat([y, y]))])
     assert not np.allclose(once, Learner(twice, local).updates([0], KEY)[0], atol=1e-8)
@@ -288,7 +288,7 @@ def test_one_example_changes_nothing_that_another_draws():
     model, changed = Dropping(), x.copy()
     changed[2] *= -30
     updates = [
-        Learner(problem_of(model, [(each, y)]), Local(example_norm=0.01)).updates([0], KEY)[0][0]
+        Learner(problem_of(model, [(each, y)]), Work(example_norm=0.01)).updates([0], KEY)[0][0]
         for each in (x, changed)
     ]
     apart = np.linalg.norm(updates[0].astype(float) - updates[1])

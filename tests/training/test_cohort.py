@@ -128,11 +128,11 @@ def test_a_client_that_has_no_number_is_named():
 
 
 def test_training_on_a_device(tmp_path):
-    config = TrainConfig(
+    config = TrainConfig.of(
         "digits", "softmax", "rqm", CHANNEL_PARAMETERS, population=30, cohort=5, rounds=4,
         learning_rate=1.0, device=DEVICE,
     )  # fmt: skip
-    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    runs.create(tmp_path / "run", config, overwrite=False)
     run = runs.execute(tmp_path / "run")
     assert run.summary.guarantee is not None
     assert 0 < run.summary.accuracy < 1

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from around import Around
+from by_name import train
 
 import randquant as rq
 from randquant.aggregation.baselines import CentralGaussian, LocalGaussian
 from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.rank import RankMechanism
+from randquant.aggregation.rank.mechanism import RankMechanism
 from randquant.channels.keys import Key
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.tuning.update import tune_update
@@ -214,7 +215,7 @@ def test_without_zeros_the_parity_of_a_sum_tells_who_takes_part():
         hidden.release(ChannelMechanism(TWO, "aggregate", cohort=3), 1, 2, "replace_one")
 
 
-CONFIG = TrainConfig(
+CONFIG = TrainConfig.of(
     "digits", "softmax", "skellam", {"clip_norm": 0.5, "noise_multiplier": 2.0},
     population=12, cohort=4, rounds=3, trust="model", evaluate_every=3,
 )  # fmt: skip
@@ -222,8 +223,8 @@ CONFIG = TrainConfig(
 
 @pytest.mark.parametrize("draw", DRAWS)
 def test_a_run_states_the_account_of_its_cohorts_and_names_its_terms(draw, tmp_path):
-    config = dataclasses.replace(CONFIG, sampling=draw)
-    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    config = CONFIG.changed(sampling=draw)
+    runs.create(tmp_path / "run", config, overwrite=False)
     run = runs.execute(tmp_path / "run")
     hidden = HiddenCohorts(draw, 12, 4, 3)
     mechanism = runs._prepared(tmp_path / "run", config, runs.BY_NAME).mechanism
@@ -240,8 +241,8 @@ def test_a_run_states_the_account_of_its_cohorts_and_names_its_terms(draw, tmp_p
 
 
 def test_a_round_in_which_nobody_takes_part_is_published_like_any_other(tmp_path):
-    config = dataclasses.replace(CONFIG, sampling="poisson", cohort=1, rounds=6, seed=1)
-    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    config = CONFIG.changed(sampling="poisson", cohort=1, rounds=6, seed=1)
+    runs.create(tmp_path / "run", config, overwrite=False)
     metrics = runs.execute(tmp_path / "run").metrics
     empty = [m for m in metrics if m.train_loss is None]
     assert 0 < len(empty) < 6
@@ -259,13 +260,13 @@ def test_a_round_in_which_nobody_takes_part_is_published_like_any_other(tmp_path
 )
 def test_what_does_not_hold_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        check_config(dataclasses.replace(CONFIG, **changes))
+        check_config(CONFIG.changed(**changes))
 
 
 @pytest.mark.parametrize("other", [{"sampling": "poisson"}, {"trust": None}, {"rounds": 4}])
 def test_a_run_goes_on_with_the_participation_it_began_with(other, tmp_path):
-    config = dataclasses.replace(CONFIG, sampling="drawn", rounds=2)
-    runs.create(tmp_path / "run", config, baseline=False, overwrite=False)
+    config = CONFIG.changed(sampling="drawn", rounds=2)
+    runs.create(tmp_path / "run", config, overwrite=False)
     with pytest.raises(ValueError, match="begin a new run"):
         runs.execute(tmp_path / "run", changes=other)
 
@@ -288,9 +289,9 @@ def test_noise_of_too_few_clients_is_refused():
     """A mechanism that counts on more clients' noise than are in a sum of a fixed size."""
     clients = [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))] * 6
     mechanism = ChannelMechanism(TWO, "aggregate", cohort=5)
-    train = {"mechanism": mechanism, "rounds": 2, "cohort": 3, "trust": "model", "seed": 0}
+    few = {"mechanism": mechanism, "rounds": 2, "cohort": 3, "trust": "model", "seed": 0}
     with pytest.raises(ValueError, match="cohort >= 5"):
-        rq.train(torch.nn.Linear(3, 2), clients, **train)
+        train(torch.nn.Linear(3, 2), clients, **few)
 
 
 @pytest.mark.parametrize("draw", DRAWS)
@@ -311,7 +312,7 @@ def test_noise_is_calibrated_to_the_amplified_epsilon(draw):
 def test_a_target_is_met_by_the_amplified_epsilon(draw):
     x = torch.randn(30, 4, 6, generator=torch.Generator().manual_seed(0))
     clients = [(part, (part[:, 0] > 0).long()) for part in x]
-    found = rq.train(
+    found = train(
         torch.nn.Linear(6, 2), clients, epsilon=3, rounds=4, cohort=15, trust="model",
         sampling=draw, seed=2,
     )  # fmt: skip

@@ -9,6 +9,7 @@ import interrupted
 import numpy as np
 import pytest
 import torch
+from by_name import train
 from torch import nn
 
 from randquant.aggregation import ClippedSGD
@@ -20,14 +21,13 @@ from randquant.cli.main import main
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.reports import run as run_page
-from randquant.reports import run_pictures
+from randquant.reports import run as page
+from randquant.reports import run_pictures as pictures
 from randquant.training.client import Learner
 from randquant.training.cohort import collector
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import mechanism_of
 from randquant.training.evaluation import evaluate
-from randquant.training.federated import train
 from randquant.training.problem import problem_of
 from randquant.training.runs import execution
 from randquant.training.runs.setup import prepare
@@ -35,7 +35,7 @@ from randquant.training.runs.setup import prepare
 NUMBERS = (Number("accuracy"), Number("num-examples", 0, 40, 0.1), Number("loss", 0, 5, 0.1))
 CHANNEL = {"clip": 0.1, "margin": 0.1, "levels": 16, "keep": 0.4}
 TEXTS = tuple(number.text for number in NUMBERS)
-NOISY = TrainConfig(
+NOISY = TrainConfig.of(
     "breast-cancer", "softmax", "local-gaussian", {"clip_norm": 0.05, "noise_multiplier": 2.0},
     population=20, cohort=8, rounds=4, numbers=TEXTS, weighted_by="num-examples",
     checkpoint_every=1, threads=1,
@@ -136,10 +136,10 @@ def test_numbers_are_in_the_account_the_page_and_a_run_that_goes_on(tmp_path):
     again = execution.execute(tmp_path / "again")
     assert [m.numbers for m in whole.metrics] == [m.numbers for m in again.metrics]
     assert len({str(m.numbers) for m in whole.metrics}) == 4
-    assert "62 coordinates and 3 numbers beside them in each" in run_page.render(
+    assert "62 coordinates and 3 numbers beside them in each" in page.render(
         whole, None, None, None
     )
-    charts = {chart.title: chart for chart in run_pictures.training(whole, None)}
+    charts = {chart.title: chart for chart in pictures.training(whole, None)}
     assert "Clipping threshold, per round" not in charts  # it does not move
     points = charts["Clients' num-examples, per round"].lines[0].points
     released = [m.numbers["num-examples"] for m in whole.metrics]
@@ -147,7 +147,7 @@ def test_numbers_are_in_the_account_the_page_and_a_run_that_goes_on(tmp_path):
 
 
 def test_other_numbers_of_a_round_that_was_sent_are_refused(tmp_path, monkeypatch):
-    config = dataclasses.replace(NOISY, checkpoint_every=50, weighted_by=None)
+    config = NOISY.changed(checkpoint_every=50, weighted_by=None)
     interrupted.begin(tmp_path / "run", config, 2)
     monkeypatch.setattr(Learner, "evaluate", _worse(Learner.evaluate))
     with pytest.raises(ValueError, match="second release"):
@@ -182,9 +182,9 @@ def _worse(right):
     ],
 )
 def test_what_cannot_be_sent_soundly_is_refused_before_anything_is_written(tmp_path, change, says):
-    config = dataclasses.replace(NOISY, **change)
+    config = NOISY.changed(**change)
     with pytest.raises(ValueError, match=says):
-        execution.create(tmp_path / "run", config, baseline=False, overwrite=False)
+        execution.create(tmp_path / "run", config, overwrite=False)
     assert not (tmp_path / "run").exists()
 
 
@@ -197,7 +197,7 @@ def test_accuracy_of_a_regression_and_other_objects_are_refused():
     with pytest.raises(TypeError, match="clipped in l2"):
         train(nn.Linear(5, 1), clients, numbers=[Number("loss")], **{**given, "mechanism": own})
     with pytest.raises(TypeError, match="Expected numbers to be a Number"):
-        train(nn.Linear(5, 1), clients, numbers=["loss"], **given)
+        train(nn.Linear(5, 1), clients, numbers=[3], **given)
     with pytest.raises(TypeError, match="numbers to be a list"):
         train(nn.Linear(5, 1), clients, numbers=Number("loss"), **given)
 
@@ -208,9 +208,9 @@ def test_a_number_is_read_back_to_the_last_bit(number):
 
 
 def test_a_list_as_files_have_it_is_the_same_setting():
-    config = TrainConfig("digits", "softmax", "rqm", numbers=["accuracy", "num-examples:40"])
+    config = TrainConfig.of("digits", "softmax", "rqm", numbers=["accuracy", "num-examples:40"])
     check_config(config)
-    assert config.numbers == ("accuracy", "num-examples:40")
+    assert config.privacy.numbers == ("accuracy", "num-examples:40")
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.training.client import EXAMPLES_AT_ONCE, LIGHT_GROUP, Learner
 from randquant.training.cohort import ZEROS_AT_ONCE, collector
 from randquant.training.gathering import EVALUATED_AT_ONCE
-from randquant.training.local import Local, Weighting
 from randquant.training.problem import problem_of
+from randquant.training.work import Weighting, Work
 
 FEATURES = 6
 DRAW = np.random.default_rng(4)
@@ -32,7 +32,7 @@ def learner_of(clients, local=None, model=None, **options):
     """The gradient of the mean output by the weights is the mean of the examples: the oracle."""
     loss = options.pop("loss", lambda output, targets: output.mean())
     problem = problem_of(model or nn.Linear(FEATURES, 1, bias=False), clients, loss=loss, **options)
-    return Learner(problem, local or Local())
+    return Learner(problem, local or Work())
 
 
 @pytest.mark.parametrize("whose", ["test data", "a client's"])
@@ -54,7 +54,7 @@ def test_every_example_counts_once_in_an_evaluation(whose, count):
 @pytest.mark.parametrize("count", [1, EXAMPLES_AT_ONCE, 2 * EXAMPLES_AT_ONCE + 3])
 def test_every_example_of_a_client_is_clipped_and_counts_once(count):
     client = client_of(count)
-    update, losses = learner_of([client_of(3), client], Local(example_norm=1.5)).updates([1])
+    update, losses = learner_of([client_of(3), client], Work(example_norm=1.5)).updates([1])
     expected = np.mean([clip_to_norm(row, 1.5) for row in client[0]], axis=0)
     assert np.abs(update[0] - expected).max() < 1e-6
     assert np.isfinite(losses).all()
@@ -68,7 +68,7 @@ WEIGHTED = Weighting(most_examples=8, clip_norm=1.0)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_round_has_each_client_once_whatever_its_place(weighting, workers):
     clients = [client_of(size) for size in SIZES]
-    learner = learner_of(clients, Local(weighting=weighting))
+    learner = learner_of(clients, Work(weighting=weighting))
     means = np.array([x.mean(axis=0) for x, _ in clients])
     if weighting is not None:
         parts = np.minimum(SIZES, 8) / 8

@@ -160,12 +160,12 @@ def test_a_registered_data_set_has_a_name_like_the_others(monkeypatch):
 
 def test_a_run_trains_on_a_registered_data_set(monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "_REGISTERED", {})
-    config = TrainConfig("mine", "softmax", "gaussian", {"clip_norm": 1, "noise_multiplier": 2},
+    config = TrainConfig.of("mine", "softmax", "gaussian", {"clip_norm": 1, "noise_multiplier": 2},
                          population=20, cohort=5, rounds=1)  # fmt: skip
     with pytest.raises(ValueError, match="got 'mine'"):
-        create_run(tmp_path / "run", config, baseline=False, overwrite=False)
+        create_run(tmp_path / "run", config, overwrite=False)
     register_dataset("mine", lambda folder: load("digits"))
-    create_run(tmp_path / "run", config, baseline=False, overwrite=False)
+    create_run(tmp_path / "run", config, overwrite=False)
     train_run(tmp_path / "run")
     assert read_run(tmp_path / "run").state == "finished"
 

@@ -14,8 +14,8 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.examples import ReadExamples, StoredExamples, examples_of
-from randquant.training.local import Local
 from randquant.training.problem import problem_of
+from randquant.training.work import Work
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 4)).astype(np.float32), RNG.integers(0, 3, 12)
@@ -90,7 +90,7 @@ def test_every_form_gives_the_same_updates(form):
     assert problem.clients.sizes.tolist() == [5, 4, 3]
     assert (problem.clients.table is None) == (form in READ)
     assert (problem.classes, problem.draws) == (3, False)
-    for local in (Local(), Local(2, 2, 0.1), Local(example_norm=0.1)):
+    for local in (Work(), Work(2, 2, 0.1), Work(example_norm=0.1)):
         ours, theirs = (Learner(each, local) for each in (problem, plain))
         updates = [each.updates([2, 0], Key.from_seed(1))[0] for each in (ours, theirs)]
         assert np.abs(updates[0] - updates[1]).max() < 1e-6
@@ -195,7 +195,7 @@ class Augmented(Pairs):
         return x + 0.1 * torch.randn(4), y
 
 
-@pytest.mark.parametrize("local", [Local(), Local(2, 2, 0.1), Local(example_norm=0.1)])
+@pytest.mark.parametrize("local", [Work(), Work(2, 2, 0.1), Work(example_norm=0.1)])
 def test_augmentation_follows_from_the_key(local):
     problem = problem_of(model(), [Augmented(part) for part in PARTS], test=Augmented(PARTS[0]))
     assert problem.draws

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from by_name import train
 from torch import nn
 from torch.utils.data import Dataset
 
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import mean_of_floats
-from randquant.training.federated import train
 from randquant.training.runs import checkpoint, execution
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.log import RunLog

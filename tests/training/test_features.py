@@ -172,18 +172,18 @@ def test_another_word_for_what_to_fit_on_is_refused():
 
 
 def test_what_is_said_beside_an_epsilon():
-    config = TrainConfig("breast-cancer", "softmax", "rqm")
-    summary = RunSummary(0.9, 0.1, 62, 100, 8.0, 1, None, 1.0, public_examples=1234)
+    config = TrainConfig.of("breast-cancer", "softmax", "rqm")
+    summary = RunSummary(0.9, 0.1, 62, 100, 8.0, 1, None, 1.0, 1, public_examples=1234)
     said = "features were fitted on 1,234 public training examples, which no client holds"
     assert features.statement(config, summary) == said
     assert "public training examples" in features.statement(config)
-    everything = dataclasses.replace(config, fitted_on="all")
+    everything = config.changed(fitted_on="all")
     assert features.statement(everything, summary) == features.NOT_COVERED
     # A run of an earlier version has no public examples: it fitted on all.
     earlier = dataclasses.replace(summary, public_examples=0)
     assert features.statement(config, earlier) == features.NOT_COVERED
     assert not features.covered(config, earlier)
-    nothing = dataclasses.replace(everything, dataset="digits", features="")
+    nothing = everything.changed(dataset="digits", features="")
     assert features.statement(nothing, earlier) == ""
     assert features.covered(nothing, earlier)
-    assert features.is_fitted(dataclasses.replace(config, dataset="digits", features="pca-3"))
+    assert features.is_fitted(config.changed(dataset="digits", features="pca-3"))

@@ -7,9 +7,11 @@ import os
 import stat
 import sys
 
+import by_name
 import numpy as np
 import pytest
 import torch
+from by_name import train
 from torch import nn
 
 import randquant as rq
@@ -20,7 +22,6 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.accountant import account
 from randquant.training import federated
 from randquant.training.configured import mechanism_of
-from randquant.training.federated import train
 from randquant.training.runs import execution, secret
 from randquant.training.runs import folder as run_folder
 from randquant.training.schedule import sample
@@ -72,7 +73,7 @@ def weights(run):
 
 def participations(run, key):
     """How often the client called most often really took part."""
-    counts = np.zeros(run.config.population, dtype=np.int64)
+    counts = np.zeros(run.config.task.population, dtype=np.int64)
     for round in range(1, run.summary.rounds + 1):
         counts[sample(run.config, round, counts, key)] += 1
     return int(counts.max())
@@ -80,7 +81,9 @@ def participations(run, key):
 
 def accounted(run, most):
     """The accountant's own guarantee for so many participations."""
-    release = mechanism_of(run.config).release(run.summary.dimension, most, run.config.neighboring)
+    release = mechanism_of(run.config).release(
+        run.summary.dimension, most, run.config.privacy.neighboring
+    )
     assert release is not None
     stated = account([release], run.config.delta)
     return dataclasses.replace(stated, simulated=run.config.seed is not None)
@@ -171,7 +174,7 @@ def test_noise_that_hides_everything_is_warned_of(clients):
     )
     with pytest.warns(UserWarning, match=wanted) as caught:
         train(a_model(), clients, epsilon=0.05, seed=0, **CHEAP)
-    assert [each.filename for each in caught] == [__file__]  # where the user called
+    assert [each.filename for each in caught] == [by_name.__file__]  # where the user called
 
 
 def test_neither_target_nor_mechanism_is_refused(clients):
@@ -438,7 +441,7 @@ def test_examples_as_the_privacy_unit(clients, tmp_path):
     run = train(a_model(), clients, epsilon=4, unit="example", seed=0, **CHEAP)
     assert run.guarantee is not None
     assert run.guarantee.epsilon <= 4
-    assert run.config.local_learning_rate is None
+    assert run.config.local.is_gradient
     assert str(run.guarantee).endswith(
         "(replace_one example, aggregate trust); simulation from a seed: protects nobody"
     )
@@ -463,7 +466,8 @@ def test_a_mechanism_for_more_clients_than_a_cohort_is_refused(clients):
 def test_what_a_run_is_about_is_on_record(clients, tmp_path):
     run = train(a_model(), clients, mechanism=noisy(), folder=tmp_path / "run", seed=0, **CHEAP)
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert (config["dataset"], config["model"], config["loss"]) == ("own", "own", "cross_entropy")
+    task = config["task"]
+    assert (task["dataset"], task["model"], task["loss"]) == ("own", "own", "cross_entropy")
     assert mechanism_of(run.config) == noisy()
     with pytest.raises(ValueError, match=r"go on with the call of randquant.train"):
         execution.execute(tmp_path / "run")

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from by_name import train
 from torch import nn
 from torch.nn import functional
 
-import randquant as rq
 from randquant.aggregation.baselines import ClippedSGD
 
 RNG = np.random.default_rng(4)
@@ -74,7 +74,7 @@ EXACT = {"mechanism": ClippedSGD(clip_norm=1.0), "rounds": 12, "local_learning_r
 @pytest.mark.slow
 def test_what_can_be_trained_learns(model, clients, options, least):
     before = model()
-    run = rq.train(before, clients, test=TEST, **{**EXACT, **options})
+    run = train(before, clients, test=TEST, **{**EXACT, **options})
     with torch.no_grad():
         right = (run.model(torch.from_numpy(TEST[0])).argmax(1).numpy() == TEST[1]).mean()
     assert right == pytest.approx(run.history[-1].accuracy)
@@ -87,25 +87,23 @@ def test_what_can_be_trained_learns(model, clients, options, least):
 def test_a_model_that_draws_goes_on_to_the_same_bits(tmp_path):
     """Dropout, batches, and a run that is stopped between two checkpoints."""
     options = {**EXACT, "rounds": 5, "batch": 4, "checkpoint_every": 2}
-    whole = rq.train(dropping(), CLIENTS, folder=tmp_path / "whole", **options)
+    whole = train(dropping(), CLIENTS, folder=tmp_path / "whole", **options)
 
     def stop(metrics):
         if metrics.round == 3:
             raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        rq.train(dropping(), CLIENTS, folder=tmp_path / "parts", on_round=stop, **options)
+        train(dropping(), CLIENTS, folder=tmp_path / "parts", on_round=stop, **options)
     torch.manual_seed(9)
-    again = rq.train(dropping(), CLIENTS, folder=tmp_path / "parts", **options)
+    again = train(dropping(), CLIENTS, folder=tmp_path / "parts", **options)
     state = whole.model.state_dict()
     assert all(torch.equal(state[name], t) for name, t in again.model.state_dict().items())
 
 
 def test_weights_change_no_guarantee():
     target = {"epsilon": 8, "rounds": 4, "seed": 1, "progress": False}
-    found = [
-        rq.train(plain(), CLIENTS, most_examples=most, **target).guarantee for most in (None, 10)
-    ]
+    found = [train(plain(), CLIENTS, most_examples=most, **target).guarantee for most in (None, 10)]
     assert found[0] == found[1]
     assert found[0].epsilon <= 8
 
@@ -113,4 +111,4 @@ def test_weights_change_no_guarantee():
 def test_weights_need_a_clipped_update():
     by_coordinate = ClippedSGD(clip=0.1)
     with pytest.raises(ValueError, match="Expected a clip_norm with most_examples, got none"):
-        rq.train(plain(), CLIENTS, **{**EXACT, "mechanism": by_coordinate}, most_examples=5)
+        train(plain(), CLIENTS, **{**EXACT, "mechanism": by_coordinate}, most_examples=5)

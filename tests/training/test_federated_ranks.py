@@ -12,6 +12,7 @@ import randquant as rq
 from randquant.aggregation import LocalGaussian, RankMechanism
 from randquant.audit.pipeline import worst_inputs
 from randquant.planning.limits import gaussian_multiplier
+from randquant.planning.privacy import Privacy
 from randquant.privacy.accounting.accountant import account
 from randquant.training.federated import train
 
@@ -24,10 +25,16 @@ def trained(mechanism, clients, cohort, rounds, seed=0, **options):
     torch.manual_seed(1)
     features = clients[0][0].shape[1]
     return train(
-        nn.Linear(features, 10 if features > 6 else 3), clients, mechanism=mechanism,
-        rounds=rounds, cohort=cohort, max_participations=1, clip_norm=mechanism.clip_norm,
-        seed=seed, progress=False, **options,
-    )  # fmt: skip
+        nn.Linear(features, 10 if features > 6 else 3),
+        clients,
+        mechanism=mechanism,
+        rounds=rounds,
+        cohort=cohort,
+        privacy=Privacy(max_participations=1, clip_norm=mechanism.clip_norm),
+        seed=seed,
+        progress=False,
+        **options,
+    )
 
 
 @pytest.mark.filterwarnings("ignore:It depends on the task")

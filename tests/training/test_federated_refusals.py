@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from by_name import train
 from torch import nn
 from torch.nn import functional as F
 
 from randquant.aggregation.baselines import ClippedSGD
 from randquant.aggregation.registry import update_mechanism
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
-from randquant.training.federated import train
 
 FEATURES, COHORT = 4, 6
 

@@ -6,20 +6,20 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from by_name import train
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-import randquant as rq
 from randquant.aggregation import ClippedSGD
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.clients import check_public
 from randquant.training.directions import public_directions
 from randquant.training.evaluation import evaluate
-from randquant.training.local import Local
 from randquant.training.problem import problem_of
 from randquant.training.signal import public_signal
+from randquant.training.work import Work
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 4)).astype(np.float32)
@@ -27,7 +27,7 @@ MASK = RNG.integers(0, 2, (30, 4))
 Y = (X[:, 0] > 0).astype(np.int64)
 PARTS = (slice(0, 12), slice(12, 20), slice(20, 30))
 PLAIN = ClippedSGD(clip_norm=1.0)
-LOCALS = (Local(), Local(3, 2, 0.1), Local(example_norm=0.1))
+LOCALS = (Work(), Work(3, 2, 0.1), Work(example_norm=0.1))
 
 
 @dataclasses.dataclass
@@ -143,7 +143,7 @@ def test_several_inputs_give_what_one_tensor_of_both_gives(form, wrap):
 def test_every_client_of_a_vectorised_pass_of_examples_has_its_own_rows():
     """`unit="example"`: the vectorised gradients are those of one example after the other."""
     learner = Learner(problem_of(Two(Scores), [FORMS["dict"][0](part) for part in PARTS]),
-                      Local(example_norm=0.1))  # fmt: skip
+                      Work(example_norm=0.1))  # fmt: skip
     assert learner._by_vmap
     fast = learner.updates([1])[0]
     learner._by_vmap = False
@@ -154,7 +154,7 @@ def test_every_client_of_a_vectorised_pass_of_examples_has_its_own_rows():
 def test_training_takes_several_inputs(form):
     clients = [FORMS[form][0](part) for part in PARTS]
     model = Two(Scores)
-    run = rq.train(model, clients, test=clients[0], mechanism=PLAIN, rounds=2, progress=False)
+    run = train(model, clients, test=clients[0], mechanism=PLAIN, rounds=2, progress=False)
     assert run.accuracy == run.summary.accuracy == run.history[-1].accuracy
     assert run.loss == run.summary.loss > 0
     assert isinstance(run.model(*map(torch.from_numpy, (X, MASK))), Scores)
@@ -228,11 +228,11 @@ def test_clients_of_other_inputs_are_named():
 def test_another_mask_is_other_data_for_a_run_that_goes_on(tmp_path):
     folder, clients = tmp_path / "run", [FORMS["tuple"][0](part) for part in PARTS]
     options = {"mechanism": PLAIN, "rounds": 1, "folder": folder, "progress": False}
-    rq.train(Two(), clients, **options)
-    rq.train(Two(), clients, **options)
+    train(Two(), clients, **options)
+    train(Two(), clients, **options)
     changed = [((x, 1 - mask), y) for (x, mask), y in clients]
     with pytest.raises(ValueError, match="Expected the clients' data that the run"):
-        rq.train(Two(), changed, **options)
+        train(Two(), changed, **options)
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
@@ -242,9 +242,7 @@ def test_other_floating_point_types_are_trained_in_float32_and_returned_as_they_
     before = copy.deepcopy(model.state_dict())
     clients, features = [(X[part], Y[part]) for part in PARTS], torch.from_numpy(X).to(kind)
     options = {"test": (X, Y), "mechanism": PLAIN, "rounds": 3, "seed": 0, "progress": False}
-    run, same = (
-        rq.train(each, clients, **options) for each in (model, copy.deepcopy(model).float())
-    )
+    run, same = (train(each, clients, **options) for each in (model, copy.deepcopy(model).float()))
     assert run.history[-1].mean == same.history[-1].mean  # the same bits were sent
     assert {parameter.dtype for parameter in run.model.parameters()} == {kind}
     assert run.model.steps.dtype == torch.int64

@@ -16,8 +16,8 @@ from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.cohort import collector
-from randquant.training.local import Local, Weighting
 from randquant.training.problem import problem_of
+from randquant.training.work import Weighting, Work
 
 SIZES = (1, 2, 5, 3)
 RNG = np.random.default_rng(3)
@@ -33,8 +33,8 @@ def learner(local):
 @pytest.mark.parametrize("norm", ["l2", "l1"])
 def test_the_clipped_update_is_multiplied_and_not_the_other_way_round(local, norm):
     clip = 0.2
-    plain = learner(Local(**local)).updates(range(4))[0]
-    weighted = learner(Local(**local, weighting=Weighting(3, clip, norm))).updates(range(4))[0]
+    plain = learner(Work(**local)).updates(range(4))[0]
+    weighted = learner(Work(**local, weighting=Weighting(3, clip, norm))).updates(range(4))[0]
     for size, update, sent in zip(SIZES, plain, weighted, strict=True):
         expected = clip_to_norm(update, clip, norm) * (min(size, 3) / 3)
         assert np.abs(sent - expected).max() < 1e-7
@@ -46,12 +46,12 @@ def test_the_clipped_update_is_multiplied_and_not_the_other_way_round(local, nor
 
 
 def test_losses_are_not_weighted():
-    plain, weighted = learner(Local()), learner(Local(weighting=Weighting(3, 0.2)))
+    plain, weighted = learner(Work()), learner(Work(weighting=Weighting(3, 0.2)))
     assert np.array_equal(plain.updates(range(4))[1], weighted.updates(range(4))[1])
 
 
 def test_an_update_that_is_no_number_is_its_clients():
-    broken = learner(Local(weighting=Weighting(3, 0.2)))
+    broken = learner(Work(weighting=Weighting(3, 0.2)))
     broken.load(np.full(8, np.nan, np.float32))
     with pytest.raises(ValueError, match="Client 2: Expected finite values"):
         broken.updates([2])
@@ -103,7 +103,7 @@ def test_the_mean_is_that_of_the_weighted_clipped_updates():
 
 def test_a_round_decodes_the_weighted_sum_over_the_number_of_clients():
     weighting = Weighting(3, 0.2)
-    each = learner(Local()).updates([0, 2, 3])[0]
+    each = learner(Work()).updates([0, 2, 3])[0]
     expected = sum(
         clip_to_norm(update, 0.2) * min(n, 3) / 3
         for update, n in zip(each, (1, 5, 3), strict=True)
@@ -112,7 +112,7 @@ def test_a_round_decodes_the_weighted_sum_over_the_number_of_clients():
     found = []
     with ThreadPoolExecutor(1) as pool:
         for mechanism in (ClippedSGD(1e30), ChannelMechanism(channel)):
-            collect = collector(learner(Local(weighting=weighting)), mechanism, pool, 1)
+            collect = collector(learner(Work(weighting=weighting)), mechanism, pool, 1)
             found.append(collect([0, 2, 3], Key.from_seed(0), 0))
     assert np.abs(found[0].mean - expected / 3).max() < 1e-6
     assert found[1].bytes_up == 3 * ChannelMechanism(channel).upload_bytes(8)
@@ -126,7 +126,7 @@ def test_one_example_moves_a_weighted_update_no_further_than_is_accounted():
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     for most in (2, 8):
-        local = Local(example_norm=norm, weighting=Weighting(most, norm))
+        local = Work(example_norm=norm, weighting=Weighting(most, norm))
         pair = [
             Learner(problem_of(model, clients), local).updates([2])[0][0].astype(float)
             for clients in (CLIENTS, changed)

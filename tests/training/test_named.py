@@ -1,7 +1,5 @@
 """Problems of built-in data sets and models."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from torch import nn
@@ -12,11 +10,11 @@ from randquant.training.config import TrainConfig
 from randquant.training.data import datasets
 from randquant.training.named import named_problem
 
-BUILT_IN = TrainConfig("digits", "mlp", "rqm", population=12, cohort=4, seed=7)
+BUILT_IN = TrainConfig.of("digits", "mlp", "rqm", population=12, cohort=4, seed=7)
 
 
 def changed(config, **changes):
-    return dataclasses.replace(config, **changes)
+    return config.changed(**changes)
 
 
 def test_built_in_names():
@@ -47,7 +45,7 @@ def test_a_model_and_a_loss_of_ones_own():
 
 def test_public_examples_are_counted_whatever_is_trained():
     """Without the number, a report would say that no guarantee covers the features."""
-    config = TrainConfig("breast-cancer", "softmax", "rqm", population=12, cohort=4)
+    config = TrainConfig.of("breast-cancer", "softmax", "rqm", population=12, cohort=4)
     assert named_problem(config).public == 46
     assert named_problem(changed(config, parts=("*.bias",))).public == 46
     assert functions.problem_by_function(changed(config, parts=("*.bias",))).public == 46

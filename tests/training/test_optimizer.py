@@ -11,7 +11,7 @@ from torch import nn
 
 from randquant.training.optimizer import ServerStep, from_tensors, to_tensors, torch_optimizer
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "train.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs" / "train-settings.md").read_text()
 
 
 def scheduled(parameters):

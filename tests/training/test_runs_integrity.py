@@ -21,20 +21,12 @@ from randquant.reports.run import report_run
 from randquant.training.algorithm import Algorithm
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
-from randquant.training.runs import (
-    execution as runs,
-)
-from randquant.training.runs import (
-    folder as run_folder,
-)
-from randquant.training.runs import (
-    log as run_log,
-)
-from randquant.training.runs import (
-    status as run_status,
-)
+from randquant.training.runs import execution as runs
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs import log as run_log
+from randquant.training.runs import status as run_status
 
-CONFIG = TrainConfig(
+CONFIG = TrainConfig.of(
     dataset="breast-cancer",
     model="softmax",
     mechanism="gaussian",
@@ -62,7 +54,7 @@ def after(rounds):
 
 def begun(folder, rounds, config=CONFIG, baseline=False):
     """A run that was killed after so many rounds."""
-    runs.create(folder, config, baseline=baseline, overwrite=False)
+    runs.create(folder, config.changed(baseline=baseline), overwrite=False)
     with pytest.raises(Killed):
         runs.execute(folder, after(rounds))
     return folder
@@ -70,7 +62,7 @@ def begun(folder, rounds, config=CONFIG, baseline=False):
 
 def in_flight(folder, round, monkeypatch, config=CONFIG):
     """A run that was killed while it sent a round."""
-    runs.create(folder, config, baseline=False, overwrite=False)
+    runs.create(folder, config, overwrite=False)
     with monkeypatch.context() as patch:
         patch.setattr(runs, "distributed_sgd", stopping(round, runs.distributed_sgd))
         with pytest.raises(Killed):
@@ -107,7 +99,7 @@ def epsilon(folder) -> float:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "whole"
-    runs.create(folder, CONFIG, baseline=True, overwrite=False)
+    runs.create(folder, CONFIG.changed(baseline=True), overwrite=False)
     return folder, runs.execute(folder)
 
 
@@ -135,7 +127,7 @@ def test_what_a_round_costs_is_on_disk_before_it_is_sent(tmp_path, monkeypatch):
         return Algorithm(algorithm.init, apply)
 
     monkeypatch.setattr(runs, "distributed_sgd", distributed_sgd)
-    runs.create(folder, CONFIG, baseline=False, overwrite=False)
+    runs.create(folder, CONFIG, overwrite=False)
     declared = sent_by(folder)
     assert (declared.round, declared.declared) == (0, 9)
     metrics = runs.execute(folder).metrics
@@ -146,7 +138,7 @@ def test_what_a_round_costs_is_on_disk_before_it_is_sent(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("sampling", ["fixed", "poisson"])
 def test_a_run_that_was_killed_cannot_end_below_what_was_sent(sampling, tmp_path):
-    config = dataclasses.replace(CONFIG, sampling=sampling)
+    config = CONFIG.changed(sampling=sampling)
     folder = begun(tmp_path / "run", 7, config)
     before, log = epsilon(folder), (folder / "metrics.jsonl").read_bytes()
     done = run_status.read(folder).metrics
@@ -187,7 +179,7 @@ def test_the_round_under_way_counts_as_sent(finished, tmp_path, monkeypatch):
 def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
     folder = begun(tmp_path / "run", 7)
     at_first = epsilon(folder)
-    config = dataclasses.replace(CONFIG, delta=1e-9, neighboring="zero_out")
+    config = CONFIG.changed(delta=1e-9, neighboring="zero_out")
     run_folder.write_config(folder, config)  # killed before it went on
     found = run_status.read(folder)
     assert (found.epsilon, found.delta) == (at_first, 1e-5)
@@ -199,7 +191,7 @@ def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
         runs.execute(folder, after(8))
     found = run_status.read(folder)
     assert {(m.delta, m.neighboring) for m in found.metrics} == {(1e-9, "zero_out")}
-    runs.create(tmp_path / "whole", config, baseline=False, overwrite=False)
+    runs.create(tmp_path / "whole", config, overwrite=False)
     whole = runs.execute(tmp_path / "whole")
     assert (found.epsilon, found.delta) == (whole.metrics[-1].epsilon, 1e-9)
     assert [m.epsilon for m in runs.execute(folder).metrics] == [m.epsilon for m in whole.metrics]
@@ -208,8 +200,8 @@ def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
 
 def test_what_hides_zeros_is_not_stated_for_any_two_updates(tmp_path, capsys):
     """Between the new setting and the first round that goes on with it there may be a kill."""
-    folder = begun(tmp_path / "run", 2, dataclasses.replace(CONFIG, neighboring="zero_out"))
-    run_folder.write_config(folder, dataclasses.replace(CONFIG, neighboring="replace_one"))
+    folder = begun(tmp_path / "run", 2, CONFIG.changed(neighboring="zero_out"))
+    run_folder.write_config(folder, CONFIG.changed(neighboring="replace_one"))
     assert run_status.read(folder).epsilon == math.inf
     assert cli.main(["runs", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["epsilon"] == "inf"
@@ -225,6 +217,7 @@ def parameters(folder) -> bytes:
 def test_a_run_that_ended_early_and_goes_on_is_not_finished_any_more(tmp_path):
     folder = begun(tmp_path / "run", 7, baseline=True)
     early = runs.execute(folder, changes={"rounds": 7})
+    assert report_run(folder).exists()
     assert run_status.read(folder).state == "finished"
     with pytest.raises(Killed):
         runs.execute(folder, after(8), {"rounds": 9})
@@ -259,7 +252,7 @@ def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, monkeyp
 
 def test_the_twin_keeps_the_rounds_it_has_done(tmp_path):
     folder = tmp_path / "run"
-    runs.create(folder, CONFIG, baseline=True, overwrite=False)
+    runs.create(folder, CONFIG.changed(baseline=True), overwrite=False)
 
     def on_round(config, metrics):
         if config.mechanism == CONFIG.mechanism and metrics.round == 5:
@@ -302,8 +295,8 @@ def test_the_command_changes_what_may_change(tmp_path, capsys):
 
 def test_a_run_is_bound_to_its_settings_before_its_first_round(tmp_path):
     folder = tmp_path / "run"
-    runs.create(folder, CONFIG, baseline=False, overwrite=False)
-    other = dataclasses.replace(CONFIG, parameters={"clip_norm": 0.5, "noise_multiplier": 40.0})
+    runs.create(folder, CONFIG, overwrite=False)
+    other = CONFIG.changed(parameters={"clip_norm": 0.5, "noise_multiplier": 40.0})
     good = (folder / "config.json").read_bytes()
     (folder / "config.json").write_bytes(good.replace(b"4.0", b"40.0"))
     with pytest.raises(ValueError, match=r"config.json as it was written.*train --resume"):
@@ -319,8 +312,8 @@ def test_a_run_is_bound_to_its_settings_before_its_first_round(tmp_path):
 def test_a_channel_that_was_exchanged_is_noticed(tmp_path):
     path, folder = tmp_path / "channel.json", tmp_path / "run"
     save_channel(path, build("rqm", {"clip": 0.1, "margin": 1.0, "levels": 4, "keep": 0.4}))
-    config = dataclasses.replace(CONFIG, mechanism="channel-file", parameters={"path": str(path)})
-    runs.create(folder, config, baseline=False, overwrite=False)
+    config = CONFIG.changed(mechanism="channel-file", parameters={"path": str(path)})
+    runs.create(folder, config, overwrite=False)
     save_channel(path, build("rqm", {"clip": 0.1, "margin": 0.1, "levels": 4, "keep": 0.4}))
     with pytest.raises(ValueError, match="Expected the mechanism that the run"):
         runs.execute(folder)
@@ -400,8 +393,8 @@ def test_lines_that_are_missing_or_moved_are_noticed(change, run):
 @pytest.mark.parametrize("name", ["config.json", "sent.json", "metrics.jsonl", "summary.json"])
 def test_files_of_another_run_are_noticed(name, run, tmp_path):
     other = tmp_path / "other"
-    config = dataclasses.replace(CONFIG, seed=1, rounds=3)
-    runs.create(other, config, baseline=False, overwrite=False)
+    config = CONFIG.changed(seed=1, rounds=3)
+    runs.create(other, config, overwrite=False)
     runs.execute(other)
     shutil.copy(other / name, run / name)
     assert run_status.read(run).state == "damaged"
@@ -490,7 +483,7 @@ def logged(folder) -> float:
 @pytest.mark.parametrize("size", [100, 700, 1500, 2600])
 def test_a_run_goes_on_after_files_could_not_grow(size, finished, tmp_path):
     folder = tmp_path / "run"
-    runs.create(folder, CONFIG, baseline=False, overwrite=False)
+    runs.create(folder, CONFIG, overwrite=False)
     with largest_file(size), pytest.raises(OSError, match=f"File too large: '{folder}"):
         runs.execute(folder)
     assert not list(folder.glob("*.partial"))
@@ -504,7 +497,7 @@ def test_a_run_goes_on_after_files_could_not_grow(size, finished, tmp_path):
 @pytest.mark.parametrize("call", range(0, 48, 6))
 def test_a_run_goes_on_after_a_kill_at_any_write(call, finished, tmp_path, monkeypatch):
     folder, left = tmp_path / "run", [call]
-    runs.create(folder, CONFIG, baseline=False, overwrite=False)
+    runs.create(folder, CONFIG, overwrite=False)
     with monkeypatch.context() as patch:
         for name in ("write", "fsync", "replace"):
             patch.setattr(os, name, dying(getattr(os, name), left))

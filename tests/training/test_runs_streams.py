@@ -12,11 +12,11 @@ from torch import nn
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
-from randquant.training.local import Local
 from randquant.training.participation import sample_drawn
 from randquant.training.problem import problem_of
 from randquant.training.runs import execution as runs
 from randquant.training.schedule import sample
+from randquant.training.work import Work
 
 ROUNDS, COHORT = 3, 4
 OWN = {"parameters": {"clip_norm": 0.5, "noise_multiplier": 2.0}}
@@ -54,9 +54,7 @@ DRAWS = ("cohort", "capped cohort", "hidden cohort", "poisson cohort", "drawn co
 @pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
 def test_no_word_of_a_run_is_read_for_two_things(changes, tmp_path):
     with recorded() as reads:
-        runs.create(
-            tmp_path / "run", TrainConfig(**BASE | changes), baseline=False, overwrite=False
-        )
+        runs.create(tmp_path / "run", TrainConfig.of(**BASE | changes), overwrite=False)
         run = runs.execute(tmp_path / "run")
     assert run.summary.rounds == ROUNDS
     assert len(reads.keys) > ROUNDS
@@ -103,7 +101,7 @@ def test_cohorts_of_a_run_are_drawn_apart(changes):
     """
     rounds, clients = 30, 2000
     sizes = {"population": clients, "cohort": clients // 2, "rounds": rounds}
-    config, calls, taken = TrainConfig(**BASE | sizes | changes), np.zeros(clients, np.int64), []
+    config, calls, taken = TrainConfig.of(**BASE | sizes | changes), np.zeros(clients, np.int64), []
     with recorded() as reads:
         for round in range(1, rounds + 1):
             cohort = sample(config, round, calls, ROOT)
@@ -112,7 +110,7 @@ def test_cohorts_of_a_run_are_drawn_apart(changes):
             taken.append(np.isin(np.arange(clients), cohort))
     assert not reads.again
     assert len(reads.keys) >= rounds
-    rows, drawn = np.array(taken), config.sampling == "drawn"
+    rows, drawn = np.array(taken), config.privacy.sampling == "drawn"
     assert chance.mean_is(rows, 0.5, 1.0)
     assert chance.mean_is(rows[:-1:2] & rows[1::2], 15 * 14 / (30 * 29) if drawn else 0.25, 1.0)
     assert chance.mean_is(rows[:, ::2] & rows[:, 1::2], 0.25, 1.0)
@@ -133,7 +131,7 @@ def batches(rounds, clients):
     problem = problem_of(
         nn.Linear(EXAMPLES, 1, bias=False), data, loss=lambda output, targets: output.mean()
     )
-    learner = Learner(problem, Local(batch=BATCH))
+    learner = Learner(problem, Work(batch=BATCH))
     found = []
     for round in range(rounds):
         updates, _ = learner.updates(range(clients), ROOT.fold_in(round))

@@ -1,6 +1,5 @@
 """Rounds settled beforehand: epsilon and participations stay within their limits, never early."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -32,19 +31,19 @@ MECHANISMS = [
 
 def a_config(name: str, parameters: dict, **settings) -> TrainConfig:
     given = {"population": 12, "cohort": 4, "rounds": 40, **settings}
-    return TrainConfig("digits", "softmax", name, parameters, **given)
+    return TrainConfig.of("digits", "softmax", name, parameters, **given)
 
 
 def mechanism_of(config: TrainConfig):
     return update_mechanism(
         config.mechanism, config.parameters, trust=config.trust, cohort=config.cohort,
-        clip_norm=config.clip_norm, norm=config.norm,
+        clip_norm=config.privacy.clip_norm, norm=config.privacy.norm,
     )  # fmt: skip
 
 
 def schedule_of(config: TrainConfig, dimension: int) -> Schedule:
     ledger = Ledger(
-        mechanism_of(config), dimension, delta=config.delta, neighboring=config.neighboring,
+        mechanism_of(config), dimension, delta=config.delta, neighboring=config.privacy.neighboring,
         limit=config.stop_at_epsilon,
     )  # fmt: skip
     return Schedule(config, ledger, Key.from_seed(config.seed or 0))
@@ -52,7 +51,7 @@ def schedule_of(config: TrainConfig, dimension: int) -> Schedule:
 
 def epsilon_of(config: TrainConfig, dimension: int, participations: int) -> float:
     """The guarantee as anyone would compute it afterwards."""
-    release = mechanism_of(config).release(dimension, participations, config.neighboring)
+    release = mechanism_of(config).release(dimension, participations, config.privacy.neighboring)
     return account([release], config.delta).epsilon
 
 
@@ -165,7 +164,9 @@ def test_a_limit_needs_a_mechanism_that_can_keep_it():
 def sent_of(schedule: Schedule, round: int, declared: int) -> Sent:
     config = schedule.config
     epsilon = schedule.epsilon(declared, declared)
-    return Sent("", "", round, declared, declared, epsilon, config.delta, config.neighboring)
+    return Sent(
+        "", "", round, declared, declared, epsilon, config.delta, config.privacy.neighboring
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_what_was_declared_and_sent_cannot_be_taken_back(settings, match):
     with pytest.raises(ValueError, match=match):
         schedule.check(sent_of(schedule, 20, 30))
     for rounds in (20, 30):
-        fewer = dataclasses.replace(config, rounds=rounds, stop_at_epsilon=None)
+        fewer = config.changed(rounds=rounds, stop_at_epsilon=None)
         schedule_of(fewer, 9).check(sent_of(schedule, 20, 30))
 
 

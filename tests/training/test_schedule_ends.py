@@ -4,7 +4,6 @@ The oracle is dynamic programming over the privacy loss of Gaussian releases, wh
 walk: the worst rule that may end after any round, for figures that are printed where it ends.
 """
 
-import dataclasses
 import json
 import math
 
@@ -20,9 +19,11 @@ from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import GaussianRelease
 from randquant.training.config import TrainConfig
 from randquant.training.federated import train
+from randquant.training.local import Local
 from randquant.training.runs import execution
 from randquant.training.runs import status as run_status
 from randquant.training.runs.folder import read_finished
+from randquant.training.server import Server
 
 Z, DELTA = 4.0, 1e-5
 STEP = 0.01
@@ -78,9 +79,16 @@ def watched(folder, look):
     clients = [(part, (part[:, 0] > 0).long()) for part in x]
     mechanism = update_mechanism("gaussian", {"clip_norm": 1.0, "noise_multiplier": Z})
     return train(
-        torch.nn.Linear(2, 2), clients, mechanism=mechanism, rounds=PLANNED, delta=DELTA,
-        local_epochs=1, folder=folder, on_round=look, progress=False, threads=1,
-    )  # fmt: skip
+        torch.nn.Linear(2, 2),
+        clients,
+        mechanism=mechanism,
+        rounds=PLANNED,
+        delta=DELTA,
+        local=Local(epochs=1, threads=1),
+        folder=folder,
+        server=Server(on_round=look),
+        progress=False,
+    )
 
 
 def test_no_rule_for_the_end_beats_what_is_printed_at_it(tmp_path):
@@ -116,7 +124,7 @@ def test_whoever_stops_a_run_is_told_the_figure_of_all_its_rounds(stop, tmp_path
     assert "5.813" in page.read_text()
 
 
-CONFIG = TrainConfig(
+CONFIG = TrainConfig.of(
     "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": Z},
     population=4, cohort=4, rounds=PLANNED, threads=1,
 )  # fmt: skip
@@ -160,7 +168,7 @@ def test_rounds_are_not_added_after_a_look(tmp_path, capsys):
 def test_a_limit_that_is_raised_after_a_look_adds_no_rounds(tmp_path):
     """Nor does a larger delta, at which the limit would allow more."""
     folder, limit = tmp_path / "run", accounted(9)
-    config = dataclasses.replace(CONFIG, stop_at_epsilon=limit)
+    config = CONFIG.changed(stop_at_epsilon=limit)
     interrupted.begin(folder, config, 5)
     assert run_status.read(folder).epsilon == limit
     for changes in ({"stop_at_epsilon": 2 * limit}, {"stop_at_epsilon": None}, {"delta": 1e-3}):
@@ -175,7 +183,7 @@ def test_a_limit_that_is_raised_after_a_look_adds_no_rounds(tmp_path):
 
 def test_before_the_first_round_everything_may_still_be_declared(tmp_path):
     folder = tmp_path / "run"
-    execution.create(folder, CONFIG, baseline=False, overwrite=False)
+    execution.create(folder, CONFIG, overwrite=False)
     run = execution.execute(folder, changes={"rounds": 30})
     assert run.summary.guarantee is not None
     assert (run.summary.rounds, run.summary.guarantee.epsilon) == (30, accounted(30))
@@ -185,7 +193,7 @@ def test_ctrl_c_on_the_command_line_says_so(tmp_path, capsys, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    execution.create(tmp_path / "run", CONFIG, baseline=False, overwrite=False)
+    execution.create(tmp_path / "run", CONFIG, overwrite=False)
     monkeypatch.setattr(execution, "_train", interrupt)
     assert cli.main(["train", "--resume", str(tmp_path / "run"), "--quiet"]) == 130
     assert "all declared rounds count" in capsys.readouterr().err

@@ -9,13 +9,13 @@ from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
 
 PARAMETERS = {name: each.example for name, each in all_mechanisms().items() if each.example}
-TRUSTS = ("", "local", "aggregate", "central")
+TRUSTS = (None, "local", "aggregate", "central")
 WORKS = {name: dict.fromkeys(each.trusts, True) for name, each in all_mechanisms().items()}
 """Under which trust each works; the examples have even levels, whose sums decode."""
 
 
 def config(name, trust, sampling):
-    return TrainConfig(
+    return TrainConfig.of(
         "breast-cancer", "softmax", name, PARAMETERS[name], population=6, cohort=2, rounds=3,
         trust=trust, sampling=sampling, evaluate_every=3, threads=1, seed=1,
     )  # fmt: skip
@@ -40,7 +40,9 @@ def test_what_cannot_work_is_refused_before_anything_is_written(name, tmp_path):
             continue
         folder = tmp_path / f"{trust}-{sampling}"
         with pytest.raises(ValueError, match="trust"):
-            runs.create(folder, config(name, trust, sampling), baseline=True, overwrite=False)
+            runs.create(
+                folder, config(name, trust, sampling).changed(baseline=True), overwrite=False
+            )
         assert not folder.exists()
 
 
@@ -49,10 +51,10 @@ def test_what_cannot_work_is_refused_before_anything_is_written(name, tmp_path):
 def test_what_is_not_refused_trains(name, tmp_path, monkeypatch):
     """Poisson rounds have any number of clients, and none of them stops a run."""
     for sampling in ("fixed", "poisson"):
-        if not can_work(name, "", sampling):
+        if not can_work(name, None, sampling):
             continue
         folder = tmp_path / sampling
-        runs.create(folder, config(name, "", sampling), baseline=False, overwrite=False)
+        runs.create(folder, config(name, None, sampling), overwrite=False)
         run = runs.execute(folder)
         assert run.summary.rounds == 3
         sizes = {metrics.bytes_up // run.summary.bytes_per_upload for metrics in run.metrics}

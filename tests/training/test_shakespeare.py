@@ -140,9 +140,14 @@ def test_a_run_prints_bits_per_character(folder, tmp_path, capsys):
 def test_a_data_set_and_a_model_are_trained_by_name_each_role_a_client(folder):
     dataset = datasets.load("shakespeare", folder)
     run = rq.train(
-        "transformer", dataset, rounds=1, batch=1, mechanism=ClippedSGD(clip_norm=1.0), seed=0
+        "transformer",
+        dataset,
+        rounds=1,
+        local=rq.Local(batch=1),
+        mechanism=ClippedSGD(clip_norm=1.0),
+        seed=0,
     )
-    assert run.config.population == int(dataset.writers.max()) + 1
+    assert run.config.task.population == int(dataset.writers.max()) + 1
     assert run.summary.accuracy is not None
 
 

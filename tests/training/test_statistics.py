@@ -12,8 +12,8 @@ from torch.nn.utils import parametrizations
 from randquant.channels.keys import Key
 from randquant.training import statistics
 from randquant.training.client import Learner
-from randquant.training.local import Local
 from randquant.training.problem import problem_of
+from randquant.training.work import Work
 
 RNG = np.random.default_rng(2)
 INFINITE = np.full((3, 4), np.inf, np.float32)
@@ -90,7 +90,7 @@ def test_other_buffers_are_no_statistics():
 
 
 @pytest.mark.parametrize("build", [normalised, lambda: nn.Sequential(Own(True), nn.Identity())])
-@pytest.mark.parametrize("local", [Local(), Local(epochs=2, learning_rate=0.1)])
+@pytest.mark.parametrize("local", [Work(), Work(epochs=2, learning_rate=0.1)])
 def test_frozen_statistics_stay_as_they_are(build, local):
     model = build()
     model.eval() if local.learning_rate else model.train()  # which mode it comes in is no matter
@@ -113,7 +113,7 @@ def test_buffers_that_change_anyway_are_refused():
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-@pytest.mark.parametrize("local", [Local(), Local(epochs=2, learning_rate=0.1), Local(2, 1, 0.1)])
+@pytest.mark.parametrize("local", [Work(), Work(epochs=2, learning_rate=0.1), Work(2, 1, 0.1)])
 def test_a_buffer_that_changes_later_is_refused_before_anybody_sees_it(in_place, local):
     """The next client's update would depend on this client's data."""
     problem = problem_of(Late(in_place), clients()[1:] + [(1e3 * x, y) for x, y in clients()[:1]])
@@ -154,7 +154,7 @@ def test_the_servers_statistics_are_those_of_public_examples_at_the_loaded_weigh
     assert all(torch.equal(again[name], t) for name, t in model.state_dict().items())
 
 
-@pytest.mark.parametrize("local", [Local(), Local(epochs=2, learning_rate=0.1)])
+@pytest.mark.parametrize("local", [Work(), Work(epochs=2, learning_rate=0.1)])
 def test_clients_normalise_with_the_servers_statistics_and_leave_them_alone(local):
     problem = problem_of(normalised(), clients(), buffers="server", public=PUBLIC)
     learner, key = Learner(problem, local), Key.from_seed(4)

@@ -1,6 +1,5 @@
 """What is said of a run whose noise comes from a seed, wherever its epsilon is."""
 
-import dataclasses
 import json
 
 import pytest
@@ -11,12 +10,12 @@ from randquant import cli
 from randquant.aggregation.registry import update_mechanism
 from randquant.cli import progress
 from randquant.privacy.guarantee import SIMULATED
-from randquant.reports import run_pictures
+from randquant.reports import run_pictures as pictures
 from randquant.reports.run import report_run
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution
 
-CONFIG = TrainConfig(
+CONFIG = TrainConfig.of(
     "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": 4.0},
     population=4, cohort=4, rounds=2, threads=1,
 )  # fmt: skip
@@ -26,8 +25,8 @@ CONFIG = TrainConfig(
 def trained(request, tmp_path_factory):
     """A run, and whether it is from a seed."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    config = dataclasses.replace(CONFIG, seed=request.param)
-    execution.create(folder, config, baseline=False, overwrite=False)
+    config = CONFIG.changed(seed=request.param)
+    execution.create(folder, config, overwrite=False)
     return folder, execution.execute(folder), request.param is not None
 
 
@@ -37,7 +36,7 @@ def test_it_is_in_the_line_of_the_guarantee(trained):
     [line] = [line for line in progress.table(folder, run) if line.startswith("guarantee")]
     assert (SIMULATED in line) == seeded
     assert progress.result(folder, run)["guarantee"]["simulated"] is seeded
-    assert (SIMULATED in str(run_pictures.facts(run))) == seeded
+    assert (SIMULATED in str(pictures.facts(run))) == seeded
 
 
 def test_it_is_on_top_of_the_report(trained):

@@ -21,8 +21,8 @@ from randquant.training.client import Learner
 from randquant.training.data import datasets
 from randquant.training.directions import Directions, public_directions, with_directions
 from randquant.training.evaluation import evaluate
-from randquant.training.local import Local
 from randquant.training.problem import problem_of
+from randquant.training.work import Work
 
 PUBLIC = 10
 """One role in PUBLIC, the largest ones, is declared public."""
@@ -166,7 +166,7 @@ def adapters(model: nn.Module) -> dict[str, Tensor]:
 
 def learner(model: nn.Module, windows: tuple[np.ndarray, np.ndarray], batch: int) -> Learner:
     """What computes a client's update, as `randquant.train` does: a gradient on some windows."""
-    return Learner(problem_of(model, [windows]), Local(batch=batch))
+    return Learner(problem_of(model, [windows]), Work(batch=batch))
 
 
 def model(config: Mapping[str, Any], data_dir: str) -> nn.Module:

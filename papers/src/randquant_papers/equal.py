@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from randquant import Channel, account, certify
@@ -73,9 +72,9 @@ def epsilon(config: TrainConfig) -> float:
     Without a cap these are twice the average number: few clients have more.
     """
     mechanism = update_mechanism(config.mechanism, config.parameters)
-    most = config.max_participations
+    most = config.privacy.max_participations
     if most is None:
-        most = math.ceil(2 * config.rounds * config.cohort / config.population)
+        most = math.ceil(2 * config.rounds * config.cohort / config.task.population)
     release = mechanism.release(dimension(config), most)
     assert release is not None  # the mechanism protects
     return account([release], config.delta, quick=True).epsilon
@@ -84,14 +83,14 @@ def epsilon(config: TrainConfig) -> float:
 def dimension(config: TrainConfig) -> int:
     """Coordinates of an update of a run."""
     data = dataset(config)
-    model = build_model(config.model, data.train_features.shape[1:], data.classes, 0)
+    model = build_model(config.task.model, data.train_features.shape[1:], data.classes, 0)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def dataset(config: TrainConfig) -> Dataset:
     """The data set of a run, with the features that it trains on."""
-    source = (config.dataset, config.data_dir or None)
-    return load_dataset(*source, config.features, config.fitted_on)
+    source = (config.task.dataset, config.task.data_dir or None)
+    return load_dataset(*source, config.task.features, config.task.fitted_on)
 
 
 def channel(config: TrainConfig) -> Channel:
@@ -101,7 +100,7 @@ def channel(config: TrainConfig) -> Channel:
 
 def with_mechanism(config: TrainConfig, mechanism: str, parameters: dict[str, Any]) -> TrainConfig:
     """The same run with another mechanism."""
-    return replace(config, mechanism=mechanism, parameters=parameters)
+    return config.changed(mechanism=mechanism, parameters=parameters)
 
 
 def _cost(config: TrainConfig) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -198,7 +197,7 @@ def train(curves: Sequence[Curve], setting: Setting) -> list[Trained]:
         raise ValueError(f"Expected seeds from 1 to 1000, got seeds={setting.seeds}.")
     seeds = range(setting.seeds)
     configs = [
-        [dataclasses.replace(curve.config, seed=(curve.config.seed or 0) + seed) for seed in seeds]
+        [curve.config.changed(seed=(curve.config.seed or 0) + seed) for seed in seeds]
         for curve in curves
     ]
     wanted = {setting.folder / names.folder(config): config for row in configs for config in row}
@@ -223,7 +222,7 @@ def _train_all(wanted: Mapping[Path, TrainConfig], setting: Setting) -> None:
     with Workers(setting.jobs, setting.on_round) as workers:
         for folder in open_runs:
             if not (folder / "config.json").exists():
-                create_run(folder, wanted[folder], baseline=False, overwrite=False)
+                create_run(folder, wanted[folder], overwrite=False)
             while not workers.free:
                 wait()
             workers.begin(folder)
@@ -284,9 +283,9 @@ def stated(trained: Iterable[Trained]) -> list[Stated]:
         if config is None or summary is None or summary.guarantee is None:
             continue
         promised = (
-            f"One {config.unit}'s whole run: {summary.dimension:,} coordinates, "
+            f"One {config.privacy.unit}'s whole run: {summary.dimension:,} coordinates, "
             f"{formatting.count(summary.participations, 'round')} at most, delta {config.delta}, "
-            f"{config.neighboring.replace('_', ' ')}, {summary.guarantee.trust} trust."
+            f"{config.privacy.neighboring.replace('_', ' ')}, {summary.guarantee.trust} trust."
         )
         beside = result.runs[0].fitted
         promised += f" {beside[0].upper()}{beside[1:]}." if beside else ""

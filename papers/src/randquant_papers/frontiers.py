@@ -115,7 +115,7 @@ def train(start: TrainConfig, kinds: Sequence[Kind], grid: Grid, setting: Settin
             curves.setdefault(kind, []).extend(
                 Curve(
                     f"{kind.label}, epsilon {epsilon:g}, rate {rate:g}", "c1",
-                    dataclasses.replace(config, learning_rate=rate),
+                    config.changed(learning_rate=rate),
                 )
                 for rate in grid.rates
             )  # fmt: skip
@@ -139,11 +139,13 @@ GAUSSIAN = Kind("Gaussian, not compressed", "local-gaussian", 32)
 def _sizes(start: TrainConfig, seeds: int) -> tuple[int, int | None]:
     """Coordinates of an update, and with unit example the least number of examples in one."""
     dimension = equal.dimension(start)
-    if start.unit == "client":
+    if start.privacy.unit == "client":
         return dimension, None
     dataset = equal.dataset(start)
     splits = [
-        split_dataset(dataset, start.population, start.partition, seed=(start.seed or 0) + seed)
+        split_dataset(
+            dataset, start.task.population, start.task.partition, seed=(start.seed or 0) + seed
+        )
         for seed in range(seeds)
     ]
     return dimension, min(len(client) for clients in splits for client in clients)
@@ -153,17 +155,22 @@ def _calibrated(
     start: TrainConfig, kind: Kind, epsilon: float, dimension: int, examples: int | None
 ) -> tuple[TrainConfig, UpdateMechanism]:
     """The run with the least noise that certifies epsilon for everything that one client sends."""
-    assert start.clip_norm is not None
-    assert start.max_participations is not None
+    assert start.privacy.clip_norm is not None
+    assert start.privacy.max_participations is not None
     setting = UpdateSetting(
-        dimension, start.cohort, min(kind.bits, 24), "local", start.clip_norm, start.neighboring
+        dimension,
+        start.cohort,
+        min(kind.bits, 24),
+        "local",
+        start.privacy.clip_norm,
+        start.privacy.neighboring,
     )
     tuned = tune_update(
         kind.mechanism,
         setting,
         epsilon,
         start.delta,
-        start.max_participations,
+        start.privacy.max_participations,
         deviation=setting.distance / epsilon / (examples or 1),
         examples=examples,
     )
@@ -172,7 +179,7 @@ def _calibrated(
         start,
         mechanism=kind.mechanism,
         parameters=tuned.parameters,
-        clip_norm=None if own else start.clip_norm,
+        clip_norm=None if own else start.privacy.clip_norm,
     )
     return config, tuned.calibration.mechanism
 

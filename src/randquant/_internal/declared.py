@@ -9,7 +9,6 @@ are all read from it. msgspec checks values; `_refusal` says what it found in th
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import numbers
@@ -239,10 +238,3 @@ def checked(record: Any) -> None:
     """Refuse a record with a field that is not as declared; see `check`."""
     for name, hint in _fields(type(record)).items():
         check(name, hint, getattr(record, name))
-
-
-def defaults(record: type) -> dict[str, Any]:
-    """Return the defaults of a dataclass's fields, for those that have one."""
-    missing, fields = dataclasses.MISSING, dataclasses.fields(record)
-    made = {f.name: f.default_factory() for f in fields if f.default_factory is not missing}
-    return {f.name: f.default for f in fields if f.default is not missing} | made

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from randquant.aggregation.defaults import MechanismDefaults
     from randquant.aggregation.layout import StateLayout
     from randquant.aggregation.mechanism import UpdateMechanism
-    from randquant.aggregation.rank import RankMechanism, graded_rank
+    from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
     from randquant.aggregation.registry import all_mechanisms, update_mechanism
     from randquant.aggregation.saved import from_record, load, save
     from randquant.aggregation.sign_sgd import SignSGD

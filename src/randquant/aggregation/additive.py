@@ -27,7 +27,6 @@ from randquant.aggregation.subset import (
 )
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.channels.wire import upload
 from randquant.mechanisms.noise.laws import NOISES
 from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
@@ -182,10 +181,6 @@ class AdditiveMechanism(MechanismDefaults):
         each(payloads, lambda payload: wire.add(form, payload, totals, padding))
         return self.decode(totals, len(payloads), dimension)
 
-    def dimension_of(self, payload: bytes) -> int:
-        """As its header states, padding not counted."""
-        return wire.dimension_of(self.coding, payload)
-
     def log_equal(self, dimension: int) -> float:
         """As often as all codes are equal."""
         return self.size(dimension) * self._log_equal(self.plan(dimension))
@@ -209,10 +204,6 @@ class AdditiveMechanism(MechanismDefaults):
         centred = ((totals + half) & (2 * half - 1)) - half
         steps = self.plan(dimension).scale * clients
         return self.projection(dimension).inverse(centred / steps).astype(np.float32)
-
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """A vector masked for a sum modulo 2**bits, for any number of clients."""
-        return upload.masked(self.size(dimension), self.bits)
 
     def sum_bits(self, dimension: int, clients: int) -> int:
         """`bits`, for any number of clients."""

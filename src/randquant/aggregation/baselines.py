@@ -21,7 +21,7 @@ from randquant.aggregation.payloads import finite, floats_in, mean_of_floats
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload
 from randquant.mechanisms.record import CLIP, CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
-from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
+from randquant.mechanisms.tuning import noise_family
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import GaussianRelease, Norm
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
@@ -44,9 +44,9 @@ class FloatPayloads:
         """4 bytes a coordinate."""
         return upload.floats(dimension)
 
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """4 bytes a coordinate."""
-        return self.payload_bytes(dimension)
+
+UNPROTECTED = "clipped-sgd"
+"""Name of the mechanism that clips updates and protects nothing."""
 
 
 @final
@@ -108,7 +108,7 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
 
     def record(self) -> dict[str, Any]:
         """All arguments."""
-        return {"mechanism": "clipped-sgd", **asdict(self)}
+        return {"mechanism": UNPROTECTED, **asdict(self)}
 
 
 @final
@@ -293,13 +293,9 @@ def _check_thresholds(clip: float | None, clip_norm: float | None) -> None:
         validate.real("clip_norm", clip_norm, low=1e-30, high=1e30)
 
 
-def _updates(setting: UpdateSetting) -> UpdateFamily:
-    return noise_family(setting, 1, (1e-12, 1e12))
-
-
 RECORDS = (
     MechanismRecord(
-        "clipped-sgd",
+        UNPROTECTED,
         ClippedSGD,
         {"clip": CLIP, "clip_norm": CLIP_NORM},
         example={"clip_norm": 1.0},
@@ -324,7 +320,7 @@ RECORDS = (
         LocalGaussian,
         {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
         example={"clip_norm": 1.0, "noise_multiplier": 1.0},
-        update=_updates,
+        update=noise_family,
         trusts=("local",),
         whole_update=True,
         baseline=True,

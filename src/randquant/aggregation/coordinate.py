@@ -110,10 +110,6 @@ class ChannelMechanism(MechanismDefaults):
         each(payloads, lambda payload: wire.add(stated, payload, totals, padding))
         return self.decode_sum(totals, len(payloads), bits or self.sum_bits(size, len(payloads)))
 
-    def dimension_of(self, payload: bytes) -> int:
-        """As its header states."""
-        return wire.dimension_of(self.channel, payload)
-
     def log_equal(self, dimension: int) -> float:
         """As often as all codes are equal."""
         return dimension * log_equal_codes(self.channel)
@@ -121,13 +117,6 @@ class ChannelMechanism(MechanismDefaults):
     def payload_bytes(self, dimension: int) -> int:
         """Packed codes."""
         return upload.coded(self.channel, dimension)
-
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """Packed codes; under `aggregate` trust a vector masked for a sum over `clients`."""
-        if self.trust == "local":
-            return self.payload_bytes(dimension)
-        summed = self.cohort if clients is None else clients
-        return upload.masked(dimension, self.sum_bits(dimension, summed))
 
     def sum_bits(self, dimension: int, clients: int) -> int:
         """As few as `modulus.WRAP` allows, whatever the updates."""

@@ -29,10 +29,6 @@ MOST_COORDINATES = 2**40
 """Most coordinates of an update; a larger number is a mistake, not an update."""
 
 
-RENAMED = {"check": "completed"}
-"""Methods of the protocol by their former names: who overrides one of these must be told."""
-
-
 class MechanismDefaults(ABC):
     """Default answers of a mechanism, from its own properties, `encode`, `mean` and the rest.
 
@@ -40,19 +36,12 @@ class MechanismDefaults(ABC):
     only. To add a step before or after another mechanism, hold that mechanism and call it.
 
     Raises:
-        TypeError: a class derives from a mechanism instead of from this, or overrides a method by
-            a name that it had in earlier versions.
+        TypeError: a class derives from a mechanism instead of from this.
     """
 
     __slots__ = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
-        for old, new in RENAMED.items():
-            if old in vars(cls):
-                raise TypeError(
-                    f"Expected {cls.__name__} to have no method {old}, which nobody would call: it "
-                    f"is called {new} now (UpdateMechanism.{new})."
-                )
         for parent in cls.__bases__:
             if parent is not MechanismDefaults and issubclass(parent, MechanismDefaults):
                 raise TypeError(
@@ -72,10 +61,6 @@ class MechanismDefaults(ABC):
 
         `payloads.each` names a bad payload by its index.
         """
-
-    @abstractmethod
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """See `UpdateMechanism`."""
 
     @abstractmethod
     def release(
@@ -110,8 +95,10 @@ class MechanismDefaults(ABC):
         counted(listed, self.cohort, self.log_equal(dimension))
         return self.mean_vector(listed, dimension, key)
 
-    def dimension_of(self, payload: bytes) -> int:
-        """Refuse: it is not known whether a payload states its dimension."""
+    def dimension_of(self: UpdateMechanism, payload: bytes) -> int:
+        """As a header of codes states; else refuse: it is not known whether a payload states it."""
+        if self.coding is not None:
+            return wire.dimension_of(self.coding, payload)
         raise TypeError(
             f"Expected the dimension, which payloads of a {type(self).__name__} do not state: give "
             "it as mean(payloads, dimension)."
@@ -132,6 +119,13 @@ class MechanismDefaults(ABC):
     def payload_bytes(self, dimension: int) -> int:
         """As measured: the bytes of an encoded update of zeros."""
         return len(self.encode_vector(np.zeros(dimension, np.float32), Key.from_seed(0)))
+
+    def upload_bytes(self: UpdateMechanism, dimension: int, clients: int | None = None) -> int:
+        """The payload; under `aggregate` trust a vector masked for a sum over `clients`."""
+        if self.trust != "aggregate":
+            return self.payload_bytes(dimension)
+        bits = self.sum_bits(dimension, self.cohort if clients is None else clients)
+        return upload.masked(self.size(dimension), bits)
 
     def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
         """Encode one update after the other."""

@@ -117,18 +117,6 @@ class CoordinateError:
         return math.sqrt(max(math.fsum(squares) / len(squares), 0.0))
 
 
-def coordinate_clipping(threshold: float) -> float:
-    """Mean squared error of clipping a standard normal variable to [-threshold, threshold].
-
-    Example:
-        >>> [f"{coordinate_clipping(t):.1e}" for t in (2, 3, 4)]
-        ['1.2e-02', '4.1e-04', '6.2e-06']
-    """
-    beyond = 0.5 * math.erfc(threshold / math.sqrt(2))
-    density = math.exp(-(threshold**2) / 2) / math.sqrt(2 * math.pi)
-    return 2 * ((1 + threshold**2) * beyond - threshold * density)
-
-
 def normal_coordinate(norm: float, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Points and weights of a normal coordinate of a vector of this norm.
 

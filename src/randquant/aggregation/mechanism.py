@@ -23,7 +23,7 @@ class UpdateMechanism(Protocol):
     """How updates become payloads, and a cohort's payloads a mean.
 
     A mechanism of your own derives from `MechanismDefaults`, which implements everything but the
-    four properties, `upload_bytes` and `release`; `encode` and `mean` call its `encode_vector` and
+    four properties and `release`; `encode` and `mean` call its `encode_vector` and
     `mean_vector`, which are yours to write too.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from randquant._internal import validate
@@ -58,71 +59,73 @@ def update_mechanism(
     known = all_mechanisms()
     record = known[validate.choice("mechanism", name, known)]
     validate.choice("norm", norm, ("l2", "l1"))
-    if record.whole_update:
-        return _whole(record, parameters, trust, cohort, clip_norm, norm, coordinates)
-    return _of_channel(record, parameters, trust, cohort, clip_norm, norm, coordinates)
+    wish = _Wish(trust, cohort, clip_norm, norm, coordinates)
+    return (_whole if record.whole_update else _of_channel)(record, parameters, wish)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """Settings of `update_mechanism`, which has checked the norm."""
+
+    trust: Trust | None
+    cohort: int | None
+    clip_norm: float | None
+    norm: Norm
+    coordinates: int | None
 
 
 def _of_channel(
-    record: MechanismRecord,
-    parameters: Mapping[str, Any],
-    trust: Trust | None,
-    cohort: int | None,
-    clip_norm: float | None,
-    norm: Norm,
-    coordinates: int | None,
+    record: MechanismRecord, parameters: Mapping[str, Any], wish: _Wish
 ) -> UpdateMechanism:
     """The channel on every coordinate, after clipping the norm if there is a threshold."""
-    if trust is not None and str(trust):
-        validate.choice("trust", trust, (*record.trusts, "model"))
-    summed = trust in ("aggregate", "model") or "local" not in record.trusts
-    server: Trust = "aggregate" if summed else "local"
-    channel, clients = build(record.name, parameters), 1 if cohort is None else cohort
-    validate.whole("cohort", clients, low=1)
-    clients = clients if server == "aggregate" else 1
-    if clip_norm is not None:
-        return VectorMechanism(channel, clip_norm, server, clients, norm, coordinates=coordinates)
-    if coordinates is not None:
-        raise ValueError(
-            f"Expected clip_norm with coordinates={validate.shown(coordinates)}, got none: only of "
-            "updates that are clipped and rotated as a whole a subset of coordinates is sent."
+    if wish.trust is not None and str(wish.trust):
+        validate.choice("trust", wish.trust, (*record.trusts, "model"))
+    summed = wish.trust in ("aggregate", "model") or "local" not in record.trusts
+    trust: Trust = "aggregate" if summed else "local"
+    channel = build(record.name, parameters)
+    cohort = validate.whole("cohort", 1 if wish.cohort is None else wish.cohort, low=1)
+    cohort = cohort if summed else 1
+    if wish.clip_norm is not None:
+        return VectorMechanism(
+            channel, wish.clip_norm, trust, cohort, wish.norm, coordinates=wish.coordinates
         )
-    if norm != "l2":
-        raise ValueError(f"Expected clip_norm with norm={norm!r}, got none: set the threshold too.")
-    return ChannelMechanism(channel, server, clients)
+    if wish.coordinates is not None:
+        raise ValueError(
+            f"Expected clip_norm with coordinates={validate.shown(wish.coordinates)}, got none: "
+            "only of updates that are clipped and rotated as a whole a subset of coordinates is "
+            "sent."
+        )
+    if wish.norm != "l2":
+        raise ValueError(
+            f"Expected clip_norm with norm={wish.norm!r}, got none: set the threshold too."
+        )
+    return ChannelMechanism(channel, trust, cohort)
 
 
-def _whole(
-    record: MechanismRecord,
-    parameters: Mapping[str, Any],
-    trust: Trust | None,
-    cohort: int | None,
-    clip_norm: float | None,
-    norm: Norm,
-    coordinates: int | None,
-) -> UpdateMechanism:
+def _whole(record: MechanismRecord, parameters: Mapping[str, Any], wish: _Wish) -> UpdateMechanism:
     """A mechanism with its own threshold and its own trust."""
-    name = record.name
-    if clip_norm is not None:
+    name, settings = record.name, record.run_settings
+    if wish.clip_norm is not None:
         raise ValueError(
             f"Expected clip_norm among {name}'s own parameters only, got another: leave one out."
         )
-    if cohort is not None and "cohort" in record.run_settings:
-        parameters = {**parameters, "cohort": cohort}
-    if norm != "l2":
-        if "norm" not in record.run_settings:
-            raise ValueError(f"Expected norm='l2', the only one of {name}, got {norm!r}.")
-        parameters = {**parameters, "norm": norm}
-    if coordinates is not None:
-        if "coordinates" not in record.run_settings:
-            raise ValueError(f"Expected no coordinates with {name}, which sends all of them.")
-        parameters = {**parameters, "coordinates": coordinates}
+    if wish.norm != "l2" and "norm" not in settings:
+        raise ValueError(f"Expected norm='l2', the only one of {name}, got {wish.norm!r}.")
+    if wish.coordinates is not None and "coordinates" not in settings:
+        raise ValueError(f"Expected no coordinates with {name}, which sends all of them.")
+    own: dict[str, Any] = {"cohort": wish.cohort, "coordinates": wish.coordinates}
+    own["norm"] = None if wish.norm == "l2" else wish.norm
+    if given := {key: own[key] for key in own if key in settings and own[key] is not None}:
+        parameters = {**parameters, **given}
     mechanism = validate.call(name, record.constructor, parameters)
-    if trust and trust not in (mechanism.trust, "model"):
-        own = mechanism.trust or "none: it protects nothing"
-        raise ValueError(f"Expected {name}'s own trust ({own}), got {trust!r}: leave it out.")
+    if wish.trust and wish.trust not in (mechanism.trust, "model"):
+        known = mechanism.trust or "none: it protects nothing"
+        raise ValueError(
+            f"Expected {name}'s own trust ({known}), got {wish.trust!r}: leave it out."
+        )
     return mechanism
 
 
-for _record in records_in(__package__ or "randquant.aggregation"):
-    add(_record)
+for _package in ("randquant.aggregation", "randquant.aggregation.rank"):
+    for _record in records_in(_package):
+        add(_record)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -106,20 +105,15 @@ def load(path: str | Path) -> UpdateMechanism:
 
     Raises:
         ValueError: the file holds no mechanism, or the checksum does not match its content, or the
-            channel's certificate its weights: the file was damaged or changed. A file without a
-            checksum is read too: version 0.1.0 wrote none, and a record may be written by hand.
+            channel's certificate its weights: the file was damaged or changed.
         OSError: the file cannot be read.
     """
     text = files.read_text(validate.path("path", path), "a mechanism")
     try:
-        record: dict[str, Any] = json.loads(text)
-        if isinstance(record, dict) and sealed.CHECKSUM in record:
-            record, _ = sealed.unseal(text.encode())
-        if not isinstance(record, dict) or record.pop("format", None) != FORMAT:
+        record, _ = sealed.unseal(text.encode())
+        if record.pop("format", None) != FORMAT:
             raise ValueError("it is a file of another format")
         return from_record(record, f"in {path}")
-    except json.JSONDecodeError as error:
-        raise ValueError(f"Expected a mechanism in {path}, got a file that is no JSON.") from error
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         reason = str(error).rstrip(".")
         raise ValueError(f"Expected a mechanism in {path}, but: {reason}.") from error

@@ -17,7 +17,7 @@ from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload
 from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
-from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
+from randquant.mechanisms.tuning import noise_family
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 
@@ -85,10 +85,6 @@ class SignSGD(MechanismDefaults):
         each(payloads, lambda payload: wire.add(form, payload, positive))
         return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
 
-    def dimension_of(self, payload: bytes) -> int:
-        """As its header states."""
-        return wire.dimension_of(self.coding, payload)
-
     def log_equal(self, dimension: int) -> float:
         """As often as all signs are equal, if each coordinate is clip_norm and -clip_norm."""
         far = float(erf(self.clip_norm / (self._noise.deviation * math.sqrt(2))))
@@ -97,10 +93,6 @@ class SignSGD(MechanismDefaults):
     def payload_bytes(self, dimension: int) -> int:
         """One bit a coordinate."""
         return upload.coded(self.coding, dimension)
-
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """One bit a coordinate."""
-        return self.payload_bytes(dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
@@ -118,17 +110,13 @@ class SignSGD(MechanismDefaults):
         return {"mechanism": "sign-sgd", **asdict(self)}
 
 
-def _updates(setting: UpdateSetting) -> UpdateFamily:
-    return noise_family(setting, 1, (1e-12, 1e12))
-
-
 RECORDS = (
     MechanismRecord(
         "sign-sgd",
         SignSGD,
         {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
         example={"clip_norm": 1.0, "noise_multiplier": 0.5},
-        update=_updates,
+        update=noise_family,
         trusts=("local",),
         whole_update=True,
         baseline=True,

@@ -28,7 +28,6 @@ from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.keys import Key
-from randquant.channels.wire import upload
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import Norm, VectorRelease
 from randquant.privacy.certificates.file import channel_record
@@ -105,7 +104,7 @@ class VectorMechanism(MechanismDefaults):
         VectorRelease(  # checks the rest
             self.channel, self.clip_norm, 1, 1, self.trust, cohort=self.cohort, norm=self.norm
         )
-        self._coordinates  # noqa: B018
+        ChannelMechanism(self.channel, self.trust, self.cohort)  # checks that sums decode
 
     @property
     def _coordinates(self) -> ChannelMechanism:
@@ -145,10 +144,6 @@ class VectorMechanism(MechanismDefaults):
         mean = self._coordinates.mean_of_codes(payloads, size, padding, self.coding, bits)
         return self._back(mean, dimension)
 
-    def dimension_of(self, payload: bytes) -> int:
-        """As its header states, padding not counted."""
-        return wire.dimension_of(self.coding, payload)
-
     def log_equal(self, dimension: int) -> float:
         """As often as all codes are equal."""
         return self._coordinates.log_equal(self.size(dimension))
@@ -156,13 +151,6 @@ class VectorMechanism(MechanismDefaults):
     def payload_bytes(self, dimension: int) -> int:
         """Packed codes, those of the padding included."""
         return self._coordinates.payload_bytes(self.size(dimension))
-
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """Packed codes; under `aggregate` trust a vector masked for a sum over `clients`."""
-        if self.trust == "local":
-            return self.payload_bytes(dimension)
-        bits = self.sum_bits(dimension, self.cohort if clients is None else clients)
-        return upload.masked(self.size(dimension), bits)
 
     def sum_bits(self, dimension: int, clients: int) -> int:
         """As few as `modulus.WRAP` allows for updates that do not depend on the rotation."""

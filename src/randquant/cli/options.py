@@ -14,7 +14,7 @@ from randquant._internal.declared import Data, Files, Mechanism, Privacy, Search
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.record import MechanismRecord, hint_of
 from randquant.mechanisms.registry import channel_mechanisms
-from randquant.training.config import TrainConfig
+from randquant.training import settings
 
 GROUPS = ("options", "mechanism", "data", "clients", "server", "privacy", "search", "files")
 """Groups of options in the order in which help shows them."""
@@ -54,7 +54,7 @@ class Common:
     json: Files[bool] = False
 
 
-COMMON = {**declared.hints(TrainConfig), **declared.hints(Common)}
+COMMON = {**settings.FIELDS, **declared.hints(Common)}
 """What an option of a command means, and its group, unless the command itself says so."""
 
 

@@ -11,12 +11,12 @@ from randquant._internal.bars import Bars
 from randquant._internal.formatting import count
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
-from randquant.mechanisms.registry import build, channel_mechanisms
+from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.training import display
 from randquant.training.config import TrainConfig
-from randquant.training.configured import hidden_cohorts, sent
+from randquant.training.configured import sent
 from randquant.training.data import features
 from randquant.training.data.datasets import TEXTS
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
@@ -39,7 +39,7 @@ class RunBars:
         """
         name = folder.name
         self._measured[name] = display.evaluated(metrics) or self._measured.get(name, "")
-        before = metrics.bytes_up * (metrics.round - 1) if config.sampling == "fixed" else 0
+        before = metrics.bytes_up * (metrics.round - 1) if config.privacy.sampling == "fixed" else 0
         self._sent[name] = self._sent.get(name, before) + metrics.bytes_up
         sent = f"sent {8 * self._sent[name] / 1e6:,.1f} Mbit"
         spent = display.spent(metrics)
@@ -67,6 +67,7 @@ def result(folder: Path, run: RunRecord) -> dict[str, Any]:
         "per_coordinate": channel and {"order": channel.order, "epsilon": channel.epsilon},
         "baseline_accuracy": baseline and baseline.accuracy,
         "fitted": features.statement(run.config, summary),
+        "notes": notes_on(run.config.mechanism, run.config.parameters),
     }
 
 
@@ -76,7 +77,7 @@ def table(folder: Path, run: RunRecord) -> list[str]:
     other = None if baseline is None else baseline.accuracy
     beside = "" if other is None else f"   (without privacy {other:.4f})"
     accuracy = "not measured" if summary.accuracy is None else f"{summary.accuracy:.4f}"
-    if config.dataset in TEXTS and summary.loss is not None:
+    if config.task.dataset in TEXTS and summary.loss is not None:
         accuracy += f", {summary.loss / math.log(2):.3f} bits per character"
     rows = [
         ("test accuracy", f"{accuracy}{beside}"),
@@ -92,6 +93,7 @@ def table(folder: Path, run: RunRecord) -> list[str]:
         rows += [("", text) for text in _beside(summary)]
         if fitted := features.statement(config, summary):
             rows.append(("", fitted))
+        rows += [("", note) for note in notes_on(config.mechanism, config.parameters)]
     if summary.stopped:
         rows.append(("stopped", summary.stopped))
     if summary.advice:
@@ -128,8 +130,9 @@ def _covered(summary: RunSummary, config: TrainConfig) -> str:
     certificate = _certificate(config)
     if certificate is None:
         return whole
-    if config.clip_norm is not None:  # a bound per coordinate could exceed that of the update
-        return f"{whole}, updates clipped to an {config.norm} norm of {config.clip_norm}"
+    clipped = config.privacy.clip_norm
+    if clipped is not None:  # a bound per coordinate could exceed that of the update
+        return f"{whole}, updates clipped to an {config.privacy.norm} norm of {clipped}"
     upper = certificate.epsilon.upper
     single = f"<= {round_up(upper)}" if math.isfinite(upper) else "is infinite too"
     return f"{whole}; per coordinate epsilon {single}"
@@ -137,7 +140,7 @@ def _covered(summary: RunSummary, config: TrainConfig) -> str:
 
 def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
     # Under model trust the server is as for the guarantee beside it.
-    guarantee, hidden = summary.beside or summary.guarantee, hidden_cohorts(config)
+    guarantee, hidden = summary.beside or summary.guarantee, config.hidden_cohorts
     if guarantee is None or guarantee.trust != "aggregate":
         return ", header included"
     clients = config.cohort if hidden is None else hidden.summands("aggregate")

@@ -71,10 +71,15 @@ def pbm(
     success = 0.5 + theta * scaled
     rows = binomial(trials, success, 1 - success)
     if mixing is None:
-        mixing = EVEN if 0 < rows.min() < RAREST else 0.0
+        mixing = _default_mixing(rows)
     if mixing:  # what is drawn evenly decodes to zero on average
         rows, values = with_even(rows, mixing), values / (1 - mixing)
     return from_probabilities(clip * scaled, values, rows)
+
+
+def _default_mixing(rows: np.ndarray) -> float:
+    """The share of codes that is drawn evenly if nothing else is asked for."""
+    return EVEN if 0 < rows.min() < RAREST else 0.0
 
 
 def binomial(trials: int, success: np.ndarray, failure: np.ndarray) -> np.ndarray:
@@ -89,6 +94,17 @@ def binomial(trials: int, success: np.ndarray, failure: np.ndarray) -> np.ndarra
         padded = np.pad(rows, ((0, 0), (1, 1)))
         rows = padded[:, 1:] * failure[:, None] + padded[:, :-1] * success[:, None]
     return rows
+
+
+def _implied(
+    clip: float, theta: float, trials: int, inputs: int = 65, mixing: float | None = None
+) -> dict[str, float]:
+    """The mixing, where rare codes call for it and none was given."""
+    if mixing is not None:
+        return {}
+    success = 0.5 + theta * (2 * np.arange(inputs) - (inputs - 1)) / (inputs - 1)
+    share = _default_mixing(binomial(trials, success, 1 - success))
+    return {"mixing": share} if share else {}
 
 
 def _updates(setting: UpdateSetting) -> UpdateFamily:
@@ -122,6 +138,7 @@ RECORDS = (
             },
         ),
         update=_updates,
+        implied=_implied,
         slow=("aggregate",),
         place=2,
     ),

@@ -8,6 +8,7 @@ table, plot and contract test then includes the mechanism.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class MechanismRecord:
         tunable: False for a fixed channel.
         slow: what tuning it takes tens of seconds for, so that it is left out unless it is asked
             for: `coordinate`, or whole updates under a kind of trust.
+        implied: from the parameters to those that the constructor then chooses by itself, and that
+            decide a figure: commands print them, and say how to turn them off.
         place: its position in lists and tables, which are ordered by place, then by name.
 
     Raises:
@@ -66,6 +69,7 @@ class MechanismRecord:
     baseline: bool = False
     tunable: bool = True
     slow: tuple[str, ...] = ()
+    implied: Callable[..., Mapping[str, float]] | None = None
     place: int = LAST
 
     def __post_init__(self) -> None:
@@ -103,6 +107,33 @@ class MechanismRecord:
     def meaning(self, parameter: str) -> str:
         """What a parameter means, or where to read about it."""
         return self.help.get(parameter, "see the mechanism's documentation")
+
+    def chosen_by_default(self, parameters: Mapping[str, Any]) -> dict[str, float]:
+        """The parameters that were not given and that the constructor does not leave at zero."""
+        needed = {name for name, one in self.signature.items() if one.default is one.empty}
+        complete = needed <= set(parameters) <= set(self.signature)
+        return dict(self.implied(**parameters)) if self.implied and complete else {}
+
+    def notes(self, parameters: Mapping[str, Any]) -> list[str]:
+        """A sentence on each parameter that is chosen by default, and how to turn it off.
+
+        Example:
+            >>> from randquant.mechanisms.registry import channel_mechanisms
+            >>> channel_mechanisms()["pbm"].notes({"clip": 1.0, "theta": 0.35, "trials": 15})[0]
+            'pbm has mixing=2^-20 by default (share of codes drawn evenly; 0 is PBM as published): \
+set mixing=0 (--mixing 0) to turn it off'
+        """
+        return [
+            f"{self.name} has {name}={_as_power(value)} by default ({self.meaning(name)}): "
+            f"set {name}=0 (--{name.replace('_', '-')} 0) to turn it off"
+            for name, value in self.chosen_by_default(parameters).items()
+        ]
+
+
+def _as_power(value: float) -> str:
+    """A number as a power of two, if it is one."""
+    mantissa, exponent = math.frexp(value)
+    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{value:g}"
 
 
 def hint_of(parameter: inspect.Parameter) -> Any:

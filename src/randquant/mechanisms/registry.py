@@ -78,6 +78,17 @@ def build(name: str, parameters: Mapping[str, Any]) -> Channel:
     return validate.call(name, record.constructor, parameters)
 
 
+def notes_on(name: str, parameters: Mapping[str, Any]) -> list[str]:
+    """Say which parameters a mechanism chose by itself, and how to turn them off.
+
+    Args:
+        name: of a mechanism; one that is not in the table has no notes.
+        parameters: as they were given.
+    """
+    record = _known.get(name)
+    return [] if record is None else record.notes(parameters)
+
+
 def register(
     name: str,
     constructor: Callable[..., Channel],

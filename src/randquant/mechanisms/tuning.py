@@ -168,8 +168,8 @@ class UpdateFamily:
 
 def noise_family(
     setting: UpdateSetting,
-    clients: int,
-    reach: tuple[float, float],
+    clients: int = 1,
+    reach: tuple[float, float] = (1e-12, 1e12),
     **fixed: Any,
 ) -> UpdateFamily:
     """The family of a mechanism that adds noise, by its `noise_multiplier`.

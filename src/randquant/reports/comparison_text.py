@@ -11,6 +11,7 @@ import numpy as np
 from randquant._internal import formatting, tables
 from randquant._internal.rounding import round_up
 from randquant.channels.wire.block_codes import bits_per_code
+from randquant.mechanisms.registry import notes_on
 from randquant.planning.compare.compare import Comparison
 
 
@@ -44,6 +45,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "order": comparison.order,
         "mechanisms": mechanisms,
         "left_out": list(comparison.left_out),
+        "notes": _defaults(comparison),
         "tradeoff": [
             {
                 "levels": levels,
@@ -97,7 +99,7 @@ def caption(comparison: Comparison) -> str:
 
 def notes(comparison: Comparison) -> list[str]:
     """Remarks below the table."""
-    remarks = []
+    remarks = _defaults(comparison)
     if comparison.left_out:
         names = ", ".join(comparison.left_out)
         remarks.append(f"Not tuned, since it takes minutes: {names}; --mechanisms all adds it.")
@@ -108,6 +110,15 @@ def notes(comparison: Comparison) -> list[str]:
     if len({one.channel.clip for one in measured}) > 1:
         remarks.append("Clips differ: errors are in the units of each channel's input.")
     return remarks
+
+
+def _defaults(comparison: Comparison) -> list[str]:
+    """What mechanisms of the table chose by themselves, each sentence once."""
+    return list(
+        dict.fromkeys(
+            note for e in comparison.entries for note in notes_on(e.mechanism, e.parameters)
+        )
+    )
 
 
 def _named(parameters: Mapping[str, Any]) -> str:

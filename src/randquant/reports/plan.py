@@ -8,7 +8,7 @@ from typing import Any
 from randquant._internal import formatting, tables
 from randquant._internal.formatting import count, minus
 from randquant._internal.rounding import round_up
-from randquant.mechanisms.registry import channel_mechanisms
+from randquant.mechanisms.registry import channel_mechanisms, notes_on
 from randquant.planning.plan.record import Candidate, DecodedError, Need, Plan, code
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.reports import pages
@@ -33,7 +33,7 @@ def as_text(plan: Plan) -> list[str]:
     if plan.parts:
         lines += ["", f"{_assumed(plan)}:", *tables.text(PARTS, _parts(plan))]
     missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
-    missing += _left_out(plan)
+    missing += [*_left_out(plan), *_defaults(plan)]
     lines += ["", *missing] if missing else []
     lines += ["", *_meaning(plan), "", *plan.advice]
     if plan.recommended is not None:
@@ -60,6 +60,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "code": None if best is None else code(best, plan.need),
         "left_out": list(plan.left_out),
         "parts": list(plan.parts),
+        "notes": _defaults(plan),
     }
 
 
@@ -129,7 +130,11 @@ def page(plan: Plan) -> str:
         Section("", [Notes(_target(plan))], columns=False),
         Section("", figures(plan) if rows else [], columns=False),
         Section("", [DataTable("Mechanisms by error", COLUMNS, rows, "compared")], columns=False),
-        Section("", [limited, Notes([*_meaning(plan), *_left_out(plan)])], columns=False),
+        Section(
+            "",
+            [limited, Notes([*_meaning(plan), *_left_out(plan), *_defaults(plan)])],
+            columns=False,
+        ),
         Section("", [reasons] if missing else [], columns=False),
     ]
     if plan.parts:
@@ -176,13 +181,13 @@ def _assumed(plan: Plan) -> str:
 
 def _target(plan: Plan) -> list[str]:
     """The target and the setting, in words."""
-    need = plan.need
+    need, bits = plan.need, plan.need.privacy.bits
     return [
         f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
         f"{count(need.rounds, 'round')}, updates of L2 norm {need.clip_norm:g}, "
-        + ("as few bits as do" if need.bits == "auto" else f"{count(need.bits, 'bit')} at most"),
+        + ("as few bits as do" if bits == "auto" else f"{count(bits, 'bit')} at most"),
         f"epsilon <= {formatting.exact(need.epsilon)} at delta = {need.delta} for one client's "
-        f"whole participation ({need.neighboring}, {need.trust} trust)",
+        f"whole participation ({need.privacy.neighboring}, {need.trust} trust)",
         *_participation(need),
     ]
 
@@ -247,6 +252,12 @@ def _left_out(plan: Plan) -> list[str]:
         f"not calibrated, since it takes longer: {', '.join(plan.left_out)}; "
         "--mechanisms all adds them"
     ]
+
+
+def _defaults(plan: Plan) -> list[str]:
+    """What mechanisms of the plan chose by themselves, each sentence once."""
+    met = [entry for entry in (*plan.entries, *plan.parts) if entry.noise is not None]
+    return list(dict.fromkeys(note for e in met for note in notes_on(e.mechanism, e.parameters)))
 
 
 def _settings(entry: Candidate) -> str:

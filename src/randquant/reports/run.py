@@ -5,7 +5,6 @@ Equal runs give equal bytes, so a page can be compared and cached like any other
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant._internal.serialization import write_atomic
+from randquant.mechanisms.registry import notes_on
 from randquant.privacy.guarantee import MODEL_TERMS, SIMULATED, Guarantee
 from randquant.reports import meaning, pages
 from randquant.reports import run_pictures as pictures
@@ -20,7 +20,7 @@ from randquant.reports.figures import Figure
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Paragraphs, Section
 from randquant.reports.run_pictures import CodeShares, EpsilonCurve
-from randquant.training.config import TrainConfig
+from randquant.training.config import NAMES, TrainConfig, value_of
 from randquant.training.configured import sent
 from randquant.training.data import features
 from randquant.training.records import RunRecord, RunSummary
@@ -122,11 +122,12 @@ def _lead(run: RunRecord) -> str:
     mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
     text = (
         f"{formatting.count(run.rounds, 'round')}, {config.cohort:,} of "
-        f"{formatting.count(config.population, 'client')} in each. Mechanism: {mechanism}."
+        f"{formatting.count(config.task.population, 'client')} in each. Mechanism: {mechanism}."
     )
     if run.summary.stopped:
         text += f" Stopped {run.summary.stopped}."
-    return " ".join([text, run.summary.advice]).strip()
+    notes = [f"{note}." for note in notes_on(config.mechanism, config.parameters)]
+    return " ".join([text, *notes, run.summary.advice]).strip()
 
 
 def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:
@@ -162,8 +163,7 @@ def _upload_card(run: RunRecord) -> Card:
     if summary.guarantee is not None and summary.guarantee.trust == "aggregate":
         summed = formatting.count(run.config.cohort, "client")
         lines.append(f"masked for a sum of {summed}; its handshake is further traffic")
-        if summary.bytes_as_codes is not None:
-            lines.append(f"{formatting.size_of(summary.bytes_as_codes)} as plain codes")
+        lines.append(f"{formatting.size_of(summary.bytes_as_codes)} as plain codes")
     return "Upload per client and round", formatting.size_of(sent), lines
 
 
@@ -258,22 +258,23 @@ EMPTY = {
     "clip_norm": "none but the mechanism's own",
     "stop_at_epsilon": "never",
     "max_participations": "no cap",
+    "evaluate_every": "a tenth of the rounds",
 }
 """What an empty setting means, if it does not mean "none"."""
 
 
 def _config_table(config: TrainConfig) -> DataTable:
     rows: list[tuple[str, str]] = []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
+    for setting in NAMES:
+        value = value_of(config, setting)
         if isinstance(value, Mapping):  # sorted: equal configurations give equal pages
             rows += [
-                (f"{field.name}: {name}", formatting.plain(value[name])) for name in sorted(value)
+                (f"{setting}: {name}", formatting.plain(value[name])) for name in sorted(value)
             ]
-        else:
+        elif value != ():
             empty = value is None or value == ""
-            shown = EMPTY.get(field.name, "(none)") if empty else formatting.plain(value)
-            rows.append((field.name, shown))
+            shown = EMPTY.get(setting, "(none)") if empty else formatting.plain(value)
+            rows.append((setting, shown))
     return DataTable("Configuration", ("setting", "value"), rows, "settings")
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
-from randquant.aggregation.alongside import Number
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import SIMULATED, Guarantee
@@ -24,7 +23,6 @@ from randquant.reports.figures import (
 )
 from randquant.reports.notebook import Facts
 from randquant.training.config import TrainConfig
-from randquant.training.configured import OWN
 from randquant.training.data import features
 from randquant.training.records import RoundMetrics, RunRecord
 
@@ -79,9 +77,12 @@ def code_shares(channel: Channel) -> CodeShares:
 
 def titled(config: TrainConfig) -> str:
     """A run in a few words; what was passed as objects has no name."""
-    own = config.dataset == config.model == OWN
-    what = "own model and data" if own else f"{config.dataset} · {config.model}"
-    return f"{what} · {'own mechanism' if config.mechanism == OWN else config.mechanism}"
+    what = (
+        "own model and data"
+        if config.task.by_objects
+        else f"{config.task.dataset} · {config.task.model}"
+    )
+    return f"{what} · {'own mechanism' if config.own_mechanism else config.mechanism}"
 
 
 def fitted(run: RunRecord) -> list[str]:
@@ -108,7 +109,7 @@ def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
     ]
     charts = charts if run.summary.accuracy is not None else charts[1:]
     moving = _points(run, lambda m: m.threshold)
-    if moving and run.config.clip_quantile is not None:
+    if moving and run.config.privacy.clip_quantile is not None:
         title, drawn = "Clipping threshold, per round", [("clip_norm", moving, "c1")]
         charts.append(line_chart(title, drawn, "round", "L2 norm of an update"))
     return [*charts, *_numbers(run), *_spent(run)]
@@ -117,7 +118,7 @@ def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
 def _numbers(run: RunRecord) -> list[Figure]:
     """What clients sent beside their updates, each between the lines of two deviations."""
     figures = []
-    for name in (Number.read(text).name for text in run.config.numbers or ()):
+    for name in (number.name for number in run.config.privacy.read_numbers):
         middle, low, high = (_points(run, _number(name, far)) for far in (0, -2, 2))
         lines: list[Drawn] = [
             ("mean of the cohort, as released", middle, "c1"),
@@ -167,7 +168,7 @@ def _spent_in_all(guarantee: Guarantee) -> str:
 
 
 def _loss(run: RunRecord) -> str:
-    return "loss, nats" if "cross_entropy" in run.config.loss else "loss"
+    return "loss, nats" if "cross_entropy" in run.config.task.loss else "loss"
 
 
 SPENT = "Epsilon so far, per round"

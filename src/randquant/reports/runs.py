@@ -44,7 +44,7 @@ def render(runs: Sequence[Status]) -> str:
         raise ValueError(f"Expected runs to draw, got {runs[0].folder}: {runs[0].error}")
     labels = _labels(known)
     title = f"{formatting.count(len(known), 'run')} side by side"
-    datasets = ", ".join(sorted({run.config.dataset for run in known if run.config}))
+    datasets = ", ".join(sorted({run.config.task.dataset for run in known if run.config}))
     sections = [
         Section("Training", _charts(known, labels)),
         Section("Outcomes", _outcomes(known, labels)),
@@ -146,7 +146,7 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
 def _hidden(run: Status) -> str:
     if run.guarantee is None or run.config is None:
         return ""
-    return f"{run.guarantee.neighboring.replace('_', ' ')} {run.config.unit}"
+    return f"{run.guarantee.neighboring.replace('_', ' ')} {run.config.privacy.unit}"
 
 
 def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:

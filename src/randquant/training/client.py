@@ -19,7 +19,6 @@ from randquant.training.copies import Copies
 from randquant.training.gathering import Gathering
 from randquant.training.generators import seeded
 from randquant.training.inputs import Features, called, of_each
-from randquant.training.local import ONE_GRADIENT, Evaluation, Local
 from randquant.training.problem import Loss, Problem
 from randquant.training.statistics import ServerStatistics
 from randquant.training.together import (
@@ -30,6 +29,7 @@ from randquant.training.together import (
     weighted_gradients,
 )
 from randquant.training.trial import work_mode
+from randquant.training.work import GRADIENT, Evaluation, Work
 
 LIGHT_GROUP = 20
 """Most clients that a worker gets at a time if each takes less than a millisecond."""
@@ -56,7 +56,7 @@ class Learner:
 
     Args:
         problem: the model, the clients' data and the loss; none of it is changed.
-        local: what a client computes.
+        work: what a client computes.
         device: where the data and the model are: `cpu`, or a GPU as torch names it (`cuda`).
 
     Guarantees:
@@ -67,10 +67,10 @@ class Learner:
         ValueError: torch sees no such device.
     """
 
-    def __init__(self, problem: Problem, local: Local = ONE_GRADIENT, device: str = "cpu") -> None:
+    def __init__(self, problem: Problem, work: Work = GRADIENT, device: str = "cpu") -> None:
         self._device = _checked_device(device)
         self.on_gpu = _is_gpu(self._device)
-        self.problem, self._local = problem, local
+        self.problem, self._work = problem, work
         self._places, self._sizes = problem.clients.places, problem.clients.sizes
         known = may_be_together(problem)
         convolutional = any(isinstance(layer, nn.Conv2d) for layer in problem.model.modules())
@@ -91,13 +91,13 @@ class Learner:
             self._renew()
         self._data = Gathering(problem, self._device, self._layout)
         self._linear = known and is_softmax_regression(model)
-        samples = self._sizes.mean() if local.batch is None else local.batch
+        samples = self._sizes.mean() if work.batch is None else work.batch
         small = samples * self._data.numbers < SMALL and not convolutional
         self._together = known and (self.on_gpu or self._linear or small)
-        largest = min(int(self._sizes.max()), local.batch or int(self._sizes.sum()))
+        largest = min(int(self._sizes.max()), work.batch or int(self._sizes.sum()))
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
         self._group = max(1, min(most, room // (largest * self._data.numbers)))
-        self._by_vmap = local.example_norm is not None and self._vmap_works()
+        self._by_vmap = work.example_norm is not None and self._vmap_works()
 
     @property
     def dimension(self) -> int:
@@ -108,7 +108,7 @@ class Learner:
     def examples(self) -> int:
         """The smallest number of examples that a client's update is the mean of."""
         fewest = int(self._sizes.min())
-        return fewest if self._local.batch is None else min(fewest, self._local.batch)
+        return fewest if self._work.batch is None else min(fewest, self._work.batch)
 
     @property
     def one_thread(self) -> bool:
@@ -181,7 +181,7 @@ class Learner:
         self, clients: Sequence[int], key: Key | None = None
     ) -> tuple[torch.Tensor, np.ndarray]:
         """Like `updates`, but the result stays on the device that computed it."""
-        if self._together and self._local.example_norm is None:
+        if self._together and self._work.example_norm is None:
             updates, losses = self._vectorised([self._steps(client, key) for client in clients])
         else:
             each = [self._alone(client, key) for client in clients]
@@ -190,7 +190,7 @@ class Learner:
         return self._weighted(clients, updates), losses
 
     def _weighted(self, clients: Sequence[int], updates: Tensor) -> Tensor:
-        weighting = self._local.weighting
+        weighting = self._work.weighting
         if weighting is None:
             return updates
         rows = []
@@ -218,26 +218,26 @@ class Learner:
 
     def _steps(self, client: int, key: Key | None) -> list[np.ndarray]:
         """The samples of each local step."""
-        samples, local = self._places[client], self._local
-        if local.batch is None or (local.batch >= len(samples) and local.learning_rate is None):
-            return [samples] * local.epochs
+        samples, work = self._places[client], self._work
+        if work.batch is None or (work.batch >= len(samples) and work.learning_rate is None):
+            return [samples] * work.epochs
         assert key is not None
         words = key.fold_in("batches", client).words(2)
         generator = np.random.Generator(np.random.Philox(key=words))
-        if local.learning_rate is None:
-            return [samples[np.sort(generator.choice(len(samples), local.batch, replace=False))]]
-        orders = [samples[generator.permutation(len(samples))] for _ in range(local.epochs)]
-        return [order[at : at + local.batch] for order in orders
-                for at in range(0, len(order), local.batch)]  # fmt: skip
+        if work.learning_rate is None:
+            return [samples[np.sort(generator.choice(len(samples), work.batch, replace=False))]]
+        orders = [samples[generator.permutation(len(samples))] for _ in range(work.epochs)]
+        return [order[at : at + work.batch] for order in orders
+                for at in range(0, len(order), work.batch)]  # fmt: skip
 
     def _alone(self, client: int, key: Key | None) -> tuple[Tensor, float]:
         """One client's update and first loss, whatever the model."""
         steps = self._steps(client, key)
-        if self._local.example_norm is not None:
-            result = self._clipped(client, steps[0], self._local.example_norm, key)
+        if self._work.example_norm is not None:
+            result = self._clipped(client, steps[0], self._work.example_norm, key)
         else:
             with self._chance(key, client):
-                walks = self._local.learning_rate is not None
+                walks = self._work.learning_rate is not None
                 result = self._walk(client, steps) if walks else self._gradient(client, steps[0])
         self._copies.check()
         return result
@@ -255,7 +255,7 @@ class Learner:
 
     def _walk(self, client: int, steps: Sequence[np.ndarray]) -> tuple[Tensor, float]:
         """Local SGD: the loaded weights minus those after the last step, and the first loss."""
-        rate, model, losses = self._local.learning_rate, self._copies.own(), []
+        rate, model, losses = self._work.learning_rate, self._copies.own(), []
         assert rate is not None
         weights = list(self._copies.trained(model).values())
         with torch.no_grad():
@@ -342,7 +342,7 @@ class Learner:
 
     def _vectorised(self, steps: Sequence[list[np.ndarray]]):
         """All clients' local steps at once; clients with fewer steps do nothing in the last."""
-        rate, start = self._local.learning_rate, self._copies.weights()
+        rate, start = self._work.learning_rate, self._copies.weights()
         if rate is None:
             batches = [samples for samples, *_ in steps]
             update, losses = self._each_gradient(start, None, batches)

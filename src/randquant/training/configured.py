@@ -8,19 +8,15 @@ from typing import Any
 
 from randquant._internal import formatting
 from randquant._internal.serialization import to_json
-from randquant.aggregation.alongside import Alongside, Number, QuantileClip
+from randquant.aggregation.alongside import Alongside, QuantileClip
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.saved import from_record
-from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import NEIGHBORINGS
 from randquant.training.config import TrainConfig
 
 STATED_ORDERS = (1.25, 2.0, 8.0, 32.0)
 """Rényi orders at which the cost of a mechanism without a record is put on record."""
-
-OWN = "own"
-"""Name of a mechanism, a data set or a model that was passed as an object."""
 
 
 def mechanism_of(config: TrainConfig) -> UpdateMechanism:
@@ -32,63 +28,41 @@ def mechanism_of(config: TrainConfig) -> UpdateMechanism:
 
     Example:
         >>> noise = {"clip_norm": 1.0, "noise_multiplier": 2.0}
-        >>> mechanism_of(TrainConfig("digits", "softmax", "local-gaussian", noise)).trust
+        >>> mechanism_of(TrainConfig.of("digits", "softmax", "local-gaussian", noise)).trust
         'local'
     """
-    if config.mechanism == OWN:
+    if config.own_mechanism:
         if not config.parameters:
             raise ValueError(
                 "Expected the run's own mechanism, which no file holds: pass it again as "
                 "mechanism=."
             )
         return from_record(config.parameters, "in a run's configuration")
-    if config.coordinates == "auto":
+    if config.privacy.coordinates == "auto":
         raise ValueError(
             "Expected a number of coordinates in a configuration that has begun, got auto: begin "
             "the run with randquant train, which calibrates a mechanism for it."
         )
-    hidden = hidden_cohorts(config)
+    hidden = config.hidden_cohorts
     return update_mechanism(
         config.mechanism,
         config.parameters,
         trust=config.trust,
         cohort=config.cohort if hidden is None else hidden.summands(None),
-        clip_norm=config.clip_norm,
-        norm=config.norm,
-        coordinates=config.coordinates,
+        clip_norm=config.privacy.clip_norm,
+        norm=config.privacy.norm,
+        coordinates=config.privacy.coordinates,
     )
-
-
-def hidden_cohorts(config: TrainConfig) -> HiddenCohorts | None:
-    """How a run's clients take part if the adversary sees the models only; None if it sees more.
-
-    Example:
-        >>> hidden_cohorts(TrainConfig("digits", "softmax", "rqm", trust="model")).draw
-        'fixed'
-    """
-    if config.trust != "model":
-        return None
-    return HiddenCohorts(config.sampling, config.population, config.cohort, config.rounds)
-
-
-def beside(config: TrainConfig) -> int:
-    """How many numbers a client sends beside its update, in the same release.
-
-    Example:
-        >>> beside(TrainConfig("digits", "softmax", "rqm", numbers=("accuracy", "loss:0:5")))
-        2
-    """
-    return len(config.numbers or ()) + (config.clip_quantile is not None)
 
 
 def sent(config: TrainConfig, dimension: int) -> str:
     """What a client sends in a round, in words.
 
     Example:
-        >>> sent(TrainConfig("digits", "softmax", "rqm", numbers=("accuracy",)), 650)
+        >>> sent(TrainConfig.of("digits", "softmax", "rqm", numbers=("accuracy",)), 650)
         '650 coordinates and 1 number beside them'
     """
-    count = beside(config)
+    count = config.privacy.beside
     words = f"{dimension:,} coordinates"
     return words + (f" and {formatting.count(count, 'number')} beside them" if count else "")
 
@@ -99,17 +73,17 @@ def alongside_of(config: TrainConfig, mechanism: UpdateMechanism) -> Alongside |
     Raises:
         ValueError: the mechanism does not clip whole updates, or the numbers do not go together.
     """
-    if not beside(config) and config.weighted_by is None:
+    privacy = config.privacy
+    if not privacy.beside and privacy.weighted_by is None:
         return None
     if mechanism.clip_norm is None:
-        what = "numbers" if config.clip_quantile is None else "clip_quantile"
+        what = "numbers" if privacy.clip_quantile is None else "clip_quantile"
         raise ValueError(
             f"Expected a clip_norm with {what}, got none: numbers share the norm of an update, "
             "and coordinates are clipped one by one here."
         )
-    clip = None if config.clip_quantile is None else QuantileClip(config.clip_quantile)
-    numbers = tuple(map(Number.read, config.numbers or ()))
-    return Alongside(mechanism.clip_norm, numbers, clip, config.weighted_by)
+    clip = None if privacy.clip_quantile is None else QuantileClip(privacy.clip_quantile)
+    return Alongside(mechanism.clip_norm, privacy.read_numbers, clip, privacy.weighted_by)
 
 
 def record_of(mechanism: UpdateMechanism) -> dict[str, Any]:
@@ -135,7 +109,7 @@ def fingerprint_of(config: TrainConfig, mechanism: UpdateMechanism, dimension: i
     """
     channel = mechanism.channel
     stated = "" if channel is None else channel.fingerprint.hex()
-    if config.mechanism != OWN:
+    if not config.own_mechanism:
         return stated
     kind = type(mechanism)
     record = record_of(mechanism)

@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -21,20 +20,21 @@ from torch import Tensor, nn
 
 from randquant.training import models
 from randquant.training.clients import client_set
-from randquant.training.config import TrainConfig, named_by_function
+from randquant.training.config import TrainConfig
 from randquant.training.generators import seeded
+from randquant.training.local import Local
 from randquant.training.named import named_problem
 from randquant.training.problem import Problem, problem_of
+from randquant.training.task import CROSS_ENTROPY, named_by_function
 
 
 def is_named(config: TrainConfig) -> bool:
     """Return whether a configuration needs `problem_by_function`, not only built-in names."""
-    usual = TrainConfig(config.dataset, config.model, config.mechanism)
-    changed = any(
-        getattr(config, name) != getattr(usual, name)
-        for name in ("loss", "parts", "frozen", "buffers", "public")
-    )
-    return changed or named_by_function(config.dataset) or named_by_function(config.model)
+    task, local, usual = config.task, config.local, Local()
+    names = ("parts", "frozen", "buffers", "public")
+    changed = any(getattr(local, name) != getattr(usual, name) for name in names)
+    of_task = named_by_function(task.dataset) or named_by_function(task.model)
+    return changed or of_task or task.loss != CROSS_ENTROPY
 
 
 def problem_by_function(config: TrainConfig) -> Problem:
@@ -45,26 +45,26 @@ def problem_by_function(config: TrainConfig) -> Problem:
             trained; see `randquant.training.problem.problem_of`.
     """
     with seeded(config.seed or 0):
-        loss = _loss(config.loss)
-        public = function(config.public, "public")() if config.public else None
-        if not named_by_function(config.dataset):
-            own = named_by_function(config.model)
+        loss = _loss(config.task.loss)
+        public = function(config.local.public, "public")() if config.local.public else None
+        if not named_by_function(config.task.dataset):
+            own = named_by_function(config.task.model)
             return named_problem(config, _model(config, None) if own else None, loss, public)
-        if config.features:
+        if config.task.features:
             raise ValueError(
-                f"Expected no features with data from {config.dataset}, got {config.features!r}: "
-                "compute them in that function."
+                f"Expected no features with data from {config.task.dataset}, got "
+                f"{config.task.features!r}: compute them in that function."
             )
-        clients, test = _data(config.dataset)
+        clients, test = _data(config.task.dataset)
         model = _model(config, clients)
     return problem_of(
         model,
         clients,
         loss=loss,
         test=test,
-        parts=config.parts,
-        frozen=config.frozen,
-        buffers=config.buffers,
+        parts=config.local.parts,
+        frozen=config.local.frozen,
+        buffers=config.local.buffers,
         public=public,
     )
 
@@ -80,11 +80,10 @@ def of_problem(config: TrainConfig, problem: Problem, population: int | None) ->
     Raises:
         ValueError: another number was given.
     """
-    if not named_by_function(config.dataset):
+    if not named_by_function(config.task.dataset):
         return config
     clients = len(problem.clients)
-    found = replace(
-        config,
+    found = config.changed(
         population=clients if population is None else population,
         cohort=min(config.cohort, clients),
         partition="own",
@@ -95,10 +94,10 @@ def of_problem(config: TrainConfig, problem: Problem, population: int | None) ->
 
 def check_population(config: TrainConfig, problem: Problem) -> None:
     """Raise a ValueError unless a configuration's population is the number of clients there are."""
-    if config.population != len(problem.clients):
+    if config.task.population != len(problem.clients):
         raise ValueError(
             f"Expected population={len(problem.clients)}, which are the clients of "
-            f"{config.dataset}, got population={config.population}."
+            f"{config.task.dataset}, got population={config.task.population}."
         )
 
 
@@ -165,13 +164,14 @@ def _data(name: str) -> tuple[Any, Any]:
 
 
 def _model(config: TrainConfig, clients: Any) -> nn.Module:
-    if not named_by_function(config.model):
-        name, classes = _name_and_classes(config.model)
+    if not named_by_function(config.task.model):
+        name, classes = _name_and_classes(config.task.model)
         return models.build(name, _shape(clients, name), classes, config.seed or 0)
-    model = function(config.model, "model")()
+    model = function(config.task.model, "model")()
     if not isinstance(model, nn.Module):
         raise TypeError(
-            f"Expected {config.model} to return a torch nn.Module, got a {type(model).__name__}."
+            f"Expected {config.task.model} to return a torch nn.Module, got a "
+            f"{type(model).__name__}."
         )
     return model
 

@@ -1,79 +1,98 @@
-"""What a client computes in a round, and what a test measures: settings and results, no data."""
+"""What a client computes in a round, as a user says it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
-import numpy as np
+from msgspec import Meta
 
-from randquant.aggregation.clipping import clip_to_norm
-from randquant.privacy.accounting.releases import Norm
+from randquant._internal import declared
+from randquant._internal.declared import Clients, Count, Data
+from randquant.planning.privacy import MostCount
+from randquant.training.work import Weighting, Work
 
+Buffers = Literal["refuse", "frozen", "server"]
+"""What is done about layers that keep running statistics, see `problem_of`."""
 
-@dataclass(frozen=True, slots=True)
-class Weighting:
-    """Clients count by their number of examples, up to a public bound.
+BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
 
-    A client with n examples clips its update and multiplies it by min(n, most_examples) /
-    most_examples, which is at most 1: it sends nothing that it could not have sent without weights,
-    and every guarantee holds as it stands. The server divides by the number of clients and not by
-    the sum of weights, which is private. So the step is that of the weighted mean of clipped
-    updates times the average weight of all clients (`docs/theory/weights.md`).
-
-    Attributes:
-        most_examples: number of examples from which on clients count alike; chosen without looking
-            at the data.
-        clip_norm: threshold that an update is clipped to before it is multiplied.
-        norm: the norm that is clipped, `l2` or `l1`.
-    """
-
-    most_examples: int
-    clip_norm: float
-    norm: Norm = "l2"
-
-    def weight(self, examples: int) -> float:
-        """The weight of a client with that many examples, in (0, 1]."""
-        return min(examples, self.most_examples) / self.most_examples
-
-    def applied(self, update: np.ndarray, examples: int) -> np.ndarray:
-        """The clipped and weighted update of a client with that many examples, (d,) float32."""
-        clipped = clip_to_norm(update, self.clip_norm, self.norm)
-        return clipped * np.float32(self.weight(examples))
+LOCAL_RATE, LOCAL_EPOCHS = 0.1, 5
+"""Default step size of local SGD, and passes over a client's data: at epsilon 8 these learn digits
+with linear models and MLPs, and Fashion-MNIST with a small convolutional network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What a client computes in a round.
+    """What a client computes in a round, of which parts of the model, and where.
 
     Attributes:
-        batch: samples of a step, drawn without repeats; None for all of the client's.
-        epochs: passes over its data, with learning_rate only.
-        learning_rate: step size of local SGD; the update is the model difference after it. None
-            to send one gradient.
-        example_norm: L2 threshold that each example's gradient is clipped to before the mean is
-            taken; None for no clipping. Not with learning_rate.
-        weighting: how clients' updates are weighted; None for all alike.
+        epochs: passes over a client's data in a round; by default 5, or 1 for a gradient.
+        batch: samples of a local step; by default all of a client's.
+        learning_rate: step size of local SGD, by default 0.1; 0 to send one gradient instead of a
+            model difference, which is the default where examples are protected.
+        parts: patterns of the names of the parameters that are trained; by default all.
+        frozen: patterns of the names of the parameters that are not trained.
+        buffers: what becomes of running statistics, such as BatchNorm's: the model is refused, they
+            stay frozen, or the server computes them on public examples.
+        public: for --buffers server: module:function or FILE.py:function, which returns examples
+            that no client holds.
+        columns: names of the features' column, or several columns, and of the targets'.
+        most_examples: weight clients by their number of examples, up to this public number; by
+            default all count alike.
+        device: where updates are computed: cpu, cuda or cuda:NUMBER.
+        threads: threads to simulate clients on; rounding depends on them.
+
+    Raises:
+        TypeError, ValueError: a setting is of the wrong kind or out of bounds.
+
+    Example:
+        >>> Local().complete("client").learning_rate, Local().complete("example").learning_rate
+        (0.1, 0.0)
     """
 
-    batch: int | None = None
-    epochs: int = 1
-    learning_rate: float | None = None
-    example_norm: float | None = None
-    weighting: Weighting | None = None
+    epochs: Clients[Annotated[int, Meta(ge=1, le=10_000)] | None] = None
+    batch: Clients[Count | None] = None
+    learning_rate: Clients[Annotated[float, Meta(ge=0, le=1e30)] | None] = None
+    parts: Data[tuple[str, ...] | None] = None
+    frozen: Data[tuple[str, ...] | None] = None
+    buffers: Data[Buffers] = "refuse"
+    public: Data[Any] = None
+    columns: tuple[str | Sequence[str], str] | None = None
+    most_examples: Clients[MostCount | None] = None
+    device: Clients[Annotated[str, Meta(pattern=r"^(cpu|cuda(:\d{1,3})?)$")]] = "cpu"
+    threads: Clients[Annotated[int, Meta(ge=1, le=256)]] = 2
+
+    def __post_init__(self) -> None:
+        for name in ("parts", "frozen"):
+            patterns: Any = getattr(self, name)
+            if patterns is not None:
+                several = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+                object.__setattr__(self, name, several)
+        declared.checked(self)
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether one gradient is sent, once it is `complete`."""
+        return not self.learning_rate
+
+    def complete(self, unit: str) -> Local:
+        """The same with the defaults of what is protected, a `client` or an `example`."""
+        rate = self.learning_rate
+        if rate is None:
+            rate = LOCAL_RATE if unit == "client" else 0.0
+        epochs = self.epochs
+        if epochs is None:
+            epochs = LOCAL_EPOCHS if rate else 1
+        return replace(self, learning_rate=rate, epochs=epochs)
+
+    def work(self, example_norm: float | None = None, weighting: Weighting | None = None) -> Work:
+        """What a `Learner` is told, with what a mechanism's threshold adds to it."""
+        return Work(
+            self.batch, self.epochs or 1, self.learning_rate or None, example_norm, weighting
+        )
 
 
-ONE_GRADIENT = Local()
+ONE_GRADIENT = Local(epochs=1, learning_rate=0.0)
 """The gradient of the mean loss over all of a client's data."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Accuracy in [0, 1] and mean loss on test data.
-
-    Attributes:
-        accuracy: None where the task is no classification, or there are no test data.
-        loss: None where there are no test data.
-    """
-
-    accuracy: float | None
-    loss: float | None

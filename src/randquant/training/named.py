@@ -37,24 +37,27 @@ def named_problem(
             nothing can be trained with these.
     """
     dataset = features.load(
-        config.dataset, config.data_dir or None, config.features, config.fitted_on
+        config.task.dataset,
+        config.task.data_dir or None,
+        config.task.features,
+        config.task.fitted_on,
     )
     seed = config.seed or 0  # a run with a secret key has a public split and initial weights
     rows = datasets.split(
         dataset,
-        config.population,
-        config.partition,
-        concentration=config.concentration,
+        config.task.population,
+        config.task.partition,
+        concentration=config.task.concentration,
         seed=seed,
     )
     if model is None:
         shape = dataset.train_features.shape[1:]
-        model = models.build(config.model, shape, dataset.classes, seed)
+        model = models.build(config.task.model, shape, dataset.classes, seed)
     clients, test = _tables(dataset, rows)
     shown = None if public is None else public_examples_of(public, clients, None)
     return checked_problem(
-        model, clients, loss, test, parts=config.parts, frozen=config.frozen,
-        buffers=config.buffers, public=shown, public_examples=dataset.public,
+        model, clients, loss, test, parts=config.local.parts, frozen=config.local.frozen,
+        buffers=config.local.buffers, public=shown, public_examples=dataset.public,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,13 +26,9 @@ from randquant.training.clients import (
 from randquant.training.examples import Columns, Examples, StoredExamples, examples_of
 from randquant.training.generators import seeded
 from randquant.training.inputs import in_float32, stored
+from randquant.training.local import BUFFERS, Buffers
 from randquant.training.statistics import ServerStatistics
 from randquant.training.trial import Loss, check_labels, tried
-
-Buffers = Literal["refuse", "frozen", "server"]
-"""What is done about layers that keep running statistics, see `problem_of`."""
-
-BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

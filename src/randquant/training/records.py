@@ -35,7 +35,7 @@ class RoundMetrics:
             by looking at it: that run's is of all declared rounds.
         delta, neighboring: of that epsilon; they may change when a run is resumed.
         mean: SHA-256 of the decoded mean, in hexadecimal: what the server learned. Empty if nobody
-            took part, and in files that older versions wrote.
+            took part.
         mean_norm: L2 norm of the decoded mean, noise included; None if nobody took part.
         threshold: that clients clipped to, if it follows a quantile.
         numbers: means over the cohort of what clients sent beside their updates, by name, each with
@@ -123,8 +123,7 @@ class RunSummary:
         stopped: why these are fewer than configured or declared; empty if they are not.
         public_examples: training examples that were declared public, are held by no client, and
             were used to fit features; 0 if nothing was fitted, or on all clients' data.
-        bytes_as_codes: bytes of one client's plain codes, not masked for a sum; None in files that
-            older versions wrote.
+        bytes_as_codes: bytes of one client's plain codes, not masked for a sum.
         beside: of the same run, of a whole client, against the server and all who see who takes
             part: beside a guarantee of one example, or under `model` trust; else None.
         advice: what the released means say about clip_norm; empty for nothing.
@@ -138,10 +137,10 @@ class RunSummary:
     participations: int
     guarantee: Guarantee | None
     seconds: float
-    rounds: int | None = None
+    rounds: int
     stopped: str = ""
     public_examples: int = 0
-    bytes_as_codes: int | None = None
+    bytes_as_codes: int = 0
     beside: Guarantee | None = None
     advice: str = ""
 

@@ -51,7 +51,7 @@ class Schedule:
     Guarantees:
         After every round that `step` allows, each client's epsilon is at most
         `config.stop_at_epsilon`, and nobody took part more often than
-        `config.max_participations`. Neither cohorts nor the end depend on data.
+        `config.privacy.max_participations`. Neither cohorts nor the end depend on data.
 
     Raises:
         ValueError: there is an epsilon to stop at, but no mechanism that protects.
@@ -146,7 +146,7 @@ class Schedule:
         """
         if self.config.stop_at_epsilon is None:
             return self.config.rounds, most_participations(self.config, self.key)
-        done, participations = 0, np.zeros(self.config.population, dtype=np.int64)
+        done, participations = 0, np.zeros(self.config.task.population, dtype=np.int64)
         while (cohort := self.step(done, participations).cohort) is not None:
             participations[cohort] += 1
             done += 1
@@ -165,22 +165,22 @@ def sample(config: TrainConfig, round: int, participations: np.ndarray, key: Key
         participations: (N,) whole numbers, rounds that each client has taken part in before.
         key: of the run.
     """
-    if config.sampling == "drawn":
-        each = -(-config.rounds * config.cohort // config.population)
+    if config.privacy.sampling == "drawn":
+        each = -(-config.rounds * config.cohort // config.task.population)
         return sample_drawn(participations, each, round=round, rounds=config.rounds, key=key)
-    if config.sampling == "poisson":
-        rate = config.cohort / config.population
-        return sample_poisson(config.population, rate, round, key)
+    if config.privacy.sampling == "poisson":
+        rate = config.cohort / config.task.population
+        return sample_poisson(config.task.population, rate, round, key)
     if config.trust == "model":
-        return sample_hidden(config.population, config.cohort, round, key)
-    if config.max_participations is None:
-        return sample_cohort(config.population, config.cohort, round, key)
+        return sample_hidden(config.task.population, config.cohort, round, key)
+    if config.privacy.max_participations is None:
+        return sample_cohort(config.task.population, config.cohort, round, key)
     return sample_capped(
         participations,
         config.cohort,
         round=round,
         rounds=config.rounds,
-        max_participations=config.max_participations,
+        max_participations=config.privacy.max_participations,
         key=key,
     )
 
@@ -191,15 +191,15 @@ def most_participations(config: TrainConfig, key: Key) -> int:
     Cohorts depend on no data, so they are known before the first round.
 
     Example:
-        >>> config = TrainConfig("digits", "softmax", "rqm", population=10, cohort=4, rounds=5,
-        ...                      max_participations=2)
+        >>> config = TrainConfig.of("digits", "softmax", "rqm", population=10, cohort=4,
+        ...                         rounds=5, max_participations=2)
         >>> most_participations(config, Key.from_seed(0))
         2
     """
-    places, most = config.rounds * config.cohort, config.max_participations
-    if most is not None and places > (most - 1) * config.population:
+    places, most = config.rounds * config.cohort, config.privacy.max_participations
+    if most is not None and places > (most - 1) * config.task.population:
         return most  # fewer each would not fill the places
-    participations = np.zeros(config.population, dtype=np.int64)
+    participations = np.zeros(config.task.population, dtype=np.int64)
     for round in range(1, config.rounds + 1):
         participations[sample(config, round, participations, key)] += 1
     return int(participations.max())

@@ -2,59 +2,86 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from msgspec import Meta
+from typing import Any, Literal
 
 from randquant._internal import declared, files, validate
-from randquant._internal.declared import Server
 from randquant.aggregation.registry import all_mechanisms
-from randquant.training.config import TrainConfig, upgraded
+from randquant.training.config import NAMES, PARTS, PLACES, TrainConfig, value_of
+from randquant.training.task import Task
 
-FIELDS = {name: hint for name, hint in declared.hints(TrainConfig).items() if name != "parameters"}
-"""The declarations of a run's settings by name; those of its mechanism are in its record."""
-
-OLD = {
-    "server_momentum": declared.meaning(
-        Server[Annotated[float, Meta(ge=0, lt=1)]],
-        "momentum of the server's SGD, short for server_options",
-    )
+_TEXTS: dict[str, Any] = {
+    "public": declared.Data[str | None],
+    "server_optimizer": declared.Server[str],
+    "numbers": declared.Clients[tuple[str, ...]],
 }
-"""Settings of version 0.1.0 that are still read; see `randquant.training.config.upgraded`."""
+"""How settings that may be objects in Python are given as texts."""
 
-DEFAULTS = {name: value for name, value in declared.defaults(TrainConfig).items() if name in FIELDS}
+
+def _fields() -> dict[str, Any]:
+    of_parts = {part: declared.hints(kind) for part, kind in PARTS.items()}
+    own = declared.hints(TrainConfig)
+    found = {}
+    for name in NAMES:
+        part, within = PLACES.get(name, ("", name))
+        hint = of_parts[part][within] if part else own[name]
+        if name in _TEXTS:
+            hint = declared.meaning(_TEXTS[name], declared.text(hint))
+        found[name] = hint
+    return {name: hint for name, hint in found.items() if declared.group(hint)}
+
+
+FIELDS = {name: hint for name, hint in _fields().items() if name != "parameters"}
+"""The declarations of a run's settings by name, as users give them on the command line or in a
+file; those of its mechanism are in its record."""
+
+_PLAIN = TrainConfig(Task("", ""), "")
+
+DEFAULTS = {
+    name: value_of(_PLAIN, name) for name in FIELDS if name not in ("dataset", "model", "mechanism")
+}
 
 
 def given() -> dict[str, Any]:
-    """Declarations of what users give, on the command line or in a file, and not as objects."""
-    found = {name: hint for name, hint in FIELDS.items() if declared.group(hint)} | OLD
+    """Declarations of what users give, with the mechanisms there are."""
     words = Literal[tuple(all_mechanisms())]  # pyright: ignore[reportInvalidTypeForm]
     text = declared.text(FIELDS["mechanism"])
-    return {**found, "mechanism": declared.meaning(declared.Mechanism[words], text)}
+    return {**FIELDS, "mechanism": declared.meaning(declared.Mechanism[words], text)}
 
 
 def flat(config: TrainConfig) -> dict[str, Any]:
     """Return all settings of a run by name, including the mechanism's parameters.
 
     Example:
-        >>> settings = flat(TrainConfig("digits", "mlp", "rqm", {"clip": 0.03}))
+        >>> settings = flat(TrainConfig.of("digits", "mlp", "rqm", {"clip": 0.03}))
         >>> settings["mechanism"], settings["clip"], "parameters" in settings
         ('rqm', 0.03, False)
     """
-    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-    parameters = fields.pop("parameters")
     # A baseline's own clip_norm and a channel's mean the same; only one of them is set.
-    return {**fields, **parameters}
+    return {**{name: value_of(config, name) for name in FIELDS}, **config.parameters}
+
+
+def changes(before: TrainConfig, after: TrainConfig) -> dict[str, Any]:
+    """Return what differs in a configuration from another one, by name.
+
+    Example:
+        >>> before = TrainConfig.of("digits", "mlp", "rqm", batch=8)
+        >>> changes(before, before.changed(batch=16))
+        {'batch': 16}
+    """
+    return {
+        name: value_of(after, name)
+        for name in NAMES
+        if value_of(before, name) != value_of(after, name)
+    }
 
 
 def config(flat: Mapping[str, Any], common: Collection[str] = ()) -> TrainConfig:
     """Build a run's configuration from its settings by name: what `flat` returns, and more.
 
     Args:
-        flat: fields of TrainConfig and parameters of its mechanism, by name. A `clip_norm` is
+        flat: settings of TrainConfig and parameters of its mechanism, by name. A `clip_norm` is
             used for whichever of them has one, as on the command line. Parameters of other
             mechanisms are ignored.
         common: names of settings for all mechanisms, including those without privacy.
@@ -62,7 +89,6 @@ def config(flat: Mapping[str, Any], common: Collection[str] = ()) -> TrainConfig
     Raises:
         ValueError, TypeError: the mechanism is unknown, or a setting has the wrong type.
     """
-    flat = upgraded(flat)
     mechanism = flat["mechanism"]
     taken = parameters_of(mechanism)
     whole = all_mechanisms()[mechanism].whole_update
@@ -72,18 +98,17 @@ def config(flat: Mapping[str, Any], common: Collection[str] = ()) -> TrainConfig
         if name in FIELDS and not (name == "clip_norm" and whole)
     }
     own = {name: value for name, value in flat.items() if name in taken}
-    if mechanism == "clipped-sgd":  # it has neither
+    if not all_mechanisms()[mechanism].trusts:  # it has neither
         for name in {"trust", "stop_at_epsilon"} & set(common):
             of_run.pop(name, None)
-    of_run = with_full_paths(of_run)
-    return TrainConfig(**of_run, parameters=own)
+    return TrainConfig.of(**with_full_paths(of_run), parameters=own)
 
 
 def differing(configs: Sequence[TrainConfig]) -> list[str]:
     """Return the names of the settings that are not the same in all runs, the mechanism first.
 
     Example:
-        >>> differing([TrainConfig("digits", "mlp", "rqm", seed=seed) for seed in (1, 2)])
+        >>> differing([TrainConfig.of("digits", "mlp", "rqm", seed=seed) for seed in (1, 2)])
         ['seed']
     """
     settings = [flat(config) for config in configs]
@@ -120,7 +145,7 @@ def read(path: Path) -> dict[str, Any]:
         raise type(error)(f"{error} (in {path})") from None
     return {
         name: declared.check(name, FIELDS[name], value) if name in FIELDS else value
-        for name, value in upgraded(given).items()
+        for name, value in given.items()
     }
 
 
@@ -135,7 +160,7 @@ def with_full_paths(fields: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("data_dir"):
         found["data_dir"] = str(Path(found["data_dir"]).expanduser().resolve())
     for name in {"dataset", "model", "loss", "public"} & found.keys():
-        path, colon, function = found[name].rpartition(":")
+        path, colon, function = (found[name] or "").rpartition(":")
         if colon and path.endswith(".py"):
             found[name] = f"{Path(path).expanduser().resolve()}:{function}"
     return found

@@ -19,8 +19,8 @@ from randquant.training.clients import named
 from randquant.training.examples import Columns
 from randquant.training.generators import seeded
 from randquant.training.inputs import called, of_each
-from randquant.training.local import Local
 from randquant.training.problem import Loss, Problem, problem_of
+from randquant.training.work import Work
 
 PROBES, MOST_PROBES, WANTED = 16, 64, 0.05
 """Fewest and most random vectors for the trace, and its relative standard error."""
@@ -103,7 +103,7 @@ def public_signal(
     )
     count = len(problem.clients)
     validate.whole("number of public clients", count, low=2)
-    local = Local(batch, local_epochs, local_learning_rate or None)
+    local = Work(batch, local_epochs, local_learning_rate or None)
     key, draw = Key.from_seed(seed), np.random.default_rng(seed)
     norms, mean = _updates(Learner(problem, local), clip_norm, key)
     # The squared norm of a mean of few exceeds that of many by its variance.

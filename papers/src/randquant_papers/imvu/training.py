@@ -74,7 +74,7 @@ def _single_samples(name: str, wanted: str, figure: str, setting: Setting) -> Re
     clients = len(setting.loaded(wanted).train_labels)
     rounds = clients // SAMPLE_COHORT
     rounds = min(rounds, SAMPLE_QUICK_ROUNDS) if setting.quick else rounds
-    start = TrainConfig(
+    start = TrainConfig.of(
         **source, mechanism="", model="softmax", population=clients, cohort=SAMPLE_COHORT,
         rounds=rounds, max_participations=1, evaluate_every=5, threads=1, clip_norm=1.0,
         neighboring="zero_out",
@@ -141,7 +141,7 @@ def figure_4(setting: Setting) -> Reproduction:
 
 def _femnist(setting: Setting) -> tuple[TrainConfig, Grid]:
     source: dict[str, Any] = setting.source("femnist")
-    start = TrainConfig(
+    start = TrainConfig.of(
         **source, **FEMNIST_SIZE, mechanism="", model="cnn", unit="example",
         rounds=FEMNIST_QUICK_ROUNDS if setting.quick else FEMNIST_ROUNDS, max_participations=1,
         partition="natural" if source["dataset"] == "femnist" else "iid",
@@ -153,7 +153,7 @@ def _femnist(setting: Setting) -> tuple[TrainConfig, Grid]:
 
 def _femnist_text(start: TrainConfig, grid: Grid) -> str:
     return (
-        f"{start.population:,} clients, {start.cohort} a round, each in at most one of "
+        f"{start.task.population:,} clients, {start.cohort} a round, each in at most one of "
         f"{start.rounds} rounds, "
         "the mean of all its examples' clipped gradients, server momentum 0.9, two convolutions "
         "and two linear layers. " + SHARED.format(unit="one example's gradient")

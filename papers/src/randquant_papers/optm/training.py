@@ -169,7 +169,7 @@ def _start(task: Task, mean: bool, setting: Setting) -> dict[str, Any]:
 
 def _config(start: dict[str, Any], mechanism: str, **parameters: Any) -> TrainConfig:
     given = {name: value for name, value in start.items() if name != "clip"}
-    return TrainConfig(
+    return TrainConfig.of(
         mechanism=mechanism, parameters={"clip": start["clip"], **parameters}, **given
     )
 
@@ -217,7 +217,7 @@ def training_accuracy(run: RunStatus) -> float:
     config = run.config
     assert config is not None
     data = equal.dataset(config)
-    model = build_model(config.model, data.train_features.shape[1:], data.classes, 0)
+    model = build_model(config.task.model, data.train_features.shape[1:], data.classes, 0)
     final = torch.from_numpy(load_parameters(run.folder))
     torch.nn.utils.vector_to_parameters(final, model.parameters())
     with torch.no_grad():

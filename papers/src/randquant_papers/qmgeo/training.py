@@ -88,7 +88,7 @@ def _start(setting: Setting) -> dict[str, Any]:
 
 
 def _config(start: dict[str, Any], mechanism: str, **parameters: Any) -> TrainConfig:
-    return TrainConfig(mechanism=mechanism, parameters={"clip": CLIP, **parameters}, **start)
+    return TrainConfig.of(mechanism=mechanism, parameters={"clip": CLIP, **parameters}, **start)
 
 
 def optimum(repaired: TrainConfig) -> TrainConfig:

@@ -151,7 +151,7 @@ def _start(wanted: str, setting: Setting) -> dict[str, Any]:
 def _config(start: dict[str, Any], mechanism: str, **parameters: Any) -> TrainConfig:
     own = {"clip": start["clip"], **parameters}
     given = {name: value for name, value in start.items() if name != "clip"}
-    return TrainConfig(mechanism=mechanism, parameters=own, **given)
+    return TrainConfig.of(mechanism=mechanism, parameters=own, **given)
 
 
 def _rqm(start: dict[str, Any], ratio: float, keep: float) -> TrainConfig:

@@ -41,7 +41,7 @@ def averages(runs: Sequence[RunStatus]) -> list[Average]:
     groups: dict[str, list[RunStatus]] = {}
     for run in runs:
         if run.state == "finished" and run.config is not None and run.accuracy is not None:
-            groups.setdefault(names.folder(dataclasses.replace(run.config, seed=0)), []).append(run)
+            groups.setdefault(names.folder(run.config.changed(seed=0)), []).append(run)
     averaged = sorted((_average(group) for group in groups.values() if len(group) > 1), key=_place)
     best = frontier([(average.accuracy, _bound(average)) for average in averaged])
     return [dataclasses.replace(average, best=k in best) for k, average in enumerate(averaged)]

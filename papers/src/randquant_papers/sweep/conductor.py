@@ -237,7 +237,7 @@ def _trainable(path: Path, config: TrainConfig) -> bool:
         return state != "finished" or not (path / REPORT).exists()
     (path / FAILED).unlink(missing_ok=True)
     try:
-        create_run(path, config, baseline=False, overwrite=False)
+        create_run(path, config, overwrite=False)
     except (ValueError, TypeError, ArithmeticError, MemoryError, FileExistsError) as error:
         status.give_up(path, " ".join(str(error).split()), lasting=True)
         return False

@@ -141,8 +141,8 @@ def _reading(outcome: Results) -> Paragraphs:
             (
                 "What epsilon is.",
                 f"A proven upper bound for the whole of that one run, at δ = {delta} ({kind} "
-                f"{promised.config.unit}), rounded up. Against whom it holds stands beside the "
-                "mechanism: runs under different trust are not promises of the same kind.",
+                f"{promised.config.privacy.unit}), rounded up. Against whom it holds stands beside "
+                "the mechanism: runs under different trust are not promises of the same kind.",
             )
         )
     for note in notes_on_runs(outcome.measured):

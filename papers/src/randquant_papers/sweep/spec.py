@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import tomllib
@@ -22,11 +21,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from randquant.training import TrainConfig, check_settings, config_of
+from randquant.training import TrainConfig, check_settings, config_of, settings_of
 from randquant_papers.sweep import names
 
-DEFAULTS = {each.name: names.default(each) for each in dataclasses.fields(TrainConfig)}
-REQUIRED = {name for name, value in DEFAULTS.items() if value is dataclasses.MISSING}
+REQUIRED = {"dataset", "model", "mechanism"}
+DEFAULTS = settings_of(TrainConfig.of("", "", ""))
 """Settings without a default."""
 
 Values = Annotated[tuple[Any, ...], Meta(min_length=1)]

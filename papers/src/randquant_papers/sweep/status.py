@@ -73,8 +73,8 @@ def varied(configs: Sequence[TrainConfig]) -> list[str]:
     A setting that differs only between mechanisms is not included.
 
     Example:
-        >>> rqm = [TrainConfig("digits", "mlp", "rqm", {"keep": keep}) for keep in (0.3, 0.4)]
-        >>> varied([*rqm, TrainConfig("digits", "mlp", "pbm", {"theta": 0.2})])
+        >>> rqm = [TrainConfig.of("digits", "mlp", "rqm", {"keep": keep}) for keep in (0.3, 0.4)]
+        >>> varied([*rqm, TrainConfig.of("digits", "mlp", "pbm", {"theta": 0.2})])
         ['mechanism', 'keep']
     """
     groups: dict[str, list[dict[str, object]]] = {}

@@ -179,7 +179,7 @@ def _frontier_table(outcome: Results) -> list[str]:
         assert run.guarantee is not None
         assert run.config is not None
         head += f"; epsilon of the whole run at delta = {run.guarantee.delta}"
-        head += f", {run.guarantee.neighboring} {run.config.unit}"
+        head += f", {run.guarantee.neighboring} {run.config.privacy.unit}"
     columns = ["", *names, "accuracy", "epsilon <=", "bytes", "run"]
     return [head, *text_table(columns, rows)]
 

@@ -7,7 +7,7 @@ deal or reveal wrong ones. Threat model: `docs/secure-aggregation.md`.
 
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.graphs import Losses
-from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 
-__all__ = ["Client", "Losses", "ProtocolError", "Server", "Terms"]
+__all__ = ["Client", "Losses", "ProtocolError", "SumServer", "Terms"]

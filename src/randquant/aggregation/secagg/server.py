@@ -28,7 +28,7 @@ from randquant.channels import wire
 Read = TypeVar("Read")
 
 
-class Server:
+class SumServer:
     """One secure sum: each step takes the clients' messages and returns those to each client.
 
     Each step excludes clients that did not answer and clients that violated the protocol;

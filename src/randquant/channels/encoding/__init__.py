@@ -7,7 +7,6 @@ from randquant._internal.faces import lazily
 if TYPE_CHECKING:
     from randquant.channels.encoding.batch import encode_payloads
     from randquant.channels.encoding.codec import decode, encode, encode_payload
-    from randquant.channels.encoding.stream import encode_to
     from randquant.channels.encoding.threads import CHUNK, SEGMENT, cores
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "encode",
     "encode_payload",
     "encode_payloads",
-    "encode_to",
 ]
 
 lazily(__name__)

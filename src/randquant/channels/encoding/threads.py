@@ -30,7 +30,7 @@ _NO_WORDS = np.empty(0, dtype=np.uint64)
 
 
 class Encoder:
-    """Draws the codes of any part of one update.
+    """Draws the codes of one update, a part of it on each thread.
 
     Args:
         channel: the channel.
@@ -55,13 +55,11 @@ class Encoder:
         self._lookup: Tables = tables(channel)
         self._key, self._draw = key, key.fold_in("draw")
 
-    def run(
-        self, x: np.ndarray, widen: Widen, body: np.ndarray, threads: int, first: int = 0
-    ) -> int | None:
+    def run(self, x: np.ndarray, widen: Widen, body: np.ndarray, threads: int) -> int | None:
         """Encode x (n,) into the bytes of body; return the index of the first bad number, or None.
 
         Args:
-            x: coordinates first, first + 1, ... of the update; `first` is a multiple of `chunk`.
+            x: the update.
             widen: converts a part of x to float32 or float64.
             body: exactly the bytes of their codes.
             threads: most threads to use.
@@ -71,11 +69,11 @@ class Encoder:
         starts = range(0, x.size, max(size, 1))
 
         def segment(start: int) -> int | None:
-            stream, stop = self._draw.stream(first + start), min(start + size, x.size)
+            stream, stop = self._draw.stream(start), min(start + size, x.size)
             for begin in range(start, stop, self.chunk):
                 part = widen(x[begin : min(begin + self.chunk, stop)])
                 out = body[self._bytes(begin) : self._bytes(begin + part.size)]
-                if not self._encode(part, stream, first + begin, out):
+                if not self._encode(part, stream, begin, out):
                     return begin + int(np.argmin(np.isfinite(part)))
             return None
 

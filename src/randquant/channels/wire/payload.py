@@ -158,11 +158,6 @@ def bare_header(channel: Coding, size: int, padding: int = 0) -> bytes:
     return HEADER.pack(*fields, b"")[: -struct.calcsize("8s")]
 
 
-def header(channel: Coding, size: int, digest: bytes) -> bytes:
-    """The header, given the SHA-256 of the bare header and the body."""
-    return bare_header(channel, size) + digest[: struct.calcsize("8s")]
-
-
 def sizes(payload: bytes) -> tuple[int, int]:
     """(codes, how many of them are padding), as a header states them; nothing is checked.
 

@@ -12,13 +12,14 @@ from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.command import Command, Output, figures
 from randquant.cli.options import NamedMechanism
-from randquant.mechanisms.registry import build, channel_mechanisms
+from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.release import Release, Releasing
+from randquant.privacy.accounting.releases import Norm
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
-from randquant.training.config import Delta, NormName
+from randquant.training.config import Delta
 
 Participation = Literal["seen", "poisson", "fixed", "drawn"]
 
@@ -37,7 +38,7 @@ def run(
     delta: Delta = 1e-5,
     cohort: int | None = None,
     trust: Trust | None = None,
-    norm: NormName = "l2",
+    norm: Norm = "l2",
     coordinates: int | None = None,
     neighboring: Neighboring = "replace_one",
     participation: Participation = "seen",
@@ -92,7 +93,8 @@ def run(
         pure = certify(build(name, parameters))
         result["per_coordinate"] = figures(pure, "order", "epsilon", "witness")
         lines.append(f"per coordinate and round: {pure}")
-    return Output(result, lines)
+    result["notes"] = notes_on(name, parameters)
+    return Output(result, [*lines, *result["notes"]])
 
 
 def _lower(guarantee: Guarantee) -> list[str]:

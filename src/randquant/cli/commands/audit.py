@@ -10,6 +10,7 @@ from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.channels.keys import Key
 from randquant.cli.command import Command, Output
 from randquant.cli.options import NamedMechanism
+from randquant.mechanisms.registry import notes_on
 from randquant.privacy.guarantee import Neighboring
 from randquant.training.config import Delta
 
@@ -56,11 +57,13 @@ def run(
         "clip_norm": clip_norm, "neighboring": neighboring, "x": float(update[0]),
         "other": float(against[0]), "epsilon": finding.epsilon_stated,
         "contradicted": finding.contradicted, **to_json(finding),
+        "notes": notes_on(name, parameters),
     }  # fmt: skip
     lines = [
         f"{name}, one release: {dimension} x {update[0]:g} against {dimension} x {against[0]:g}, "
         f"{cohort} clients",
         *finding.lines(),
+        *notes_on(name, parameters),
     ]
     return Output(result, lines, code=int(finding.contradicted))
 

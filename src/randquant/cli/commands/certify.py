@@ -11,7 +11,7 @@ from randquant.channels.exact_moments import moments
 from randquant.channels.wire.block_codes import bits_per_code
 from randquant.cli.command import Command, Output, figures
 from randquant.cli.options import NamedMechanism
-from randquant.mechanisms.registry import build, channel_mechanisms
+from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.certificates.sums.certificate import certify_sum
 from randquant.privacy.guarantee import Neighboring
@@ -45,7 +45,8 @@ def run(
         found, lines = _coordinate(chosen.name, channel, pair, order)
     else:
         found, lines = _sum(chosen.name, channel, clients, order, neighboring or "replace_one")
-    return Output({**result, **found}, lines)
+    notes = notes_on(chosen.name, chosen.parameters)
+    return Output({**result, **found, "notes": notes}, [*lines, *notes])
 
 
 def _coordinate(

@@ -8,7 +8,13 @@ from typing import Any
 from randquant.cli.command import Command, Output, written_page
 from randquant.cli.options import of_function
 from randquant.planning.plan.planner import plan
+from randquant.planning.privacy import Privacy
 from randquant.reports import plan as shown
+
+PRIVACY = (
+    "bits", "clip_norm", "neighboring", "sampling", "max_participations", "coordinates",
+)  # fmt: skip
+"""What a plan takes of `Privacy`."""
 
 
 def run(
@@ -19,7 +25,9 @@ def run(
     output: str | None = None,
 ) -> Output:
     """Rank mechanisms that meet a target: the other options are those of `randquant.plan`."""
-    ranked = plan(dimension, **target, mechanisms=mechanisms)
+    privacy = Privacy(**{name: target[name] for name in PRIVACY if name in target})
+    others = {name: value for name, value in target.items() if name not in PRIVACY}
+    ranked = plan(dimension, **others, privacy=privacy, mechanisms=mechanisms)
     written = written_page(output, lambda: shown.page(ranked))
     result = {**shown.as_json(ranked), "output": output}
     return Output(result, [*shown.as_text(ranked), *written])
@@ -28,5 +36,8 @@ def run(
 COMMAND = Command(
     run,
     example="randquant plan --dimension 650 --population 200 --cohort 200 --rounds 50 --epsilon 8",
-    settings=lambda words: [each for each in of_function(plan) if each.name != "progress"],
+    settings=lambda words: [
+        *(each for each in of_function(plan) if each.name not in ("privacy", "progress")),
+        *(each for each in of_function(Privacy) if each.name in PRIVACY),
+    ],
 )

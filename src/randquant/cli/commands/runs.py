@@ -59,8 +59,8 @@ def _row(status: Status) -> list[str]:
         return [str(status.folder), *[""] * (len(COLUMNS) - 2), status.state]
     return [
         str(status.folder),
-        config.dataset,
-        config.model,
+        config.task.dataset,
+        config.task.model,
         config.mechanism,
         f"{status.rounds}/{config.rounds}",
         "" if status.accuracy is None else f"{status.accuracy:.4f}",

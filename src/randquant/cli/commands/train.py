@@ -14,13 +14,13 @@ from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.command import EVERYTHING, Command, Output
 from randquant.cli.options import Option, of_mechanism, takes
 from randquant.training import settings
-from randquant.training.config import TrainConfig, check_config, upgraded
+from randquant.training.config import TrainConfig, check_config, value_of
 from randquant.training.records import RoundMetrics
 
-PLAIN = TrainConfig("digits", "softmax", "", {"clip": 0.03}, learning_rate=1.0)
+PLAIN = TrainConfig.of("digits", "softmax", "", {"clip": 0.03})
 """What `randquant train` begins with when a mechanism is named."""
 
-DEMO = TrainConfig(
+DEMO = TrainConfig.of(
     dataset="digits",
     model="softmax",
     mechanism="stochastic-rounding",
@@ -69,11 +69,11 @@ def run(
     if resume is None:
         written = {} if config is None else settings.read(Path(config))
         dataset = {} if data is None else {"dataset": data}
-        chosen = {**written, **upgraded(given), **dataset}
+        chosen = {**written, **given, **dataset}
         begun, objects = _with_problem(_config(chosen), chosen.get("population"))
-        baseline = not no_baseline and begun.mechanism != "clipped-sgd"
+        begun = begun.changed(baseline=not no_baseline and begun.protects)
         folder = Path(run) if run else _new_folder(begun)
-        runs.create(folder, begun, baseline=baseline, overwrite=overwrite, given=objects)
+        runs.create(folder, begun, overwrite=overwrite, given=objects)
     else:
         folder = Path(resume)
         changes = _changes(given, others=bool(run or overwrite or no_baseline or config or data))
@@ -106,7 +106,7 @@ def options(words: Sequence[str]) -> list[Option]:
         for option in of_mechanism(record, whole_update=True)
     }
     fields = [
-        Option(name, hint, getattr(start, name, None))
+        Option(name, hint, value_of(start, name))
         for name, hint in settings.given().items()
         if name not in own
     ]
@@ -167,7 +167,7 @@ def _with_problem(config: TrainConfig, population: int | None) -> tuple[TrainCon
 
 
 def _new_folder(config: TrainConfig) -> Path:
-    names = (config.dataset, config.model, config.mechanism)
+    names = (config.task.dataset, config.task.model, config.mechanism)
     stem = "-".join(name.rpartition(":")[2] for name in names)
     number = 1
     while (folder := Path("runs") / f"{stem}-{number}").exists():

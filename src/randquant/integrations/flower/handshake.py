@@ -13,7 +13,7 @@ from flwr.common import log
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.draw import Draw
 from randquant.aggregation.secagg.graphs import Losses
-from randquant.aggregation.secagg.server import Server
+from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import Head
@@ -45,7 +45,7 @@ class Handshake:
     refused: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.server = Server(self.terms, self.directory)
+        self.server = SumServer(self.terms, self.directory)
         self.server.refused = self.refused  # shared
         self.mechanism: UpdateMechanism = self.offer.mechanism
         self._draw = Draw(self.terms.session) if self.offer.drawn else None

@@ -16,8 +16,9 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.secagg.graphs import Losses
 from randquant.aggregation.secagg.terms import TWO_THIRDS, part_of
 from randquant.integrations.flower.updates import Buffers, Layout, parts_of
-from randquant.privacy.guarantee import Neighboring
-from randquant.training.target import Target, choose
+from randquant.planning.choice import choose
+from randquant.planning.plan.record import Need
+from randquant.planning.privacy import Privacy
 
 
 class Wrapper(Protocol):
@@ -44,14 +45,7 @@ def for_target(
     dropouts: int = 0,
     delta: float | None = None,
     trust: Literal["aggregate", "local"] = "aggregate",
-    bits: int | Literal["auto"] = "auto",
-    clip_norm: float = 1.0,
-    coordinates: int | None = None,
-    neighboring: Neighboring = "replace_one",
-    max_participations: int | None = None,
-    parts: Patterns = None,
-    frozen: Patterns = None,
-    buffers: Buffers = "refuse",
+    privacy: Privacy = Privacy(),  # noqa: B008 - it is frozen
     **options: Any,
 ) -> W:
     """Wrap a strategy so that the whole run meets a target, before any client is asked.
@@ -72,15 +66,12 @@ def for_target(
         delta: of the target; by default a tenth of 1 / clients, and at most 1e-5.
         trust: `aggregate`, a server that sees sums only, or `local`, one that sees each client's
             codes.
-        bits: most bits of a code. `auto`: one, or, where more lower the error by a fifth, as many
-            as can be certified within seconds for such a cohort.
-        clip_norm: L2 threshold of a client's update.
-        coordinates: how many coordinates of a rotated update are sent; None for all.
-        neighboring: of the guarantee.
-        max_participations: most rounds of one client; by default all. Fewer need less noise, and
-            end the training when too few clients are left.
-        parts, frozen, buffers: as for the constructor.
-        options: further arguments of the constructor, such as folder, losses or numbers.
+        privacy: how updates are clipped and sent, and what travels beside them, see `Privacy`. Bits
+            of `auto` are one, or, where more lower the error by a fifth, as many as can be
+            certified within seconds for such a cohort. A client takes part in all rounds unless
+            max_participations says otherwise; fewer need less noise, and end the training when too
+            few clients are left.
+        options: further arguments of the constructor, such as parts, buffers, folder or losses.
 
     Returns:
         A strategy with a calibrated mechanism, `stop_at_epsilon=epsilon`, and `rounds`.
@@ -113,28 +104,31 @@ def for_target(
     if trust == "aggregate" and (losses := options.get("losses")) is not None:
         validate.kind("losses", losses, Losses)
         losses.graph(cohort)  # ValueError: no number of neighbours withstands them
-    most = min(rounds, max_participations or rounds)
-    validate.whole("max_participations", most, low=1)
-    options["numbers"] = validate.listed("numbers", options.get("numbers", ()))
-    beside = len(options["numbers"]) + (options.get("clip_quantile") is not None)
+    validate.kind("privacy", privacy, Privacy)
+    for name, plain in (("unit", "client"), ("norm", "l2"), ("sampling", "fixed")):
+        validate.choice(name, getattr(privacy, name), (plain,))
+    most = min(rounds, privacy.max_participations or rounds)
     delta = min(MOST_DELTA, 0.1 / population) if delta is None else delta
-    target = Target(
-        epsilon, delta, neighboring, bits, trust, clip_norm,
-        _dimension(model, parts, frozen, buffers) + beside, population, summed, rounds, most,
-        coordinates=coordinates, engine=True,
+    layout = {name: options[name] for name in ("parts", "frozen", "buffers") if name in options}
+    need = Need(
+        _dimension(model, **layout) + privacy.beside, population, summed, rounds, epsilon, delta,
+        trust, privacy, most,
     )  # fmt: skip
+    if privacy.coordinates == "auto":
+        raise ValueError("Expected a number of coordinates for Flower, got 'auto': leave it out.")
     with waiting(True):
-        found = choose(target)
+        found = choose(need, engine=True)
     if found.warning:
         log(WARNING, "randquant: %s", found.warning)
     mechanism = update_mechanism(
         found.mechanism, found.parameters, trust=trust, clip_norm=found.clip_norm,
-        cohort=summed if trust == "aggregate" else None, coordinates=coordinates,
+        cohort=summed if trust == "aggregate" else None, coordinates=need.coordinates,
     )  # fmt: skip
     make: Any = cls
     made: W = make(
-        strategy, mechanism, delta=delta, neighboring=neighboring, stop_at_epsilon=epsilon,
-        parts=parts, frozen=frozen, buffers=buffers, **options,
+        strategy, mechanism, delta=delta, neighboring=privacy.neighboring, stop_at_epsilon=epsilon,
+        numbers=privacy.read_numbers, clip_quantile=privacy.clip_quantile,
+        weighted_by=privacy.weighted_by, **options,
     )  # fmt: skip
     made.rounds, made.needed = rounds, cohort
     for name in ("min_train_nodes", "min_available_nodes"):
@@ -156,7 +150,9 @@ def _spared(cohort: int, dropouts: int, trust: str) -> int:
     return dropouts
 
 
-def _dimension(model: Any, parts: Patterns, frozen: Patterns, buffers: Buffers) -> int:
+def _dimension(
+    model: Any, parts: Patterns = None, frozen: Patterns = None, buffers: Buffers = "refuse"
+) -> int:
     """Coordinates of an update; ValueError if the model has running statistics to refuse."""
     if isinstance(model, int):
         return validate.whole("model", model, low=1, why="it is a number of coordinates")

@@ -21,6 +21,7 @@ from randquant.planning.limits import privunit
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
 from randquant.planning.plan.subsets import knee, parts
 from randquant.planning.plan.verdict import judge
+from randquant.planning.privacy import Privacy
 from randquant.planning.tuning.update import (
     fewest_bits,
     protecting_mechanisms,
@@ -29,9 +30,7 @@ from randquant.planning.tuning.update import (
 )
 from randquant.privacy.accounting.calibration import calibrate
 from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.privacy.accounting.hidden import DRAWS, Draw
 from randquant.privacy.accounting.noise_search import OutOfReach
-from randquant.privacy.guarantee import Neighboring
 
 SCHEDULED = "rank"
 """The mechanism that is planned for clients that take turns, too."""
@@ -45,14 +44,9 @@ def plan(
     epsilon: float,
     delta: float = 1e-5,
     *,
-    bits: int | Literal["auto"] = "auto",
     trust: Literal["local", "aggregate", "model"] = "aggregate",
-    clip_norm: float = 1.0,
-    neighboring: Neighboring = "replace_one",
-    max_participations: int | None = None,
-    sampling: Draw = "fixed",
+    privacy: Privacy = Privacy(),  # noqa: B008 - it is frozen
     mechanisms: Sequence[str] | str | None = None,
-    coordinates: int | None = None,
     mean_norm: float | None = None,
     effective_rank: float | None = None,
     progress: bool | Report = True,
@@ -66,22 +60,17 @@ def plan(
         cohort: how many take part in a round.
         rounds: how many rounds.
         epsilon, delta: target for one client's whole participation.
-        bits: most bits of one code, 1 to 24; channels have 256 codes at most. `auto`: as few as
-            each mechanism needs (`fewest_bits`), and under secure sums the fewest bytes with an
-            error of at most ENOUGH times the least: one bit, or a masked sum of integer noise.
         trust: `local`, `aggregate`, or `model`, if the adversary sees the published models only and
             nobody learns who takes part: `docs/sampling.md` says when that may be claimed.
-        clip_norm: L2 clipping threshold of a whole update. Errors are proportional to it.
-        neighboring: what an adversary tries to tell apart.
-        max_participations: most rounds that a client takes part in; by default as few as there
-            can be, rounds · cohort / population rounded up, which a balanced sampler keeps to.
-        sampling: under `model` trust, how cohorts are drawn: `fixed` in size, `poisson`, or
-            `drawn`: each client draws its rounds. With the latter two, all clients send in all
-            rounds.
+        privacy: how updates are clipped and sent, see `Privacy`. Bits of `auto` are as few as each
+            mechanism needs (`fewest_bits`), and under secure sums the fewest bytes with an error
+            of at most ENOUGH times the least: one bit, or a masked sum of integer noise. By
+            default a client takes part in as few rounds as there can be, rounds · cohort /
+            population rounded up, which a balanced sampler keeps to. Numbers beside an update
+            count as coordinates. A `sampling` that is not fixed is for `model` trust only; all
+            clients then send in all rounds.
         mechanisms: names, or `all`; by default those that are calibrated within seconds. Under
             secure sums these are one bit, sparse ternary codes and integer noise.
-        coordinates: how many coordinates of a rotated update are sent, a public random subset in
-            each round; by default all.
         mean_norm: typical length of a mean of clipped updates, at most clip_norm, to choose how
             many coordinates to send: the error of a subset grows with it. By default all are sent.
         effective_rank: trace of the loss's Hessian over its largest eigenvalue, 1 to dimension:
@@ -101,17 +90,17 @@ def plan(
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
 
     Example:
-        >>> found = plan(650, 200, 200, 50, 8.0, 1e-5, bits=16, mechanisms=["skellam"])
+        >>> wide = Privacy(bits=16)
+        >>> found = plan(650, 200, 200, 50, 8.0, privacy=wide, mechanisms=["skellam"])
         >>> found.verdict, found.entries[0].guarantee.epsilon <= 8, found.mechanism.bits
         ('useful', True, 16)
     """
+    validate.kind("privacy", privacy, Privacy)
     need = _checked(
         Need(
-            dimension_of(dimension), population, cohort, rounds, bits, trust, clip_norm, epsilon,
-            delta, neighboring, 0, coordinates, mean_norm, effective_rank=effective_rank,
-        ),
-        max_participations,
-        sampling,
+            dimension_of(dimension) + privacy.beside, population, cohort, rounds, epsilon, delta,
+            trust, privacy, mean_norm=mean_norm, effective_rank=effective_rank,
+        )
     )  # fmt: skip
     chosen = _chosen(mechanisms, need)
     entries = []
@@ -121,7 +110,7 @@ def plan(
         for done, name in enumerate(chosen):
             with step(name, done, len(chosen)):
                 entries.append(_entry(name, need, near))
-        if max_participations is None and SCHEDULED in chosen:
+        if privacy.max_participations is None and SCHEDULED in chosen:
             entries += _once(need, near)
         with step("limits", len(chosen), len(chosen)):
             limits = _limits(need)
@@ -133,7 +122,7 @@ def plan(
     asked = need
     if best is not None:
         best = knee(best, found)
-        asked = replace(need, coordinates=best.coordinates)
+        asked = need.sending(best.coordinates)
     verdict, advice = judge(asked, best, limits)
     if best is not None and best.once is not None:
         advice.append(_cost(need, best.once))
@@ -147,7 +136,7 @@ def _chosen(mechanisms: Sequence[str] | str | None, need: Need) -> list[str]:
     setting = need.setting
     if mechanisms is None:
         quick = quick_mechanisms(setting)
-        if need.cohorts is None or need.bits in (1, "auto"):
+        if need.cohorts is None or need.privacy.bits in (1, "auto"):
             return quick
         # Hidden cohorts ask for bounds at thirty orders, each of seconds for many levels.
         return [name for name in quick if all_mechanisms()[name].whole_update]
@@ -182,18 +171,27 @@ def _parts(
     return [part for name in names for part in parts(need, name, least, calibrated)]
 
 
-def _checked(need: Need, most: int | None, sampling: Draw) -> Need:
+def _checked(need: Need) -> Need:
     """The need with its participations, or ValueError."""
-    if not (isinstance(need.bits, str) and need.bits == "auto"):
-        validate.whole("bits", need.bits, low=1, high=24, why="'auto' takes as few as are needed")
+    privacy, most = need.privacy, need.privacy.max_participations
+    for name, plain in (("unit", "client"), ("norm", "l2")):
+        if (given := getattr(privacy, name)) != plain:
+            raise ValueError(
+                f"Expected {name}={plain!r} in a plan, got {given!r}: plans are for whole clients' "
+                "updates, clipped in L2; randquant.train takes others."
+            )
+    if privacy.coordinates == "auto":
+        raise ValueError(
+            "Expected a number of coordinates in a plan, got 'auto': give mean_norm to choose how "
+            "many, or leave them to randquant.train."
+        )
     validate.whole("population", need.population, low=1, high=2**53)
     validate.whole("cohort", need.cohort, low=1, high=need.population)
     validate.whole("rounds", need.rounds, low=1, high=2**40)
     validate.real("epsilon", need.epsilon, above=0, high=1e6)
     validate.real("delta", need.delta, low=0, below=1)
     validate.choice("trust", need.trust, ("local", "aggregate", "model"))
-    need = replace(need, cohorts=_cohorts(need, most, sampling))
-    need.setting  # noqa: B018
+    need = replace(need, cohorts=_cohorts(need))
     if need.mean_norm is not None:
         validate.real("mean_norm", need.mean_norm, low=0, high=need.clip_norm)
     if need.effective_rank is not None:
@@ -213,11 +211,11 @@ def _checked(need: Need, most: int | None, sampling: Draw) -> Need:
     return replace(need, participations=least if most is None else most)
 
 
-def _cohorts(need: Need, most: int | None, sampling: Draw) -> HiddenCohorts | None:
+def _cohorts(need: Need) -> HiddenCohorts | None:
     """How clients take part if nobody sees it; ValueError where that is not so."""
-    validate.choice("sampling", sampling, DRAWS)
+    sampling = need.privacy.sampling
     if need.trust == "model":
-        if most is not None:
+        if need.privacy.max_participations is not None:
             raise ValueError(
                 "Expected no max_participations under model trust, got one: a cap makes rounds "
                 "depend on each other, so nothing would be amplified; take sampling='drawn'."
@@ -235,7 +233,7 @@ def _entry(name: str, need: Need, near: float) -> Candidate:
     """Calibrate one mechanism and measure it."""
     baseline = all_mechanisms()[name].baseline
     gaussian, setting = near * 2 * need.clip_norm / math.sqrt(need.setting.sharing), need.setting
-    if need.bits == "auto":
+    if need.privacy.bits == "auto":
         setting = replace(setting, bits=fewest_bits(name, setting, gaussian))
     try:
         tuned = tune_update(
@@ -296,12 +294,17 @@ def _cost(need: Need, cohort: int) -> str:
 def _accounted(need: Need) -> float:
     """Noise multiplier of Gaussian noise under our accountant, where the searches start."""
     if need.cohorts is not None:
-        return need.cohorts.gaussian_multiplier(need.epsilon, need.delta, need.neighboring)
+        return need.cohorts.gaussian_multiplier(need.epsilon, need.delta, need.privacy.neighboring)
     try:
         return calibrate(
-            lambda noise: LocalGaussian(need.clip_norm, noise), need.epsilon, need.delta,
-            need.dimension, need.participations, neighboring=need.neighboring, reach=(1e-9, 1e15),
-        ).noise * (1 + 2e-4)  # fmt: skip
+            lambda noise: LocalGaussian(need.clip_norm, noise),
+            need.epsilon,
+            need.delta,
+            need.dimension,
+            need.participations,
+            neighboring=need.privacy.neighboring,
+            reach=(1e-9, 1e15),
+        ).noise * (1 + 2e-4)
     except OutOfReach:  # pure privacy: an equal share of epsilon for each coordinate and round
         return need.participations * need.setting.clip * need.setting.size / need.epsilon
 
@@ -312,7 +315,7 @@ def _limits(need: Need) -> list[Limit]:
         where = "on each update" if need.trust == "local" else "on the sum"
         noise = need.noise(need.gaussian)
         limits.append(Limit(f"Gaussian noise {where}, accounted exactly", noise))
-    if need.trust != "local" or need.neighboring != "replace_one":
+    if need.trust != "local" or need.privacy.neighboring != "replace_one":
         return limits
 
     def unit(epsilon: float) -> DecodedError:

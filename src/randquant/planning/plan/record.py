@@ -11,9 +11,10 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import gaussian_multiplier
+from randquant.planning.privacy import Privacy
 from randquant.planning.tuning.update import tuned_mechanism
 from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.privacy.guarantee import Guarantee, Neighboring
+from randquant.privacy.guarantee import Guarantee
 
 Verdict = Literal["useful", "doubtful", "hopeless"]
 """Whether training is likely to learn something with this noise."""
@@ -31,19 +32,16 @@ class Need:
     """The target and the setting of a plan.
 
     Attributes:
-        dimension: coordinates of an update.
+        dimension: coordinates of what a client sends: of its update, and numbers beside it.
         population, cohort, rounds: clients, clients a round, rounds.
-        bits: most bits of one code, 1 to 24, or `auto`; channels have 256 codes at most.
+        epsilon, delta: target for one client's whole participation.
         trust: `local`: the server sees each client's codes; `aggregate`: only their sum; `model`:
             the adversary sees the models only.
-        clip_norm: L2 clipping threshold of a whole update.
-        epsilon, delta: target for one client's whole participation.
-        neighboring: the neighbouring relation.
+        privacy: what is protected, and how updates are clipped and sent.
         participations: most rounds that a client takes part in.
-        coordinates: how many coordinates of a rotated update are sent; None for all.
+        cohorts: how clients take part under `model` trust; else None.
         mean_norm: length of a mean of clipped updates, which a subset's error depends on; None for
             the largest possible, clip_norm.
-        cohorts: how clients take part under `model` trust; else None.
         effective_rank: trace of the loss's Hessian over its largest eigenvalue, if known.
     """
 
@@ -51,37 +49,58 @@ class Need:
     population: int
     cohort: int
     rounds: int
-    bits: int | Literal["auto"]
-    trust: Literal["local", "aggregate", "model"]
-    clip_norm: float
     epsilon: float
     delta: float
-    neighboring: Neighboring
-    participations: int
-    coordinates: int | None = None
-    mean_norm: float | None = None
+    trust: Literal["local", "aggregate", "model"]
+    privacy: Privacy = Privacy()  # noqa: RUF009 - it is frozen
+    participations: int = 0
     cohorts: HiddenCohorts | None = None
+    mean_norm: float | None = None
     effective_rank: float | None = None
+
+    @property
+    def clip_norm(self) -> float:
+        """The threshold of a whole update's norm."""
+        if self.privacy.clip_norm is None:
+            raise ValueError(
+                "Expected a clip_norm with a target for a whole run, got none: coordinates that "
+                "are clipped one by one are planned by the parameters of a mechanism."
+            )
+        return self.privacy.clip_norm
+
+    @property
+    def coordinates(self) -> int | None:
+        """How many coordinates are sent; None for all, or if a mechanism chooses them."""
+        coordinates = self.privacy.coordinates
+        return None if coordinates == "auto" else coordinates
 
     @property
     def setting(self) -> UpdateSetting:
         """The part of it that mechanisms are tuned to: under `model` trust sums of all payloads."""
         trust = "local" if self.trust == "local" else "aggregate"
         clients = self.cohort if self.cohorts is None else self.cohorts.summands(None)
-        bits = 1 if self.bits == "auto" else self.bits
+        bits = self.privacy.bits
         return UpdateSetting(
-            self.dimension, clients, bits, trust, self.clip_norm, self.neighboring,
-            self.coordinates,
+            self.dimension, clients, 1 if bits == "auto" else bits, trust, self.clip_norm,
+            self.privacy.neighboring, self.coordinates,
         )  # fmt: skip
+
+    def of_bits(self, bits: int) -> Need:
+        """The same with codes of at most so many bits."""
+        return replace(self, privacy=replace(self.privacy, bits=bits))
+
+    def sending(self, coordinates: int | None) -> Need:
+        """The same with so many coordinates sent; None for all."""
+        return replace(self, privacy=replace(self.privacy, coordinates=coordinates))
 
     @property
     def multiplier(self) -> float:
         """About the noise multiplier of Gaussian noise that meets the target."""
         if self.cohorts is None:
             return gaussian_multiplier(self.epsilon, self.delta, self.participations)
-        found = self.cohorts.gaussian_multiplier(self.epsilon, self.delta, self.neighboring)
+        found = self.cohorts.gaussian_multiplier(self.epsilon, self.delta, self.privacy.neighboring)
         # Relative to the distance of neighbours, as the other.
-        return found if self.neighboring == "replace_one" else 2 * found
+        return found if self.privacy.neighboring == "replace_one" else 2 * found
 
     def deviation(self, mechanism: UpdateMechanism) -> float:
         """Root mean squared error of one coordinate of a round's decoded mean."""
@@ -97,7 +116,7 @@ class Need:
     @property
     def tolerated(self) -> float:
         """Of errors at most this factor above the least the one with the fewest bytes is best."""
-        return ENOUGH if self.bits == "auto" and self.trust != "local" else ALIKE
+        return ENOUGH if self.privacy.bits == "auto" and self.trust != "local" else ALIKE
 
     @property
     def gaussian(self) -> float:
@@ -260,7 +279,7 @@ class Plan:
 
 def built(entry: Candidate, need: Need) -> UpdateMechanism:
     """An entry's mechanism, from its parameters; of an entry that meets the target."""
-    setting = replace(need, coordinates=entry.coordinates).setting
+    setting = need.sending(entry.coordinates).setting
     return tuned_mechanism(entry.mechanism, setting, entry.parameters)
 
 

@@ -6,7 +6,6 @@ Derivation: `docs/theory/subsets.md`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from randquant.aggregation.adaptive import TOLERATED
 from randquant.planning.plan.record import Candidate, Need
@@ -36,7 +35,7 @@ def parts(
         count = need.setting.size // divisor
         if not count:
             return
-        part = calibrated(name, replace(need, coordinates=count))
+        part = calibrated(name, need.sending(count))
         if part.noise is None:
             continue
         if part.noise.deviation > FARTHEST * least:

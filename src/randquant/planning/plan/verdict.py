@@ -85,7 +85,7 @@ def coarse(need: Need, best: Candidate) -> str:
     if need.trust == "local" or best.guarantee is None or not relative or relative <= ENOUGH:
         return ""
     spent, instead = best.guarantee.epsilon, "; bits='auto' may have less"
-    if need.bits == "auto":
+    if need.privacy.bits == "auto":
         if spent >= SPENT * need.epsilon:
             return ""
         instead = ""
@@ -201,7 +201,8 @@ def _no_more(need: Need, best: Candidate) -> list[str]:
 
 def _obstacle(need: Need, least: float) -> list[str]:
     """What stands in the way where the best possible mechanism would do."""
-    few = "" if need.bits == "auto" else f"the limit of {formatting.count(need.bits, 'bit')}, or "
+    bits = need.privacy.bits
+    few = "" if bits == "auto" else f"the limit of {formatting.count(bits, 'bit')}, or "
     return [
         f"The best possible mechanism would be good enough (noise {least:.3g}): the obstacle is "
         f"{few}the tightness of the bounds for codes{'; try --bits auto' if few else ''}."

@@ -5,9 +5,10 @@ When that amplifies privacy, and by how much: `docs/theory/sampling.md`, Random 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from randquant._internal import validate
+from randquant.privacy.accounting.attacks import DrawnRun
 from randquant.privacy.accounting.composition.allocation import Allocation
 from randquant.privacy.accounting.hidden import (
     HiddenRelease,
@@ -16,8 +17,7 @@ from randquant.privacy.accounting.hidden import (
     check_unseen,
     distance_of,
 )
-from randquant.privacy.accounting.hidden_attacks import DrawnRun
-from randquant.privacy.accounting.release import Release, whole_times
+from randquant.privacy.accounting.release import Release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import rounded_up
 
@@ -134,7 +134,3 @@ class Allocated(HiddenRelease):
         return tuple(
             (DrawnRun(each, self.participations, self.total), self.runs) for each in rounds
         )
-
-    def repeated(self, times: int) -> Allocated:
-        """In so many times the runs, each with its own draw."""
-        return replace(self, runs=self.runs * whole_times(times))

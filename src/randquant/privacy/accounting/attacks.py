@@ -1,23 +1,22 @@
-"""Updates of a client, and others', that are easy to tell apart: lower ends of whole runs.
+"""Attacks on whole runs: inputs that are easy to tell apart, and what is lost there; lower ends.
 
-Derivation: `docs/theory/composition.md`, Proposition 11.
+Derivations: `docs/theory/composition.md`, Propositions 11 to 13.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from randquant.channels.channel import Channel
+from randquant.privacy.accounting.composition.fourier import powered
 from randquant.privacy.accounting.composition.loss import PrivacyLoss, log_moments
 from randquant.privacy.accounting.composition.rule import reached_epsilon
-from randquant.privacy.accounting.rounds import SumRound, few_enough, places_of
-from randquant.privacy.certificates.sums.chain import Powers, rounding
+from randquant.privacy.accounting.rounds import CELLS, SeenRound, SumRound, few_enough, places_of
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Neighboring
 
@@ -27,11 +26,26 @@ MOST_CLIENTS = 2**17
 VERTICES = 5
 """Vertices that the others are put at, at most."""
 
-LEAST = 1e-250
-"""Outcomes less likely in either world are left out."""
-
 INSIDE = 1 - 2.0**-20
 """Updates are so much shorter than their threshold: rounding of norms does not clip them."""
+
+LEAST = 1e-250
+"""Less likely outcomes are left out; those that are so in the other world count as that likely."""
+
+PRECISE = 1e-4
+"""Outcomes whose masses are known less well are left out."""
+
+SIZE = 2**17
+"""Points of the grid on which scores are added up."""
+
+MOST_ROUNDS = 2**20
+"""Scores of more rounds are not added up."""
+
+UNLIKELY = 1e-18
+"""Scores of outcomes less likely are those of others."""
+
+FINEST = 2**15
+"""Values of the score of one round, at most."""
 
 
 class RunAttack(Protocol):
@@ -47,40 +61,80 @@ class RunAttack(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SumAttack:
-    """One coordinate of a sum: the client at one of two places, all others at one vertex.
+class DrawnRound:
+    """One round, in which the client takes part with some probability.
 
     Attributes:
-        channel: of every client.
-        clients: how many are in the sum, at most MOST_CLIENTS.
-        vertex: where the others are.
-        places: the client's input in the two worlds.
-
-    Example:
-        >>> import randquant as rq
-        >>> bit = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
-        >>> one, _ = SumAttack(bit, 1, 0, (-1.0, 1.0)).attained()
-        >>> one.losses.round(3).tolist()  # log 3 and its negative
-        [1.099, -1.099]
+        seen: the round's inputs, and what is seen of them.
+        rate: the probability of taking part; 1 for a round that it surely takes part in.
     """
 
-    channel: Channel
-    clients: int
-    vertex: int
-    places: tuple[float, float]
+    seen: SeenRound
+    rate: float
 
     def attained(self) -> tuple[PrivacyLoss, ...]:
-        """The loss of this coordinate, either world first."""
-        return _losses(self)
+        """The loss of this round, rounded down, either world first."""
+        return _both_ways(*self._worlds())
 
     def together(self, times: int) -> tuple[PrivacyLoss, ...]:
-        """Nothing closer is known."""
+        """The loss of the sum of the scores of so many rounds, rounded down."""
+        if times > MOST_ROUNDS:
+            return ()
+        # theory/composition.md, Proposition 13, with the log-ratio of a round as its score.
+        first, second, error = _precise(*self._worlds())
+        return _summed(([(first, times)], [(second, times)]), np.log(first / second), error)
+
+    def _worlds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The laws of what is seen in either world, and their errors."""
+        laws = self.seen.laws()
+        # theory/composition.md, Proposition 12: 3 units for the mix.
+        first, second = (
+            (1 - self.rate) * laws.absent + self.rate * law for law in (laws.first, laws.second)
+        )
+        return first, second, laws.error + 8 * UNIT
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRun:
+    """A run in which the client takes part in some rounds that are drawn.
+
+    Attributes:
+        seen: the inputs of every round that the client takes part in, and what is seen of them.
+        participations: in how many rounds.
+        total: rounds of the run.
+    """
+
+    seen: SeenRound
+    participations: int
+    total: int
+
+    def attained(self) -> tuple[PrivacyLoss, ...]:
+        """The loss of the sum of all rounds' scores, or outcomes, rounded down, either way."""
+        found = self._of_scores()
+        for added in self.seen.added(self.participations, self.total):
+            found += DrawnRound(added, 1.0).attained()
+        return found
+
+    def _of_scores(self) -> tuple[PrivacyLoss, ...]:
+        if self.total > MOST_ROUNDS:
+            return ()
+        laws = self.seen.laws()
+        first, second, absent, error = _precise(laws.first, laws.second, laws.absent, laws.error)
+        rate, left = self.participations / self.total, self.total - self.participations
+        # theory/composition.md, Proposition 13: any score gives a lower end; the log-ratio of
+        # rounds that are drawn one by one is nearly the best.
+        mixed = [(1 - rate) * absent + rate * law for law in (first, second)]
+        worlds = tuple([(law, self.participations), (absent, left)] for law in (first, second))
+        return _summed(worlds, np.log(mixed[0] / mixed[1]), error)
+
+    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
+        """Nothing closer is known of several runs."""
         return ()
 
 
 def on_updates(
     channel: Channel, clients: int, neighboring: Neighboring, lengths: Iterable[tuple[int, float]]
-) -> tuple[tuple[SumAttack, int], ...]:
+) -> tuple[tuple[DrawnRound, int], ...]:
     """Attacks on a round, each with the number of coordinates that it is repeated in.
 
     Args:
@@ -94,13 +148,14 @@ def on_updates(
     # theory/composition.md, Proposition 11: others at any vertex give a lower end.
     last = len(channel.inputs) - 1
     vertices = sorted({round(last * k / (VERTICES - 1)) for k in range(VERTICES)})
-    found: dict[SumAttack, int] = {}
+    found: dict[DrawnRound, int] = {}
     for count, length in lengths:
         # No norm is clipped, and the encoder reads the place from float32 exactly.
         far = min(float(np.float32(length * INSIDE)), channel.clip)
-        places = (far, -far if neighboring == "replace_one" else 0.0)
+        places = (far, -far if neighboring == "replace_one" else 0.0, 0.0)
         for vertex in vertices if clients > 1 else vertices[:1]:  # alone, nobody is anywhere
-            attack = SumAttack(channel, clients, vertex, places)
+            others = channel.input_of(vertex)
+            attack = DrawnRound(SumRound(channel, clients, 1, places, others), 1.0)
             # Lengths are alternatives: of two that float32 makes one, the repeated one counts.
             found[attack] = max(found.get(attack, 0), count)
     return tuple(found.items())
@@ -178,27 +233,85 @@ def attacked_epsilon(attacks: Iterable[tuple[RunAttack, int]], delta: float, ord
     )
 
 
-@functools.lru_cache(maxsize=256)
-def _others(channel: Channel, clients: int, vertex: int) -> np.ndarray:
-    return Powers(channel.weights[vertex] / channel.denominator).of(clients - 1).mass
+def _precise(*laws: np.ndarray) -> list[np.ndarray]:
+    """The same laws, the last of them the errors, where they are known well."""
+    # theory/composition.md, Proposition 13: runs with other outcomes are told apart no more.
+    some = (np.min(laws[:-1], axis=0) > LEAST) & (laws[-1] < PRECISE)
+    return [law[some] for law in laws]
 
 
-@functools.lru_cache(maxsize=256)
-def _losses(attack: SumAttack) -> tuple[PrivacyLoss, ...]:
-    noise = _others(attack.channel, attack.clients, attack.vertex)
-    worlds = []
-    for place in attack.places:
-        # The encoder's row, exactly: whole numbers.
-        row, total = attack.channel.mix(place)
-        worlds.append(np.convolve(np.array([int(weight) / total for weight in row]), noise))
-    first, second = worlds
-    # theory/composition.md, Proposition 11: each law is within this, relatively.
-    error = 2 * rounding(attack.clients, attack.channel.levels)
-    # Fewer outcomes tell less.
-    used = np.minimum(first, second) > LEAST
-    loss = np.log(first[used] / second[used])
-    slack = 2.1 * error + 8 * UNIT + 18 * UNIT * np.abs(loss)
-    return tuple(
-        PrivacyLoss(sign * loss - slack, law[used] * (1 - 1.1 * error), 0.0, upward=False)
-        for sign, law in ((1, first), (-1, second))
-    )
+def _summed(
+    worlds: Sequence[list[tuple[np.ndarray, int]]], score: np.ndarray, error: np.ndarray
+) -> tuple[PrivacyLoss, ...]:
+    """The loss of a sum of scores, either world first.
+
+    Args:
+        worlds: in each, laws of a round's outcomes, and in how many rounds they hold.
+        score: of each outcome.
+        error: relative error of each mass.
+    """
+    rounds = sum(times for _, times in worlds[0])
+    # theory/composition.md, Proposition 13: relative errors of all rounds.
+    relative = 1.1 * rounds * float(error.max(initial=0.0))
+    if not len(score) or relative > 0.1:
+        return ()
+    typical = np.sum([law * (times / rounds) for law, times in worlds[0]], axis=0)
+    likely = typical > UNLIKELY
+    score = np.clip(score, score[likely].min(), score[likely].max())
+    mean = float(typical @ score) / float(typical.sum())
+    spread = math.sqrt(rounds * float(typical @ (score - mean) ** 2))
+    step = max(float(np.ptp(score)) / FINEST, 32 * spread / SIZE, 1e-300)
+    low = float(score.min())
+    place = np.rint((score - low) / step).astype(np.int64)
+    start = round(rounds * (mean - low) / step) - SIZE // 2
+    sums = [_sum_of(parts, place, start) for parts in worlds]
+    return _certain(sums, relative)
+
+
+def _sum_of(
+    parts: list[tuple[np.ndarray, int]], place: np.ndarray, start: int
+) -> tuple[np.ndarray, float]:
+    """(SIZE,) masses of the sum of all places modulo SIZE, and the length of their errors."""
+    (law, times), *rest = parts
+    sums, error = powered(law, place, 0, SIZE, times)
+    for other, more in rest:
+        if not more:
+            continue
+        # theory/composition.md, Proposition 13: what is negative is an error.
+        once = np.maximum(sums, 0.0)
+        one = np.bincount(place % SIZE, weights=other, minlength=SIZE)
+        # theory/composition.md, Proposition 7: one of the factors is what was added up so far.
+        sums, added = powered(one, np.arange(SIZE), 0, SIZE, more + 1, once)
+        error += added
+    return np.roll(sums, -start % SIZE), error
+
+
+def _certain(found: list[tuple[np.ndarray, float]], relative: float) -> tuple[PrivacyLoss, ...]:
+    """The losses of two laws on the grid, whose errors' lengths are known; `relative` besides."""
+    width = SIZE // CELLS
+    # theory/composition.md, Proposition 13: of a cell, the root of its width times the length.
+    cells = [
+        (sums.reshape(CELLS, width).sum(axis=1), 1.01 * math.sqrt(width) * error + width * UNIT)
+        for sums, error in found
+    ]
+    losses = []
+    for (one, off), (other, other_off) in (cells, cells[::-1]):
+        surely, most = one - off, np.maximum(other, 0.0) + other_off
+        used = surely > 0
+        loss = np.log(surely[used] / most[used])
+        loss -= 2.1 * relative + 8 * UNIT + 18 * UNIT * np.abs(loss)
+        losses.append(PrivacyLoss(loss, surely[used] * (1 - 1.1 * relative), 0.0, upward=False))
+    return tuple(losses)
+
+
+def _both_ways(first: np.ndarray, second: np.ndarray, error: np.ndarray) -> tuple[PrivacyLoss, ...]:
+    """The loss of two laws with relative errors, rounded down, either one first."""
+    found = []
+    for law, other in ((first, second), (second, first)):
+        used = (law > LEAST) & (error < PRECISE)
+        mass, off = law[used], error[used]
+        loss = np.log(mass / np.maximum(other[used], LEAST))
+        # theory/composition.md, Proposition 12, as in Proposition 11.
+        loss -= 2.1 * off + 8 * UNIT + 18 * UNIT * np.abs(loss)
+        found.append(PrivacyLoss(loss, mass * (1 - 1.1 * off), 0.0, upward=False))
+    return tuple(found)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from randquant._internal import validate
 from randquant.privacy.accounting import release as checks
 from randquant.privacy.accounting.martingale import Steps
-from randquant.privacy.accounting.release import Release, ReleaseDefaults, whole_times
+from randquant.privacy.accounting.release import Release, ReleaseDefaults
 from randquant.privacy.guarantee import Neighboring, Trust, Unit, rounded_up
 
 
@@ -105,10 +105,6 @@ class ChosenRelease(ReleaseDefaults):
         # theory/subsets.md, Proposition 6: in each round no more energy than the largest.
         energy = rounded_up(self.rounds * max(part.energy for part in parts))
         return replace(Steps.together(parts), energy=energy)
-
-    def repeated(self, times: int) -> ChosenRelease:
-        """The same choices over `times` times as many rounds."""
-        return replace(self, rounds=self.rounds * whole_times(times))
 
     def under(self, trust: Trust) -> ChosenRelease:
         """The same choices under another trust."""

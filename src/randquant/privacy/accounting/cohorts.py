@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from randquant._internal import validate
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.allocated import Allocated
-from randquant.privacy.accounting.hidden import DRAWS, Draw
+from randquant.privacy.accounting.hidden import DRAWS, Draw, rate_of
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.accounting.releases import GaussianRelease
 from randquant.privacy.accounting.sampled import Sampled
@@ -106,7 +106,8 @@ class HiddenCohorts:
             return Allocated(
                 one, self.participations, self.rounds, everybody, runs, self.models, absent
             )
-        return Sampled(one, self._rate, rounds, self.draw, everybody, absent, self.models)
+        rate = rate_of(self.cohort, self.population)
+        return Sampled(one, rate, rounds, self.draw, everybody, absent, self.models)
 
     def gaussian_multiplier(self, epsilon: float, delta: float, neighboring: Neighboring) -> float:
         """About the least noise multiplier with which Gaussian noise on sums meets a target.
@@ -114,13 +115,6 @@ class HiddenCohorts:
         Relative to the distance of updates under `replace_one`; infinite if none is found.
         """
         return _least_multiplier(self, epsilon, delta, neighboring)
-
-    @property
-    def _rate(self) -> float:
-        # theory/sampling.md, Proposition 1: a rate that is rounded up covers the true one.
-        if self.cohort == self.population:
-            return 1.0
-        return math.nextafter(self.cohort / self.population, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,23 +32,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         >>> round(gaussian_epsilon(1.0, 1e-5), 4)
         4.3772
     """
-    if mu == 0:
-        return 0.0
-    if delta == 0 or math.isinf(mu):
-        return math.inf
-    log_delta = math.log(delta) * (1 + 8 * UNIT)
-    # theory/gaussian.md, Proposition 2: at the lower end epsilon <= 0, the upper end always holds.
-    low = max(-mu / 2, -40.0)
-    high = math.sqrt(-2 * log_delta) * (1 + 1e-9) + 1e-9
-    if log_gaussian_delta(low, mu) <= log_delta:
-        return 0.0
-    while (middle := (low + high) / 2) not in (low, high):
-        if log_gaussian_delta(middle, mu) <= log_delta:
-            high = middle
-        else:
-            low = middle
-    # theory/gaussian.md, Proposition 3: four roundings.
-    return max(0.0, mu * (high + mu / 2) + 4 * UNIT * mu * (abs(high) + mu / 2))
+    return _least(mu, delta, 1)
 
 
 def gaussian_epsilon_below(mu: float, delta: float) -> float:
@@ -62,21 +46,29 @@ def gaussian_epsilon_below(mu: float, delta: float) -> float:
         >>> 0 < gaussian_epsilon(1.0, 1e-5) - gaussian_epsilon_below(1.0, 1e-5) < 1e-9
         True
     """
+    return _least(mu, delta, -1)
+
+
+def _least(mu: float, delta: float, sign: int) -> float:
+    """Least epsilon, rounded up (sign 1) or down (-1)."""
     if mu == 0:
         return 0.0
     if delta == 0 or math.isinf(mu):
         return math.inf
-    log_delta = math.log(delta) * (1 - 8 * UNIT)
-    low, high = max(-mu / 2, -40.0), math.sqrt(-2 * log_delta) * (1 + 1e-9) + 1e-9
-    if _log_below(low, mu) <= log_delta:
+    log_delta = math.log(delta) * (1 + sign * 8 * UNIT)
+    # theory/gaussian.md, Proposition 2: at the lower end epsilon <= 0, the upper end always holds.
+    low = max(-mu / 2, -40.0)
+    high = math.sqrt(-2 * log_delta) * (1 + 1e-9) + 1e-9
+    if log_gaussian_delta(low, mu, sign) <= log_delta:
         return 0.0
     while (middle := (low + high) / 2) not in (low, high):
-        if _log_below(middle, mu) > log_delta:
-            low = middle
-        else:
+        if log_gaussian_delta(middle, mu, sign) <= log_delta:
             high = middle
+        else:
+            low = middle
+    end = high if sign > 0 else low
     # theory/gaussian.md, Proposition 3: four roundings.
-    return max(0.0, mu * (low + mu / 2) - 4 * UNIT * mu * (abs(low) + mu / 2))
+    return max(0.0, mu * (end + mu / 2) + sign * 4 * UNIT * mu * (abs(end) + mu / 2))
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
@@ -100,47 +92,33 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
     return 1 / high
 
 
-def log_gaussian_delta(threshold: float, mu: float) -> float:
-    """log of an upper bound of delta at epsilon = mu · (threshold + mu/2) >= 0.
+def log_gaussian_delta(threshold: float, mu: float, sign: int = 1) -> float:
+    """log of a bound of delta at epsilon = mu · (threshold + mu/2) >= 0: above it, or below (-1).
 
     Example:
         >>> round(math.exp(log_gaussian_delta(0.0, 1e6)), 6)  # half of the mass lies beyond
         0.5
     """
-    if threshold < 0:
-        # theory/gaussian.md, Proposition 1: both parts are below 1.
-        rest = math.exp(-(threshold**2) / 2) * erfcx((threshold + mu) / math.sqrt(2)) / 2
-        value = float(ndtr(-threshold)) - rest
-        return math.log(min(value + 4 * SPECIAL, 1.0))
-    left = float(erfcx(threshold / math.sqrt(2)))
-    value = left - float(erfcx((threshold + mu) / math.sqrt(2)))
-    # theory/gaussian.md, Proposition 1: the difference loses digits where mu is small; erfcx is
-    # convex, so it is at most the distance times the slope where it is steeper.
-    slope = 2 / math.sqrt(math.pi) - math.sqrt(2) * threshold * left
-    tangent = mu / math.sqrt(2) * (slope + 2 * SPECIAL)
-    height = min(value + 2 * SPECIAL * left, tangent)
-    log = math.log(height / 2)
-    # theory/gaussian.md, Proposition 3.
-    return log - threshold**2 / 2 + 16 * UNIT * (1 + abs(log) + threshold**2)
-
-
-def _log_below(threshold: float, mu: float) -> float:
-    """log of a lower bound of the same delta."""
     root = math.sqrt(2)
     right = float(erfcx((threshold + mu) / root))
     if threshold < 0:
-        # theory/gaussian.md, Propositions 1 and 3.
-        value = float(ndtr(-threshold)) - math.exp(-(threshold**2) / 2) * right / 2 - 4 * SPECIAL
-        return math.log(value) if value > 0 else -math.inf
+        # theory/gaussian.md, Proposition 1: both parts are below 1.
+        value = float(ndtr(-threshold)) - math.exp(-(threshold**2) / 2) * right / 2
+        value += sign * 4 * SPECIAL
+        # Rounded down, nothing may be left; rounded up, the allowance is.
+        return -math.inf if sign < 0 and value <= 0 else math.log(min(value, 1.0))
     left = float(erfcx(threshold / root))
-    # theory/gaussian.md, Proposition 1: at least the distance times the slope where it is flatter.
-    slope = 2 / math.sqrt(math.pi) - root * (threshold + mu) * right
-    height = max(left - right - 2 * SPECIAL * left, mu / root * (slope - 2 * SPECIAL))
-    if height <= 0:
+    # theory/gaussian.md, Proposition 1: the difference loses digits where mu is small; erfcx is
+    # convex, so it is within the distance times its slopes at both ends.
+    steep, tighter = ((threshold, left), min) if sign > 0 else ((threshold + mu, right), max)
+    slope = 2 / math.sqrt(math.pi) - root * steep[0] * steep[1]
+    tangent = mu / root * (slope + sign * 2 * SPECIAL)
+    height = tighter(left - right + sign * 2 * SPECIAL * left, tangent)
+    if sign < 0 and height <= 0:
         return -math.inf
     log = math.log(height / 2)
     # theory/gaussian.md, Proposition 3.
-    return log - threshold**2 / 2 - 16 * UNIT * (1 + abs(log) + threshold**2)
+    return log - threshold**2 / 2 + sign * 16 * UNIT * (1 + abs(log) + threshold**2)
 
 
 def step_square(curvature: float) -> float:

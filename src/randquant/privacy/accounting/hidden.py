@@ -51,6 +51,17 @@ class HiddenRelease(ReleaseDefaults):
         return self.release.attacked_rounds(stand_in)
 
 
+def rate_of(cohort: int, population: int) -> float:
+    """Return the probability of taking part in a round, rounded up.
+
+    Example:
+        >>> rate_of(200, 200)
+        1.0
+    """
+    # theory/sampling.md, Proposition 1: a rate that is rounded up covers the true one.
+    return 1.0 if cohort == population else math.nextafter(cohort / population, 1.0)
+
+
 def distance_of(release: Release | None) -> float | None:
     """How far apart Gaussian noise keeps neighbours that hides no more; None if unknown.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from randquant._internal import validate
+from randquant.privacy.accounting.attacks import DrawnRound
 from randquant.privacy.accounting.gaussian import step_square
-from randquant.privacy.accounting.hidden_attacks import DrawnRound
-from randquant.privacy.accounting.release import ReleaseDefaults, check_size, whole_times
+from randquant.privacy.accounting.release import ReleaseDefaults, check_size
 from randquant.privacy.accounting.rounds import IntegerRound, places_of
 from randquant.privacy.certificates.noise import Noise, shift_divergence
 from randquant.privacy.guarantee import (
@@ -120,10 +120,6 @@ class NoiseRelease(ReleaseDefaults):
             )
             for one, other, absent in places_of(self.neighboring, stand_in)
         )
-
-    def repeated(self, times: int) -> NoiseRelease:
-        """The same release over `times` times as many rounds."""
-        return replace(self, rounds=self.rounds * whole_times(times))
 
 
 @functools.lru_cache(maxsize=64)

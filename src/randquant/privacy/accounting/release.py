@@ -1,4 +1,4 @@
-"""The protocol of a release, which accounting uses, and its default answers."""
+"""What accounting asks of a release, with default answers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,97 @@ from randquant.privacy.accounting.rounds import SeenRound
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
 
 
-class Release(Protocol):
+class ReleaseDefaults(Protocol):
+    """What accounting may ask of a release, and the answers where only the bound is known."""
+
+    __slots__ = ()
+
+    @property
+    def unit(self) -> Unit:
+        """What is protected: all data of a `client`, or one `example` of a client."""
+        return "client"
+
+    @property
+    def coordinate_channel(self) -> Channel | None:
+        """The channel of each of the `releases` coordinates, if each is clipped by itself.
+
+        None if coordinates are bounded jointly, or do not go through one channel.
+        """
+        return None
+
+    @property
+    def gaussian_multiplier(self) -> float | None:
+        """The noise multiplier of every round if the mechanism is Gaussian; else None."""
+        return None
+
+    @property
+    def squared_mu(self) -> float | None:
+        """Squared distance over variance of Gaussian noise that hides no more than all rounds.
+
+        Each round is dominated by its share of that noise, for every set of outcomes and in both
+        orders of the neighbours, so that rounds and releases add up. None if none is known.
+        """
+        return None
+
+    @property
+    def steps(self) -> Steps | None:
+        """All rounds as many small steps of the likelihood ratio; None if they are not known."""
+        return None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the bound relies on the client taking part in each round at random."""
+        return False
+
+    @property
+    def worlds(self) -> tuple[Worlds, int] | None:
+        """What dominates a part of the run, if it is known, and how many such parts there are."""
+        return None
+
+    @property
+    def attacks(self) -> tuple[tuple[RunAttack, int], ...]:
+        """Attacks on parts of the run, each with how many parts it is repeated in; for `lower`."""
+        return ()
+
+    def attacked_rounds(self, stand_in: bool) -> tuple[SeenRound, ...]:
+        """Inputs of one round that are easy to tell apart, and the client's absence; for `lower`.
+
+        Args:
+            stand_in: another client takes its place, with any update; else zeros do.
+        """
+        return ()
+
+    def zeroed(self) -> Release | None:
+        """The same release for `zero_out` neighbours; None if it does not follow from this one."""
+        return None
+
+    def under(self, trust: Trust) -> Release:
+        """The same release under another trust: `local` if the server sees what this client sends.
+
+        Raises:
+            ValueError: the bound does not hold, or is not known to hold, under that trust.
+        """
+        raise ValueError(
+            f"Expected a release of codes to compose under {trust} trust, got a "
+            f"{type(self).__name__}: use its own trust."
+        )
+
+    def of_one_example(self, examples: int) -> Release:
+        """The same release for neighbours that differ in one of `examples` clipped examples.
+
+        Raises:
+            ValueError: the influence of one example is not bounded.
+        """
+        raise ValueError(
+            "Expected a mechanism that clips an update's norm in L2, got "
+            f"{type(self).__name__}: the influence of one example is bounded in L2 only."
+        )
+
+
+class Release(ReleaseDefaults, Protocol):
     """The release of one client's data through a mechanism, over one or more rounds.
 
-    A release of your own derives from `ReleaseDefaults`; it then defines only `renyi` and the
-    properties above it.
+    A release of your own derives from `ReleaseDefaults`, and defines these.
     """
 
     @property
@@ -28,11 +114,6 @@ class Release(Protocol):
     @property
     def neighboring(self) -> Neighboring:
         """The neighbouring relation."""
-        ...
-
-    @property
-    def unit(self) -> Unit:
-        """What is protected: all data of a `client`, or one `example` of a client."""
         ...
 
     @property
@@ -54,80 +135,6 @@ class Release(Protocol):
         """Upper bound, in nats, of the Rényi divergence of all rounds; order in (1, inf]."""
         ...
 
-    @property
-    def coordinate_channel(self) -> Channel | None:
-        """The channel of each of the `releases` coordinates, if each is clipped by itself.
-
-        None if coordinates are bounded jointly, or do not go through one channel.
-        """
-        ...
-
-    @property
-    def gaussian_multiplier(self) -> float | None:
-        """The noise multiplier of every round if the mechanism is Gaussian; else None."""
-        ...
-
-    @property
-    def squared_mu(self) -> float | None:
-        """Squared distance over variance of Gaussian noise that hides no more than all rounds.
-
-        Each round is dominated by its share of that noise, for every set of outcomes and in both
-        orders of the neighbours, so that rounds and releases add up. None if none is known.
-        """
-        ...
-
-    @property
-    def steps(self) -> Steps | None:
-        """All rounds as many small steps of the likelihood ratio; None if they are not known."""
-        ...
-
-    @property
-    def sampled(self) -> bool:
-        """Whether the bound relies on the client taking part in each round at random."""
-        ...
-
-    @property
-    def worlds(self) -> tuple[Worlds, int] | None:
-        """What dominates a part of the run, if it is known, and how many such parts there are."""
-        ...
-
-    @property
-    def attacks(self) -> tuple[tuple[RunAttack, int], ...]:
-        """Attacks on parts of the run, each with how many parts it is repeated in; for `lower`."""
-        ...
-
-    def attacked_rounds(self, stand_in: bool) -> tuple[SeenRound, ...]:
-        """Inputs of one round that are easy to tell apart, and the client's absence; for `lower`.
-
-        Args:
-            stand_in: another client takes its place, with any update; else zeros do.
-        """
-        ...
-
-    def zeroed(self) -> Release | None:
-        """The same release for `zero_out` neighbours; None if it does not follow from this one."""
-        ...
-
-    def repeated(self, times: int) -> Release | None:
-        """The same release repeated `times` times; None if its number of rounds is unknown."""
-        ...
-
-    def under(self, trust: Trust) -> Release:
-        """The same release under another trust: `local` if the server sees what this client sends.
-
-        Raises:
-            ValueError: the bound does not hold under that trust.
-        """
-        ...
-
-    def of_one_example(self, examples: int) -> Release:
-        """The same release for neighbours that differ in one of `examples` clipped examples.
-
-        Raises:
-            ValueError: the influence of one example is not bounded.
-        """
-        ...
-
 
 class Releasing(Protocol):
     """The part of a whole-update mechanism that the accountant uses."""
@@ -137,78 +144,6 @@ class Releasing(Protocol):
     ) -> Release | None:
         """The release of so many rounds, for accounting; None if nothing is protected."""
         ...
-
-
-class ReleaseDefaults:
-    """Default answers of a release of which only the bound is known."""
-
-    __slots__ = ()
-
-    @property
-    def unit(self) -> Unit:
-        """All data of a client."""
-        return "client"
-
-    @property
-    def coordinate_channel(self) -> Channel | None:
-        """None."""
-        return None
-
-    @property
-    def gaussian_multiplier(self) -> float | None:
-        """None."""
-        return None
-
-    @property
-    def squared_mu(self) -> float | None:
-        """None: not known."""
-        return None
-
-    @property
-    def steps(self) -> Steps | None:
-        """None: not known."""
-        return None
-
-    @property
-    def sampled(self) -> bool:
-        """No: the client takes part in all its rounds."""
-        return False
-
-    @property
-    def worlds(self) -> tuple[Worlds, int] | None:
-        """None: not known."""
-        return None
-
-    @property
-    def attacks(self) -> tuple[tuple[RunAttack, int], ...]:
-        """None is known."""
-        return ()
-
-    def attacked_rounds(self, stand_in: bool) -> tuple[SeenRound, ...]:
-        """None is known."""
-        return ()
-
-    def zeroed(self) -> Release | None:
-        """None: not known."""
-        return None
-
-    def repeated(self, times: int) -> Release | None:
-        """None: not known."""
-        return None
-
-    def under(self, trust: Trust) -> Release:
-        """Refuse: the bound is not known to hold under another trust."""
-        raise ValueError(
-            f"Expected a release of codes to compose under {trust} trust, got a "
-            f"{type(self).__name__}: use its own trust."
-        )
-
-    def of_one_example(self, examples: int) -> Release:
-        """Refuse: the influence of one example is not bounded."""
-        raise ValueError(
-            "Expected a mechanism that clips an update's norm in L2, got "
-            f"{type(self).__name__}: the influence of one example is bounded in L2 only."
-        )
 
 
 def check_release(name: str, release: object) -> None:
@@ -225,11 +160,6 @@ def check_release(name: str, release: object) -> None:
     )
     validate.answers(name, release, wanted, "trust", "neighboring", "releases", "renyi", "sampled",
         "unit",)  # fmt: skip
-
-
-def whole_times(times: int) -> int:
-    """How often a release is repeated, or a TypeError or ValueError."""
-    return validate.whole("times", times, low=0, high=2**53)
 
 
 def check_size(dimension: int, rounds: int) -> None:

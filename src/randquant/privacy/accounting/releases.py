@@ -14,10 +14,10 @@ from typing import Literal
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting import release as checks
-from randquant.privacy.accounting.attacks import SumAttack, on_rounds, on_updates
+from randquant.privacy.accounting.attacks import DrawnRound, on_rounds, on_updates
 from randquant.privacy.accounting.examples import check_examples, share
 from randquant.privacy.accounting.martingale import Steps, steps_of_sums
-from randquant.privacy.accounting.release import ReleaseDefaults, whole_times
+from randquant.privacy.accounting.release import ReleaseDefaults
 from randquant.privacy.accounting.rounds import NormalRound, SumRound, places_of
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
@@ -90,7 +90,7 @@ class ChannelRelease(ReleaseDefaults):
         return self.channel
 
     @property
-    def attacks(self) -> tuple[tuple[SumAttack, int], ...]:
+    def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:
         """Every coordinate at the clip; none where `compose` tries all pairs."""
         if self.trust == "local" and self.neighboring == "replace_one":
             return ()
@@ -106,10 +106,6 @@ class ChannelRelease(ReleaseDefaults):
     def zeroed(self) -> ChannelRelease:
         """The same release for `zero_out` neighbours."""
         return replace(self, neighboring="zero_out")
-
-    def repeated(self, times: int) -> ChannelRelease:
-        """The same release over `times` times as many rounds."""
-        return replace(self, rounds=self.rounds * whole_times(times))
 
     def under(self, trust: Trust) -> ChannelRelease:
         """A client's own codes are a sum over one client; seen alone, nobody else hides them."""
@@ -219,7 +215,7 @@ class VectorRelease(ReleaseDefaults):
         return None if math.isinf(step) else rounded_up(self.rounds * square * step)
 
     @property
-    def attacks(self) -> tuple[tuple[SumAttack, int], ...]:
+    def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:
         """Updates that are long in as few coordinates as may be, or in all of them."""
         lengths = [
             (count * self.rounds, self._length(count)) for count in {self._few, self.dimension}
@@ -267,10 +263,6 @@ class VectorRelease(ReleaseDefaults):
     def zeroed(self) -> VectorRelease:
         """The same release for `zero_out` neighbours."""
         return replace(self, neighboring="zero_out")
-
-    def repeated(self, times: int) -> VectorRelease:
-        """The same release over `times` times as many rounds."""
-        return replace(self, rounds=self.rounds * whole_times(times))
 
     def under(self, trust: Trust) -> VectorRelease:
         """A client's own codes are a sum over one client; seen alone, nobody else hides them."""
@@ -356,10 +348,6 @@ class GaussianRelease(ReleaseDefaults):
             NormalRound((one - absent) * reach, (other - absent) * reach)
             for one, other, absent in places_of(self.neighboring, stand_in)
         )
-
-    def repeated(self, times: int) -> GaussianRelease:
-        """The same release over `times` times as many rounds."""
-        return replace(self, rounds=self.rounds * whole_times(times))
 
     def of_one_example(self, examples: int) -> GaussianRelease:
         """The same noise over a distance that is `examples` times smaller."""

@@ -6,12 +6,12 @@ When participation is hidden, and how much that amplifies privacy: `docs/theory/
 from __future__ import annotations
 
 import functools
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from randquant._internal import validate
 from randquant.privacy.accounting.amplification import amplified
+from randquant.privacy.accounting.attacks import DrawnRound
 from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.hidden import (
     HiddenRelease,
@@ -19,9 +19,9 @@ from randquant.privacy.accounting.hidden import (
     check_one_round,
     check_unseen,
     distance_of,
+    rate_of,
 )
-from randquant.privacy.accounting.hidden_attacks import DrawnRound
-from randquant.privacy.accounting.release import Release, whole_times
+from randquant.privacy.accounting.release import Release
 from randquant.privacy.divergence import UNIT
 
 Scheme = Literal["poisson", "fixed"]
@@ -96,9 +96,7 @@ class Sampled(HiddenRelease):
         validate.whole("population", population, low=1, high=2**53)
         why = "the population is that small"
         validate.whole("cohort", cohort, low=1, high=population, why=why)
-        # theory/sampling.md, Proposition 1: a rate that is rounded up covers the true one.
-        rate = 1.0 if cohort == population else math.nextafter(cohort / population, 1.0)
-        return cls(release, rate, rounds, "fixed")
+        return cls(release, rate_of(cohort, population), rounds, "fixed")
 
     @property
     def releases(self) -> int:
@@ -152,10 +150,6 @@ class Sampled(HiddenRelease):
         rate = self.rate * (1 - 8 * UNIT)
         rounds = self._attacked_rounds(self.scheme == "fixed")
         return tuple((DrawnRound(seen, rate), self.rounds) for seen in rounds)
-
-    def repeated(self, times: int) -> Sampled:
-        """In so many times the rounds."""
-        return replace(self, rounds=self.rounds * whole_times(times))
 
     def _absent(self) -> Release | None:
         """The release for neighbours who differ by one client's absence, if it is known."""

@@ -17,10 +17,11 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.extras import needed
 from randquant.channels.keys import Key
-from randquant.training.config import FITTED_ON, FittedOn, TrainConfig
+from randquant.training.config import TrainConfig
 from randquant.training.data import datasets
 from randquant.training.data.datasets import Dataset
 from randquant.training.records import RunSummary
+from randquant.training.task import FITTED_ON, FittedOn
 
 STANDARDISED = ("breast-cancer",)
 """Data sets whose features are always standardised first."""
@@ -83,14 +84,11 @@ def load(
 
 def is_fitted(config: TrainConfig) -> bool:
     """Whether the features of a run are fitted on data."""
-    return config.dataset in STANDARDISED or config.features.startswith("pca-")
+    return config.task.dataset in STANDARDISED or config.task.features.startswith("pca-")
 
 
 def statement(config: TrainConfig, summary: RunSummary | None = None) -> str:
-    """What a run's features were fitted on, to be printed beside epsilon; empty if on nothing.
-
-    A finished run without public examples is of an earlier version, which fitted on all data.
-    """
+    """What a run's features were fitted on, to be printed beside epsilon; empty if on nothing."""
     if not is_fitted(config):
         return ""
     if covered(config, summary):
@@ -103,7 +101,7 @@ def covered(config: TrainConfig, summary: RunSummary | None = None) -> bool:
     """Whether a client's features depend on no other client's data."""
     if not is_fitted(config):
         return True
-    return config.fitted_on == "public" and (summary is None or summary.public_examples > 0)
+    return config.task.fitted_on == "public" and (summary is None or summary.public_examples > 0)
 
 
 def public_examples(count: int) -> np.ndarray:

@@ -50,10 +50,10 @@ def about_threshold(
         size that is seen, and clients send all coordinates of an update clipped in L2 and nothing
         else.
     """
-    stepped = config.server_optimizer == "SGD" and not config.server_options
-    seen = config.sampling == "fixed" and config.trust != "model"
-    alone = config.numbers is None and config.clip_quantile is None and config.norm == "l2"
-    norm, rate, rounds = mechanism.clip_norm, config.learning_rate, len(lengths)
+    stepped = config.server.optimizer == "SGD" and not config.server.options
+    seen = config.privacy.sampling == "fixed" and config.trust != "model"
+    alone = not config.privacy.beside and config.privacy.norm == "l2"
+    norm, rate, rounds = mechanism.clip_norm, config.server.learning_rate, len(lengths)
     if not (stepped and seen and alone and norm and rate and rounds >= FEWEST):
         return ""
     try:

@@ -87,16 +87,13 @@ def check(folder: Path, binding: Binding) -> None:
     """Refuse another problem than that of the run in a folder.
 
     Raises:
-        ValueError: it has another model, loss, or data; the error says which. Or the run was begun
-            with version 0.1.0.
+        ValueError: there is none, or it has another model, loss, or data; the error says which.
     """
     try:
         begun = from_json(Binding, sealed.read(folder / BINDING, RESTORE))
     except FileNotFoundError:
-        # Its optimisers rounded otherwise: rounds that were sent would be sent with other bits.
         raise ValueError(
-            f"Expected a run of this version in {folder}, got one of randquant 0.1.0: continue it "
-            "with that version, or begin a new run. Its report can still be written."
+            f"Expected {folder / BINDING}, what the run began with, found none. {RESTORE}"
         ) from None
     for field in fields(Binding):
         if getattr(begun, field.name) != getattr(binding, field.name):

@@ -56,8 +56,7 @@ def load(path: Path, identity: str) -> State | None:
             f"Expected the configuration that {path} was made with, got another: its rounds "
             "would not have the guarantee that is printed. Restore its run or begin a new one."
         )
-    text = bytes(tensors.get("optimizer", np.empty(0, np.uint8))).decode()  # none in version 0.1.0
-    optimizer = from_tensors(tensors, text) if text else {}
+    optimizer = from_tensors(tensors, bytes(tensors["optimizer"]).decode())
     squares = tensors.get("squares", np.empty(0)).tolist()  # of mechanisms that adapt
     threshold = float(tensors["threshold"][0]) if "threshold" in tensors else None
     return State(

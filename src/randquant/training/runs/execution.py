@@ -22,12 +22,11 @@ import torch
 from randquant._internal import locks
 from randquant._internal.disk import make_folder
 from randquant.channels.keys import Key
-from randquant.training import records
+from randquant.training import records, settings
 from randquant.training.algorithm import Algorithm, Round, State, distributed_sgd
 from randquant.training.client import Learner
 from randquant.training.cohort import sender
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.configured import hidden_cohorts
 from randquant.training.records import RoundMetrics, RunSummary, Sent
 from randquant.training.request import calibrated
 from randquant.training.runs import binding, checkpoint, secret
@@ -46,7 +45,6 @@ def create(
     folder: Path,
     config: TrainConfig,
     *,
-    baseline: bool,
     overwrite: bool,
     given: Given = BY_NAME,
     own_secret: Secret | None = None,
@@ -55,8 +53,8 @@ def create(
 
     Args:
         folder: the run's folder; it must not exist, or hold a run if `overwrite` is given.
-        config: the run's configuration.
-        baseline: also train the same run without privacy.
+        config: the run's configuration; its server says whether the same run is also trained
+            without privacy.
         overwrite: delete an existing run.
         given: what is passed as objects instead of by name.
         own_secret: what the run's key is made of if its configuration has no seed; fresh by
@@ -81,7 +79,7 @@ def create(
     if config.seed is None:
         hidden.write(folder)
     binding.write(folder, bound)
-    if baseline:
+    if config.server.baseline:
         beside = without_privacy(config, rounds, prepared.mechanism)
         run_folder.begin(folder / BASELINE, beside, declared)
     epsilon = prepared.schedule.epsilon(rounds, most)
@@ -150,10 +148,10 @@ def load_parameters(folder: Path) -> np.ndarray:
 def _change(folder: Path, changes: Mapping[str, Any], given: Given) -> None:
     """Change a run's settings; refuse changes that are no longer possible."""
     before = run_folder.read_config(folder)
-    config = dataclasses.replace(before, **changes)
+    config = before.changed(**changes)
     check_config(config)
     if run_folder.settings(config) != run_folder.settings(before):
-        names = ", ".join(name for name, value in changes.items() if value != getattr(before, name))
+        names = ", ".join(settings.changes(before, config))
         raise ValueError(
             f"Expected changes of {', '.join(FREE)} (of rounds only without max_participations "
             f"and without sampling drawn), got {names}: the guarantee covers all rounds, so begin "
@@ -191,20 +189,20 @@ def _prepared(folder: Path, config: TrainConfig, given: Given) -> Prepared:
 
 def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRecord:
     config = run_folder.read_config(folder)
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.local.threads)
     prepared = _prepared(folder, config, given)
     upload = _warm_up(prepared, config)
     with ThreadPoolExecutor(
-        config.threads, initializer=torch.set_num_threads, initargs=(1,)
+        config.local.threads, initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
         algorithm = distributed_sgd(
             prepared.learner,
             prepared.mechanism,
-            population=config.population,
+            population=config.task.population,
             server=prepared.server,
             pool=pool,
-            workers=config.threads,
-            hidden=hidden_cohorts(config),
+            workers=config.local.threads,
+            hidden=config.hidden_cohorts,
             beside=prepared.alongside,
             # Public and the run's own: it goes on with the same subsets of coordinates.
             public_seed=int(run_folder.read_sent(folder, config).identity[:16], 16),
@@ -240,10 +238,10 @@ def _train(
         if number <= len(log.metrics):
             metrics = _same(log.metrics[number - 1], metrics)
         else:
-            if number % config.evaluate_every == 0 or step.cohort is None:
+            if config.server.evaluates(number, config.rounds) or step.cohort is None:
                 metrics = _evaluated(metrics, prepared.learner, state)
             log.append(metrics)
-        if number % config.checkpoint_every == 0 or step.cohort is None:
+        if number % config.server.checkpoint_every == 0 or step.cohort is None:
             checkpoint.save(folder / CHECKPOINT, state, sent.identity)
         on_round(config, metrics)
     if state.round < sent.round:
@@ -283,7 +281,8 @@ def _checkpoint(folder: Path, sent: Sent, rounds: int) -> State | None:
 
 def _restate(folder: Path, log: RunLog, sent: Sent, schedule: Schedule) -> Sent:
     """Restate what was declared and sent, at the delta and for the neighbours now configured."""
-    of = {"delta": schedule.config.delta, "neighboring": schedule.config.neighboring}
+    config = schedule.config
+    of = {"delta": config.delta, "neighboring": config.privacy.neighboring}
     declared = (sent.declared, sent.participations) if sent.binding else schedule.declared()
     now = dataclasses.replace(
         sent, declared=declared[0], participations=declared[1],
@@ -325,8 +324,7 @@ def _same(logged: RoundMetrics, again: RoundMetrics) -> RoundMetrics:
     The training loss alone would not tell: it is of a client's first step, and another loss, model
     or example may change the update only.
     """
-    names = ["train_loss", "bytes_up", "participations", "numbers"]
-    names += ["mean"] if logged.mean else []
+    names = ["train_loss", "bytes_up", "participations", "numbers", "mean"]
     if any(getattr(logged, name) != getattr(again, name) for name in names):
         raise ValueError(
             f"Expected round {logged.round} to give what it gave before the run was stopped, got "
@@ -350,7 +348,7 @@ def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMe
 
 def _warm_up(prepared: Prepared, config: TrainConfig) -> int:
     """Compile the encoder before the first round is timed; return the bytes of an upload."""
-    hidden, dimension = hidden_cohorts(config), prepared.sent
+    hidden, dimension = config.hidden_cohorts, prepared.sent
     cohort = config.cohort if hidden is None else hidden.summands(prepared.mechanism.trust)
     zeros = np.zeros(dimension, dtype=np.float32)  # copies of one payload would be refused
     mechanism = prepared.mechanism.in_round(0)
@@ -364,13 +362,13 @@ def _summary(
 ) -> RunSummary:
     schedule = prepared.schedule
     config, most = schedule.config, sent.participations
-    dimension, hidden = prepared.learner.dimension, hidden_cohorts(config)
+    dimension, hidden = prepared.learner.dimension, config.hidden_cohorts
     stopped = schedule.step(state.round, state.participations).stopped
     if state.round < sent.declared:
         # theory/accounting.md, Proposition 8: whoever ended it may have looked at the model.
         stopped = f"before round {state.round + 1} of {sent.declared}: the guarantee is of them all"
     last = metrics[-1]  # the last round is always evaluated
-    if config.sampling == "fixed" and hidden is None:  # rounds differ if it adapts
+    if config.privacy.sampling == "fixed" and hidden is None:  # rounds differ if it adapts
         upload = -(-sum(m.bytes_up for m in metrics) // (len(metrics) * config.cohort))
     return RunSummary(
         accuracy=last.accuracy,

@@ -25,7 +25,7 @@ from pathlib import Path
 from randquant._internal import locks, sealed
 from randquant._internal.disk import make_folder
 from randquant._internal.serialization import from_json, sync_folder, to_json
-from randquant.training.config import TrainConfig, as_before, check_config, upgraded
+from randquant.training.config import NAMES, TrainConfig, check_config, value_of
 from randquant.training.data import features
 from randquant.training.records import RunRecord, RunSummary, Sent
 from randquant.training.runs import log as run_log
@@ -96,7 +96,7 @@ def begin(
         folder,
         Sent(
             settings(config), fingerprint, 0, *declared, epsilon, config.delta,
-            config.neighboring, commitment,
+            config.privacy.neighboring, commitment,
         ),
     )  # fmt: skip
     write_config(folder, config)  # last: a folder with a configuration is a complete new run
@@ -125,7 +125,7 @@ def read_config(folder: Path) -> TrainConfig:
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"Expected a run in {folder}, found no {CONFIG} there.") from None
     try:
-        config = from_json(TrainConfig, upgraded(record))
+        config = TrainConfig.from_json(record)
         check_config(config)
         return config
     except (ValueError, TypeError) as error:
@@ -230,7 +230,7 @@ def read_finished(folder: Path) -> RunRecord:
 def is_stated(summary: RunSummary, config: TrainConfig) -> bool:
     """Return whether a summary's guarantee is at the delta and for the neighbours of a run."""
     stated = summary.guarantee
-    wanted = (config.delta, config.neighboring)
+    wanted = (config.delta, config.privacy.neighboring)
     return stated is None or (stated.delta, stated.neighboring) == wanted
 
 
@@ -240,10 +240,12 @@ def settings(config: TrainConfig) -> str:
     The guarantee covers every round, so all rounds must use one configuration. With a cap on
     participations, or rounds that clients draw, cohorts depend on the number of rounds.
     """
-    fields = as_before(to_json(config))
-    fields["trust"] = config.trust or ""  # as version 0.1.0 digests it
+    fields = to_json({name: value_of(config, name) for name in NAMES})
+    drawn_ahead = (
+        config.privacy.max_participations is not None or config.privacy.sampling == "drawn"
+    )
     for name in FREE:
-        if name != "rounds" or (config.max_participations is None and config.sampling != "drawn"):
+        if name != "rounds" or not drawn_ahead:
             del fields[name]
     if not features.is_fitted(config):
         del fields["fitted_on"]  # no features are fitted, so nothing depends on it

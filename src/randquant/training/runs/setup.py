@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from randquant.aggregation.alongside import Alongside
+from randquant.aggregation.baselines import UNPROTECTED
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
@@ -18,21 +18,14 @@ from randquant.training import functions
 from randquant.training.algorithm import State
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
-from randquant.training.configured import (
-    OWN,
-    alongside_of,
-    beside,
-    fingerprint_of,
-    hidden_cohorts,
-    mechanism_of,
-)
-from randquant.training.local import Local, Weighting
+from randquant.training.configured import alongside_of, fingerprint_of, mechanism_of
 from randquant.training.named import named_problem
 from randquant.training.optimizer import MakeOptimizer, ServerStep, torch_optimizer
 from randquant.training.problem import Problem
 from randquant.training.records import RoundMetrics
 from randquant.training.runs.advice import about_threshold
 from randquant.training.schedule import Schedule
+from randquant.training.work import Weighting, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +74,7 @@ class Prepared:
     @property
     def sent(self) -> int:
         """Coordinates of what a client sends: of its update, and of what it sends beside it."""
-        return self.learner.dimension + beside(self.schedule.config)
+        return self.learner.dimension + self.schedule.config.privacy.beside
 
     def advice(self, state: State, metrics: Sequence[RoundMetrics]) -> str:
         """What the released means say about clip_norm when the run has ended in this state."""
@@ -108,24 +101,24 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     mechanism = _mechanism(config) if given.mechanism is None else given.mechanism
     _check_sums(config, mechanism)
     problem = problem_of(config) if given.problem is None else given.problem
-    learner = Learner(problem, _local(config, mechanism), config.device)
-    size = learner.dimension + beside(config)
+    learner = Learner(problem, _work(config, mechanism), config.local.device)
+    size = learner.dimension + config.privacy.beside
     alongside = alongside_of(config, mechanism)
     if alongside is not None:
         mechanism.expected_error(size)  # TypeError: it does not clip in L2, as Alongside needs
         _check_measured(alongside, problem)
-    of_run: dict[str, Any] = {"delta": config.delta, "neighboring": config.neighboring}
+    of_run: dict[str, Any] = {"delta": config.delta, "neighboring": config.privacy.neighboring}
     of_run["simulated"] = config.seed is not None
     ledger = Ledger(
         mechanism,
         size,
-        examples=learner.examples if config.unit == "example" else None,
+        examples=learner.examples if config.privacy.unit == "example" else None,
         limit=config.stop_at_epsilon,
-        cohorts=hidden_cohorts(config),
+        cohorts=config.hidden_cohorts,
         **of_run,
     )
     # A mean of clipped gradients is itself clipped as a whole: both guarantees hold.
-    plain = config.unit == "client" and not ledger.hidden
+    plain = config.privacy.unit == "client" and not ledger.hidden
     other = None if plain else Ledger(mechanism, size, **of_run)
     fingerprint = fingerprint_of(config, mechanism, size)
     server = server_step(config, problem, given.optimizer)
@@ -141,10 +134,12 @@ def server_step(
     Raises:
         ValueError: the optimiser is unknown, or cannot take such steps.
     """
-    if make is None:
-        make = torch_optimizer(config.server_optimizer, config.learning_rate, config.server_options)
+    server = config.server
+    named: Any = server.optimizer if make is None else make
+    if isinstance(named, str):
+        named = torch_optimizer(named, server.learning_rate or 1.0, server.options)
     parameters = dict(problem.model.named_parameters())
-    return ServerStep(make, [tuple(parameters[name].shape) for name in problem.parts])
+    return ServerStep(named, [tuple(parameters[name].shape) for name in problem.parts])
 
 
 def problem_of(config: TrainConfig) -> Problem:
@@ -153,7 +148,7 @@ def problem_of(config: TrainConfig) -> Problem:
     Raises:
         ValueError: they have none, or nothing can be trained with them.
     """
-    if config.dataset == OWN or config.model == OWN:
+    if config.task.by_objects:
         raise ValueError(
             "Expected the model and the clients of the run, which no file holds: go on with the "
             "call of randquant.train that began it, with the same folder."
@@ -165,17 +160,14 @@ def problem_of(config: TrainConfig) -> Problem:
     return named_problem(config)
 
 
-def _local(config: TrainConfig, mechanism: UpdateMechanism) -> Local:
-    norm = mechanism.clip_norm if config.unit == "example" else None
-    if config.unit == "example" and norm is None:
+def _work(config: TrainConfig, mechanism: UpdateMechanism) -> Work:
+    norm = mechanism.clip_norm if config.privacy.unit == "example" else None
+    if config.privacy.unit == "example" and norm is None:
         raise ValueError(
             "Expected a clip_norm with unit example, got none: it bounds what one example can "
             "change."
         )
-    return Local(
-        config.batch, config.local_epochs, config.local_learning_rate, norm,
-        _weighting(config, mechanism),
-    )  # fmt: skip
+    return config.local.work(norm, _weighting(config, mechanism))
 
 
 def _check_measured(alongside: Alongside, problem: Problem) -> None:
@@ -188,14 +180,14 @@ def _check_measured(alongside: Alongside, problem: Problem) -> None:
 
 
 def _weighting(config: TrainConfig, mechanism: UpdateMechanism) -> Weighting | None:
-    if config.most_examples is None:
+    if config.local.most_examples is None:
         return None
     if mechanism.clip_norm is None:
         raise ValueError(
             "Expected a clip_norm with most_examples, got none: a client's weight multiplies its "
             "clipped update, and coordinates are clipped one by one here."
         )
-    return Weighting(config.most_examples, mechanism.clip_norm, config.norm)
+    return Weighting(config.local.most_examples, mechanism.clip_norm, config.privacy.norm)
 
 
 def _mechanism(config: TrainConfig) -> UpdateMechanism:
@@ -207,11 +199,11 @@ def _mechanism(config: TrainConfig) -> UpdateMechanism:
 def _check_sums(config: TrainConfig, mechanism: UpdateMechanism) -> None:
     if mechanism.trust != "aggregate":
         return
-    hidden = hidden_cohorts(config)
-    if config.sampling != "fixed" and hidden is None:
+    hidden = config.hidden_cohorts
+    if config.privacy.sampling != "fixed" and hidden is None:
         raise ValueError(
             f"Expected sampling fixed with {config.mechanism} under aggregate trust, got "
-            f"{config.sampling}: its guarantee needs a fixed number of clients in a sum."
+            f"{config.privacy.sampling}: its guarantee needs a fixed number of clients in a sum."
         )
     summands = config.cohort if hidden is None else hidden.summands(mechanism.trust)
     if mechanism.cohort > summands:
@@ -234,19 +226,19 @@ def without_privacy(
     """
     mechanism = _mechanism(config) if mechanism is None else mechanism
     clip = {k: v for k, v in config.parameters.items() if k in ("clip", "clip_norm")}
-    if mechanism.channel is not None or config.mechanism == OWN:
+    if mechanism.channel is not None or config.own_mechanism:
         whole, channel = mechanism.clip_norm, mechanism.channel
         clip = {"clip_norm": whole}
         if whole is None and channel is not None:
             clip = {"clip": channel.clip}
-    return dataclasses.replace(
-        config, mechanism="clipped-sgd", parameters=clip, trust=None, clip_norm=None,
-        coordinates=None, stop_at_epsilon=None, rounds=rounds,
+    return config.changed(
+        mechanism=UNPROTECTED, parameters=clip, trust=None, clip_norm=None,
+        coordinates=None, stop_at_epsilon=None, rounds=rounds, baseline=False,
     )  # fmt: skip
 
 
 def channel_of(config: TrainConfig) -> Channel | None:
     """Return the channel that a run's updates are sent through, if one is."""
-    if config.mechanism == OWN and not config.parameters:
+    if config.own_mechanism and not config.parameters:
         return None  # of a class from outside this package, which no file holds
     return _mechanism(config).channel

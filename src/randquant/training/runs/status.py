@@ -67,7 +67,7 @@ class Status:
         if self.sent is None or self.sent.round == 0 or self.sent.epsilon is None:
             return None
         # A bound for any two updates implies one for an update and zeros, but not conversely.
-        known = self.config is None or self.config.neighboring in (
+        known = self.config is None or self.config.privacy.neighboring in (
             self.sent.neighboring,
             "zero_out",
         )
@@ -107,7 +107,7 @@ class Status:
         """Bytes that one client uploads in one round; None if not known yet."""
         if self.summary is not None:
             return self.summary.bytes_per_upload
-        if self.config is None or not self.metrics or self.config.sampling != "fixed":
+        if self.config is None or not self.metrics or self.config.privacy.sampling != "fixed":
             return None
         return self.metrics[-1].bytes_up // self.config.cohort
 
@@ -153,7 +153,7 @@ def read(folder: Path) -> Status:
 
 def _stated(metrics: RoundMetrics, config: TrainConfig) -> RoundMetrics:
     """A round, without epsilon if that has another delta or neighbouring relation than `config`."""
-    if (metrics.delta, metrics.neighboring) == (config.delta, config.neighboring):
+    if (metrics.delta, metrics.neighboring) == (config.delta, config.privacy.neighboring):
         return metrics
     return dataclasses.replace(metrics, epsilon=None)
 

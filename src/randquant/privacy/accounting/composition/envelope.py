@@ -58,33 +58,24 @@ def dominating_pair(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
     return steps[:, 1], steps[:, 0]
 
 
-def strongest_pairs(
-    channel: Channel, releases: int, delta: float, tilts: np.ndarray, most: int
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the ordered pairs of rows for which Rényi composition gives the largest epsilons.
+def strongest_pair(
+    channel: Channel, releases: int, delta: float, tilts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ordered pair of rows for which Rényi composition gives the largest epsilon.
 
     Args:
         channel: the channel.
         releases: how many are composed.
         delta: in (0, 1).
         tilts: Rényi orders, less one, that are tried.
-        most: how many pairs, at most; of mirror images one is enough.
 
     Returns:
-        Pairs (p, q) of the channel's rows. Good ones, not provably the worst: any gives a lower
-        bound.
+        (p, q): rows of the channel. A good pair, not provably the worst: any gives a lower bound.
     """
     rows = channel.weights
     epsilon = np.array([_renyi_epsilon(p, channel, releases, delta, tilts) for p in rows])
-    order = np.argsort(-epsilon, axis=None, kind="stable")
-    pairs, last = [], np.inf
-    # Mirrored pairs lose alike: equal figures are taken for the same pair.
-    for place in order[: 8 * most]:
-        v, w = divmod(int(place), len(rows))
-        if not pairs or epsilon[v, w] < last * (1 - 1e-9):
-            pairs.append((rows[v], rows[w]))
-            last = epsilon[v, w]
-    return pairs[:most]
+    first, second = divmod(int(epsilon.argmax()), len(rows))
+    return rows[first], rows[second]
 
 
 def _renyi_epsilon(

@@ -73,23 +73,3 @@ def _smoothed(offset: float, spread: float, tilt: float, peak: float) -> tuple[f
     # The argument's own error, relative to the derivative -2 x erfcx(x) and less.
     moved = 8 * UNIT * ((tilt + 1) * spread + abs(offset / spread)) * (2 + 2 * abs(first))
     return height * (left - right), height * (left + right) * (SPECIAL + moved)
-
-
-def by_mean(p: np.ndarray, q: np.ndarray, total: int, releases: int, delta: float) -> float:
-    """Proven lower bound of epsilon from mean and variance of the loss alone, for any n.
-
-    By Cantelli's inequality the total loss is above n mean - x with probability at least
-    x^2 / (x^2 + n variance), and delta(epsilon) >= P(loss >= epsilon + y) (1 - e^-y).
-    """
-    loss = PrivacyLoss.of(p, q, total, upward=False)
-    mass = loss.masses
-    mean = math.fsum(mass * loss.losses)
-    error = (len(mass) + 40) * UNIT * math.fsum(mass * np.abs(loss.losses))
-    # theory/composition.md, Proposition 9: more variance and more wait give less.
-    variance = 1.001 * math.fsum(mass * (loss.losses - mean) ** 2)
-    share = (1 - delta) / 2  # of what delta leaves, to either cause
-    if loss.infinite > 0 or share < 1e-6:
-        return 0.0
-    wait = -math.log(share) + 1e-9
-    spread = math.sqrt(releases * variance * (1 - share) / share) * 1.001
-    return max(0.0, (releases * (mean - error) - spread - wait) * (1 - 16 * UNIT))

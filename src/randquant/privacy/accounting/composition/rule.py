@@ -14,7 +14,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair, strongest_pairs
+from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair, strongest_pair
 from randquant.privacy.accounting.composition.fourier import by_fourier, joined
 from randquant.privacy.accounting.composition.loss import (
     PrivacyLoss,
@@ -23,7 +23,7 @@ from randquant.privacy.accounting.composition.loss import (
     crossing,
 )
 from randquant.privacy.accounting.composition.mixture import Mixture
-from randquant.privacy.accounting.composition.normal import by_mean, by_normal
+from randquant.privacy.accounting.composition.normal import by_normal
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.divergence import UNIT, hockey_stick
 from randquant.privacy.guarantee import Interval, at_most
@@ -116,11 +116,10 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
         upper = _epsilon(above, releases, delta, tilt, quick and releases >= NORMAL_FROM)
     if quick:
         return Composition(Interval(at_most(single.lower, upper), upper), 1 + tilt)
-    tilts = tilt * 2.0 ** np.arange(-9, 4)
     # theory/composition.md, Proposition 10: any pair of inputs gives a lower end.
-    pairs = strongest_pairs(channel, releases, delta, tilts, 3 if releases < NORMAL_FROM else 1)
-    lowers = [_below(p, q, channel.denominator, releases, delta) for p, q in pairs]
-    lower = max(single.lower, *lowers)
+    p, q = strongest_pair(channel, releases, delta, tilt * 2.0 ** np.arange(-9, 4))
+    below = PrivacyLoss.of(p, q, channel.denominator, upward=False)
+    lower = max(single.lower, reached_epsilon(below, releases, delta))
     return Composition(Interval(lower, upper), 1 + tilt)
 
 
@@ -184,8 +183,8 @@ def reached_epsilon(loss: PrivacyLoss, parts: int, delta: float) -> float:
         3.6201
     """
     # theory/composition.md, Proposition 10: any pair of inputs gives a lower end.
-    if parts > TILTED_UP_TO:
-        return 0.0
+    # theory/composition.md, Proposition 9: fewer parts tell less.
+    parts = min(parts, TILTED_UP_TO)
     if loss.infinite_of(parts) > delta:
         return math.inf
     if delta == 0:
@@ -218,17 +217,6 @@ def _single(channel: Channel, delta: float) -> tuple[Interval, PrivacyLoss]:
     p, q = dominating_pair(channel)
     above = PrivacyLoss.of(p, q, channel.denominator, upward=True, slip=SLIP)
     return _one(p, q, channel.denominator, delta), above
-
-
-def _below(p: np.ndarray, q: np.ndarray, total: int, releases: int, delta: float) -> float:
-    below = PrivacyLoss.of(p, q, total, upward=False)
-    if below.infinite_of(releases) > delta:
-        return math.inf
-    # theory/composition.md, Proposition 9: beyond 2**40 a tilt is not found well enough.
-    if releases > TILTED_UP_TO or not below.losses.any():
-        return by_mean(p, q, total, releases, delta)
-    tilts = _tilts(below, releases, delta)
-    return max(_epsilon(below, releases, delta, tilt) for tilt in tilts)
 
 
 def _epsilon(

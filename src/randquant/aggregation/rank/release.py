@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from randquant._internal import validate
+from randquant.aggregation.rank.table import RankTable
 from randquant.privacy.accounting.composition.loss import PrivacyLoss
-from randquant.privacy.accounting.release import ReleaseDefaults, whole_times
-from randquant.privacy.certificates.rank import RankTable
+from randquant.privacy.accounting.release import ReleaseDefaults
 from randquant.privacy.divergence import renyi
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, rounded_up
 
@@ -112,7 +112,3 @@ class RankRelease(ReleaseDefaults):
     def zeroed(self) -> RankRelease:
         """The same release for `zero_out` neighbours."""
         return replace(self, neighboring="zero_out")
-
-    def repeated(self, times: int) -> RankRelease:
-        """The same release over `times` times as many rounds."""
-        return replace(self, rounds=self.rounds * whole_times(times))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from randquant.aggregation.selection import SORTED, place_of
+from randquant.aggregation.rank.drawing import SORTED, place_of
 
 RNG = np.random.default_rng(4)
 SIZE = SORTED + 100

@@ -5,10 +5,10 @@ import math
 import pytest
 from tests import oracle
 
-from randquant.mechanisms.design.ranks import graded, two_levels
+from randquant.aggregation.rank.designs import graded, two_levels
+from randquant.aggregation.rank.release import RankRelease
+from randquant.aggregation.rank.table import RankTable
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.ranks import RankRelease
-from randquant.privacy.certificates.rank import RankTable
 
 TABLES = (RankTable((1, 3), (5, 1)), RankTable((1, 2, 5), (9, 4, 1)), RankTable((2, 2), (11, 10)))
 

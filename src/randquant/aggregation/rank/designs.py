@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import expit, gammaln, log_expit, ndtr, ndtri
 
 from randquant._internal import validate
-from randquant.privacy.certificates.rank import LARGEST_SIZE, LARGEST_TOTAL, RankTable
+from randquant.aggregation.rank.table import LARGEST_SIZE, LARGEST_TOTAL, RankTable
 from randquant.privacy.guarantee import Neighboring
 
 LEAST, MOST = 1e-6, 30.0

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from randquant.privacy.certificates.rank import RankTable
+from randquant.aggregation.rank.table import RankTable
 
 RNG = np.random.default_rng(20)
 

@@ -8,9 +8,9 @@ import pytest
 from scipy.special import ndtr
 from tests.chance import fits, mean_is
 
-from randquant.aggregation.spreading import BlockRotation, GroupRotation, spread_size
+from randquant.aggregation.rank.designs import top_sum, two_levels
+from randquant.aggregation.rank.rotations import BlockRotation, GroupRotation, spread_size
 from randquant.aggregation.walsh_hadamard import hadamard
-from randquant.mechanisms.design.ranks import top_sum, two_levels
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 64, 65, 8192, 9000])

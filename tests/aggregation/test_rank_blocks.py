@@ -6,19 +6,21 @@ import numpy as np
 import pytest
 from tests.chance import fits
 
-from randquant.aggregation.blocks import best_of_blocks, draw_index, other_index
-from randquant.aggregation.rank import RankMechanism
-from randquant.aggregation.ranking import index_at
-from randquant.aggregation.spreading import BlockRotation, Reflections, block_shape
-from randquant.channels.keys import Key
-from randquant.mechanisms.design.blocks import (
+from randquant.aggregation.rank.blocks import (
+    best_of_blocks,
     block_gain,
     block_sums,
     block_two_levels,
+    draw_index,
     most_ranks,
+    other_index,
     response,
 )
-from randquant.mechanisms.design.ranks import gain, two_levels
+from randquant.aggregation.rank.designs import gain, two_levels
+from randquant.aggregation.rank.drawing import index_at
+from randquant.aggregation.rank.mechanism import RankMechanism
+from randquant.aggregation.rank.rotations import BlockRotation, Reflections, block_shape
+from randquant.channels.keys import Key
 from randquant.planning.limits import gaussian_multiplier
 from randquant.privacy.accounting.accountant import account
 

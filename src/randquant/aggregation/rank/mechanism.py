@@ -17,26 +17,25 @@ from typing import Any, final
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.blocks import draw_index
 from randquant.aggregation.defaults import MechanismDefaults, error_of
 from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.payloads import each, finite
-from randquant.aggregation.rank_form import CHECK, RankForm
-from randquant.aggregation.ranking import draw_below, index_at, ranks_of
-from randquant.aggregation.spreading import (
+from randquant.aggregation.rank.blocks import block_gain, block_two_levels, draw_index
+from randquant.aggregation.rank.designs import LEAST, MOST, gain, graded, shared, two_levels
+from randquant.aggregation.rank.drawing import draw_below, index_at, ranks_of
+from randquant.aggregation.rank.payload import CHECK, RankForm
+from randquant.aggregation.rank.release import RankRelease
+from randquant.aggregation.rank.rotations import (
     UNIFORM_UP_TO,
     BlockRotation,
     GroupRotation,
     block_shape,
     spread_size,
 )
+from randquant.aggregation.rank.table import RankTable
 from randquant.channels.keys import Key
-from randquant.mechanisms.design.blocks import block_gain, block_two_levels
-from randquant.mechanisms.design.ranks import LEAST, MOST, gain, graded, shared, two_levels
 from randquant.mechanisms.record import CLIP_NORM, MechanismRecord
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, six_digits
-from randquant.privacy.accounting.ranks import RankRelease
-from randquant.privacy.certificates.rank import RankTable
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
 GROUPS = 2**24
@@ -233,10 +232,6 @@ class RankMechanism(MechanismDefaults):
         """The index alone of a client with a number; else what decodes it comes before."""
         form = self.form(dimension)
         return form.bytes if self.client is None else form.of_index
-
-    def upload_bytes(self, dimension: int, clients: int | None = None) -> int:
-        """The same: nothing is masked."""
-        return self.payload_bytes(dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"

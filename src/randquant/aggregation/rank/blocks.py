@@ -1,7 +1,8 @@
-"""Tables of ranks within blocks of coordinates, whose answer is the same multiple of every update.
+"""Ranks within blocks of coordinates, whose answer is the same multiple of every update.
 
 An update is cut into blocks, each in a uniformly random position. A block of norm r answers with as
-many of its best ranks as have the expected sum `response` · r. Derivation: `docs/theory/rank.md`.
+many of its best ranks as have the expected sum `response` · r. First the tables, then the draw of
+an index. Derivation: `docs/theory/rank.md`, Propositions 12 and 13.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from collections.abc import Callable
 import numpy as np
 
 from randquant._internal import validate
-from randquant.mechanisms.design.ranks import LEAST, MOST, integers, top_sum, two_levels
-from randquant.privacy.certificates.rank import RankTable
+from randquant.aggregation.rank.designs import LEAST, MOST, integers, top_sum, two_levels
+from randquant.aggregation.rank.drawing import draw_below, index_at
+from randquant.aggregation.rank.table import RankTable
+from randquant.channels.keys import Key
 from randquant.privacy.guarantee import Neighboring
 
 STEPS = 50
@@ -134,3 +137,65 @@ def block_gain(table: RankTable, blocks: int) -> float:
     """
     high, low = table.weights
     return (high - low) * response(blocks, table.size // blocks, table.counts[0]) / table.total
+
+
+def draw_index(turned: np.ndarray, table: RankTable, key: Key) -> int:
+    """Draw the index of a signed coordinate, of many where a block is long.
+
+    Args:
+        turned: (block, blocks) rotated update, not zero.
+        table: of two levels.
+        key: of this update.
+
+    Returns:
+        j for the coordinate at place j of turned.reshape(-1), size + j for its negative.
+
+    Guarantees:
+        Given the rotation, the law is a mixture of orders of the table's weights.
+        Its mean is the same multiple of every vector, over rotations of the blocks.
+    """
+    unit = int(draw_below(table.total, key.fold_in("rank"))[0])
+    step = table.weights[0] - table.weights[1]
+    # theory/rank.md, Proposition 12: `count` ranks with the difference of weights, and all alike.
+    if unit >= step * table.counts[0]:
+        return int(draw_below(2 * table.size, key.fold_in("uniform"))[0])
+    place, counts = unit // step, best_of_blocks(turned, table.counts[0], key.fold_in("counts"))
+    ends = np.cumsum(counts)
+    if place >= ends[-1]:
+        return other_index(turned, counts, key.fold_in("other"))
+    block = int(np.searchsorted(ends, place, side="right"))
+    return _at(turned, block, place - int(ends[block] - counts[block]))
+
+
+def best_of_blocks(turned: np.ndarray, count: int, key: Key) -> np.ndarray:
+    """Draw how many of its best ranks each block gives: (blocks,) in all `count` at most.
+
+    Their expected sum is linear in the block's norm.
+    """
+    size, blocks = turned.shape
+    squares = np.square(turned / np.abs(turned).max()).sum(axis=0)
+    norms = np.sqrt(squares / squares.sum())
+    wanted = np.interp(response(blocks, size, count) * norms, block_sums(size), np.arange(size + 1))
+    # theory/rank.md, Proposition 13: rounded with one offset, so that sums are rounded as well.
+    offset = int(key.words(1)[0]) * 2.0**-64
+    ends = np.minimum(np.floor(np.cumsum(wanted) + offset), count)
+    return np.diff(ends, prepend=0).astype(np.int64)
+
+
+def _at(turned: np.ndarray, block: int, rank: int) -> int:
+    """The index of a rank within a block."""
+    size, blocks = turned.shape
+    index = index_at(np.ascontiguousarray(turned[:, block]), rank)
+    return (index % size) * blocks + block + turned.size * (index >= size)
+
+
+def other_index(turned: np.ndarray, counts: np.ndarray, key: Key) -> int:
+    """A uniformly distributed one of the indices whose coordinate no block gives."""
+    blocks, given = turned.shape[1], 0
+    while True:
+        index = int(draw_below(2 * turned.size, key.fold_in(given))[0])
+        given += 1
+        place, block = divmod(index % turned.size, blocks)
+        order = np.argsort(-np.abs(turned[:, block]), kind="stable")
+        if place not in order[: counts[block]]:
+            return index

@@ -7,14 +7,14 @@ import pytest
 from scipy.optimize import linprog
 from tests import oracle
 
-from randquant.mechanisms.design.ranks import (
+from randquant.aggregation.rank.designs import (
     gain,
     graded,
     largest_gain,
     top_sum,
     two_levels,
 )
-from randquant.privacy.certificates.rank import RankTable
+from randquant.aggregation.rank.table import RankTable
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 12])
@@ -104,7 +104,7 @@ def test_weights_are_at_most_e_to_epsilon_apart_and_fine(size, epsilon, neighbor
 
 def test_a_graded_table_is_better_for_many_participations_at_one_order():
     """At the order that shapes it, it has a larger gain than two levels of equal divergence."""
-    from randquant.privacy.accounting.ranks import RankRelease
+    from randquant.aggregation.rank.release import RankRelease
 
     size, order = 8192, 4.0
     shaped = graded(size, 0.83, order)

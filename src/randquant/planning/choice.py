@@ -1,0 +1,235 @@
+"""A mechanism that meets a run's target (epsilon, delta), calibrated before data is seen."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from randquant._internal import validate
+from randquant._internal.rounding import round_up
+from randquant.aggregation.adaptive import AdaptiveMechanism
+from randquant.aggregation.registry import all_mechanisms
+from randquant.planning.limits import gaussian_multiplier
+from randquant.planning.plan.planner import plan
+from randquant.planning.plan.record import ENOUGH, Candidate, Need
+from randquant.planning.plan.verdict import coarse, warning
+from randquant.planning.tuning.update import TunedUpdate, tune_update
+from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.noise_search import OutOfReach
+
+ONE_BIT, BITS = "stochastic-rounding", "pbm"
+"""The mechanisms of one bit a coordinate, and of several that are summed."""
+
+EXCESS = 0.2
+"""Of variance over Gaussian noise's, that sums of bits are to have at most."""
+
+QUICK = 400
+"""So many bits of a whole cohort, at most, are calibrated within seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A mechanism by name, as a configuration has it.
+
+    Attributes:
+        mechanism: its name.
+        parameters: its own parameters.
+        clip_norm: threshold of a channel's updates; None if it is among the parameters.
+        warning: that it depends on the task whether anything is learnt, or that codes are too
+            coarse for the target; empty if neither.
+    """
+
+    mechanism: str
+    parameters: dict[str, Any]
+    clip_norm: float | None
+    warning: str = ""
+
+
+def choose(need: Need, *, examples: int | None = None, engine: bool = False) -> Calibrated:
+    """Calibrate a mechanism to a target.
+
+    In a secure sum, and for examples, this is one bit: stochastic rounding of the rotated update to
+    two levels. Where that has over ENOUGH times the error of Gaussian noise, and in all other
+    cases, it is what `planning.plan` recommends; for examples, and for an engine, codes that are
+    sums of bits.
+
+    Args:
+        need: the target, with the participations of the client called most often.
+        examples: for example-level privacy, the fewest examples that an update is the mean of.
+        engine: whether it is for Flower, which sums codes of channels only.
+
+    Guarantees:
+        The accountant's guarantee of the mechanism for so many participations is at most the
+        target. Nothing depends on data.
+
+    Raises:
+        ValueError: the target is out of reach; the message says what would be needed.
+
+    Example:
+        >>> choose(Need(650, 200, 200, 20, 8, 1e-5, "aggregate", participations=20))
+        Calibrated(mechanism='stochastic-rounding', parameters={...}, clip_norm=1.0, warning='')
+    """
+    validate.real("epsilon", need.epsilon, above=0, high=1e6)
+    validate.real("delta", need.delta, low=0, below=1)
+    if need.coordinates is not None:  # the verdict is on the noise, not on what is left out
+        need = replace(need, mean_norm=0.0)
+    if examples is not None or (engine and need.trust != "local"):
+        return _of_bits(need, examples)
+    if need.trust != "local" and need.privacy.bits in (1, "auto"):
+        found = _measured(ONE_BIT, need.of_bits(1), None)
+        assert found.noise is not None
+        if need.privacy.bits == 1 or (found.noise.relative or 0.0) <= ENOUGH:
+            return _calibrated(need.of_bits(1), found, None)
+    found = _planned(need)
+    if found is None:
+        raise _out_of_reach(need, "")
+    return _calibrated(need, found, None)
+
+
+def _planned(need: Need) -> Candidate | None:
+    """What a plan recommends."""
+    most = None
+    if need.cohorts is None:
+        most = max(need.participations, need.balanced)
+    privacy = replace(need.privacy, max_participations=most, numbers=(), clip_quantile=None,
+                      weighted_by=None, coordinates=need.coordinates)  # fmt: skip
+    return plan(
+        need.dimension, need.population, need.cohort, need.rounds, need.epsilon, need.delta,
+        trust=need.trust, privacy=privacy, mean_norm=need.mean_norm,
+        progress=False,  # who waits shows how far it is
+    ).recommended  # fmt: skip
+
+
+def _of_bits(need: Need, examples: int | None) -> Calibrated:
+    """One bit, or of sums of bits as many as lower the error, if that does not take long."""
+    best = one = _measured(ONE_BIT, need.of_bits(1), examples)
+    assert one.noise is not None
+    relative, asked = one.noise.relative or 0.0, need.privacy.bits
+    several = 1 if asked == "auto" else asked
+    if asked == "auto" and relative > ENOUGH:
+        # theory/plan.md: t bits have 1/t of one bit's excess of variance over Gaussian noise's.
+        wanted = min((relative**2 - 1) / EXCESS, QUICK / need.setting.sharing)
+        several = min(int(math.log2(wanted + 1)), 8)
+    if several > 1:
+        with contextlib.suppress(OutOfReach):
+            more = _measured(BITS, need.of_bits(several), examples)
+            best = min(one, more, key=lambda each: each.noise.deviation if each.noise else math.inf)
+    return _calibrated(need, best, examples)
+
+
+def _measured(name: str, need: Need, examples: int | None) -> Candidate:
+    """A mechanism with its guarantee and its error."""
+    tuned = _tuned(name, need, examples)
+    noise = need.noise(need.deviation(tuned.calibration.mechanism))
+    if noise.relative is not None:  # neighbours are as many times closer
+        noise = replace(noise, relative=noise.relative * (examples or 1))
+    return Candidate(name, tuned.parameters, tuned.calibration.guarantee, noise)
+
+
+def _calibrated(need: Need, found: Candidate, examples: int | None) -> Calibrated:
+    whole = all_mechanisms()[found.mechanism].whole_update
+    # The verdict's thresholds were measured for updates of whole clients.
+    said = warning(need, found) if examples is None else coarse(need, found)
+    return Calibrated(found.mechanism, found.parameters, None if whole else need.clip_norm, said)
+
+
+PARTS = (1, 3, 10, 30, 100)
+"""Of how many rotated coordinates one is sent, in the choices of an adaptive mechanism."""
+
+
+def choose_adaptive(
+    need: Need, name: str = "", *, examples: int | None = None
+) -> AdaptiveMechanism:
+    """Calibrate a mechanism that sends fewer or more coordinates from round to round.
+
+    Args:
+        need: what is to be met.
+        name: of a mechanism; by default the one that `choose` takes.
+        examples: as for `choose`; refused.
+
+    Guarantees:
+        The accountant's guarantee for so many participations is at most the target, whatever is
+        chosen in each round. Nothing depends on data.
+
+    Raises:
+        ValueError: the target is out of reach, or is for clients or examples that are hidden
+            otherwise than by each round's noise.
+    """
+    if need.cohorts is not None or examples is not None:
+        raise ValueError(
+            "Expected trust='aggregate' or 'local' and unit='client' with coordinates='auto', got "
+            "others: give the number of coordinates."
+        )
+    size = need.setting.size
+    if not name:
+        chosen = choose(need)
+        name = chosen.mechanism
+        if (bits := chosen.parameters.get("bits")) is not None:
+            need = need.of_bits(bits)
+    counts = [None, *(size // part for part in PARTS[1:] if size // part)]
+    aim = need.epsilon
+    while True:
+        tuned = [_tuned(name, replace(need.sending(k), epsilon=aim)) for k in counts]
+        mechanism = AdaptiveMechanism(tuple(each.calibration.mechanism for each in tuned))
+        release = mechanism.release(need.dimension, need.participations, need.privacy.neighboring)
+        found = account([release], need.delta, attacked=False).epsilon
+        if found <= need.epsilon:
+            return mechanism
+        aim *= need.epsilon / found * (1 - 1e-4)
+
+
+def _tuned(
+    name: str, need: Need, examples: int | None = None, participations: int | None = None
+) -> TunedUpdate:
+    rounds = participations or need.participations
+    hidden = need.cohorts
+    if hidden is None:
+        multiplier = gaussian_multiplier(need.epsilon, need.delta, rounds)
+    else:
+        rounds = hidden.rounds
+        multiplier = hidden.gaussian_multiplier(need.epsilon, need.delta, need.privacy.neighboring)
+    share = math.sqrt(need.setting.sharing)
+    start = multiplier if math.isfinite(multiplier) else rounds * need.dimension / need.epsilon
+    distance = 2.0 if examples is None else 2.0 / examples
+    try:
+        return tune_update(
+            name, need.setting, need.epsilon, need.delta, rounds,
+            deviation=start * distance * need.clip_norm / share, examples=examples, cohorts=hidden,
+        )  # fmt: skip
+    except OutOfReach as error:
+        if participations is not None:
+            raise
+        if hidden is not None:
+            raise _out_of_reach(need, "", error.nearest) from error
+        raise _out_of_reach(need, _possible(name, need, examples), error.nearest) from error
+
+
+def _possible(name: str, need: Need, examples: int | None) -> str:
+    """How many rounds the target allows, if fewer do."""
+    fewer = need.participations // 2
+    while fewer:
+        try:
+            _tuned(name, need, examples, fewer)
+        except OutOfReach:
+            fewer //= 2
+        else:
+            rounds = fewer * need.population // need.cohort
+            return f"at most about {max(rounds, 1)} rounds, "
+    return ""
+
+
+def _out_of_reach(need: Need, fewer: str, nearest: float = math.inf) -> OutOfReach:
+    larger = f"epsilon >= {round_up(nearest)}, " if math.isfinite(nearest) else ""
+    wider = ""
+    if need.cohort < need.population and need.trust != "local":
+        wider = f"a cohort larger than {need.cohort}, "
+    looser = "delta > 0, " if need.delta == 0 else ""
+    return OutOfReach(
+        f"Expected a target that {need.participations} rounds of a client can meet, got "
+        f"epsilon={need.epsilon} at delta={need.delta}: it would need {larger}{looser}{fewer}"
+        f"{wider}or secure sums (trust='aggregate') of more clients.",
+        nearest,
+        None,
+    )

@@ -1,0 +1,96 @@
+"""What is protected, and how a client's update is clipped and sent: one value for all who plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from randquant._internal import declared, validate
+from randquant.aggregation.alongside import Number
+from randquant.privacy.accounting.hidden import Draw
+from randquant.privacy.accounting.releases import Norm
+from randquant.privacy.guarantee import Neighboring
+
+MostCount = Annotated[int, Meta(ge=1, le=2**40)]
+Share = Annotated[float, Meta(gt=0, lt=1)]
+Bits = Annotated[int, Meta(ge=1, le=24)]
+Coordinates = Annotated[int, Meta(ge=1, le=2**30)]
+
+CLIP_NORM = 1.0
+"""`clip_norm` where it is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """What is protected, how updates are clipped, and what travels beside them.
+
+    Attributes:
+        unit: what the guarantee hides: a whole client, or one example of a client's, whose gradient
+            is then clipped to clip_norm.
+        neighboring: neighbours: replace_one (another update) or zero_out (the zero update).
+        bits: most bits of one code; auto for one, or more if that lowers the error by a fifth.
+        clip_norm: threshold of a whole update's norm, for every channel; none clips each coordinate
+            alone.
+        norm: norm that clip_norm bounds.
+        clip_quantile: let the threshold follow this quantile of the clients' norms, from clip_norm
+            on, by a private number that each client sends beside its update; by default it is
+            clip_norm throughout.
+        coordinates: how many coordinates of a rotated update are sent, a public random subset that
+            is drawn anew in each round; auto for as few as the released means call for, by a
+            mechanism whose noise is calibrated to stop_at_epsilon; by default all.
+        sampling: cohorts: fixed in size, each client in each round by itself (poisson), or each
+            client in so many rounds that it draws (drawn).
+        max_participations: most rounds that one client takes part in.
+        numbers: what clients send beside their updates, in the same noisy sum and the same account:
+            accuracy, loss, num-examples, each as NAME:LOW:HIGH with public bounds (NAME alone for 0
+            to 1); by default nothing.
+        weighted_by: weight updates by this one of the numbers, up to its bound; by default all
+            count alike.
+
+    Raises:
+        TypeError, ValueError: a setting is of the wrong kind or out of bounds.
+
+    Example:
+        >>> Privacy(numbers=[Number("accuracy")], clip_quantile=0.5).beside
+        2
+    """
+
+    unit: declared.Privacy[Literal["client", "example"]] = "client"
+    neighboring: declared.Privacy[Neighboring] = "replace_one"
+    bits: Bits | Literal["auto"] = "auto"
+    clip_norm: declared.Mechanism[float | None] = CLIP_NORM
+    norm: declared.Privacy[Norm] = "l2"
+    clip_quantile: declared.Mechanism[Share | None] = None
+    coordinates: declared.Mechanism[Coordinates | Literal["auto"] | None] = None
+    sampling: declared.Clients[Draw] = "fixed"
+    max_participations: declared.Privacy[MostCount | None] = None
+    numbers: declared.Clients[Sequence[str | Number]] = ()
+    weighted_by: declared.Clients[str | None] = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numbers", _texts(self.numbers))
+        declared.checked(self)
+
+    @property
+    def beside(self) -> int:
+        """How many numbers a client sends beside its update, in the same release."""
+        return len(self.numbers) + (self.clip_quantile is not None)
+
+    @property
+    def read_numbers(self) -> tuple[Number, ...]:
+        """The numbers as values."""
+        return tuple(map(Number.read, map(str, self.numbers)))
+
+
+def _texts(numbers: Any) -> tuple[str, ...]:
+    """Numbers as a record has them, `Number.text` or as they were written; TypeError for others."""
+    given = validate.listed("numbers", () if numbers is None else numbers)
+    return tuple(each if isinstance(each, str) else _text(each) for each in given)
+
+
+def _text(number: Any) -> str:
+    validate.kind("numbers", number, Number)
+    return number.text
