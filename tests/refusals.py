@@ -140,7 +140,6 @@ def _calls() -> Iterator[Call]:
     for name, release in (("ChannelRelease", RELEASE), ("GaussianRelease", GAUSSIAN),
                           ("VectorRelease", VECTOR.release(10, 3))):  # fmt: skip
         yield call(f"{name}.renyi", release.renyi, order=2.0)
-        yield call(f"{name}.repeated", release.repeated, times=2)
     yield call("VectorRelease.under", VECTOR.release(10, 3).under, trust="aggregate")
     yield call("GaussianRelease.of_one_example", GAUSSIAN.of_one_example, examples=5)
     yield call(

@@ -166,11 +166,11 @@ def test_updates_are_the_same_where_clients_are_computed_together(name, monkeypa
     problem, _ = task(name)
     for local in (Work(), Work(epochs=2, learning_rate=0.1, batch=4)):
         alone = Learner(problem, local)
-        alone._together = False
+        alone._batched = False
         monkeypatch.setattr(learner_module, "_is_gpu", lambda device: True)
         on_gpu = Learner(problem, local)
         monkeypatch.undo()
-        assert on_gpu._together == (name == "images")
+        assert on_gpu._batched == (name == "images")
         found = [each.updates([0, 1, 2, 3], KEY)[0] for each in (alone, on_gpu)]
         assert np.abs(found[0] - found[1]).max() < 1e-6
 

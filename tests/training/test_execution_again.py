@@ -10,7 +10,9 @@ from torch.utils.data import Dataset
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import mean_of_floats
+from randquant.training.runs import checkpoint, execution
 from randquant.training.runs import folder as run_folder
+from randquant.training.runs.log import RunLog
 
 CLIENTS, EXAMPLES, FEATURES = 10, 20, 6
 SHORT = {
@@ -143,3 +145,30 @@ def test_what_was_sent_with_little_noise_is_not_stated_at_the_cost_of_much(tmp_p
     assert stated.epsilon is not None
     assert stated.epsilon > 4
     assert after(tmp_path / "same", plain(mechanism=Own(1.0)), {"mechanism": Own(1.0)})
+
+
+@pytest.mark.parametrize(
+    "place", [(run_folder, "write_sent"), (RunLog, "append"), (checkpoint, "save")]
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_run_that_is_killed_before_a_write_goes_on(place, last, tmp_path, monkeypatch):
+    """Whichever write of a round was the first that is missing, and also in the last round."""
+    options = {**SHORT, **plain(), "rounds": 2, "checkpoint_every": 1, "seed": 1, "threads": 1}
+    whole = train(folder=tmp_path / "whole", **options)
+    real, calls = getattr(*place), []
+
+    def killed(*arguments, **named):
+        calls.append(arguments)
+        if len(calls) == 1 + last + (place[1] == "write_sent"):  # the first of them begins a run
+            raise StoppedError
+        return real(*arguments, **named)
+
+    folder = tmp_path / "again"
+    with monkeypatch.context() as patch:
+        patch.setattr(*place, killed)
+        with pytest.raises(StoppedError):
+            train(folder=folder, **options)
+    again = train(folder=folder, **options)
+    assert [m.mean for m in again.record.metrics] == [m.mean for m in whole.record.metrics]
+    first, second = (execution.load_parameters(tmp_path / name) for name in ("whole", "again"))
+    assert np.array_equal(first, second)

@@ -59,12 +59,12 @@ def update_mechanism(
     known = all_mechanisms()
     record = known[validate.choice("mechanism", name, known)]
     validate.choice("norm", norm, ("l2", "l1"))
-    wish = _Wish(trust, cohort, clip_norm, norm, coordinates)
-    return (_whole if record.whole_update else _of_channel)(record, parameters, wish)
+    run = _RunSettings(trust, cohort, clip_norm, norm, coordinates)
+    return (_whole if record.whole_update else _of_channel)(record, parameters, run)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _RunSettings:
     """Settings of `update_mechanism`, which has checked the norm."""
 
     trust: Trust | None
@@ -75,54 +75,54 @@ class _Wish:
 
 
 def _of_channel(
-    record: MechanismRecord, parameters: Mapping[str, Any], wish: _Wish
+    record: MechanismRecord, parameters: Mapping[str, Any], run: _RunSettings
 ) -> UpdateMechanism:
     """The channel on every coordinate, after clipping the norm if there is a threshold."""
-    if wish.trust is not None and str(wish.trust):
-        validate.choice("trust", wish.trust, (*record.trusts, "model"))
-    summed = wish.trust in ("aggregate", "model") or "local" not in record.trusts
+    if run.trust is not None and str(run.trust):
+        validate.choice("trust", run.trust, (*record.trusts, "model"))
+    summed = run.trust in ("aggregate", "model") or "local" not in record.trusts
     trust: Trust = "aggregate" if summed else "local"
     channel = build(record.name, parameters)
-    cohort = validate.whole("cohort", 1 if wish.cohort is None else wish.cohort, low=1)
+    cohort = validate.whole("cohort", 1 if run.cohort is None else run.cohort, low=1)
     cohort = cohort if summed else 1
-    if wish.clip_norm is not None:
+    if run.clip_norm is not None:
         return VectorMechanism(
-            channel, wish.clip_norm, trust, cohort, wish.norm, coordinates=wish.coordinates
+            channel, run.clip_norm, trust, cohort, run.norm, coordinates=run.coordinates
         )
-    if wish.coordinates is not None:
+    if run.coordinates is not None:
         raise ValueError(
-            f"Expected clip_norm with coordinates={validate.shown(wish.coordinates)}, got none: "
+            f"Expected clip_norm with coordinates={validate.shown(run.coordinates)}, got none: "
             "only of updates that are clipped and rotated as a whole a subset of coordinates is "
             "sent."
         )
-    if wish.norm != "l2":
+    if run.norm != "l2":
         raise ValueError(
-            f"Expected clip_norm with norm={wish.norm!r}, got none: set the threshold too."
+            f"Expected clip_norm with norm={run.norm!r}, got none: set the threshold too."
         )
     return ChannelMechanism(channel, trust, cohort)
 
 
-def _whole(record: MechanismRecord, parameters: Mapping[str, Any], wish: _Wish) -> UpdateMechanism:
+def _whole(
+    record: MechanismRecord, parameters: Mapping[str, Any], run: _RunSettings
+) -> UpdateMechanism:
     """A mechanism with its own threshold and its own trust."""
     name, settings = record.name, record.run_settings
-    if wish.clip_norm is not None:
+    if run.clip_norm is not None:
         raise ValueError(
             f"Expected clip_norm among {name}'s own parameters only, got another: leave one out."
         )
-    if wish.norm != "l2" and "norm" not in settings:
-        raise ValueError(f"Expected norm='l2', the only one of {name}, got {wish.norm!r}.")
-    if wish.coordinates is not None and "coordinates" not in settings:
+    if run.norm != "l2" and "norm" not in settings:
+        raise ValueError(f"Expected norm='l2', the only one of {name}, got {run.norm!r}.")
+    if run.coordinates is not None and "coordinates" not in settings:
         raise ValueError(f"Expected no coordinates with {name}, which sends all of them.")
-    own: dict[str, Any] = {"cohort": wish.cohort, "coordinates": wish.coordinates}
-    own["norm"] = None if wish.norm == "l2" else wish.norm
+    own: dict[str, Any] = {"cohort": run.cohort, "coordinates": run.coordinates}
+    own["norm"] = None if run.norm == "l2" else run.norm
     if given := {key: own[key] for key in own if key in settings and own[key] is not None}:
         parameters = {**parameters, **given}
     mechanism = validate.call(name, record.constructor, parameters)
-    if wish.trust and wish.trust not in (mechanism.trust, "model"):
+    if run.trust and run.trust not in (mechanism.trust, "model"):
         known = mechanism.trust or "none: it protects nothing"
-        raise ValueError(
-            f"Expected {name}'s own trust ({known}), got {wish.trust!r}: leave it out."
-        )
+        raise ValueError(f"Expected {name}'s own trust ({known}), got {run.trust!r}: leave it out.")
     return mechanism
 
 

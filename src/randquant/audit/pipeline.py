@@ -160,10 +160,10 @@ def audit(
         >>> from randquant.aggregation.coordinate import ChannelMechanism
         >>> mechanism = ChannelMechanism(rq.pbm(clip=1.0, theta=0.25, trials=1))
         >>> x, other = np.ones(1, dtype=np.float32), -np.ones(1, dtype=np.float32)
-        >>> found = rq.audit(mechanism, x, other, trials=2000, key=rq.Key.from_seed(0))
-        >>> found.epsilon_lower < found.epsilon_stated < 1.4 * found.epsilon_lower
+        >>> finding = rq.audit(mechanism, x, other, trials=2000, key=rq.Key.from_seed(0))
+        >>> finding.epsilon_lower < finding.epsilon_stated < 1.4 * finding.epsilon_lower
         True
-        >>> found.event
+        >>> finding.event
         'decoded value -2'
     """
     wanted = "a mechanism for whole updates, such as ChannelMechanism(channel)"

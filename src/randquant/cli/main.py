@@ -56,8 +56,8 @@ def parse(words: Sequence[str]) -> Invocation | None:
         function, bound, _ = top.parse_args(list(words), exit_on_error=False, print_error=False)
     except CycloptsError as error:
         raise ValueError(wrong.sentence(error, top, words)) from error
-    found = function(*bound.args, **bound.kwargs)
-    return found if isinstance(found, Invocation) else None
+    invocation = function(*bound.args, **bound.kwargs)
+    return invocation if isinstance(invocation, Invocation) else None
 
 
 def app(words: Sequence[str] = ()) -> App:

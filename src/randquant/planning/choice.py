@@ -78,14 +78,14 @@ def choose(need: Need, *, examples: int | None = None, engine: bool = False) -> 
     if examples is not None or (engine and need.trust != "local"):
         return _of_bits(need, examples)
     if need.trust != "local" and need.privacy.bits in (1, "auto"):
-        found = _measured(ONE_BIT, need.of_bits(1), None)
-        assert found.noise is not None
-        if need.privacy.bits == 1 or (found.noise.relative or 0.0) <= ENOUGH:
-            return _calibrated(need.of_bits(1), found, None)
-    found = _planned(need)
-    if found is None:
+        candidate = _measured(ONE_BIT, need.of_bits(1), None)
+        assert candidate.noise is not None
+        if need.privacy.bits == 1 or (candidate.noise.relative or 0.0) <= ENOUGH:
+            return _calibrated(need.of_bits(1), candidate, None)
+    candidate = _planned(need)
+    if candidate is None:
         raise _out_of_reach(need, "")
-    return _calibrated(need, found, None)
+    return _calibrated(need, candidate, None)
 
 
 def _planned(need: Need) -> Candidate | None:
@@ -128,11 +128,13 @@ def _measured(name: str, need: Need, examples: int | None) -> Candidate:
     return Candidate(name, tuned.parameters, tuned.calibration.guarantee, noise)
 
 
-def _calibrated(need: Need, found: Candidate, examples: int | None) -> Calibrated:
-    whole = all_mechanisms()[found.mechanism].whole_update
+def _calibrated(need: Need, candidate: Candidate, examples: int | None) -> Calibrated:
+    whole = all_mechanisms()[candidate.mechanism].whole_update
     # The verdict's thresholds were measured for updates of whole clients.
-    said = warning(need, found) if examples is None else coarse(need, found)
-    return Calibrated(found.mechanism, found.parameters, None if whole else need.clip_norm, said)
+    said = warning(need, candidate) if examples is None else coarse(need, candidate)
+    return Calibrated(
+        candidate.mechanism, candidate.parameters, None if whole else need.clip_norm, said
+    )
 
 
 PARTS = (1, 3, 10, 30, 100)
@@ -174,10 +176,10 @@ def choose_adaptive(
         tuned = [_tuned(name, replace(need.sending(k), epsilon=aim)) for k in counts]
         mechanism = AdaptiveMechanism(tuple(each.calibration.mechanism for each in tuned))
         release = mechanism.release(need.dimension, need.participations, need.privacy.neighboring)
-        found = account([release], need.delta, attacked=False).epsilon
-        if found <= need.epsilon:
+        epsilon = account([release], need.delta, attacked=False).epsilon
+        if epsilon <= need.epsilon:
             return mechanism
-        aim *= need.epsilon / found * (1 - 1e-4)
+        aim *= need.epsilon / epsilon * (1 - 1e-4)
 
 
 def _tuned(

@@ -99,19 +99,19 @@ def svg(figure: Figure, *, alone: bool = False, width: int = WIDTH) -> str:
     Raises:
         ImportError: vl-convert is not installed.
     """
-    found = _converter().vegalite_to_svg(specification(figure, alone=alone, width=width))
+    markup = _converter().vegalite_to_svg(specification(figure, alone=alone, width=width))
     fine = 2 if isinstance(figure, HeatMap) else 1  # decimals: cells must meet
-    found = _PLACES.sub(functools.partial(_shorter, decimals=fine), found)
+    markup = _PLACES.sub(functools.partial(_shorter, decimals=fine), markup)
     for unseen in _UNSEEN:
-        found = unseen.sub("", found)
-    found = _own_names(found, figure)
+        markup = unseen.sub("", markup)
+    markup = _own_names(markup, figure)
     if isinstance(figure, HeatMap) and not alone:  # the style sheet fills the cells
-        found = found.replace(f' fill="{COLORS["blue"]}" stroke-width="0.5"', "")
-        found = _CELLS.sub(_by_opacity, found)
+        markup = markup.replace(f' fill="{COLORS["blue"]}" stroke-width="0.5"', "")
+        markup = _CELLS.sub(_by_opacity, markup)
     if not alone:  # HTML knows what an SVG is, and its style sheet has the font
-        found = _PLAIN.sub("", found)
-        found = _PLACES.sub(lambda place: _ZEROS.sub("", place[0]), found)
-    return found if alone else _AXES.sub(lambda axis: _SHADES.sub("", axis[0]), coloured(found))
+        markup = _PLAIN.sub("", markup)
+        markup = _PLACES.sub(lambda place: _ZEROS.sub("", place[0]), markup)
+    return markup if alone else _AXES.sub(lambda axis: _SHADES.sub("", axis[0]), coloured(markup))
 
 
 def _by_opacity(cells: re.Match[str]) -> str:
@@ -173,13 +173,13 @@ def live(figure: Figure) -> str:
     Raises:
         ImportError: vl-convert is not installed.
     """
-    found = _converter().vegalite_to_vega(specification(figure, live=True))
-    found.pop("$schema")  # an address
-    for mark in found["marks"]:
+    vega = _converter().vegalite_to_vega(specification(figure, live=True))
+    vega.pop("$schema")  # an address
+    for mark in vega["marks"]:
         if mark["name"] == "hover_voronoi":  # Vega-Lite takes a word from the cell, not its point
             tooltip = mark["encode"]["update"]["tooltip"]
             tooltip["signal"] = tooltip["signal"].replace('datum["k"]', 'datum.datum["k"]')
-    text = json.dumps(found, separators=(",", ":"), sort_keys=True)
+    text = json.dumps(vega, separators=(",", ":"), sort_keys=True)
     return coloured(text).replace("<", "\\u003c")
 
 

@@ -78,9 +78,9 @@ def _accuracy(measured: Measured) -> Card:
         "clients' accuracy": "mean of its clients, with noise, of the model before round",
     }
     for name, text in whose.items():
-        found = {n: metrics[name] for n, metrics in measured.items() if name in metrics}
-        if found and math.isfinite(found[last := max(found)]):
-            return "Accuracy", f"{100 * found[last]:.2f}\u00a0%", [f"{text} {last}"]
+        accuracies = {n: metrics[name] for n, metrics in measured.items() if name in metrics}
+        if accuracies and math.isfinite(accuracies[last := max(accuracies)]):
+            return "Accuracy", f"{100 * accuracies[last]:.2f}\u00a0%", [f"{text} {last}"]
     return "Accuracy", "Not measured", ["no evaluate_fn and no number returned accuracy"]
 
 

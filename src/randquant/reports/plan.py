@@ -69,12 +69,12 @@ def figures(plan: Plan) -> list[Figure]:
 
     A mark is filled if no other mechanism has neither a larger error nor more bytes.
     """
-    found = [(e.label, e.bytes_up, e.noise.deviation) for e in plan.entries if e.noise is not None]
+    points = [(e.label, e.bytes_up, e.noise.deviation) for e in plan.entries if e.noise is not None]
     series = []
-    for label, size, deviation in found:
+    for label, size, deviation in points:
         beaten = any(
             bytes_up <= size and error <= deviation
-            for _, bytes_up, error in found
+            for _, bytes_up, error in points
             if (bytes_up, error) != (size, deviation)
         )
         text = f"{label}: error {deviation:.4g}, {formatting.size_of(size)} in a round"

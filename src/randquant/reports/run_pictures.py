@@ -135,8 +135,10 @@ def _number(name: str, deviations: float) -> Pick:
     """A released mean, so many standard deviations of its noise above it."""
 
     def pick(metrics: RoundMetrics) -> float | None:
-        found = metrics.numbers
-        return None if found is None else found[name] + deviations * found[f"{name}_deviation"]
+        numbers = metrics.numbers
+        return (
+            None if numbers is None else numbers[name] + deviations * numbers[f"{name}_deviation"]
+        )
 
     return pick
 

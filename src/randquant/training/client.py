@@ -93,7 +93,7 @@ class Learner:
         self._linear = known and is_softmax_regression(model)
         samples = self._sizes.mean() if work.batch is None else work.batch
         small = samples * self._data.numbers < SMALL and not convolutional
-        self._together = known and (self.on_gpu or self._linear or small)
+        self._batched = known and (self.on_gpu or self._linear or small)
         largest = min(int(self._sizes.max()), work.batch or int(self._sizes.sum()))
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
         self._group = max(1, min(most, room // (largest * self._data.numbers)))
@@ -156,7 +156,7 @@ class Learner:
         Vectorised groups do not depend on the number of threads, because the last bits of their
         sums depend on the grouping. Other clients are distributed a few at a time.
         """
-        if not self._together:
+        if not self._batched:
             return fewer_and_fewer(cohort, workers)
         return [cohort[start : start + self._group] for start in range(0, len(cohort), self._group)]
 
@@ -181,10 +181,10 @@ class Learner:
         self, clients: Sequence[int], key: Key | None = None
     ) -> tuple[torch.Tensor, np.ndarray]:
         """Like `updates`, but the result stays on the device that computed it."""
-        if self._together and self._work.example_norm is None:
+        if self._batched and self._work.example_norm is None:
             updates, losses = self._vectorised([self._steps(client, key) for client in clients])
         else:
-            each = [self._alone(client, key) for client in clients]
+            each = [self._one_client(client, key) for client in clients]
             updates = torch.stack([update for update, _ in each])
             losses = np.array([loss for _, loss in each])
         return self._weighted(clients, updates), losses
@@ -230,20 +230,22 @@ class Learner:
         return [order[at : at + work.batch] for order in orders
                 for at in range(0, len(order), work.batch)]  # fmt: skip
 
-    def _alone(self, client: int, key: Key | None) -> tuple[Tensor, float]:
-        """One client's update and first loss, whatever the model."""
+    def _one_client(self, client: int, key: Key | None) -> tuple[Tensor, float]:
+        """Compute one client's update and first loss, whatever the model."""
         steps = self._steps(client, key)
         if self._work.example_norm is not None:
             result = self._clipped(client, steps[0], self._work.example_norm, key)
         else:
-            with self._chance(key, client):
-                walks = self._work.learning_rate is not None
-                result = self._walk(client, steps) if walks else self._gradient(client, steps[0])
+            with self._random_numbers(key, client):
+                local = self._work.learning_rate is not None
+                result = (
+                    self._local_sgd(client, steps) if local else self._gradient(client, steps[0])
+                )
         self._copies.check()
         return result
 
-    def _chance(self, key: Key | None, *labels: int) -> AbstractContextManager[None]:
-        """Random numbers of a client's training step come from its key."""
+    def _random_numbers(self, key: Key | None, *labels: int) -> AbstractContextManager[None]:
+        """Take the random numbers of a client's training step from its key."""
         if not self.problem.draws:
             return nullcontext()
         assert key is not None
@@ -253,8 +255,8 @@ class Learner:
         parts, loss = self._backward(self._copies.shared(), self._parameters, client, samples)
         return torch.cat([part.reshape(-1) for part in parts]), loss
 
-    def _walk(self, client: int, steps: Sequence[np.ndarray]) -> tuple[Tensor, float]:
-        """Local SGD: the loaded weights minus those after the last step, and the first loss."""
+    def _local_sgd(self, client: int, steps: Sequence[np.ndarray]) -> tuple[Tensor, float]:
+        """Run local SGD: the loaded weights minus those after the last step, and the first loss."""
         rate, model, losses = self._work.learning_rate, self._copies.own(), []
         assert rate is not None
         weights = list(self._copies.trained(model).values())
@@ -305,7 +307,7 @@ class Learner:
             return
         model = self._copies.shared()
         for number in range(len(samples)):
-            with self._chance(key, client, number):
+            with self._random_numbers(key, client, number):
                 parts, loss = self._backward(
                     model, self._parameters, client, samples[number : number + 1]
                 )

@@ -86,32 +86,32 @@ class ClaimCheck:
 
         Each may hold the neighbours it is true for, last; empty where none makes it true.
         """
-        found: list[tuple[tuple[str, ...], list[Neighboring]]] = []
+        savings: list[tuple[tuple[str, ...], list[Neighboring]]] = []
         if (stated := self.claim.epsilon) is None:
             return ()
         for reading in self.readings:
             true: list[Neighboring] = [
                 each for each in NEIGHBORINGS if reading.verdict(stated, each) == "true"
             ]
-            if true and not any(set(kept) <= set(reading.assumptions) for kept, _ in found):
-                found.append((reading.assumptions, true))
+            if true and not any(set(kept) <= set(reading.assumptions) for kept, _ in savings):
+                savings.append((reading.assumptions, true))
         return tuple(
             (*assumed, *(f"neighbours are {each} only" for each in true * (len(true) == 1)))
-            for assumed, true in found
+            for assumed, true in savings
         )
 
     def lines(self) -> list[str]:
         """What is printed: the figures of all readings, the verdict and the notes."""
         claim = self.claim
         times = "1 round" if claim.rounds == 1 else f"{claim.rounds} rounds"
-        found = [f"one {claim.unit}, {times}, delta = {claim.delta:g}, {claim.trust} noise:"]
+        lines = [f"one {claim.unit}, {times}, delta = {claim.delta:g}, {claim.trust} noise:"]
         for reading in self.readings:
             assumed = "as configured" if not reading.assumptions else "if " + " and ".join(
                 reading.assumptions
             )  # fmt: skip
             figures = ", ".join(f"{g.neighboring} {_figure(g)}" for g in reading.guarantees)
-            found.append(f"  {assumed}: {figures}")
-        return [*found, *self._verdict(), *(f"note: {note}" for note in self.notes)]
+            lines.append(f"  {assumed}: {figures}")
+        return [*lines, *self._verdict(), *(f"note: {note}" for note in self.notes)]
 
     def _verdict(self) -> Iterator[str]:
         stated = self.claim.epsilon
@@ -185,10 +185,10 @@ def check(
         classical formula, for epsilon < 1).
 
     Example:
-        >>> found = check(clip_norm=1.0, sensitivity=1e-4, sigma=4.845e-5, epsilon=10)
-        >>> found.verdicts
+        >>> checked = check(clip_norm=1.0, sensitivity=1e-4, sigma=4.845e-5, epsilon=10)
+        >>> checked.verdicts
         {'replace_one': 'false', 'zero_out': 'false'}
-        >>> found.readings[0].of("zero_out").epsilon > 2e8
+        >>> checked.readings[0].of("zero_out").epsilon > 2e8
         True
     """
     given = {
@@ -230,7 +230,7 @@ def _guarantee(
         return Guarantee(
             math.inf, claim.delta, neighboring, claim.trust, math.inf, 0, math.inf, unit=claim.unit
         )
-    found = account([release], claim.delta)
+    guarantee = account([release], claim.delta)
     amplified = release.sampled
     apart = claim.apart(neighboring) if distance is None else distance
     pairs = _worlds(claim, neighboring, apart / claim.deviation, distance is not None, amplified)
@@ -239,7 +239,7 @@ def _guarantee(
         lower = attained(pairs, rate, claim.rounds if rounds is None else rounds, claim.delta)
     else:
         lower = attained_if_seen(pairs, claim.rate, claim.rounds, claim.delta)
-    return dataclasses.replace(found, lower=lower, unit=claim.unit)
+    return dataclasses.replace(guarantee, lower=lower, unit=claim.unit)
 
 
 def _worlds(

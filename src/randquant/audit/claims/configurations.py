@@ -89,12 +89,12 @@ def read(path: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
     fields: dict[str, Any] = {}
     notes: list[str] = []
     for name, arguments in calls:
-        found = _fields(arguments)
+        of_call = _fields(arguments)
         if name in SPECIAL:
             sampled = {"rate": given["rate"]} if "rate" in given else {}
-            found, remarks = SPECIAL[name](found, {**arguments, **sampled})
+            of_call, remarks = SPECIAL[name](of_call, {**arguments, **sampled})
             notes += remarks
-        for key, value in found.items():
+        for key, value in of_call.items():
             if fields.setdefault(key, value) != value and key not in given:
                 raise ValueError(
                     f"Expected one {key} in {path}, got {fields[key]} and {value}: give the one "
@@ -112,15 +112,15 @@ def read(path: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
 
 def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are known, by the names they have here."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for called, value in arguments.items():
         name = ALIASES.get(called.replace("-", "_"))
-        if name and value is not None and found.setdefault(name, value) != value:
+        if name and value is not None and fields.setdefault(name, value) != value:
             raise ValueError(
-                f"Expected one {name}, got {found[name]} and {value} under two names: give the one "
-                "that counts."
+                f"Expected one {name}, got {fields[name]} and {value} under two names: give the "
+                "one that counts."
             )
-    return found
+    return fields
 
 
 def _of_population(fields: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,10 +203,10 @@ def _python(text: str) -> Iterator[Call]:
         if name in POSITIONS:
             arguments = dict(zip(POSITIONS[name], node.args, strict=False))
             arguments |= {each.arg: each.value for each in node.keywords if each.arg}
-            found = {key: _literal(each, constants) for key, each in arguments.items()}
-            if "poisson_sampling" in found and found["poisson_sampling"] is not True:
-                found["poisson_sampling"] = False  # also where it cannot be read
-            yield name, {key: each for key, each in found.items() if each is not None}
+            literals = {key: _literal(each, constants) for key, each in arguments.items()}
+            if "poisson_sampling" in literals and literals["poisson_sampling"] is not True:
+                literals["poisson_sampling"] = False  # also where it cannot be read
+            yield name, {key: each for key, each in literals.items() if each is not None}
 
 
 def _names(module: ast.Module) -> Iterator[str]:
@@ -277,8 +277,8 @@ def _history(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:
             f"{validate.shown(entry)}."
         )
     noise, rate, steps = entry
-    found = {"noise_multiplier": noise, "rate": rate, "rounds": steps, "unit": "example"}
-    return {**found, "sampling": "poisson", "trust": "central"}, ()
+    values = {"noise_multiplier": noise, "rate": rate, "rounds": steps, "unit": "example"}
+    return {**values, "sampling": "poisson", "trust": "central"}, ()
 
 
 def _accountant(fields: dict[str, Any], arguments: Mapping[str, Any]) -> Any:

@@ -67,9 +67,9 @@ def attained(pairs: Iterable[tuple[float, float]], rate: float, rounds: int, del
         low, high = centre - spread, centre + spread
         for _ in range(PASSES):
             at = np.linspace(low, high, THRESHOLDS)
-            found = _epsilons(at, first, second, mass, delta, error)
-            place = int(found.argmax())
-            best = max(best, float(found[place]))
+            epsilons = _epsilons(at, first, second, mass, delta, error)
+            place = int(epsilons.argmax())
+            best = max(best, float(epsilons[place]))
             low, high = at[max(place - 2, 0)], at[min(place + 2, THRESHOLDS - 1)]
     return best
 

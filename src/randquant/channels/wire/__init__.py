@@ -1,19 +1,15 @@
 """From codes to bytes and back."""
 
 from randquant.channels.wire.payload import (
-    HEADER,
     HEADER_BYTES,
     MAGIC,
     PADDED,
-    PARTIAL,
     TOTALS,
-    VERSION,
     Coding,
     Format,
     add,
     bare_header,
     body_bytes,
-    checked_header,
     dimension_of,
     frame,
     pack,
@@ -22,19 +18,15 @@ from randquant.channels.wire.payload import (
 )
 
 __all__ = [
-    "HEADER",
     "HEADER_BYTES",
     "MAGIC",
     "PADDED",
-    "PARTIAL",
     "TOTALS",
-    "VERSION",
     "Coding",
     "Format",
     "add",
     "bare_header",
     "body_bytes",
-    "checked_header",
     "dimension_of",
     "frame",
     "pack",

@@ -197,7 +197,7 @@ def _both(size: int, padding: int) -> int:
     return size | abs(padding) << 32
 
 
-def checked_header(
+def _checked_header(
     channel: Coding, payload: bytes, dimension: int, padding: int | None = None
 ) -> bytes:
     """The checksum in a header; ValueError unless the rest of the header is as expected."""
@@ -328,7 +328,7 @@ def _checked_length(
         raise ValueError(
             f"Expected a payload of {expected} bytes, got {len(payload)}: it is truncated."
         )
-    checksum = checked_header(channel, payload, dimension, padding)
+    checksum = _checked_header(channel, payload, dimension, padding)
     if len(payload) != expected:
         kind = "truncated" if len(payload) < expected else "too long"
         raise ValueError(f"Expected a payload of {expected} bytes, got {len(payload)}: {kind}.")

@@ -42,11 +42,11 @@ def run(
     if clients is None and neighboring is not None:
         raise ValueError("Expected --neighboring together with --clients, got no --clients.")
     if clients is None:
-        found, lines = _coordinate(chosen.name, channel, pair, order)
+        values, lines = _coordinate(chosen.name, channel, pair, order)
     else:
-        found, lines = _sum(chosen.name, channel, clients, order, neighboring or "replace_one")
+        values, lines = _sum(chosen.name, channel, clients, order, neighboring or "replace_one")
     notes = notes_on(chosen.name, chosen.parameters)
-    return Output({**result, **found, "notes": notes}, [*lines, *notes])
+    return Output({**result, **values, "notes": notes}, [*lines, *notes])
 
 
 def _coordinate(
@@ -54,14 +54,14 @@ def _coordinate(
 ) -> tuple[dict[str, object], list[str]]:
     certificate = certify(channel, order) if pair is None else certify_pair(channel, *pair, order)
     measured, bits = moments(channel), bits_per_code(channel.levels)
-    found = {
+    values = {
         **figures(certificate, "order", "epsilon", "witness", "code", "covers", "neighboring"),
         **figures(measured, "bias_max", "variance", "mae", "mse"),
         "unit": "one coordinate, one release",
         "bits_per_coordinate": bits,
         "levels": channel.levels,
     }
-    return found, [
+    return values, [
         f"{name}: {channel.levels} codes, {bits:.4g} bits per coordinate",
         str(certificate),
         f"covers {certificate.covers} of inputs; for a whole run see `randquant account`",
@@ -74,13 +74,13 @@ def _sum(
     name: str, channel: Channel, clients: int, order: float, neighboring: Neighboring
 ) -> tuple[dict[str, object], list[str]]:
     certificate = certify_sum(channel, clients, order, neighboring)
-    found = {
+    values = {
         **figures(certificate, "clients", "order", "epsilon", "witness", "method", "neighboring"),
         "others": [{"input": x, "count": count} for x, count in certificate.others.items()],
         "unit": "one coordinate, one sum",
     }
     head = f"{name}: {channel.levels} codes, {certificate.clients} clients"
-    return found, [head, str(certificate)]
+    return values, [head, str(certificate)]
 
 
 COMMAND = Command(

@@ -18,14 +18,14 @@ def run(target: Mapping[str, Any], configuration: Files[str | None] = None, /) -
         configuration: read them from this file of Flower, NVFlare, pfl or Opacus: TOML, JSON or
             Python; options given here win.
     """
-    found = check(configuration, **target)
+    checked = check(configuration, **target)
     result = {
-        "claim": found.claim,
+        "claim": checked.claim,
         "readings": [{"assumptions": r.assumptions, "guarantees": r.guarantees}
-                     for r in found.readings],
-        "verdicts": found.verdicts, "saving": found.saving, "notes": found.notes,
+                     for r in checked.readings],
+        "verdicts": checked.verdicts, "saving": checked.saving, "notes": checked.notes,
     }  # fmt: skip
-    return Output(result, found.lines())
+    return Output(result, checked.lines())
 
 
 COMMAND = Command(

@@ -10,8 +10,8 @@ from randquant.training import schema
 
 def run() -> Output:
     """Print the schema of a file for train --config."""
-    found = schema.run_schema()
-    return Output(found, [json.dumps(found, indent=2)])
+    json_schema = schema.run_schema()
+    return Output(json_schema, [json.dumps(json_schema, indent=2)])
 
 
 COMMAND = Command(run, example="randquant schema")

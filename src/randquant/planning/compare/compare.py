@@ -120,8 +120,8 @@ def at_equal_epsilon(
         ValueError: an argument is out of bounds or a name is unknown.
 
     Example:
-        >>> found = at_equal_epsilon(1.0, [2], 1.0, mechanisms=["rqm", "pbm", "qmgeo"])
-        >>> [entry.mechanism for entry in found.entries], found.entries[2].remark
+        >>> comparison = at_equal_epsilon(1.0, [2], 1.0, mechanisms=["rqm", "pbm", "qmgeo"])
+        >>> [entry.mechanism for entry in comparison.entries], comparison.entries[2].remark
         (['rqm', 'pbm', 'qmgeo'], 'no parameters: the least epsilon found is 1.09962')
     """
     chosen = chosen_names(mechanisms)

@@ -91,8 +91,8 @@ def plan(
 
     Example:
         >>> wide = Privacy(bits=16)
-        >>> found = plan(650, 200, 200, 50, 8.0, privacy=wide, mechanisms=["skellam"])
-        >>> found.verdict, found.entries[0].guarantee.epsilon <= 8, found.mechanism.bits
+        >>> ranked = plan(650, 200, 200, 50, 8.0, privacy=wide, mechanisms=["skellam"])
+        >>> ranked.verdict, ranked.entries[0].guarantee.epsilon <= 8, ranked.mechanism.bits
         ('useful', True, 16)
     """
     validate.kind("privacy", privacy, Privacy)
@@ -116,19 +116,19 @@ def plan(
             limits = _limits(need)
         best = _recommended(need, entries)
         with step("fewer coordinates", len(chosen), len(chosen)):
-            found = _parts(need, best, chosen, lambda n, part: _entry(n, part, near))
+            parts = _parts(need, best, chosen, lambda n, part: _entry(n, part, near))
         report("", len(chosen), len(chosen))
     entries.sort(key=_rank)
     asked = need
     if best is not None:
-        best = knee(best, found)
+        best = knee(best, parts)
         asked = need.sending(best.coordinates)
     verdict, advice = judge(asked, best, limits)
     if best is not None and best.once is not None:
         advice.append(_cost(need, best.once))
     rest = [name for name in protecting_mechanisms(need.setting) if name not in chosen]
     return Plan(
-        need, entries, limits, verdict, advice, best, rest if mechanisms is None else (), found
+        need, entries, limits, verdict, advice, best, rest if mechanisms is None else (), parts
     )
 
 

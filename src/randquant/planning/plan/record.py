@@ -98,9 +98,11 @@ class Need:
         """About the noise multiplier of Gaussian noise that meets the target."""
         if self.cohorts is None:
             return gaussian_multiplier(self.epsilon, self.delta, self.participations)
-        found = self.cohorts.gaussian_multiplier(self.epsilon, self.delta, self.privacy.neighboring)
+        multiplier = self.cohorts.gaussian_multiplier(
+            self.epsilon, self.delta, self.privacy.neighboring
+        )
         # Relative to the distance of neighbours, as the other.
-        return found if self.privacy.neighboring == "replace_one" else 2 * found
+        return multiplier if self.privacy.neighboring == "replace_one" else 2 * multiplier
 
     def deviation(self, mechanism: UpdateMechanism) -> float:
         """Root mean squared error of one coordinate of a round's decoded mean."""

@@ -43,7 +43,7 @@ def parts(
         yield part
 
 
-def knee(whole: Candidate, found: list[Candidate]) -> Candidate:
+def knee(whole: Candidate, smaller: list[Candidate]) -> Candidate:
     """The one with the smallest upload whose error is within TOLERATED of that of all coordinates.
 
     Example:
@@ -57,5 +57,5 @@ def knee(whole: Candidate, found: list[Candidate]) -> Candidate:
     """
     assert whole.noise is not None
     most = TOLERATED * whole.noise.deviation
-    near = [part for part in found if part.noise is not None and part.noise.deviation <= most]
+    near = [part for part in smaller if part.noise is not None and part.noise.deviation <= most]
     return min([whole, *near], key=lambda part: part.bytes_up)

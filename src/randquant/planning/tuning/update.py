@@ -164,8 +164,8 @@ def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:
             family = update_family(name, sized)
             if not noisy:
                 return 0.0
-            found = tuned_mechanism(name, sized, family.parameters(family.start(start)))
-            return found.expected_error(setting.dimension).deviation(setting.cohort, 0.0)
+            tuned = tuned_mechanism(name, sized, family.parameters(family.start(start)))
+            return tuned.expected_error(setting.dimension).deviation(setting.cohort, 0.0)
         except ValueError:
             return math.inf
 
@@ -173,7 +173,7 @@ def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:
         return 1 if error(1) == 0 else 2
     errors = {bits: error(bits) for bits in range(2, MOST + 1)}
     least = min(errors.values())
-    return next(bits for bits, found in errors.items() if found <= FINE * least)
+    return next(bits for bits, each in errors.items() if each <= FINE * least)
 
 
 def tuned_mechanism(

@@ -123,8 +123,8 @@ def _words(name: str, place: float | str, align: str) -> Spec:
 def _distinct(labels: Sequence[str]) -> list[str]:
     """Labels as different words that look as they did: repeated ones with invisible spaces."""
     seen: dict[str, int] = {}
-    found = []
+    distinct = []
     for label in labels:
-        found.append(label + "\u200b" * seen.setdefault(label, 0))
+        distinct.append(label + "\u200b" * seen.setdefault(label, 0))
         seen[label] += 1
-    return found
+    return distinct

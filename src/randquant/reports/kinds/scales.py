@@ -114,5 +114,5 @@ def tip(field: str, title: str, *, text: bool = False) -> Spec:
 
 def cycle(count: int) -> list[str]:
     """Return so many colours, from the first again when they run out."""
-    found = [*COLORS.values()]
-    return [found[k % len(found)] for k in range(count)]
+    colors = [*COLORS.values()]
+    return [colors[k % len(colors)] for k in range(count)]
