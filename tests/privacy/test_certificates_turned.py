@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import randquant as rq
+from randquant.privacy.accounting.bell import bell_square
 from randquant.privacy.accounting.ratios import ratio_moments
 from randquant.privacy.certificates.metric import certify_metric
-from randquant.privacy.accounting.bell import bell_square
 from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
 
 BITS = {"few ones": (0.1, 0.7), "fewer": (0.05, 0.4), "some": (0.125, 0.375), "near": (0.2, 0.3)}

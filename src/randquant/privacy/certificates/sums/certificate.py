@@ -263,14 +263,16 @@ def _bounded(rows: Rows, others: Others, order: float, log_single: float) -> flo
             worst = np.maximum(worst, worst[np.ix_(turn, turn)] + error)
         worst = np.minimum(worst[rows.allowed], log_single)
         if math.isinf(order):
-            return float(worst.max())
+            return float(worst.max()) - 2 * math.log1p(-others.off)
         # theory/sums.md, Proposition 14: a mean of moments less 1, of which small ones keep digits.
         small = np.log(np.expm1(np.minimum(worst, 30.0)) + 1e-300)
         excess = np.where(worst > 30, worst, small) + group.log_mass
         total = np.logaddexp(total, excess + 32 * UNIT * (1 + np.abs(excess)))
     # theory/sums.md, Proposition 12: laws that are known only nearly.
     off = -(2 * order - 1) * math.log1p(-others.off)
-    return float(np.logaddexp(0.0, total).max()) * (1 + 64 * UNIT) + off
+    # Each addition rounds a logarithm; what it adds to the end shrinks with its share of the whole.
+    spare = 64 + 4 * len(others.groups) * (2 + np.abs(total))
+    return float((np.logaddexp(0.0, total) * (1 + spare * UNIT)).max()) + off
 
 
 def _table(rows: Rows, noise: Law, order: float) -> np.ndarray:

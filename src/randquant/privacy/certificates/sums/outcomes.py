@@ -330,11 +330,14 @@ def log_excesses(
     some = (values > 0).all(axis=0)
     if upper and (lost or not (some | (top == 0)).all()):
         return np.full(len(pairs[0]), np.inf)
+    if lost and not rows.all():  # what is lost may be all of the less likely law
+        return np.full(len(pairs[0]), -np.inf)
     shares, scale = values[:, some] / top[some], np.log(top[some]) + exponents[some] * math.log(2)
     if not upper:
         # theory/sums.md, Proposition 7: what was trimmed hardly changes outcomes that count, and
         # every outcome adds to a moment: some may be left out.
-        sure = scale > log_trimmed(noise.trimmed, noise.floor) + SURE
+        least = scale + np.log(shares.min(axis=0))
+        sure = least > log_trimmed(noise.trimmed, noise.floor) + SURE
         shares, scale = shares[:, sure], scale[sure]
     if not len(scale):
         return np.full(len(pairs[0]), -np.inf)
