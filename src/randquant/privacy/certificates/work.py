@@ -6,10 +6,12 @@ from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.bits import is_sum_of_bits
 from randquant.privacy.certificates.sums.classes import arrangements
 from randquant.privacy.certificates.sums.ends import LARGEST_SUM
-from randquant.privacy.certificates.sums.pruned import MOST as FEW_ARRANGEMENTS
 
 MOST = 2**16
 """About a minute on one core, mostly less."""
+
+FEW_ARRANGEMENTS = 50_000
+"""Of the others: so many may be tried one by one."""
 
 LEAST = MOST // 32
 """Of a channel however small: of several in one offer each counts."""

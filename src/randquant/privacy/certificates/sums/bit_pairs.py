@@ -182,10 +182,10 @@ class Arrangements:
                 worst = _largest(worst, grid.turned(worst))
             # theory/vector-sums.md, Proposition 24: a mean over how many draw evenly.
             curvature, excess = curvature + worst[0], np.logaddexp(excess, worst[1])
-        # A sum shows no more than one client's code. Sums of logarithms: GROW.
-        single = self.alone.evaluate(grid, self.loss)
-        excess = np.minimum(excess + math.log(GROW), single[1])
-        return np.minimum(curvature * GROW, single[0]), np.logaddexp(0.0, excess)
+        # A moment of a sum is no more than that of one client's code; of S that is not proven.
+        _, single = self.alone.evaluate(grid, self.loss)
+        excess = np.minimum(excess + math.log(GROW), single)
+        return curvature * GROW, np.logaddexp(0.0, excess)
 
 
 def by_arrangements(

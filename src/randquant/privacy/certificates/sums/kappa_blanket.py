@@ -19,7 +19,6 @@ from randquant.privacy.certificates.sums.bounds import blankets
 from randquant.privacy.certificates.sums.classes import MOST, arrangements, by_classes
 from randquant.privacy.certificates.sums.kinds import by_kinds
 from randquant.privacy.certificates.sums.pairs import all_pairs
-from randquant.privacy.certificates.sums.pruned import by_pruning
 from randquant.privacy.certificates.sums.reachable import reached
 from randquant.privacy.certificates.sums.rounding import (
     FAINT,
@@ -68,11 +67,6 @@ def by_blanket(channel: Channel, clients: int, order: float, alone: Kappa) -> Ka
     # theory/vector-sums.md, Proposition 22.
     if upper > KINDS * lower:
         upper = min(upper, by_kinds(channel, clients, order, lower))
-    # theory/vector-sums.md, Proposition 25.
-    if upper > BLANKETS * lower and not every and vertices > 2:
-        pruned = by_pruning(channel, clients, order, lower)
-        if pruned < upper:
-            return between(lower, witness, pruned, alone)
     # More vertices are only stood for; two are tried in all arrangements by `between_ends`, and
     # blankets are as close beyond its largest sums.
     stood = not every and vertices > 2 and upper > CLASSES * lower

@@ -16,7 +16,7 @@ LIMB = 256
 """Exponents are multiples of it; a mantissa that is not 0 lies in [2**-128, 2**128)."""
 _LARGE, _SMALL = 2.0**128, 2.0**-128
 _DOWN, _UP = 2.0**-LIMB, 2.0**LIMB
-_NEVER = -(2**40)  # exponent of a zero
+_NEVER, _EVER = -(2**40), 2**40  # exponents of a zero, and above all others
 _LOST = -4 * LIMB  # terms so far below the largest one are less than 2**-768 of it
 _LOG2 = math.log(2.0)
 
@@ -163,7 +163,7 @@ def spread(mantissa, exponent, rows, out, out_exponent):
     length, count, codes = mantissa.shape[0], rows.shape[0], rows.shape[1]
     for z in range(length + codes - 1):
         begin, end = max(0, z - codes + 1), min(z + 1, length)
-        top, level = _NEVER, True
+        top, least, level = _NEVER, _EVER, True
         for i in range(begin, end):
             if mantissa[i] > 0:
                 used = False
@@ -171,9 +171,9 @@ def spread(mantissa, exponent, rows, out, out_exponent):
                     used |= rows[r, z - i] != 0
                 if used:
                     level &= exponent[i] == top or top == _NEVER
-                    # Two limbs apart: such a term may come out as 0 and is then told, not bounded.
-                    lost |= abs(exponent[i] - top) > 2 * LIMB and top != _NEVER
-                    top = max(top, exponent[i])
+                    top, least = max(top, exponent[i]), min(least, exponent[i])
+        # Two limbs apart: such a term may come out as 0 and is then told, not bounded.
+        lost |= top != _NEVER and top - least > 2 * LIMB
         out_exponent[z] = top
         for r in range(count):
             total = 0.0
