@@ -139,7 +139,7 @@ def _runs(folder: Path) -> Iterator[Kind]:
     home = folder / "of rq.train"
     train(
         nn.Linear(20, 6), drawn, mechanism=AdaptiveMechanism(tuple(choices)), rounds=4, cohort=4,
-        server=Server(checkpoint_every=2), progress=False, folder=home,
+        server=rq.Server(checkpoint_every=2), progress=False, folder=home,
     )  # fmt: skip
     yield from _of_run("run with adaptive coordinates", home)
 

@@ -153,7 +153,8 @@ update = {"w": np.full((2, 3), 0.1, np.float32), "b": np.zeros(3, np.float32)}
 payloads = [mechanism.encode(update, rq.Key.generate()) for _ in range(3)]
 mean = layout.unflatten(mechanism.mean(payloads))
 print(sorted((name, part.shape) for name, part in mean.items()))
-print(rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], bits=16).mechanism.cohort)
+found = rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], privacy=rq.Privacy(bits=16))
+print(found.mechanism.cohort)
 """
 
 

@@ -104,7 +104,7 @@ def test_a_checkpoint_keeps_what_the_next_round_adapts_to(tmp_path):
 @pytest.mark.slow
 def test_choices_are_calibrated_together(tmp_path):
     run = trained(epsilon=2.0, coordinates="auto", folder=tmp_path / "run")
-    mechanism = from_record(run._record.config.parameters)
+    mechanism = from_record(run.config.parameters)
     assert [choice.size(DIMENSION) for choice in mechanism.choices] == [128, 42, 12, 4, 1]
     assert 1.9 < run.guarantee.epsilon <= 2.0
 

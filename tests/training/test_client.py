@@ -161,7 +161,7 @@ BASE = TrainConfig.of(
     population=30, cohort=6, rounds=6, checkpoint_every=2, evaluate_every=3,
 )  # fmt: skip
 RUNS = {
-    "adam": {"server_optimizer": "adam", "learning_rate": 0.01},
+    "adam": {"server_optimizer": "Adam", "learning_rate": 0.01},
     "momentum": {"server_options": {"momentum": 0.9}, "learning_rate": 0.3},
     "local": {"local_epochs": 2, "batch": 8, "local_learning_rate": 0.1},
     "poisson": {"sampling": "poisson", "cohort": 2},

@@ -175,8 +175,7 @@ def _calibrated(
         examples=examples,
     )
     own = all_mechanisms()[kind.mechanism].whole_update
-    config = dataclasses.replace(
-        start,
+    config = start.changed(
         mechanism=kind.mechanism,
         parameters=tuned.parameters,
         clip_norm=None if own else start.privacy.clip_norm,

@@ -74,7 +74,7 @@ def report(value: Any, path: str | Path) -> Path:
         >>> import randquant as rq, tempfile
         >>> channel = rq.rqm(clip=1.5, margin=1.5, levels=4, keep=0.42)
         >>> path = rq.report(channel, f"{tempfile.mkdtemp()}/channel.html")
-        >>> path.read_text().startswith("<!DOCTYPE html>")
+        >>> path.read_text().startswith("<!doctype html>")
         True
     """
     from randquant._internal.serialization import write_atomic
