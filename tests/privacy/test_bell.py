@@ -147,7 +147,7 @@ def test_hidden_cohorts_of_bits_gain(draw):
         "drawn": rq.Allocated(one, 10, 100, hidden=True),
         "poisson": rq.Sampled(one, 0.1, 100, hidden=True),
     }[draw]
-    seen = rq.account([one.repeated(10)], 1e-5, attacked=False).epsilon
+    seen = rq.account([one] * 10, 1e-5, attacked=False).epsilon
     found = rq.account([hidden], 1e-5).epsilon
     assert found < 0.4 * seen
     # Gaussian noise of the sum's own variance would gain no more.

@@ -314,3 +314,13 @@ def test_tiny_divergences_keep_their_digits():
     found = rq.certify_sum(channel, 300, 2.0).epsilon
     assert 0 < found.lower <= found.upper
     assert found.upper < (1 + 1e-3) * found.lower
+
+
+def test_mirrored_channels_whose_rows_have_equal_means():
+    """Rows stand in the order of their means, which two that are no mirror images may share."""
+    rows = [[3, 248, 5], [125, 4, 127], [127, 2, 127], [127, 4, 125], [5, 248, 3]]
+    channel = rq.Channel(np.linspace(-1.0, 1.0, 5), np.arange(3.0), np.array(rows), 256)
+    for order in (2.0, math.inf):
+        found = rq.certify_sum(channel, 3, order).epsilon
+        assert found.lower <= brute_force(channel, 3, order) <= found.upper
+        assert found.upper == pytest.approx(found.lower, rel=1e-9)

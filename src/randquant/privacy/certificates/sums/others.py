@@ -96,7 +96,8 @@ def exhaustive(channel: Channel, others: int, floor: float) -> Others:
     # theory/sums.md, Proposition 1: equal rows count once.
     rows = np.unique(channel.weights, axis=0)
     rows = rows[np.argsort((rows / channel.denominator) @ np.arange(channel.levels), kind="stable")]
-    mirrored = mirrored_by(channel)
+    # Rows of equal means may stand in another order than their mirror images.
+    mirrored = mirrored_by(channel) and uneven(rows) <= NEARLY
     # What is mirrored only nearly counts as an error of laws.
     off = 1.1 * math.expm1(others * math.log1p(uneven(rows))) if mirrored else 0.0
     singles = [Law.of(row, channel.denominator, floor) for row in rows]
