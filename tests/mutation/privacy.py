@@ -191,14 +191,9 @@ FAULTS = {
          "after = -math.inf",
          "the upper tail dropped"),
     ],
-    "privacy/certificates/sums/bits.py": [
-        ("part[1:] * np.expm1(unit * (2 * apart + 1))",
-         "part[1:] * np.expm1(unit * 2 * apart)",
-         "inputs dithered apart count by their mean distance"),
-    ],
     "privacy/certificates/sums/certificate.py": [
-        ("upper, method = _upper(channel, rows, neighboring, clients - 1, order, single, hardest)",
-         "upper, method = _upper(channel, rows, neighboring, clients, order, single, hardest)",
+        ("upper, method = _upper(channel, rows, clients - 1, order, single, lower)",
+         "upper, method = _upper(channel, rows, clients, order, single, lower)",
          "the bound has one client too many"),
     ],
     "privacy/certificates/sums/law.py": [

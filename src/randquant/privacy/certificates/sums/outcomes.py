@@ -192,8 +192,8 @@ class SumOutcomes:
         steep *= (1 + 8 * UNIT) / np.diff(client.inputs)[:, None]
         # theory/vector-sums.md, Proposition 12, in logarithms: twice, which pays for rounding.
         ratio = -np.log(rows.min(axis=0)) * (1 + 4 * error)
-        bend = 2 * np.log(steep.max(axis=0)) + math.log(order) + (abs(order - 2) + 1) * ratio
-        with np.errstate(over="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):  # an outcome may not depend on the input
+            bend = 2 * np.log(steep.max(axis=0)) + math.log(order) + (abs(order - 2) + 1) * ratio
             curvature = np.exp(bend + scale)
             moments = 2 * np.exp((order - 1) * ratio + scale)
         # A moment less 1 is S times this, or more, for inputs a cell apart.
