@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,7 +21,10 @@ PARTS, VERTICES = 32, 5
 """Parts into which the way from end to end is cut, about, for pairs of inputs; and vertices that
 others are put at, at most."""
 
-FLOOR, LONG, DEEP = 90.0, 2**11, 2**16
+CLOSE_VERTICES, CLOSE_PARTS = 8, (2**5, 2**8, 2**11, 2**20)
+"""Vertices beside which pairs are tried, at most; and which parts of a cell these are apart."""
+
+FLOOR, LONG, DEEP = 150.0, 2**11, 2**16
 """Bits below which tails are left out, of sums of so many codes, and of so many whatever the order
 is; lower ends account for that."""
 
@@ -61,7 +65,7 @@ def attained(noise: Law, p: np.ndarray, q: np.ndarray, order: float) -> float:
     return max(float(np.logaddexp(0.0, excess[0])) * (1 - 32 * UNIT), whole, 0.0)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def by_distance(channel: Channel, others: int, order: float) -> Reached:
     """Others all at one vertex: the best divergence over squared distance of some pairs.
 
@@ -75,37 +79,87 @@ def by_distance(channel: Channel, others: int, order: float) -> Reached:
     square = (points[:, None] - points) ** 2
     weight = 1 / ((order - 1) * np.where(square > 0, square, np.inf))
     rows = np.stack([_row(channel, at) for at in points])
+    close = _Close.of(channel)
     depth = max(order - 1, 1.0) * client.loss
-    # Any others and any pair give a lower end: all are put at one vertex.
-    some = np.unique(np.linspace(0, len(client.rows) - 1, VERTICES).round().astype(int))
-    best: tuple[float, tuple[float, float]] = (0.0, (float(points[0]), float(points[0])))
+    best: Reached = (0.0, (float(points[0]), float(points[0])))
     vertices = channel.weights[np.append(True, np.diff(channel.inputs) > 0)]
-    for vertex in some.tolist():
+    # Any others and any pair give a lower end: all are put at one vertex.
+    for vertex in _some(len(vertices), VERTICES):
         noise = at_one_vertex(vertices[vertex], channel.denominator, others, depth)
+        best = max(best, close.best(noise, order))
         ratio = log_moments(noise, rows, rows, order)[0] * weight
         # Close pairs have the largest ratios, of others more digits are proven.
         for apart in (0.0, float(square.max()) / 16):
             found = np.where(square >= apart, ratio, -1.0)
             i, j = np.unravel_index(int(found.argmax()), found.shape)
             if found[i, j] > best[0]:
-                lower = attained(noise, rows[i], rows[j], order) * float(weight[i, j])
-                best = max(best, (lower, (float(points[i]), float(points[j]))))
-    # Points are off by 1 unit of themselves, a distance of a part by 2048, its square twice.
-    return best[0] * (1 - 2**13 * UNIT), best[1]
+                # Points are off by 1 unit of themselves, a distance of a part by 2048, its
+                # square twice.
+                lower = attained(noise, rows[i], rows[j], order) * (1 - 2**13 * UNIT)
+                pair = float(points[i]), float(points[j])
+                best = max(best, (lower * float(weight[i, j]), pair))
+    return best
+
+
+def _some(count: int, most: int) -> list[int]:
+    """So many of 0 to count - 1, evenly."""
+    return np.unique(np.linspace(0, count - 1, most).round().astype(int)).tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    """Pairs of a vertex and an input beside it, which approach the Fisher information.
+
+    Attributes:
+        inputs: (P, 2) of each pair.
+        distance: (P,) between them, within 4 units.
+        rows: (2P, m) probabilities: of the inputs at the vertices, then of those beside.
+    """
+
+    inputs: np.ndarray
+    distance: np.ndarray
+    rows: np.ndarray
+
+    @staticmethod
+    def of(channel: Channel) -> _Close:
+        """Beside some vertices, on both sides."""
+        inputs, weights, total = channel.inputs, channel.weights.astype(object), channel.denominator
+        pairs, distance, rows = [], [], []
+        for vertex in _some(len(inputs), CLOSE_VERTICES):
+            for other in {max(vertex - 1, 0), min(vertex + 1, len(inputs) - 1)} - {vertex}:
+                way = inputs[other] - inputs[vertex]
+                # Whole numbers, so that rows are exact, and positions are those of a dither.
+                for part in CLOSE_PARTS if way != 0 else ():
+                    pairs.append((inputs[vertex], inputs[vertex] + way / part))
+                    distance.append(abs(way) / part)
+                    beside = (part - 1) * weights[vertex] + weights[other]
+                    rows.append((weights[vertex] / total, beside / (part * total)))
+        both = np.array(rows, dtype=np.float64)
+        return _Close(np.array(pairs), np.array(distance), np.concatenate([both[:, 0], both[:, 1]]))
+
+    def best(self, noise: Law, order: float) -> Reached:
+        """The largest divergence over squared distance behind a noise."""
+        here = np.arange(len(self.distance))
+        pairs = np.concatenate([here, here + len(here)]), np.concatenate([here + len(here), here])
+        excess = log_excesses(noise, self.rows, pairs, order, upper=False)
+        # Inputs are off by 1 unit of themselves, a divergence by less than that of its square.
+        moved = 8 * UNIT * np.abs(self.inputs).max(axis=1) / self.distance
+        ratio = np.logaddexp(0.0, excess) * (1 - 64 * UNIT) / (order - 1)
+        ratio *= np.tile(np.maximum(1 - moved, 0.0) / self.distance**2, 2)
+        at = int(ratio.argmax())
+        one, two = (float(at) for at in self.inputs[at % len(here)])
+        return float(ratio[at]), (one, two) if at < len(here) else (two, one)
 
 
 def _points(inputs: np.ndarray) -> np.ndarray:
-    """Inputs to try, all vertices among them, and some close to both ends."""
+    """Inputs to try, all vertices among them."""
     reach = inputs[-1] - inputs[0]
     parts = np.maximum(PARTS * np.diff(inputs) / reach, 1.0)
     # Powers of two: the encoder's dither has these positions exactly.
     counts = (2 ** np.log2(parts).round()).astype(int)
     cells = zip(inputs[:-1], inputs[1:], counts.tolist(), strict=True)
     points = [np.linspace(left, right, count, endpoint=False) for left, right, count in cells]
-    points = np.append(np.concatenate(points), inputs[-1])
-    # In a cell pairs approach the Fisher information, the closer the more.
-    step = 2.0**-5 * np.array([points[1] - points[0], points[-2] - points[-1]])
-    return np.unique(np.append(points, points[[0, -1]] + step))
+    return np.append(np.concatenate(points), inputs[-1])
 
 
 def _row(channel: Channel, at: float) -> np.ndarray:

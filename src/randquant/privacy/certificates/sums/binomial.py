@@ -12,12 +12,9 @@ import numpy as np
 
 from randquant.privacy.divergence import UNIT
 
-MANY = 100
-"""Of more trials unlikely values are halved: their laws are long."""
-
-UNLIKELY, PART = -9.0, 0.7
-"""Logarithm of a probability below which values are grouped coarsely; how many standard deviations
-are in a group of likelier ones."""
+UNLIKELY, COARSE, PART = -9.0, 6, 0.7
+"""Logarithm of a probability below which values are grouped coarsely, by such a part of them; how
+many standard deviations are in a group of likelier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +85,16 @@ class LogBinomial:
     def groups(self) -> list[tuple[int, int, float]]:
         """Cut 0..trials into groups: (least, greatest, log of at least its mass), largest first.
 
-        They are fine where K is likely, and coarse below. With h decreasing, E[h(K)] is at most
-        sum mass·h(least).
+        They are fine where K is likely, and coarse below; what is below the window is one group.
+        With h decreasing, E[h(K)] is at most sum mass·h(least).
         """
         found, end = [], self.trials + 1
         wide = max(int(PART * self.deviation), 1)
-        coarse = 6 if self.trials <= MANY else 2
         while end > 0:
             # Any cuts are valid (theory/sums.md, Proposition 4).
             likely = self.below(end) > UNLIKELY
-            start = max(end - (wide if likely else max(end // coarse, wide)), 0)
-            start = max(start, self.first) if start < self.last < end - 1 else start
+            start = max(end - (wide if likely else max(end // COARSE, wide)), self.first)
+            start = start if start < end else 0
             mass = self._between(start, end)
             if mass > -math.inf:
                 found.append((start, end - 1, mass))

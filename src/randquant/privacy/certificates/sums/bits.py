@@ -54,9 +54,8 @@ class Bits:
             return Bits(1, ends, 0.0, 0.0, np.array_equal(ends[0], ends[1][::-1]))
         if not rows.all():
             return None
-        return Bits._sum(rows, channel.denominator, 0.0) or Bits._sum(
-            rows, channel.denominator, EVEN
-        )
+        some = [Bits._sum(rows, channel.denominator, even) for even in (0.0, EVEN)]
+        return min((each for each in some if each), key=lambda each: each.error, default=None)
 
     @staticmethod
     def _sum(rows: np.ndarray, total: int, even: float) -> Bits | None:

@@ -7,7 +7,7 @@ rounding: `docs/theory/sums.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -21,12 +21,11 @@ from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.attacks import at_one_vertex, attained
 from randquant.privacy.certificates.sums.law import KEEP_ALL, Law, log_trimmed
 from randquant.privacy.certificates.sums.others import (
-    ARRANGEMENTS,
+    NEARLY,
     Others,
-    at_two_ends,
-    exhaustive,
-    fewest,
-    in_blocks,
+    at_vertices,
+    at_vertices_counted,
+    stand_ins,
 )
 from randquant.privacy.certificates.sums.outcomes import Rows, log_excesses, log_moments
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT
@@ -34,12 +33,11 @@ from randquant.privacy.guarantee import Interval, Neighboring, at_most
 
 Method = Literal["exhaustive", "bits", "blocks", "fewer clients", "one client"]
 
-FEW = 13_000
-"""Ways that others may be in which are all tried, at most."""
+FEW = 6500
+"""Laws of others at vertices that are tried, at most: half of all where channels are mirrored."""
 
-WORTH, ENOUGH = 1.5, 1.1
-"""So many times as many others as all of whose ways are tried there may be, and those are tried; a
-bound so many times what is attained is not improved on."""
+ENOUGH = 1.1
+"""A bound so many times what is attained is not improved on."""
 
 DIGITS = 1e-6
 """Where rounding is more of the largest moment, relatively, moments less 1 are computed."""
@@ -47,8 +45,9 @@ DIGITS = 1e-6
 PRACTICE, MOST_PROMISING = 64, 2
 """Others among whom vertices are compared, and how many vertices all others are put at."""
 
-COUNTED = 2**17
-"""More other clients than this are counted as so many, and not attacked: more only hide better."""
+COUNTED, PURE = 2**17, 2**10
+"""More other clients than this are counted as so many, and not attacked: more only hide better;
+and where no sum is too unlikely to count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +152,11 @@ def _certified(
         lower, pair, vertex = _attacked(rows, clients - 1, order, single)
         counts = {float(rows.inputs[vertex]): clients - 1}
         upper, method = _upper(channel, rows, clients - 1, order, single, lower)
+        fewer = 1 << (clients - 1).bit_length() - 1
+        # theory/sums.md, Proposition 2: what fewer clients have bounds more; few attack worse.
+        if fewer > 1 and _attacked(rows, fewer - 1, order, single)[0] < upper:
+            known = _certified(channel, fewer, order, neighboring)
+            upper, method = min((upper, method), (known.epsilon.upper, "fewer clients"))
     return SumCertificate(
         clients=clients,
         order=order,
@@ -228,22 +232,17 @@ def _upper(
     # theory/sums.md, Proposition 7: what is trimmed is 2^-90 of one client's moment.
     endless = rows.apart or math.isinf(log_single)
     floor = KEEP_ALL if endless or math.isinf(order) else 90 + log_single / math.log(2)
-    fewer = fewest(channel, others, FEW)
-    known: Iterable[Others] = ()
-    if fewer < others and not endless and not math.isinf(order):
-        ends = at_two_ends(channel, others, floor, ARRANGEMENTS)
-        blocks = in_blocks(channel, others, floor, log_single + 60, order)
-        known = blocks if ends is None else (ends,)
-    for found in known:
-        if best[0] > ENOUGH * attacked or found.method == "bits":
-            bound = _bounded(rows, found, order, log_single) / above_one * (1 + 4 * UNIT)
-            best = min(best, (bound, found.method))
-    if fewer == others or (best[0] > ENOUGH * attacked and (others <= WORTH * fewer or not known)):
-        # theory/sums.md, Propositions 1 and 2.
-        found = exhaustive(channel, fewer, floor)
-        method = "exhaustive" if fewer == others else "fewer clients"
+    mirrored, known = rows.uneven <= NEARLY, None
+    if endless or math.isinf(order):
+        others = min(others, PURE)
+    elif at_vertices_counted(channel, others, FEW, mirrored) < others:
+        known = stand_ins(channel, others, floor, FEW, mirrored, log_single + 60, order)
+    # theory/sums.md, Propositions 1 and 2.
+    for found in known or [at_vertices(channel, others, floor, FEW, mirrored)]:
         bound = _bounded(rows, found, order, log_single) / above_one * (1 + 4 * UNIT)
-        best = min(best, (bound, method))
+        best = min(best, (bound, found.method))
+        if best[0] <= ENOUGH * attacked:
+            break
     return best
 
 
@@ -263,13 +262,13 @@ def _bounded(rows: Rows, others: Others, order: float, log_single: float) -> flo
             worst = np.maximum(worst, worst[np.ix_(turn, turn)] + error)
         worst = np.minimum(worst[rows.allowed], log_single)
         if math.isinf(order):
-            return float(worst.max()) - 2 * math.log1p(-others.off)
+            return float(worst.max()) - 2 * math.log1p(-others.off - others.unlike)
         # theory/sums.md, Proposition 14: a mean of moments less 1, of which small ones keep digits.
         small = np.log(np.expm1(np.minimum(worst, 30.0)) + 1e-300)
         excess = np.where(worst > 30, worst, small) + group.log_mass
         total = np.logaddexp(total, excess + 32 * UNIT * (1 + np.abs(excess)))
     # theory/sums.md, Proposition 12: laws that are known only nearly.
-    off = -(2 * order - 1) * math.log1p(-others.off)
+    off = -(2 * order - 1) * math.log1p(-others.off - others.unlike)
     # Each addition rounds a logarithm; what it adds to the end shrinks with its share of the whole.
     spare = 64 + 4 * len(others.groups) * (2 + np.abs(total))
     return float((np.logaddexp(0.0, total) * (1 + spare * UNIT)).max()) + off

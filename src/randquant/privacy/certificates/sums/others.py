@@ -40,6 +40,13 @@ DRAWS = 8
 SMALL = 4
 """Clients in a small block, at most."""
 
+MANY = 2**22
+"""Laws, times codes in a sum, that are told apart at most, about, but for `ARRANGEMENTS`."""
+
+ALMOST, WORTH = 1.15, 1.5
+"""Others at vertices are tried before blocks where so many times as many as are counted are all,
+and after them where these are more, up to the second number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -62,13 +69,15 @@ class Others:
         groups: the cases.
         mirrored: whether the laws of half of each group stand for the rest, which are their mirror
             images.
-        off: relative error of laws, beside that of rounding.
+        off: relative error of each law, beside that of rounding.
+        unlike: how far, relatively, the law of the others may be from every mix of these laws.
         method: as in `SumCertificate`.
     """
 
     groups: list[Case]
     mirrored: bool
     off: float
+    unlike: float
     method: str
 
 
@@ -78,57 +87,98 @@ def mirrored_by(channel: Channel) -> bool:
     return symmetric and uneven(channel.weights) <= NEARLY
 
 
-def multisets(vertices: int, others: int) -> int:
-    """In how many ways the others may be at vertices."""
-    return math.comb(others + vertices - 1, others)
-
-
-def fewest(channel: Channel, others: int, ways: int) -> int:
-    """How many of the others may be at vertices in no more than so many ways."""
-    vertices = len(np.unique(channel.weights, axis=0))
-    while multisets(vertices, others) > ways:
-        others -= -(-others // 20)
-    return others
-
-
-def exhaustive(channel: Channel, others: int, floor: float) -> Others:
-    """All others at vertices, in every way."""
-    # theory/sums.md, Proposition 1: equal rows count once.
-    rows = np.unique(channel.weights, axis=0)
-    rows = rows[np.argsort((rows / channel.denominator) @ np.arange(channel.levels), kind="stable")]
-    # Rows of one mean may be in an order that is not its own mirror image.
-    mirrored = mirrored_by(channel) and uneven(rows) <= NEARLY
-    # What is mirrored only nearly counts as an error of laws.
-    off = 1.1 * math.expm1(others * math.log1p(uneven(rows))) if mirrored else 0.0
-    singles = [Law.of(row, channel.denominator, floor) for row in rows]
-    known: list[list[Law]] = [[Law.nothing(floor)] for _ in rows]
-    for single, powers in zip(singles, known, strict=True):
-        for _ in range(others):
-            powers.append(powers[-1] * single)
-    laws = []
-    for counts in _arrangements(len(rows), others):
-        if mirrored and counts < counts[::-1]:
-            continue
-        law = known[0][counts[0]]
-        for powers, count in zip(known[1:], counts[1:], strict=True):
-            law = law * powers[count] if count else law
-        laws.append(law)
-    return Others([Case(0.0, laws)], mirrored, off, "exhaustive")
-
-
-def _arrangements(kinds: int, count: int) -> Iterator[tuple[int, ...]]:
-    for cuts in itertools.combinations(range(count + kinds - 1), kinds - 1):
-        ends = (-1, *cuts, count + kinds - 1)
-        yield tuple(b - a - 1 for a, b in itertools.pairwise(ends))
-
-
-def at_two_ends(channel: Channel, others: int, floor: float, most: int) -> Others | None:
-    """All others, or all bits that their codes are sums of, at either end; None if it has more.
+def stand_ins(
+    channel: Channel,
+    others: int,
+    floor: float,
+    ways: int,
+    mirrored: bool,
+    depth: float,
+    order: float,
+) -> Iterator[Others]:
+    """What may stand for the others, one after the other: each of them bounds all moments.
 
     Args:
         channel: the channel of every client.
         others: how many of them there are.
         floor: in bits, see `Law`.
+        ways: so many laws of others at vertices are told apart, at most.
+        mirrored: whether mirrored pairs count for mirrored others.
+        depth: cases less likely than about e^-depth may be treated coarsely.
+        order: in (1, inf).
+    """
+    most = affordable(channel, others) if len(channel.inputs) == 2 else ARRANGEMENTS
+    ends = at_two_ends(channel, others, floor, most, mirrored)
+    if ends is not None:
+        yield ends
+        return
+    # A bound is as much looser as others are left out, about.
+    counted = at_vertices_counted(channel, others, ways, mirrored)
+    if counted * ALMOST >= others:
+        yield at_vertices(channel, others, floor, ways, mirrored)
+    if counted < others:
+        yield from in_blocks(channel, others, floor, mirrored, depth, order)
+    if ALMOST * counted < others <= WORTH * counted:
+        yield at_vertices(channel, others, floor, ways, mirrored)
+
+
+def affordable(channel: Channel, others: int) -> int:
+    """How many laws of so many others may be told apart where these are long."""
+    return max(MANY // (others * channel.levels), ARRANGEMENTS)
+
+
+def at_vertices(channel: Channel, others: int, floor: float, ways: int, mirrored: bool) -> Others:
+    """All others at vertices, in every way; or of some of them, if there are too many ways."""
+    # theory/sums.md, Proposition 1: equal rows count once.
+    rows = np.unique(channel.weights, axis=0)
+    rows = rows[np.argsort((rows / channel.denominator) @ np.arange(channel.levels), kind="stable")]
+    # Rows of one mean may be in an order that is not its own mirror image.
+    mirrored = mirrored and uneven(rows) <= NEARLY
+    # What is mirrored only nearly counts as an error of laws.
+    off = 1.1 * math.expm1(others * math.log1p(uneven(rows))) if mirrored else 0.0
+    singles = [Law.of(row, channel.denominator, floor) for row in rows]
+    ways = min(ways, affordable(channel, others))
+    laws = _between(singles, others, ways, mirrored, Law.nothing(floor))
+    all_of_them = at_vertices_counted(channel, others, ways, mirrored) == others
+    method = "exhaustive" if all_of_them else "fewer clients"
+    return Others([Case(0.0, laws)], mirrored, off, 0.0, method)
+
+
+def at_vertices_counted(channel: Channel, others: int, ways: int, mirrored: bool) -> int:
+    """How many of the others at vertices are counted on, in every way that is tried."""
+    kinds = len(np.unique(channel.weights, axis=0))
+    ways = min(ways, affordable(channel, others)) * (1 + mirrored)
+    units, block = _told_apart(kinds, others, ways)
+    return max(units - (block - 1) * (kinds - 1), 0)
+
+
+def _told_apart(kinds: int, units: int, ways: int) -> tuple[int, int]:
+    """How many units are counted, and in blocks of how many, in no more than so many ways."""
+    blocks = 0
+    while blocks < units and math.comb(blocks + kinds, kinds - 1) <= ways:
+        blocks += 1
+    # theory/sums.md, Proposition 2: of all kinds but one a block less 1 is left out.
+    sizes = range(1, max(-(-units // max(blocks, 1)), 1) + 1)
+    return max(
+        ((min(size * blocks, units), size) for size in sizes),
+        key=lambda told: told[0] - (told[1] - 1) * (kinds - 1),
+    )
+
+
+def _arrangements(kinds: int, count: int) -> Iterator[tuple[int, ...]]:
+    """In which ways so many are of some kinds: how many of each."""
+    for cuts in itertools.combinations(range(count + kinds - 1), kinds - 1):
+        ends = (-1, *cuts, count + kinds - 1)
+        yield tuple(b - a - 1 for a, b in itertools.pairwise(ends))
+
+
+def at_two_ends(
+    channel: Channel, others: int, floor: float, most: int, mirrored: bool
+) -> Others | None:
+    """All others, or all bits that their codes are sums of, at either end; None if it has more.
+
+    Args:
+        channel, others, floor, mirrored: as above.
         most: so many laws of a group are told apart.
     """
     bits = Bits.of(channel)
@@ -136,15 +186,16 @@ def at_two_ends(channel: Channel, others: int, floor: float, most: int) -> Other
         return None
     # Whole numbers: the law of a unit is within 1 unit.
     ends = [Law.of(end, int(end.sum()), floor) for end in bits.ends]
-    codes, mirrored = bits.trials + 1, bits.mirrored and mirrored_by(channel)
+    codes, mirrored = bits.trials + 1, bits.mirrored and mirrored
     evenly = Law.of(np.ones(codes, int), codes, floor)
     # theory/vector-sums.md, Proposition 24.
     groups = [
         Case(mass, _between(ends, sending * bits.trials, most, mirrored, evenly.power(draws)))
         for mass, sending, draws, most in _drawing(others, bits.even, most)
     ]
-    off = 1.1 * math.expm1(others * math.log1p(bits.error))
-    return Others(groups, mirrored, off, "bits")
+    # theory/vector-sums.md, Proposition 15.
+    unlike = 1.1 * math.expm1(others * math.log1p(bits.error))
+    return Others(groups, mirrored, 0.0, unlike, "bits")
 
 
 def _drawing(others: int, even: float, most: int) -> list[tuple[float, int, int, int]]:
@@ -163,24 +214,25 @@ def _drawing(others: int, even: float, most: int) -> list[tuple[float, int, int,
 
 
 def _between(ends: list[Law], units: int, most: int, mirrored: bool, beside: Law) -> list[Law]:
-    """Laws of the sum of so many units, each at one of two ends, that hide no more than any other.
+    """Laws of the sum of units at some ends: for every other one there is one that hides no more.
 
     Args:
-        ends: the law of a unit at either end.
+        ends: the laws that a unit may have.
         units: how many there are.
-        most: about as many laws.
+        most: so many laws, if they are not mirrored.
         mirrored: whether half of them stand for the rest.
         beside: the law of what is added.
     """
-    kinds, block = len(ends), 1
-    while math.comb(-(-units // block) + kinds - 1, kinds - 1) > most * (1 + mirrored):
-        block += 1
+    kinds = len(ends)
+    units, block = _told_apart(kinds, units, most * (1 + mirrored))
+    mirrored &= kinds > 1
     # theory/sums.md, Proposition 2: of all kinds but one, from so many to block - 1 more.
     # A mirrored arrangement stands for the other one.
-    spread, steps = [], range(0, units + 1, block)
-    for counts in itertools.product(steps, repeat=kinds - 1):
+    spread = []
+    for blocks in _arrangements(kinds, units // block):
+        counts = [several * block for several in blocks[:-1]]
         last = units - sum(counts)
-        if last >= 0 and not (mirrored and counts[0] > last):
+        if not (mirrored and counts[0] > last):
             spread.append((*counts, max(last - (block - 1) * (kinds - 1), 0)))
     known = [
         multiples(end, several)
@@ -196,14 +248,12 @@ def _between(ends: list[Law], units: int, most: int, mirrored: bool, beside: Law
 
 
 def in_blocks(
-    channel: Channel, others: int, floor: float, depth: float, order: float
+    channel: Channel, others: int, floor: float, mirrored: bool, depth: float, order: float
 ) -> Iterator[Others]:
     """Blocks of a few clients, each sending one of some kinds, or a bell, or nothing.
 
     Args:
-        channel, others, floor: as above.
-        depth: cases less likely than about e^-depth may be treated coarsely.
-        order: in (1, inf).
+        channel, others, floor, mirrored, depth, order: as above.
 
     Returns:
         One for small blocks, which are many, and one for larger ones, which have more in common:
@@ -225,7 +275,7 @@ def in_blocks(
             if (each.size > SMALL) == large
         ]
         if some:
-            yield _of_cover(min(some)[-1], mirrored_by(channel), others, floor, depth)
+            yield _of_cover(min(some)[-1], mirrored, others, floor, depth)
 
 
 def _of_cover(cover: Cover, mirrored: bool, others: int, floor: float, depth: float) -> Others:
@@ -243,7 +293,7 @@ def _of_cover(cover: Cover, mirrored: bool, others: int, floor: float, depth: fl
         likely = SPREAD if counts[0] <= LONG else FEWER
         most = likely if mass > UNLIKELY else FEWER
         groups.append(Case(mass, _between(kinds, counts[0], most, mirrored, beside)))
-    return Others(groups, mirrored, 0.0, "blocks")
+    return Others(groups, mirrored, 0.0, 0.0, "blocks")
 
 
 def _expected(cover: Cover, others: int, depth: float, shown: float, single: float) -> float:

@@ -6,6 +6,7 @@ Derivations and rounding: `docs/theory/vector-sums.md`.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass, replace
 
@@ -17,14 +18,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.attacks import by_distance, endless
 from randquant.privacy.certificates.sums.grid import PairGrid, Values, searched
 from randquant.privacy.certificates.sums.law import Law
-from randquant.privacy.certificates.sums.others import (
-    ARRANGEMENTS,
-    Others,
-    at_two_ends,
-    exhaustive,
-    fewest,
-    in_blocks,
-)
+from randquant.privacy.certificates.sums.others import Others, mirrored_by, stand_ins
 from randquant.privacy.certificates.sums.outcomes import ClientRows, SumOutcomes, uneven, wrong
 from randquant.privacy.certificates.sums.pairs_kernel import evaluate, evaluate_plain
 from randquant.privacy.certificates.vector import Kappa, kappa
@@ -35,18 +29,14 @@ LARGEST_SUM = 2**17
 """Most clients that are counted: more only hide more."""
 
 FEW = 2500
-"""Ways that others may be in which are all tried, at most."""
+"""Laws of others at vertices that are tried, at most: half of all where channels are mirrored."""
 
-WORTH, ENOUGH = 1.5, 1.1
-"""So many times as many others as all of whose ways are tried there may be, and those are tried; a
-bound so many times what is attained is not improved on."""
+ENOUGH = 1.1
+"""A bound so many times what is attained is not improved on."""
 
 WORK, CLOSE, LOOSE = 1e9, 2.0**-10, 2.0**-6
 """Sums over outcomes times outcomes that may be computed, about; how far boxes may be above what
 pairs have, where all others are at two ends, and elsewhere."""
-
-MANY = 2**22
-"""Arrangements at two ends, times codes in a sum, where there are no vertices between."""
 
 FAINT = 2.0**-30
 """SumOutcomes that add up to no more than this share of S, at the worst, are not looked at."""
@@ -91,7 +81,25 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     """
     validate.kind("channel", channel, Channel)
     clients = validate.whole("clients", clients, low=1)
-    return _kappa_sum(channel, clients, validate.renyi_order(order))
+    turned, inputs = _facing(channel)
+    found = _kappa_sum(turned, clients, validate.renyi_order(order))
+    return replace(found, witness=tuple(inputs * at for at in found.witness))
+
+
+@functools.lru_cache(maxsize=256)
+def _facing(channel: Channel) -> tuple[Channel, int]:
+    """One of the four channels with inputs or codes turned round: whichever it is, the same.
+
+    Returns:
+        That channel; -1 if its inputs are the other's turned round, else 1.
+    """
+    ways = []
+    for inputs, codes in itertools.product((1, -1), repeat=2):
+        # There is no -0.
+        points, values = inputs * channel.inputs[::inputs] + 0.0, codes * channel.values[::codes]
+        turned = Channel(points, values, channel.weights[::inputs, ::codes], channel.denominator)
+        ways.append((turned, inputs))
+    return min(ways, key=lambda way: (way[0].inputs.tolist(), way[0].weights.tolist()))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -107,6 +115,10 @@ def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     counted = min(clients, LARGEST_SUM)
     lower, witness = by_distance(channel, counted - 1, order)
     upper = min(_upper(channel, counted - 1, order, lower), alone.upper)
+    fewer = 1 << (counted - 1).bit_length() - 1
+    # The same Proposition; where they attain more they cannot have a smaller bound.
+    if fewer > 1 and by_distance(channel, fewer - 1, order)[0] < upper:
+        upper = min(upper, _kappa_sum(channel, fewer, order).upper)
     # theory/vector-sums.md, Proposition 1: what fewer clients attain, more need not.
     lower = lower if clients == counted else 0.0
     return Kappa(at_most(lower, upper), upper, order, witness)
@@ -118,22 +130,13 @@ def _upper(channel: Channel, others: int, order: float, attained: float) -> floa
     # theory/vector-sums.md, Proposition 24: what is trimmed is e^-50 of what one client shows.
     depth = max(order - 1, 1.0) * client.loss + math.log(order + 1)
     floor = (depth + 65) / math.log(2)
-    affordable = max(MANY // (others * channel.levels), ARRANGEMENTS)
-    laws = affordable if len(client.inputs) == 2 else ARRANGEMENTS
-    # theory/vector-sums.md, Propositions 2, 14 and 24.
-    found = at_two_ends(channel, others, floor, laws)
-    if found is not None:
-        loose = CLOSE if len(client.inputs) == 2 else LOOSE
-        return _bounded(client, found, order, attained, loose)
-    best, fewer = math.inf, fewest(channel, others, FEW)
-    if others <= WORTH * fewer:
-        # theory/vector-sums.md, Proposition 1.
-        best = _bounded(client, exhaustive(channel, fewer, floor), order, attained, LOOSE)
-    if fewer < others:
-        # theory/vector-sums.md, Proposition 22.
-        for found in in_blocks(channel, others, floor, depth + 60, order):
-            if best > ENOUGH * attained:
-                best = min(best, _bounded(client, found, order, attained, LOOSE))
+    loose = CLOSE if len(client.inputs) == 2 else LOOSE
+    best, mirrored = math.inf, mirrored_by(channel)
+    # theory/vector-sums.md, Propositions 2, 14, 22 and 24.
+    for found in stand_ins(channel, others, floor, FEW, mirrored, depth + 60, order):
+        best = min(best, _bounded(client, found, order, attained, loose))
+        if best <= ENOUGH * attained:
+            break
     return best
 
 
@@ -159,7 +162,22 @@ def _bounded(
     used = client.rows.max(axis=0) > 0
     steepest = float((steep[used] / client.rows.min(axis=0)[used]).max())
     rest = sum(max(each.rest for each in group) for group in groups)
-    return (total + rest * steepest**2 + FAINT * attained) * (1 + 16 * UNIT)
+    bound = (total + rest * steepest**2 + FAINT * attained) * (1 + 16 * UNIT)
+    return bound if others.unlike == 0 else _unlike(client, bound, others.unlike, order)
+
+
+def _unlike(client: ClientRows, bound: float, unlike: float, order: float) -> float:
+    """What a bound becomes if the others' law is only nearly a mix of those that it is of."""
+    # theory/vector-sums.md, Proposition 15.
+    if order * unlike > PRECISE:
+        return math.inf
+    near = np.maximum(client.rows[:-1], client.rows[1:]) / np.minimum(
+        client.rows[:-1], client.rows[1:]
+    )
+    steepest = float(near.max()) / float(np.diff(client.inputs).min())
+    added = 8 * max(2 * order, 4 / (order - 1)) * (unlike * steepest) ** 2
+    both = (math.sqrt(bound) + math.sqrt(added)) ** 2
+    return both * (1 + 8 * (order + 4) * unlike) * (1 + 64 * UNIT)
 
 
 @dataclass(frozen=True, slots=True)
