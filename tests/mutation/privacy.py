@@ -191,6 +191,16 @@ FAULTS = {
          "after = -math.inf",
          "the upper tail dropped"),
     ],
+    "privacy/certificates/sums/bits.py": [
+        ("error = max(error, _off(row, total, chance, even))",
+         "error = 0.0",
+         "rows that are binomial only nearly count as such"),
+    ],
+    "privacy/certificates/sums/blocks.py": [
+        ("least = np.minimum(least, of @ fitting * (1 - 2 * (len(shapes) + 2) * SPARE))",
+         "least = of @ fitting",
+         "what the last blocks have in common"),
+    ],
     "privacy/certificates/sums/certificate.py": [
         ("upper, method = _upper(channel, rows, clients - 1, order, single, lower)",
          "upper, method = _upper(channel, rows, clients, order, single, lower)",
@@ -200,6 +210,22 @@ FAULTS = {
         ("self.trimmed + other.trimmed + trimmed",
          "self.trimmed + trimmed",
          "what the other factor trimmed dropped"),
+    ],
+    "privacy/certificates/sums/others.py": [
+        ("max(last - (block - 1) * (kinds - 1), 0)",
+         "last",
+         "what blocks leave out of the others counts"),
+        ("counts[0] > last",
+         "counts[0] < last",
+         "the wrong half of mirrored arrangements where blocks leave some out"),
+    ],
+    "privacy/certificates/sums/sum_curvature.py": [
+        ("worst = (np.maximum(worst[0], found[0]), np.maximum(worst[1], found[1]))",
+         "worst = found",
+         "the last law of the others in place of the worst"),
+        ("both = (math.sqrt(bound) + math.sqrt(added)) ** 2",
+         "both = bound",
+         "laws that are only nearly mixes cost nothing"),
     ],
     "privacy/certificates/vector.py": [
         ("widest = float(np.diff(channel.inputs).max())",

@@ -6,6 +6,7 @@ import math
 
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.sums.bits import Bits
+from randquant.privacy.certificates.sums.others import WORTH, affordable, at_vertices_counted
 from randquant.privacy.certificates.sums.sum_curvature import FEW, LARGEST_SUM
 
 MOST = 2**16
@@ -58,6 +59,8 @@ def _of_sums(channel: Channel, clients: int) -> int:
     bits = Bits.of(channel)
     if bits is not None and (bits.trials > 1 or codes == 2):
         return max(pairs // 2**6, vertices * codes * 4)
-    ways = math.comb(clients + vertices - 2, vertices - 1)  # of the others: all, if they are few
-    tried = min(ways, FEW) * clients * codes // 2**9 if vertices > 2 else 0
-    return max(pairs * each // 2**4, vertices * codes * each, tried)
+    laws, others = 0, min(clients, LARGEST_SUM) - 1
+    if vertices > 2 and others <= WORTH * at_vertices_counted(channel, others, FEW, False):
+        laws = min(math.comb(clients + vertices - 2, vertices - 1), affordable(channel, others))
+    # Kinds of blocks are fitted once, by linear programmes, and then tried at each order.
+    return max(pairs * each // 2**4, 2 * vertices * codes * each, laws * others * codes // 2**7)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +18,13 @@ from randquant.privacy.certificates.sums.law import KEEP_ALL, Law
 from randquant.privacy.certificates.sums.outcomes import ClientRows, log_excesses, log_moments
 from randquant.privacy.divergence import UNIT
 
-PARTS, VERTICES = 32, 5
-"""Parts into which the way from end to end is cut, about, for pairs of inputs; and vertices that
-others are put at, at most."""
+PARTS, VERTICES, SQUARES = 32, 5, (2**4, 2**10)
+"""Parts into which the way from end to end is cut, about, for pairs of inputs; vertices that others
+are put at, at most; and parts of the largest squared distance that distant pairs are apart."""
 
-CLOSE_VERTICES, CLOSE_PARTS = 8, (2**5, 2**8, 2**11, 2**20)
-"""Vertices beside which pairs are tried, at most; and which parts of a cell these are apart."""
+BESIDE, CLOSE_PARTS, STEPS = 8, (2**5, 2**8, 2**11, 2**20), (1, 2, 3, 4, 6)
+"""Inputs beside which pairs are tried, at most; and which parts of a cell, or how many parts of the
+way, these are apart."""
 
 FLOOR, LONG, DEEP = 150.0, 2**11, 2**16
 """Bits below which tails are left out, of sums of so many codes, and of so many whatever the order
@@ -79,7 +81,7 @@ def by_distance(channel: Channel, others: int, order: float) -> Reached:
     square = (points[:, None] - points) ** 2
     weight = 1 / ((order - 1) * np.where(square > 0, square, np.inf))
     rows = np.stack([_row(channel, at) for at in points])
-    close = _Close.of(channel)
+    close = _Close.of(channel, points)
     depth = max(order - 1, 1.0) * client.loss
     best: Reached = (0.0, (float(points[0]), float(points[0])))
     vertices = channel.weights[np.append(True, np.diff(channel.inputs) > 0)]
@@ -88,8 +90,8 @@ def by_distance(channel: Channel, others: int, order: float) -> Reached:
         noise = at_one_vertex(vertices[vertex], channel.denominator, others, depth)
         best = max(best, close.best(noise, order))
         ratio = log_moments(noise, rows, rows, order)[0] * weight
-        # Close pairs have the largest ratios, of others more digits are proven.
-        for apart in (0.0, float(square.max()) / 16):
+        # Rounded moments choose pairs; of distant ones more digits are known.
+        for apart in square.max() / np.array(SQUARES):
             found = np.where(square >= apart, ratio, -1.0)
             i, j = np.unravel_index(int(found.argmax()), found.shape)
             if found[i, j] > best[0]:
@@ -106,14 +108,21 @@ def _some(count: int, most: int) -> list[int]:
     return np.unique(np.linspace(0, count - 1, most).round().astype(int)).tolist()
 
 
+def _beside(count: int, steps: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Some of 0 to count - 1, each with those so many steps away."""
+    for here in _some(count, BESIDE):
+        for step in steps:
+            yield from ((here, at) for at in (here - step, here + step) if 0 <= at < count)
+
+
 @dataclass(frozen=True, slots=True)
 class _Close:
-    """Pairs of a vertex and an input beside it, which approach the Fisher information.
+    """Pairs of inputs beside each other, some of which approach the Fisher information.
 
     Attributes:
         inputs: (P, 2) of each pair.
         distance: (P,) between them, within 4 units.
-        rows: (2P, m) probabilities: of the inputs at the vertices, then of those beside.
+        rows: (2P, m) probabilities: of the first input of each, then of the second.
     """
 
     inputs: np.ndarray
@@ -121,19 +130,22 @@ class _Close:
     rows: np.ndarray
 
     @staticmethod
-    def of(channel: Channel) -> _Close:
-        """Beside some vertices, on both sides."""
+    def of(channel: Channel, points: np.ndarray) -> _Close:
+        """Beside some vertices and some of the points, on both sides."""
         inputs, weights, total = channel.inputs, channel.weights.astype(object), channel.denominator
         pairs, distance, rows = [], [], []
-        for vertex in _some(len(inputs), CLOSE_VERTICES):
-            for other in {max(vertex - 1, 0), min(vertex + 1, len(inputs) - 1)} - {vertex}:
-                way = inputs[other] - inputs[vertex]
-                # Whole numbers, so that rows are exact, and positions are those of a dither.
-                for part in CLOSE_PARTS if way != 0 else ():
-                    pairs.append((inputs[vertex], inputs[vertex] + way / part))
-                    distance.append(abs(way) / part)
-                    beside = (part - 1) * weights[vertex] + weights[other]
-                    rows.append((weights[vertex] / total, beside / (part * total)))
+        for vertex, other in _beside(len(inputs), (1,)):
+            way = inputs[other] - inputs[vertex]
+            # Whole numbers, so that rows are exact, and positions are those of a dither.
+            for part in CLOSE_PARTS if way != 0 else ():
+                pairs.append((inputs[vertex], inputs[vertex] + way / part))
+                distance.append(abs(way) / part)
+                beside = (part - 1) * weights[vertex] + weights[other]
+                rows.append((weights[vertex] / total, beside / (part * total)))
+        for here, there in _beside(len(points), STEPS):
+            pairs.append((points[here], points[there]))
+            distance.append(abs(points[here] - points[there]))
+            rows.append((_row(channel, points[here]), _row(channel, points[there])))
         both = np.array(rows, dtype=np.float64)
         return _Close(np.array(pairs), np.array(distance), np.concatenate([both[:, 0], both[:, 1]]))
 

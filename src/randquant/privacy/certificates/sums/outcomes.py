@@ -196,9 +196,9 @@ class SumOutcomes:
             bend = 2 * np.log(steep.max(axis=0)) + math.log(order) + (abs(order - 2) + 1) * ratio
             curvature = np.exp(bend + scale)
             moments = 2 * np.exp((order - 1) * ratio + scale)
-        # A moment less 1 is S times this, or more, for inputs a cell apart.
-        apart = (order - 1) * float(np.diff(client.inputs).min()) ** 2
-        left = np.maximum(curvature, moments / apart) <= most / max(len(scale), 1)
+            # A moment less 1 is S times this, or more, for inputs a cell apart.
+            apart = (order - 1) * float(np.diff(client.inputs).min()) ** 2
+            left = np.maximum(curvature, moments / apart) <= most / max(len(scale), 1)
         power = max(order - 1, 1.0) * client.loss + log_mass
         rest = 2 * (order + 1) * math.exp(log_trimmed(noise.trimmed, noise.floor) + power)
         missing = math.inf if lost else float(moments[left].sum()) + rest

@@ -81,7 +81,7 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     """
     validate.kind("channel", channel, Channel)
     clients = validate.whole("clients", clients, low=1)
-    turned, inputs = _facing(channel)
+    turned, inputs = _facing(channel) if clients > 1 else (channel, 1)
     found = _kappa_sum(turned, clients, validate.renyi_order(order))
     return replace(found, witness=tuple(inputs * at for at in found.witness))
 
