@@ -152,7 +152,7 @@ def _certified(
         lower, pair, vertex = _attacked(rows, clients - 1, order, single)
         counts = {float(rows.inputs[vertex]): clients - 1}
         upper, method = _upper(channel, rows, clients - 1, order, single, lower)
-        fewer = 1 << (clients - 1).bit_length() - 1
+        fewer = 1 << (min(clients, COUNTED) - 1).bit_length() - 1
         # theory/sums.md, Proposition 2: what fewer clients have bounds more; few attack worse.
         if fewer > 1 and _attacked(rows, fewer - 1, order, single)[0] < upper:
             known = _certified(channel, fewer, order, neighboring)
@@ -228,7 +228,7 @@ def _upper(
     # theory/sums.md, Proposition 5: an attack as strong as without others; no bound is lower.
     if attacked >= single * (1 - 1e-11):
         return best
-    others = min(others, COUNTED)
+    asked, others = others, min(others, COUNTED)
     # theory/sums.md, Proposition 7: what is trimmed is 2^-90 of one client's moment.
     endless = rows.apart or math.isinf(log_single)
     floor = KEEP_ALL if endless or math.isinf(order) else 90 + log_single / math.log(2)
@@ -240,7 +240,8 @@ def _upper(
     # theory/sums.md, Propositions 1 and 2.
     for found in known or [at_vertices(channel, others, floor, FEW, mirrored)]:
         bound = _bounded(rows, found, order, log_single) / above_one * (1 + 4 * UNIT)
-        best = min(best, (bound, found.method))
+        cut = found.method == "exhaustive" and others < asked
+        best = min(best, (bound, "fewer clients" if cut else found.method))
         if best[0] <= ENOUGH * attacked:
             break
     return best
