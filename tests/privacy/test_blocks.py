@@ -55,8 +55,8 @@ def test_blocks_bound_what_fractions_say_of_few_clients(channel, order, monkeypa
     """Where nothing is tried exhaustively, no pair and no others exceed the bound."""
     if len(channel.inputs) > 6:
         pytest.skip("too many arrangements for fractions")
-    monkeypatch.setattr(sum_curvature, "FEW", 0)
-    monkeypatch.setattr(sum_curvature, "fewest", lambda *_: 0)
+    monkeypatch.setattr(others, "at_vertices_counted", lambda *_: 0)
+    monkeypatch.setattr(others, "at_two_ends", lambda *_: None)
     clients = 4
     places = sorted({Fraction(float(u)) for u in channel.inputs} | {Fraction(1, 7), Fraction(8, 9)})
     exact = worst(channel, clients, order, places)
@@ -70,8 +70,8 @@ def test_blocks_bound_what_all_others_say_of_one_coordinate(channel, order):
     rows = Rows.of(channel, "replace_one")
     single = float(rows.alone(order)[1].max()) * (order - 1)
     exact = rq.certify_sum(channel, 5, order).epsilon.lower * (order - 1)
-    floor = 90 + single / math.log(2)
-    for found in others.in_blocks(channel, 4, floor, single + 60, order):
+    floor, mirrored = 90 + single / math.log(2), others.mirrored_by(channel)
+    for found in others.in_blocks(channel, 4, floor, mirrored, single + 60, order):
         assert exact <= certificate._bounded(rows, found, order, single) <= single * (1 + 1e-9)
 
 

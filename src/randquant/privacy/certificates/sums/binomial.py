@@ -90,11 +90,13 @@ class LogBinomial:
         """
         found, end = [], self.trials + 1
         wide = max(int(PART * self.deviation), 1)
+        # More than these are about as good as these.
+        high = self.first + int(self.logs.argmax()) + int(2 * self.deviation) + 2
         while end > 0:
             # Any cuts are valid (theory/sums.md, Proposition 4).
             likely = self.below(end) > UNLIKELY
-            start = max(end - (wide if likely else max(end // COARSE, wide)), self.first)
-            start = start if start < end else 0
+            start = min(end, high) - (wide if likely else max(end // COARSE, wide))
+            start = max(start, self.first) if end > self.first else 0
             mass = self._between(start, end)
             if mass > -math.inf:
                 found.append((start, end - 1, mass))
