@@ -220,8 +220,8 @@ FAULTS = {
          "the wrong half of mirrored arrangements where blocks leave some out"),
     ],
     "privacy/certificates/sums/sum_curvature.py": [
-        ("worst = (np.maximum(worst[0], found[0]), np.maximum(worst[1], found[1]))",
-         "worst = found",
+        ("np.maximum(worst, self._values(grid, each))",
+         "self._values(grid, each)",
          "the last law of the others in place of the worst"),
         ("both = (math.sqrt(bound) + math.sqrt(added)) ** 2",
          "both = bound",

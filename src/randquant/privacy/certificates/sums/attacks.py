@@ -84,10 +84,9 @@ def by_distance(channel: Channel, others: int, order: float) -> Reached:
     close = _Close.of(channel, points)
     depth = max(order - 1, 1.0) * client.loss
     best: Reached = (0.0, (float(points[0]), float(points[0])))
-    vertices = channel.weights[np.append(True, np.diff(channel.inputs) > 0)]
     # Any others and any pair give a lower end: all are put at one vertex.
-    for vertex in _some(len(vertices), VERTICES):
-        noise = at_one_vertex(vertices[vertex], channel.denominator, others, depth)
+    for vertex in _some(len(channel.weights), VERTICES):
+        noise = at_one_vertex(channel.weights[vertex], channel.denominator, others, depth)
         best = max(best, close.best(noise, order))
         ratio = log_moments(noise, rows, rows, order)[0] * weight
         # Rounded moments choose pairs; of distant ones more digits are known.

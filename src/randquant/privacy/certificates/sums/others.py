@@ -159,10 +159,8 @@ def _told_apart(kinds: int, units: int, ways: int) -> tuple[int, int]:
         blocks += 1
     # theory/sums.md, Proposition 2: of all kinds but one a block less 1 is left out.
     sizes = range(1, max(-(-units // max(blocks, 1)), 1) + 1)
-    return max(
-        ((min(size * blocks, units), size) for size in sizes),
-        key=lambda told: told[0] - (told[1] - 1) * (kinds - 1),
-    )
+    told = [(min(size * blocks, units), size) for size in sizes]
+    return max(told, key=lambda each: each[0] - (each[1] - 1) * (kinds - 1))
 
 
 def _arrangements(kinds: int, count: int) -> Iterator[tuple[int, ...]]:

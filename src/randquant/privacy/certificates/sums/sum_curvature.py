@@ -171,9 +171,8 @@ def _unlike(client: ClientRows, bound: float, unlike: float, order: float) -> fl
     # theory/vector-sums.md, Proposition 15.
     if order * unlike > PRECISE:
         return math.inf
-    near = np.maximum(client.rows[:-1], client.rows[1:]) / np.minimum(
-        client.rows[:-1], client.rows[1:]
-    )
+    one, two = client.rows[:-1], client.rows[1:]
+    near = np.maximum(one, two) / np.minimum(one, two)
     steepest = float(near.max()) / float(np.diff(client.inputs).min())
     added = 8 * max(2 * order, 4 / (order - 1)) * (unlike * steepest) ** 2
     both = (math.sqrt(bound) + math.sqrt(added)) ** 2
@@ -198,13 +197,9 @@ class _Sums:
             for done, each in enumerate(group[every::every]):
                 if done % 16 == 0:
                     report("how the others are spread", done * every, len(group))
-                found = self._values(grid, each)
-                worst = np.maximum(worst[0], found[0]), np.maximum(worst[1], found[1])
+                worst = np.maximum(worst, self._values(grid, each))
             if self.mirrored:
-                worst = (
-                    np.maximum(worst[0], grid.turned(worst[0])),
-                    np.maximum(worst[1], grid.turned(worst[1])),
-                )
+                worst = np.maximum(worst, [grid.turned(each) for each in worst])
             # theory/vector-sums.md, Proposition 22: a mean over the others' cases.
             curvature, excess = curvature + worst[0], np.logaddexp(excess, worst[1])
         # A moment is at most that of one client's code.
