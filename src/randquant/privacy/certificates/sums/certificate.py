@@ -155,8 +155,8 @@ def _certified(
         fewer = 1 << (min(clients, COUNTED) - 1).bit_length() - 1
         # theory/sums.md, Proposition 2: what fewer clients have bounds more; few attack worse.
         if fewer > 1 and _attacked(rows, fewer - 1, order, single)[0] < upper:
-            known = _certified(channel, fewer, order, neighboring)
-            upper, method = min((upper, method), (known.epsilon.upper, "fewer clients"))
+            bound = _certified(channel, fewer, order, neighboring).epsilon.upper
+            upper, method = min((upper, method), (bound, "fewer clients"), key=lambda by: by[0])
     return SumCertificate(
         clients=clients,
         order=order,

@@ -268,7 +268,7 @@ def log_moments(
     deep = float(np.abs(logs[:, some][values[:, some] > 0]).max())
     units = noise.error + first.shape[1] + 2
     if math.isinf(order):
-        found = np.stack([(row - q)[:, row > -np.inf].max(axis=1) for row in p])
+        found = np.stack([(row[row > -np.inf] - q[:, row > -np.inf]).max(axis=1) for row in p])
         slack = (20 * deep + 2.02 * units) * UNIT
     else:
         found, slack = _finite(p, q, shift, order, deep, units)

@@ -34,7 +34,7 @@ FEW = 2500
 ENOUGH = 1.1
 """A bound so many times what is attained is not improved on."""
 
-WORK, CLOSE, LOOSE = 1e9, 2.0**-10, 2.0**-6
+WORK, CLOSE, LOOSE = 1e9, 2.0**-9, 2.0**-6
 """Sums over outcomes times outcomes that may be computed, about; how far boxes may be above what
 pairs have, where all others are at two ends, and elsewhere."""
 
