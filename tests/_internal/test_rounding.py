@@ -195,7 +195,7 @@ def test_account_prints_both_ends_outward(monkeypatch, capsys):
 
 
 def test_a_client_on_flower_prints_its_epsilon_rounded_up():
-    mod = pytest.importorskip("randquant.integrations.flower.mod")
+    mod = pytest.importorskip("randquant.integrations.limits")
     assert float(mod._shown(UPPER)) >= UPPER
 
 

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvgM
 
 from randquant.aggregation import update_mechanism
-from randquant.flower import QuantizedStrategy
+from randquant.flower import AmongClients, QuantizedStrategy
 from text_app import task
 
 app = ServerApp()
@@ -39,9 +39,11 @@ def main(grid: Grid, context: Context) -> None:
         mechanism,
         delta=config["delta"],
         stop_at_epsilon=config["stop-at-epsilon"] or None,
-        stable_numbers=config["stable-numbers"],
-        neighbours=config["neighbours"] or None,
-        step_timeout=config["step-timeout"],
+        sums=AmongClients(
+            stable_numbers=config["stable-numbers"],
+            neighbours=config["neighbours"] or None,
+            step_timeout=config["step-timeout"],
+        ),
         folder=config["folder"] or None,
     )
     rounds: dict[int, dict[str, float]] = {}

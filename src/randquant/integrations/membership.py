@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from flwr.app import ConfigRecord, Context
 
 from randquant.aggregation.secagg import draw
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.terms import ProtocolError
-from randquant.integrations.files import DamagedFile
-from randquant.integrations.flower import messages
-from randquant.integrations.flower.messages import Head
+from randquant.integrations.foreign import DamagedFile
+from randquant.integrations.ledger import State
+from randquant.integrations.protocol import read_terms, terms_text
 
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism
-    from randquant.integrations.flower.offer import Offer
+    from randquant.integrations.offer import Offer
 
 SUM = "randquant.sum"
 """Its records in a client's own state, which is never sent, have names that begin so."""
@@ -39,6 +39,7 @@ class Membership:
         client: its side of the secure sum; None without secure aggregation.
         commitment: the server's, to its part of the round's seed; empty if there is none.
         part: this client's part of the seed.
+        examples: what this client counts for, whatever the offer says; None for all its data.
     """
 
     session: bytes
@@ -46,11 +47,18 @@ class Membership:
     client: Client | None = None
     commitment: bytes = b""
     part: bytes = b""
+    examples: int | None = None
 
     @cached_property
     def offer(self) -> Offer:
         """The server's offer; ProtocolError if it is none."""
-        return messages.read_offer(self.text)
+        try:
+            return _offer(self.text, self.examples)
+        except ValueError as error:
+            raise ProtocolError(
+                "Expected an offer of this package's version, with the certificate that its "
+                "channel has, got something else."
+            ) from error
 
     def mechanism(self, number: int, proof: bytes) -> UpdateMechanism:
         """The offered mechanism with the round's seed; ProtocolError unless the proof is valid.
@@ -69,43 +77,38 @@ class Membership:
         seed = draw.proved(self.session, self.commitment, number, self.part, proof)
         return self.offer.mechanism.in_round(seed)
 
-    def remember(self, context: Context) -> None:
+    def remember(self, state: State) -> None:
         """Store it for the round's next message."""
         fields: dict[str, Any] = {"session": self.session, "offer": self.text}
         if self.client is not None:
-            fields["terms"] = messages.terms_text(self.client.terms)
-            fields["client"], fields["dimension"] = (
-                self.client.to_bytes(),
-                self.client.terms.dimension,
-            )
+            terms = self.client.terms
+            fields |= {"terms": terms_text(terms), "dimension": terms.dimension}
+            fields["client"] = self.client.to_bytes()
         if self.commitment:
-            fields["commitment"], fields["part"] = self.commitment, self.part
+            fields |= {"commitment": self.commitment, "part": self.part}
         fields["checksum"] = _checksum(fields)
-        context.state[_name(self.session)] = ConfigRecord(fields)
+        state[_name(self.session)] = fields
 
-    def forget(self, context: Context) -> None:
+    def forget(self, state: State) -> None:
         """Delete what is stored of this round: deleted secrets cannot be stolen."""
-        context.state.pop(_name(self.session), None)
+        state.pop(_name(self.session), None)
 
     @staticmethod
-    def forget_all(context: Context) -> None:
+    def forget_all(state: State) -> None:
         """Delete what is stored of all rounds."""
-        for name in [name for name in context.state if name.startswith(f"{SUM}.")]:
-            del context.state[name]
+        for name in [name for name in state if name.startswith(f"{SUM}.")]:
+            del state[name]
 
-    @staticmethod
-    def check_same(context: Context, head: Head) -> None:
+    def check_same(self, state: State) -> None:
         """Raise ProtocolError if this client has agreed to another offer in the same round."""
-        saved: Any = context.state.get(_name(head.session))
-        agreed = isinstance(saved, ConfigRecord)
-        if agreed and saved["offer"] != head.offer:
+        agreed = state.get(_name(self.session))
+        if agreed is not None and agreed["offer"] != self.text:
             raise ProtocolError("Expected one offer in a round, got another in the same.")
 
     @classmethod
-    def recall(cls, context: Context, session: bytes) -> Membership:
+    def recall(cls, state: State, session: bytes, files: Mapping[str, Any]) -> Membership:
         """Undo `remember`; ProtocolError if this client has no part in that round."""
-        record = context.state.get(_name(session))
-        saved: dict[str, Any] = dict(record) if isinstance(record, ConfigRecord) else {}
+        saved = dict(state.get(_name(session), {}))
         checksum = saved.pop("checksum", None)
         if saved and checksum != _checksum(saved):
             raise DamagedFile("Expected this client's part in a sum as it was kept, got another.")
@@ -115,10 +118,18 @@ class Membership:
             )
         client = None
         if "client" in saved:
-            terms = messages.read_terms(saved["terms"], session, saved["dimension"])
-            client = Client.from_bytes(terms, saved["client"], *identity(context.node_config))
+            terms = read_terms(saved["terms"], session, saved["dimension"])
+            client = Client.from_bytes(terms, saved["client"], *identity(files))
         parts = saved.get("commitment", b""), saved.get("part", b"")
         return cls(session, saved["offer"], client, *parts)
+
+
+@functools.lru_cache(maxsize=8)  # an offer's text, with certificates, is made once
+def _offer(text: str, examples: int | None) -> Offer:
+    from randquant.integrations.offer import Offer
+
+    offer = Offer.from_text(text)
+    return offer if offer.examples == examples else replace(offer, examples=examples)
 
 
 def _checksum(fields: Mapping[str, object]) -> bytes:
@@ -130,17 +141,17 @@ def _name(session: bytes) -> str:
 
 
 def identity(
-    config: Mapping[str, Any],
+    files: Mapping[str, Any],
 ) -> tuple[Ed25519PrivateKey | None, dict[int, bytes] | None]:
-    """This client's key and all clients' public keys, from the files in `--node-config`."""
+    """This client's key and all clients' public keys, from the files that its operator names."""
     key = directory = None
     try:
-        if "randquant-identity" in config:
-            key = load_pem_private_key(Path(str(config["randquant-identity"])).read_bytes(), None)
+        if "randquant-identity" in files:
+            key = load_pem_private_key(Path(str(files["randquant-identity"])).read_bytes(), None)
             if not isinstance(key, Ed25519PrivateKey):
                 raise ValueError("Expected an Ed25519 key in randquant-identity, got another.")
-        if "randquant-directory" in config:
-            record = json.loads(Path(str(config["randquant-directory"])).read_text())
+        if "randquant-directory" in files:
+            record = json.loads(Path(str(files["randquant-directory"])).read_text())
             directory = {int(client): bytes.fromhex(public) for client, public in record.items()}
     except (AttributeError, RecursionError, TypeError, ValueError) as error:
         raise DamagedFile("Expected this client's key and the directory, got others.") from error

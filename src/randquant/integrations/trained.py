@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
 
-from randquant._internal import patterns, validate
+from randquant._internal import patterns
 from randquant._internal.patterns import Patterns
 from randquant.aggregation.layout import is_running
-from randquant.integrations.flower import arrays
 
 Buffers = Literal["refuse", "frozen", "server"]
 BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
-"""What is done about running statistics: see `QuantizedStrategy`."""
+"""What is done about running statistics: the model has none, clients leave them as they are, or the
+server has its own."""
+
+Arrays = Mapping[str, np.ndarray]
+"""A model, or an update of one: its arrays by name."""
 
 WAY_OUT = (
     "use GroupNorm or LayerNorm instead of BatchNorm, or set buffers='frozen' if the train "
@@ -26,21 +28,11 @@ WAY_OUT = (
 )
 
 
-def checked_buffers(buffers: Buffers, statistics: bool) -> Buffers:
-    """What is done about running statistics, if the server may have its own only where it says."""
-    validate.choice("buffers", buffers, BUFFERS)
-    if statistics and buffers != "server":
-        raise ValueError(f"Expected buffers='server' with statistics, got buffers={buffers!r}.")
-    return buffers
-
-
 class UnknownPart(ValueError):
     """A part to train is no array of the model, or not one that can be trained."""
 
 
-def parts_of(
-    model: ArrayRecord, parts: Patterns = None, frozen: Patterns = None
-) -> tuple[str, ...]:
+def parts_of(model: Arrays, parts: Patterns = None, frozen: Patterns = None) -> tuple[str, ...]:
     """Names of the arrays to train, in the model's order.
 
     Args:
@@ -53,9 +45,7 @@ def parts_of(
         ValueError: a pattern matches no such array, or none is left.
     """
     names = [
-        name
-        for name, array in model.items()
-        if arrays.read(array).dtype.kind == "f" and not is_running(name)
+        name for name, array in model.items() if array.dtype.kind == "f" and not is_running(name)
     ]
     kind = "names of the model's arrays that can be trained"
     wanted = patterns.checked("parts", parts, names, kind)
@@ -90,27 +80,26 @@ class Layout:
     running: tuple[str, ...]
 
     @classmethod
-    def of(cls, model: ArrayRecord, parts: Collection[str] | None = None) -> Layout:
+    def of(cls, model: Arrays, parts: Collection[str] | None = None) -> Layout:
         """The layout of a model of which the arrays with these names are trained; None for all.
 
         Raises:
             ValueError: the model has nothing to train, an array is not of real numbers, or one of
                 the names is not that of an array which can be trained.
         """
-        values = {name: arrays.read(array) for name, array in model.items()}
         names = parts_of(model) if parts is None else tuple(n for n in model if n in parts)
         strangers = sorted(set(parts or ()) - set(names))
         for name in [*strangers, *names]:
-            if name in strangers or values[name].dtype.kind != "f" or is_running(name):
+            if name in strangers or model[name].dtype.kind != "f" or is_running(name):
                 raise UnknownPart(
                     "Expected parts among the model's arrays of floating-point numbers other than "
                     f"running statistics, got {name!r}."
                 )
-        trained = tuple((name, values[name].shape, values[name].dtype) for name in names)
+        trained = tuple((name, model[name].shape, model[name].dtype) for name in names)
         if not sum(math.prod(shape) for _, shape, _ in trained):
             raise ValueError("Expected an array of floating-point numbers to train, got none.")
-        kept = tuple(name for name in values if name not in names)
-        running = tuple(n for n in kept if is_running(n) and values[n].dtype.kind == "f")
+        kept = tuple(name for name in model if name not in names)
+        running = tuple(n for n in kept if is_running(n) and model[n].dtype.kind == "f")
         return cls(trained, kept, running)
 
     @property
@@ -123,48 +112,52 @@ class Layout:
         """Coordinates of an update."""
         return sum(math.prod(shape) for _, shape, _ in self.trained)
 
-    def finite(self, model: ArrayRecord) -> bool:
+    def finite(self, model: Arrays) -> bool:
         """Whether all trained arrays are finite."""
-        return all(np.isfinite(arrays.read(model[name])).all() for name, _, _ in self.trained)
+        return all(np.isfinite(model[name]).all() for name, _, _ in self.trained)
 
-    def update(self, old: ArrayRecord, new: ArrayRecord) -> np.ndarray:
+    def update(self, old: Arrays | None, new: Arrays) -> np.ndarray:
         """New minus old, (dimension,) float32; it may overflow, or be NaN if an array has NaN.
+
+        Args:
+            old: None if the new arrays are the update itself.
+            new: the trained arrays, among others.
 
         Raises:
             ValueError: an array is missing, or has another shape.
         """
         parts = []
         for name, shape, dtype in self.trained:
-            trained = arrays.read(new[name]) if name in new else None
+            trained = new.get(name)
             if trained is None or trained.shape != shape or trained.dtype.kind != "f":
                 what = "none" if trained is None else f"shape {trained.shape}, {trained.dtype}"
                 raise ValueError(f"Expected array {name!r} {shape} of {dtype}, got {what}.")
             with np.errstate(over="ignore", invalid="ignore"):
-                wide = np.promote_types(np.promote_types(dtype, trained.dtype), np.float32)
-                difference = np.subtract(trained, arrays.read(old[name]), dtype=wide)
-                parts.append(difference.astype(np.float32).ravel())
+                if old is not None:
+                    wide = np.promote_types(np.promote_types(dtype, trained.dtype), np.float32)
+                    trained = np.subtract(trained, old[name], dtype=wide)
+                parts.append(trained.astype(np.float32).ravel())
         return np.concatenate(parts)
 
-    def moved(self, old: ArrayRecord, update: np.ndarray) -> ArrayRecord:
-        """Old plus an update (dimension,) float32; arrays keep their dtypes.
+    def moved(self, old: Arrays, update: np.ndarray) -> dict[str, np.ndarray]:
+        """The trained arrays plus an update (dimension,) float32, in their dtypes.
 
         Raises:
             ValueError: a result is too large for its dtype.
         """
-        moved, start = dict(old.items()), 0
+        moved, start = {}, 0
         for name, shape, dtype in self.trained:
             part = update[start : start + math.prod(shape)].reshape(shape)
             start += part.size
             wide = np.promote_types(dtype, np.float32)
             with np.errstate(over="ignore"):
-                value = np.add(arrays.read(old[name]), part, dtype=wide).astype(dtype)
-            if not np.isfinite(value).all():
+                moved[name] = np.add(old[name], part, dtype=wide).astype(dtype)
+            if not np.isfinite(moved[name]).all():
                 raise ValueError(
                     f"Expected finite numbers in array {name!r} after a step, got NaN or infinity: "
                     "training has diverged."
                 )
-            moved[name] = Array(value)
-        return ArrayRecord(moved)
+        return moved
 
     def check_running(self, buffers: Buffers) -> None:
         """Refuse a model with running statistics, unless `buffers` says what becomes of them."""
@@ -176,14 +169,14 @@ class Layout:
                 f"parameters, and which clipping and noise would destroy: {WAY_OUT}."
             )
 
-    def check_frozen(self, old: ArrayRecord, new: ArrayRecord) -> None:
+    def check_frozen(self, old: Arrays, new: Arrays) -> None:
         """Check that training has left the running statistics as they were.
 
         Raises:
             ValueError: it has changed one, or its reply lacks it.
         """
         for name in self.running:
-            same = name in new and np.array_equal(arrays.read(old[name]), arrays.read(new[name]))
+            same = name in new and np.array_equal(old[name], new[name])
             if not same:
                 raise ValueError(
                     f"Expected training that leaves running statistics as they are, got another "
@@ -191,23 +184,29 @@ class Layout:
                     "server offer buffers='server'."
                 )
 
-    def take_running(self, model: ArrayRecord, other: ArrayRecord) -> None:
-        """Replace the running statistics of a model by another's.
+    def settled(
+        self, old: Arrays, new: Arrays, statistics: Arrays | None = None
+    ) -> dict[str, np.ndarray]:
+        """What a server's step must not change, as it was: dtypes, and arrays that are not trained.
+
+        Args:
+            old: the model before the step.
+            new: after it.
+            statistics: has the running statistics to take over; None keeps the old ones.
+
+        Returns:
+            The arrays to replace.
 
         Raises:
-            ValueError: the other model lacks one, or has another shape of it, or NaN.
+            ValueError: the statistics lack one, or have another shape of it, or NaN.
         """
-        for name in self.running:
-            value = arrays.read(other[name]) if name in other else None
-            old = arrays.read(model[name])
-            if value is None or value.shape != old.shape or not np.isfinite(value).all():
-                raise ValueError(f"Expected finite statistics {name!r} {old.shape}, got others.")
-            model[name] = Array(value.astype(old.dtype))
-
-    def settled(self, old: ArrayRecord, new: ArrayRecord) -> None:
-        """Restore dtypes, and arrays that are not trained, if the strategy did not keep them."""
+        kept = {name: old[name] for name in self.kept}
+        for name in self.running if statistics is not None else ():
+            value, before = (statistics or {}).get(name), old[name]
+            if value is None or value.shape != before.shape or not np.isfinite(value).all():
+                raise ValueError(f"Expected finite statistics {name!r} {before.shape}, got others.")
+            kept[name] = value.astype(before.dtype)
         for name, _, dtype in self.trained:
-            if (value := arrays.read(new[name])).dtype != dtype:
-                new[name] = Array(value.astype(dtype))
-        for name in self.kept:
-            new[name] = old[name]
+            if new[name].dtype != dtype:
+                kept[name] = new[name].astype(dtype)
+        return kept

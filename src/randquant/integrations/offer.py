@@ -17,15 +17,15 @@ from randquant.aggregation.registry import all_mechanisms
 from randquant.aggregation.saved import from_record
 from randquant.channels.channel import Channel
 from randquant.channels.wire import upload
-from randquant.integrations.flower.updates import BUFFERS, Buffers
+from randquant.integrations.trained import BUFFERS, Buffers
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.certificates.work import Allowance
 from randquant.privacy.guarantee import Neighboring, Trust
 
-FORMAT = "randquant offer, version 4"
-FORMER = ("randquant offer, version 2", "randquant offer, version 3")
-"""Version 2 said what is not trained, version 3 meant sums in a modulus that no sum exceeds. They
-are read in accounts, and never accepted in a message."""
+FORMAT = "randquant offer, version 1"
+
+LONGEST = 2**23
+"""Most characters of an offer: a channel of 1000 inputs and 256 levels has 5 million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Offer:
         buffers: what is done about running statistics: the model has none (`refuse`), clients leave
             them as they are (`frozen`), or the server has its own (`server`). They are never sent.
         beside: what a client sends beside its update, in the same vector; None for nothing.
+        examples: fewest examples (patients) of a client, if the account is for one of them and
+            updates are means of gradients that are clipped one by one; None for a whole client.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or out of bounds.
@@ -61,6 +63,7 @@ class Offer:
     parts: tuple[str, ...] = ()
     buffers: Buffers = "refuse"
     beside: Alongside | None = None
+    examples: int | None = None
     _text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -81,7 +84,11 @@ class Offer:
             if self.beside.clip_norm != self.mechanism.clip_norm:
                 raise ValueError("Expected numbers in the norm that the mechanism clips to.")
             self.mechanism.expected_error(self.dimension)  # TypeError: it does not clip in L2
-        self.size  # noqa: B018 - checks the dimension: a rotation has an upper limit
+        self.mechanism.size(self.dimension)  # ValueError: a rotation has an upper limit
+        if self.examples is not None:
+            if self.mechanism.trust != "local":
+                raise ValueError("Expected examples under local trust only, got them in a sum.")
+            self.release(1, "replace_one", "local")  # ValueError: there is no bound for one
         object.__setattr__(self, "_text", self._written())
 
     @property
@@ -127,40 +134,33 @@ class Offer:
         release = self.mechanism.release(self.dimension, rounds, neighboring)
         if release is None:
             raise ValueError("Expected a mechanism that protects, got one that does not.")
-        return release.under(trust)
+        release = release.under(trust)
+        return release if self.examples is None else release.of_one_example(self.examples)
 
     def to_text(self) -> str:
         """Return JSON: the mechanism, a channel with its certificate, and the other fields."""
         return self._text
 
     def _written(self) -> str:
-        fields = self.mechanism.record()
-        if "channel" in fields:
-            kind = fields.pop("mechanism")  # told from the other fields
-            if kind != _kind(fields):
-                raise TypeError(f"Expected a mechanism that can be offered, got {kind!r}.")
-        own = {"format": FORMAT, "dimension": self.dimension}
-        trained: dict[str, Any] = {"parts": self.parts, "buffers": self.buffers}
-        if self.beside is not None:
-            trained["beside"] = _told(self.beside)
-        return json.dumps(to_json({**fields, **own, **trained}), sort_keys=True)
+        own = {"format": FORMAT, "dimension": self.dimension, "examples": self.examples}
+        trained = {"parts": self.parts, "buffers": self.buffers}
+        beside = {} if self.beside is None else {"beside": _told(self.beside)}
+        fields = {**self.mechanism.record(), **own, **trained, **beside}
+        return json.dumps(to_json(fields), sort_keys=True)
 
-    @classmethod
-    def from_text(cls, text: str, *, former: bool = False) -> Offer:
+    @staticmethod
+    @functools.lru_cache(maxsize=8)  # every message and every account of a sum has the same text
+    def from_text(text: str) -> Offer:
         """Undo `to_text`, and certify the channel again.
 
-        Args:
-            text: of an offer.
-            former: whether former versions are read too. Of version 2 only what it costs is kept:
-                it has no names of parts.
-
         Raises:
-            ValueError: it is not an offer, or its channel's certificate is not the stated one
-                or would take too long.
+            ValueError: the text, which need not be trusted, is no offer, or its channel's
+                certificate is not the stated one or would take too long.
         """
         try:
-            return _read(text, former)
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            return _read(text)
+        except (ArithmeticError, AttributeError, KeyError, MemoryError, TypeError, ValueError,
+                RecursionError) as error:  # fmt: skip
             reason = str(error).rstrip(".")
             raise ValueError(
                 f"Expected an offer of this package's version, but: {reason}."
@@ -191,26 +191,20 @@ def _beside(told: Mapping[str, Any], mechanism: UpdateMechanism) -> Alongside:
     return Alongside(mechanism.clip_norm, numbers, clip, told["weight"])
 
 
-@functools.lru_cache(maxsize=8)
-def _read(text: str, former: bool) -> Offer:
-    """`Offer.from_text`, once: every message and every account of a sum has the same text."""
+def _read(text: str) -> Offer:
+    """`Offer.from_text`, with any error."""
+    if len(text) > LONGEST:
+        raise ValueError("it is too long")
     record: dict[str, Any] = json.loads(text)
-    version = record.pop("format")
-    if version != FORMAT and not (former and version in FORMER):
+    if record.pop("format") != FORMAT:
         raise ValueError("its format is another")
-    dimension, buffers = record.pop("dimension"), record.pop("buffers")
-    if version == FORMER[0]:
-        parts, buffers = [], "refuse"
-    else:
-        parts = record.pop("parts")
+    own = {name: record.pop(name) for name in ("dimension", "buffers", "examples")}
+    parts, told = record.pop("parts"), record.pop("beside", None)
     if not isinstance(parts, list):
         raise ValueError("its parts are not a list of names")
-    told = record.pop("beside", None)
-    if ("mechanism" in record) == ("channel" in record):
-        raise ValueError("its fields are others")
-    mechanism = from_record({"mechanism": _kind(record), **record}, "in an offer", Allowance())
+    mechanism = from_record(record, "in an offer", Allowance())
     beside = None if told is None else _beside(told, mechanism)
-    return Offer(mechanism, dimension, tuple(parts), buffers, beside)
+    return Offer(mechanism, parts=tuple(parts), beside=beside, **own)
 
 
 def _deployable(mechanism: UpdateMechanism) -> bool:
@@ -220,8 +214,3 @@ def _deployable(mechanism: UpdateMechanism) -> bool:
     if mechanism.trust != "local" or mechanism.coding is not None:
         return False
     return not all_mechanisms()[mechanism.record()["mechanism"]].baseline
-
-
-def _kind(fields: Mapping[str, Any]) -> str:
-    """Which mechanism of a channel a record without its name is of."""
-    return "vector" if "clip_norm" in fields else "coordinates"

@@ -41,10 +41,11 @@ class RoundRow:
         spent = f"round {self.round}: {formatting.bound(self.epsilon)}"
         if self.failed:
             return f"{spent}; {self.asked} clients were asked, and the round failed"
+        sent = f"a client sent {self.sent_bytes:,} bytes, " * bool(self.sent_bytes)
         return (
-            f"{spent}; {self.asked} clients, {self.dropped} dropped; a client sent "
-            f"{self.sent_bytes:,} bytes, {self.upload_bytes:,} of them its update "
-            f"({self.plain_bytes:,} as plain codes, which the server would see one by one)"
+            f"{spent}; {self.asked} clients, {self.dropped} dropped; {sent}{self.upload_bytes:,} "
+            f"of them its update ({self.plain_bytes:,} as plain codes, which the server would see "
+            "one by one)"
         )
 
 
