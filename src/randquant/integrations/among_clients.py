@@ -17,28 +17,10 @@ from randquant.aggregation.secagg.graphs import Losses
 from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.channels.wire import upload
+from randquant.integrations import protocol, sums
 from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import (
-    ADVERTISE,
-    CONFIRM,
-    REVEAL,
-    SESSION_BYTES,
-    SHARE,
-    UPLOAD,
-    RoundMessage,
-    terms_text,
-)
-from randquant.integrations.sums import (
-    PER_NEIGHBOUR,
-    REST,
-    Answers,
-    Intake,
-    Log,
-    PlainSum,
-    Requests,
-    RoundSum,
-    step_of,
-)
+from randquant.integrations.protocol import RoundMessage
+from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
 
 Way = Literal["apart", "ahead"]
 WAYS: tuple[Way, ...] = ("apart", "ahead")
@@ -69,20 +51,24 @@ class SecureSum:
         self._totals: np.ndarray | None = None
         commitment = b"" if self._draw is None else self._draw.commitment
         request = RoundMessage(
-            ADVERTISE, terms.session, offer.to_text(), terms_text(terms), commitment=commitment
+            protocol.ADVERTISE,
+            terms.session,
+            offer.to_text(),
+            protocol.terms_text(terms),
+            commitment=commitment,
         )
         self.pending: Requests = dict.fromkeys(terms.clients, request)
 
     @property
     def step(self) -> str:
         """See `RoundSum`."""
-        return step_of(self.pending)
+        return sums.step_of(self.pending)
 
     @property
     def most(self) -> int:
         """See `RoundSum`: no reply is longer than a vector and messages to all neighbours."""
         vector = upload.masked(self.terms.dimension, self.terms.bits)
-        return REST + vector + PER_NEIGHBOUR * (self.terms.neighbours + 1)
+        return sums.REST + vector + sums.PER_NEIGHBOUR * (self.terms.neighbours + 1)
 
     @property
     def enough(self) -> int:
@@ -93,11 +79,12 @@ class SecureSum:
         """See `RoundSum`."""
         step, asked = self.step, self.pending
         self.pending = {}  # if it fails, there is nothing more to ask
-        uses = {ADVERTISE: self._advert, UPLOAD: self._masked}
+        uses = {protocol.ADVERTISE: self._advert, protocol.UPLOAD: self._masked}
         taken = self._intake.take(step, asked, answers, uses.get(step, _inbox))
         following = {
-            ADVERTISE: self._introduced, SHARE: self._forwarded, UPLOAD: self._closed,
-            CONFIRM: self._relayed, REVEAL: self._unmasked,
+            protocol.ADVERTISE: self._introduced, protocol.SHARE: self._forwarded,
+            protocol.UPLOAD: self._closed, protocol.CONFIRM: self._relayed,
+            protocol.REVEAL: self._unmasked,
         }  # fmt: skip
         self.pending = self._intake.named(following[step], taken)
 
@@ -118,14 +105,14 @@ class SecureSum:
 
     def _introduced(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
         own = {client: keys[client] for client, keys in inboxes.items() if client in keys}
-        return self._next(SHARE, self._server.introduce(own))
+        return self._next(protocol.SHARE, self._server.introduce(own))
 
     def _forwarded(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
         relayed, proofs = self._server.forward(inboxes), {}
         if self._draw is not None:
             seed, proofs = self._draw.close()
             self._mechanism = self.offer.mechanism.in_round(seed)
-        return self._next(UPLOAD, relayed, proofs)
+        return self._next(protocol.UPLOAD, relayed, proofs)
 
     def _closed(self, taken: Mapping[int, None]) -> Requests:
         survivors, least = self._server.close(), self.terms.least
@@ -135,11 +122,13 @@ class SecureSum:
                 f"Expected updates of {least} clients or more, got {len(survivors)}: the guarantee "
                 "needs that many."
             )
-        request = RoundMessage(CONFIRM, self.terms.session, survivors=tuple(sorted(survivors)))
+        request = RoundMessage(
+            protocol.CONFIRM, self.terms.session, survivors=tuple(sorted(survivors))
+        )
         return dict.fromkeys(survivors, request)
 
     def _relayed(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
-        return self._next(REVEAL, self._server.relay(inboxes))
+        return self._next(protocol.REVEAL, self._server.relay(inboxes))
 
     def _unmasked(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
         largest = self.offer.channel.levels - 1
@@ -252,8 +241,7 @@ class AmongClients:
                 f"Expected {least} clients or more in the round, got {len(clients)}: let the "
                 "strategy select more, or lower the mechanism's cohort."
             )
-        terms = Terms(
-            os.urandom(SESSION_BYTES), tuple(clients), offer.size, offer.bits(len(clients)), least,
-            self.degree(len(clients), log),
-        )  # fmt: skip
+        session, bits = os.urandom(protocol.SESSION_BYTES), offer.bits(len(clients))
+        degree = self.degree(len(clients), log)
+        terms = Terms(session, tuple(clients), offer.size, bits, least, degree)
         return SecureSum(offer, terms, log, self.directory)

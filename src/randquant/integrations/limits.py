@@ -10,18 +10,10 @@ from typing import TYPE_CHECKING, Any
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms
+from randquant.integrations import trained
 from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.ledger import OWN
-from randquant.integrations.trained import (
-    BUFFERS,
-    WAY_OUT,
-    Arrays,
-    Buffers,
-    Layout,
-    Patterns,
-    UnknownPart,
-    parts_of,
-)
+from randquant.integrations.trained import Arrays, Buffers, Layout, Patterns
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
 if TYPE_CHECKING:
@@ -80,7 +72,7 @@ class ClientLimits:
         validate.whole("colluders", self.colluders, low=0)
         validate.real("threshold", self.threshold, above=0, high=1)
         if self.buffers is not None:
-            validate.choice("buffers", self.buffers, BUFFERS)
+            validate.choice("buffers", self.buffers, trained.BUFFERS)
         if self.coordinates is not None:
             validate.kind("coordinates", self.coordinates, tuple)
             fewest, most = self.coordinates
@@ -167,14 +159,14 @@ class ClientLimits:
         """Which arrays of a model are trained; ProtocolError unless the model matches the offer."""
         try:
             layout = Layout.of(model, offer.parts or None)
-        except UnknownPart as error:
+        except trained.UnknownPart as error:
             raise ProtocolError(
                 "Expected an offer to train arrays of floating-point numbers that the model has, "
                 "other than running statistics, got another."
             ) from error
         own = layout.parts
         if self.parts is not None or self.frozen is not None:
-            own = parts_of(model, self.parts, self.frozen)
+            own = trained.parts_of(model, self.parts, self.frozen)
         if layout.parts != own:
             raise ProtocolError(
                 f"Expected an offer to train the {len(own)} arrays that this client trains, got "
@@ -192,7 +184,7 @@ class ClientLimits:
         if layout.running and offer.buffers == "refuse":
             raise ProtocolError(
                 "Expected a model without running statistics, as the offer says, got one with "
-                f"{len(layout.running)}: {WAY_OUT}."
+                f"{len(layout.running)}: {trained.WAY_OUT}."
             )
         if not layout.finite(model):
             raise ProtocolError("Expected finite numbers in the model, got others.")

@@ -16,21 +16,13 @@ from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.channels import wire
 from randquant.channels.keys import Key
+from randquant.integrations import protocol
 from randquant.integrations.accountant import RoundEvent
 from randquant.integrations.foreign import DamagedFile, logged
 from randquant.integrations.ledger import OWN, AnswerLedger, State
 from randquant.integrations.limits import ClientLimits, whether_known
 from randquant.integrations.membership import Membership, identity
-from randquant.integrations.protocol import (
-    ADVERTISE,
-    CONFIRM,
-    REVEAL,
-    SHARE,
-    RoundMessage,
-    addressed,
-    public_seed,
-    read_terms,
-)
+from randquant.integrations.protocol import RoundMessage
 
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism
@@ -110,7 +102,7 @@ class Member:
         if self.drawn:
             mechanism = own.mechanism(self.number, request.proof)
         else:
-            mechanism = own.offer.mechanism.in_round(public_seed(request.session))
+            mechanism = own.offer.mechanism.in_round(protocol.public_seed(request.session))
         if own.client is not None:
             own.client.look_at(request.of_others)
         layout = self.limits.layout(own.offer, model)
@@ -118,22 +110,17 @@ class Member:
             self.log(INFO, f"randquant: no update is sent of {logged(', '.join(layout.kept))}.")
         return Agreed(request, own, mechanism, layout)
 
-    def afford(self, own: Membership) -> None:
-        """Raise ProtocolError unless this client's limits allow an answer; nothing is spent."""
-        terms = None if own.client is None else own.client.terms
-        with self.ledger.checked(lambda each: self.limits.check_offer(own.offer, terms, each)):
-            pass
-
-    def charge(self, agreed: Agreed) -> None:
-        """Count an answer, on the disk, before anything of it is sent.
+    def charge(self, own: Membership, step: str = "") -> None:
+        """Count an answer, on the disk, before anything of it is sent; without a step only check.
 
         Raises:
             ProtocolError: a limit does not allow it, or this request was answered before.
         """
-        own, ledger = agreed.own, self.ledger
-        terms = None if own.client is None else own.client.terms
+        ledger, terms = self.ledger, None if own.client is None else own.client.terms
         with ledger.checked(lambda each: self.limits.check_offer(own.offer, terms, each)):
-            ledger.take(own.session, agreed.request.step)
+            if not step:
+                return
+            ledger.take(own.session, step)
             ledger.accountant.compose(RoundEvent(own.offer, frozenset({OWN})))
             ledger.save()
         known = whether_known(terms, "randquant-directory" in self.files)
@@ -163,13 +150,13 @@ class Member:
         """The answer with an encoded update: masked, if the round is a secure sum."""
         own, request, size = agreed.own, agreed.request, agreed.own.offer.size
         if own.client is None:
-            payload = addressed(agreed.mechanism, payload, own.session, self.number, size)
+            payload = protocol.addressed(agreed.mechanism, payload, own.session, self.number, size)
         else:
             assert agreed.mechanism.coding is not None  # a sum's offer sends codes
             codes = wire.unpack(agreed.mechanism.coding, payload, size)
             payload = own.client.mask(codes, request.of_others)
             own.remember(self.state)
-        following = self._next_step(request, ADVERTISE)
+        following = self._next_step(request, protocol.ADVERTISE)
         return RoundMessage(request.step, own.session, payload=payload, following=following)
 
     def answer(self, request: RoundMessage) -> RoundMessage:
@@ -179,11 +166,11 @@ class Member:
             ProtocolError: this client refuses, and has left the sum if it was in one.
         """
         following, step = request.following, request.step
-        if following is not None and step != CONFIRM:
+        if following is not None and step != protocol.CONFIRM:
             raise ProtocolError(
                 "Expected steps of the next sum with an upload and a confirmation only."
             )
-        if step == ADVERTISE:
+        if step == protocol.ADVERTISE:
             own = self._advertised(request)
             # Not recorded: each request gets new keys, and a server may ask any number of times.
             inbox = {} if own.client is None else {self.number: own.client.advertise()}
@@ -197,14 +184,14 @@ class Member:
         with ledger.held():
             ledger.take(own.session, step)
             if isinstance(following, RoundMessage):  # both are on the disk before either is sent
-                ledger.take(following.session, SHARE)
+                ledger.take(following.session, protocol.SHARE)
             ledger.save()
         own.forget(self.state)  # after a failed step the client has left the sum
         inbox = _after_advertising(own.client, request)
-        if step != REVEAL:  # deleted secrets cannot be stolen
+        if step != protocol.REVEAL:  # deleted secrets cannot be stolen
             own.remember(self.state)
         return RoundMessage(
-            step, own.session, inbox=inbox, following=self._next_step(request, SHARE)
+            step, own.session, inbox=inbox, following=self._next_step(request, protocol.SHARE)
         )
 
     def _next_step(self, request: RoundMessage, step: str) -> RoundMessage | ProtocolError | None:
@@ -220,14 +207,14 @@ class Member:
                 raise following
             if following.step != step or following.session == request.session:
                 raise ProtocolError(f"Expected {step!r} of the next sum, got another message.")
-            if step == ADVERTISE:
+            if step == protocol.ADVERTISE:
                 own = self._advertised(following)
             else:
                 own = Membership.recall(self.state, following.session, self.files)
                 own.forget(self.state)
             if own.client is None:
                 raise ProtocolError("Expected the next sum to be a secure one, got another.")
-            if step == ADVERTISE:
+            if step == protocol.ADVERTISE:
                 inbox, part = {self.number: own.client.advertise()}, own.part
             else:
                 inbox, part = own.client.share(following.of_others), b""
@@ -244,10 +231,10 @@ class Member:
         own.check_same(self.state)
         offer = own.offer
         if request.terms or not offer.drawn:  # without secure aggregation only the seed is drawn
-            terms = read_terms(request.terms, request.session, offer.size)
+            terms = protocol.read_terms(request.terms, request.session, offer.size)
             keys = identity(self.files)
             own = replace(own, client=Client(terms, self.number, *keys, self.limits.threshold))
-        self.afford(own)
+        self.charge(own)
         if offer.drawn != bool(request.commitment):
             raise ProtocolError(
                 "Expected the server's commitment to its part of a seed exactly where an offer "
@@ -263,9 +250,9 @@ class Member:
 
 def _after_advertising(client: Client, request: RoundMessage) -> dict[int, bytes]:
     """A client's messages to others in a step of a secure sum."""
-    if request.step == SHARE:
+    if request.step == protocol.SHARE:
         return client.share(request.of_others)
-    if request.step == CONFIRM:
+    if request.step == protocol.CONFIRM:
         return client.confirm(request.survivors)
     return client.reveal(request.of_others)
 

@@ -17,18 +17,10 @@ import numpy as np
 from randquant.aggregation.secagg.draw import Draw
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.channels.keys import Key
+from randquant.integrations import protocol
 from randquant.integrations.foreign import UNREADABLE, logged
 from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import (
-    ADVERTISE,
-    CONFIRM,
-    SESSION_BYTES,
-    UPLOAD,
-    NoAnswer,
-    RoundMessage,
-    public_seed,
-    unaddressed,
-)
+from randquant.integrations.protocol import NoAnswer, RoundMessage
 
 Requests = Mapping[int, RoundMessage]
 """What to send, by client."""
@@ -167,15 +159,15 @@ class PlainSum:
         self.refused: dict[int, str] = {}
         self._intake = Intake(self.refused, log)
         self.clients = self.upload_bytes = 0
-        self.session = session = os.urandom(SESSION_BYTES)
+        self.session = session = os.urandom(protocol.SESSION_BYTES)
         self._mechanism = offer.mechanism
         self._draw = Draw(session) if drawn and offer.drawn else None
         if not drawn:
-            self._mechanism = offer.mechanism.in_round(public_seed(session))
+            self._mechanism = offer.mechanism.in_round(protocol.public_seed(session))
         self._payloads: dict[int, bytes] = {}
-        request = RoundMessage(UPLOAD, session, offer.to_text())
+        request = RoundMessage(protocol.UPLOAD, session, offer.to_text())
         if self._draw is not None:
-            request = replace(request, step=ADVERTISE, commitment=self._draw.commitment)
+            request = replace(request, step=protocol.ADVERTISE, commitment=self._draw.commitment)
         self.pending: Requests = dict.fromkeys(clients, request)
 
     @property
@@ -196,14 +188,14 @@ class PlainSum:
     def take(self, answers: Answers) -> None:
         """See `RoundSum`."""
         asked, step = self.pending, self.step
-        if step == ADVERTISE:
+        if step == protocol.ADVERTISE:
             assert self._draw is not None
             add = self._draw.add
             self._intake.take(step, asked, answers, lambda client, each: add(client, each.part))
             seed, proofs = self._draw.close()
             self._mechanism = self.offer.mechanism.in_round(seed)
             self.pending = {
-                client: RoundMessage(UPLOAD, asked[client].session, proof=proof)
+                client: RoundMessage(protocol.UPLOAD, asked[client].session, proof=proof)
                 for client, proof in proofs.items()
             }
         else:
@@ -213,7 +205,9 @@ class PlainSum:
     def _payload(self, client: int, answer: RoundMessage) -> bytes:
         """A payload without its address; ValueError if it is another's."""
         dimension = self.offer.dimension
-        found = unaddressed(self._mechanism, answer.update, answer.session, client, dimension)
+        found = protocol.unaddressed(
+            self._mechanism, answer.update, answer.session, client, dimension
+        )
         self.upload_bytes = max(self.upload_bytes, len(answer.update))
         return found
 
@@ -243,7 +237,9 @@ class JointSum:
     @property
     def _theirs(self) -> Requests:
         """What the next sum asks for at the same time."""
-        joined = self.current.step in (UPLOAD, CONFIRM) and not ready(self.following)
+        joined = self.current.step in (protocol.UPLOAD, protocol.CONFIRM) and not ready(
+            self.following
+        )
         return {} if self.following is None or not joined else self.following.pending
 
     @property
@@ -275,7 +271,7 @@ class JointSum:
 
 def ready(prepared: RoundSum | None) -> bool:
     """Whether all steps before the upload of a sum are over."""
-    return prepared is not None and prepared.step == UPLOAD
+    return prepared is not None and prepared.step == protocol.UPLOAD
 
 
 def _part(answer: RoundMessage | Exception) -> RoundMessage | Exception:

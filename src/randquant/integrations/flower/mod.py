@@ -75,7 +75,7 @@ def _upload(
     """Charge this client, let it train, and answer with what training has made of the model."""
     old = messages.model_in(message.content, "the request")
     agreed = member.agree(request, old)
-    member.charge(agreed)
+    member.charge(agreed.own, request.step)
     account = context.state.get(SPENT)
     message.content = messages.without_ours(message.content)
     try:  # an error here may reveal data, so its text must not reach the server

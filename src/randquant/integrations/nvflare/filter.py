@@ -82,7 +82,7 @@ class QuantizeFilter(Filter):
             request = messages.request_in(shareable)
             model = messages.arrays_of(messages.data_of(shareable))
             agreed = member.agree(request, model)
-            member.afford(agreed.own)
+            member.charge(agreed.own)
             fl_ctx.set_prop(ASKED, (agreed, model), private=True, sticky=False)
             return shareable
         if (code := shareable.get_return_code()) != ReturnCode.OK:
@@ -95,7 +95,7 @@ class QuantizeFilter(Filter):
             )
         agreed, old = asked
         payload = self._encoded(member, agreed, old, messages.data_of(shareable))
-        member.charge(agreed)
+        member.charge(agreed.own, agreed.request.step)
         return messages.result_of(member.upload(agreed, payload))
 
     def _encoded(self, member: Member, agreed: Agreed, old: Arrays, result: DXO) -> bytes:
