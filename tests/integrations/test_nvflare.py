@@ -235,6 +235,16 @@ def test_a_model_is_sent_as_its_difference_but_not_for_one_patient(tmp_path, mon
         passed(patient, "va", asked(server), train)
 
 
+def test_tensors_are_sent_as_arrays_are(tmp_path):
+    torch = pytest.importorskip("torch")
+    kinds = {"weight": torch.bfloat16, "bias": torch.float64}
+    update = {name: torch.full(MODEL[name].shape, 0.25, dtype=kinds[name]) for name in UPDATE}
+    found = messages.arrays_of(from_shareable(result({**update, "n": torch.tensor(3)})))
+    assert all(np.array_equal(found[name], np.full(MODEL[name].shape, 0.25)) for name in UPDATE)
+    server = Server(tmp_path)
+    assert passed(server.filters["va"], "va", asked(server), lambda *_: result(update))
+
+
 def test_a_request_is_answered_once_by_a_site_whatever_process_it_is(tmp_path):
     server = Server(tmp_path)
     task = asked(server)

@@ -17,15 +17,13 @@ from randquant.aggregation.registry import all_mechanisms
 from randquant.aggregation.saved import from_record
 from randquant.channels.channel import Channel
 from randquant.channels.wire import upload
+from randquant.integrations.protocol import LONGEST_TEXT
 from randquant.integrations.trained import BUFFERS, Buffers
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.certificates.work import Allowance
 from randquant.privacy.guarantee import Neighboring, Trust
 
 FORMAT = "randquant offer, version 1"
-
-LONGEST = 2**23
-"""Most characters of an offer: a channel of 1000 inputs and 256 levels has 5 million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +191,7 @@ def _beside(told: Mapping[str, Any], mechanism: UpdateMechanism) -> Alongside:
 
 def _read(text: str) -> Offer:
     """`Offer.from_text`, with any error."""
-    if len(text) > LONGEST:
+    if len(text) > LONGEST_TEXT:
         raise ValueError("it is too long")
     record: dict[str, Any] = json.loads(text)
     if record.pop("format") != FORMAT:

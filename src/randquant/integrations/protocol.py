@@ -23,7 +23,7 @@ SESSION_BYTES = 16
 LONGEST_SESSION = 64
 
 LONGEST_TEXT = 2**23
-"""Most characters of an offer or terms."""
+"""Most characters of an offer or terms: a channel of 1000 inputs and 256 levels has 5 million."""
 
 LARGEST = 1e30
 """Largest threshold of an update's norm."""

@@ -14,6 +14,7 @@ from nvflare.apis.shareable import Shareable
 
 from randquant._internal import validate
 from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.channels.encoding.inputs import floats
 from randquant.integrations.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMessage
 
 REQUEST, SESSION, PAYLOAD = "randquant.request", "randquant.session", "randquant.payload"
@@ -73,7 +74,16 @@ def arrays_of(data: DXO) -> dict[str, np.ndarray]:
     arrays: Any = data.data
     if not isinstance(arrays, dict) or not all(isinstance(name, str) for name in arrays):
         raise ValueError("Expected arrays by name, got something else.")
-    return {name: np.array(array) for name, array in arrays.items()}
+    return {name: _copied(array) for name, array in arrays.items()}
+
+
+def _copied(array: Any) -> np.ndarray:
+    """An array or tensor as a new array; floats of 16 bits as those of 32."""
+    try:
+        found, widen = floats(array)
+    except TypeError:  # counters and other integers
+        return np.array(array)
+    return np.array(widen(found))
 
 
 def _header(message: Shareable, name: str) -> Any:
