@@ -82,8 +82,8 @@ def _copied(array: Any) -> np.ndarray:
     try:
         found, widen = floats(array)
     except TypeError:  # counters and other integers
-        return np.array(array)
-    return np.array(widen(found))
+        return np.asarray(array).copy()
+    return widen(found).copy()
 
 
 def _header(message: Shareable, name: str) -> Any:
