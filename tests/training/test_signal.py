@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from randquant.training import signal
+from randquant.training.local import Local
 from randquant.training.signal import public_signal
 
 SQUARED = nn.functional.mse_loss
@@ -110,9 +111,8 @@ def test_the_mean_of_many_is_estimated_from_few(clip_norm):
 def test_local_steps_are_what_a_client_sends():
     model, clients, *_ = regression()
     one = public_signal(model, clients, 1e3, loss=SQUARED)
-    many = public_signal(
-        model, clients, 1e3, loss=SQUARED, batch=5, local_epochs=3, local_learning_rate=1e-4
-    )
+    local = Local(batch=5, epochs=3, learning_rate=1e-4)
+    many = public_signal(model, clients, 1e3, loss=SQUARED, local=local)
     assert np.allclose(many.norms, 12 * 1e-4 * one.norms, rtol=0.1, atol=0)
     assert many.mean_norm == pytest.approx(12 * 1e-4 * one.mean_norm, rel=0.05)
 
@@ -140,7 +140,9 @@ def test_the_hessian_is_that_of_evaluation_and_of_trained_parameters():
     assert one == pytest.approx(other, rel=1e-3)
     both = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 1, bias=False))
     nn.init.eye_(both[0].weight)
-    read = public_signal(both, clients, 1e3, loss=SQUARED, frozen=["0.*"], examples=2000)
+    read = public_signal(
+        both, clients, 1e3, loss=SQUARED, local=Local(frozen=["0.*"]), examples=2000
+    )
     assert read.effective_rank == pytest.approx(one, rel=1e-3)
 
 
@@ -184,8 +186,7 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence():
 
     refused(r"^Expected number of public clients >= 2, got", clients={"a": clients[0]})
     refused(r"^Expected clip_norm > 0", clip_norm=0.0)
-    refused(r"^Expected local_learning_rate >= 0", local_learning_rate=-1.0)
-    refused(r"^Expected buffers to be one of refuse, frozen", buffers="server")
+    refused(r"^Expected buffers to be one of refuse, frozen", local=Local(buffers="server"))
     refused(r"^Expected a parameter to train, got none",
             copy.deepcopy(model).requires_grad_(False))  # fmt: skip
     opposed = {"a": (features, targets), "b": (features, -targets)}
@@ -196,8 +197,8 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence():
             model=Free([1.0]), loss=lambda output, _: (output + 0 * output**2).mean())  # fmt: skip
     refused(r"^Expected a model and a loss with second derivatives, got none: torch says that ",
             loss=lambda output, y: (output * y).mean())  # fmt: skip
-    refused(r"^Client 0: Expected a finite update, got nan or infinities", local_learning_rate=1e30,
-            local_epochs=9)  # fmt: skip
+    far = Local(epochs=9, learning_rate=1e30)
+    refused(r"^Client 0: Expected a finite update, got nan or infinities", local=far)
 
 
 def test_an_eigenvalue_that_is_not_found_is_said():
