@@ -26,7 +26,9 @@ def target(bits, dimension=11, clients=350, rounds=20, epsilon=8.0, **others):
                 Privacy(bits=bits), rounds, **others)  # fmt: skip
 
 
-@pytest.mark.parametrize("bits", ["auto", 2, 4])
+@pytest.mark.parametrize(
+    "bits", ["auto", *(pytest.param(bits, marks=pytest.mark.slow) for bits in (2, 4))]
+)
 def test_a_plan_of_several_bits_takes_seconds(bits):
     """Two bits took over six minutes. Processor time: under 6 s on a busy machine of two cores."""
     reports, begun = [], time.process_time()
