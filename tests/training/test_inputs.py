@@ -227,7 +227,9 @@ def test_another_mask_is_other_data_for_a_run_that_goes_on(tmp_path):
         train(Two(), changed, **options)
 
 
-@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "kind", [torch.float64, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)]
+)
 def test_other_floating_point_types_are_trained_in_float32_and_returned_as_they_were(kind):
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)).to(kind)
     model.register_buffer("steps", torch.tensor([3]))
