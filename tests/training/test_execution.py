@@ -135,21 +135,6 @@ def test_a_killed_run_resumes_to_the_same_bits(model, rounds, kills, tmp_path):
     assert [m.round for m in run.metrics] == list(range(1, rounds + 1))
 
 
-def test_a_half_written_line_and_a_partial_checkpoint_are_survived(tmp_path):
-    config = CONFIG.changed(rounds=9)
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    runs.create(whole, config, overwrite=False)
-    runs.execute(whole)
-    shutil.copytree(whole, torn)
-    lines = (torn / "metrics.jsonl").read_bytes()
-    (torn / "metrics.jsonl").write_bytes(lines + b'{"round": 10, "acc')
-    (torn / "checkpoint.safetensors.partial").write_bytes(b"half")
-    (torn / "summary.json").unlink()
-    runs.execute(torn)
-    assert (torn / "metrics.jsonl").read_bytes() == lines
-    assert runs.load_parameters(torn).tobytes() == runs.load_parameters(whole).tobytes()
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -169,20 +154,6 @@ def test_a_run_does_not_go_on_with_another_configuration(change, finished, tmp_p
     with pytest.raises(ValueError, match=r"Expected changes of rounds.*so begin a new run"):
         runs.execute(folder, changes={"rounds": 17, **change})
     assert (folder / "config.json").read_bytes() == (finished[0] / "config.json").read_bytes()
-
-
-def test_every_changed_byte_of_a_checkpoint_is_noticed(finished, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(finished[0], folder)
-    path = folder / "checkpoint.safetensors"
-    good = path.read_bytes()
-    rng = np.random.default_rng(0)
-    for position in rng.integers(0, len(good), 100):
-        damaged = bytearray(good)
-        damaged[position] ^= 1 << int(rng.integers(8))
-        path.write_bytes(bytes(damaged))
-        with pytest.raises(ValueError, match="Expected a checkpoint"):
-            runs.load_parameters(folder)
 
 
 @pytest.mark.parametrize("name", ["config.json", "sent.json", "metrics.jsonl", "checkpoint"])
@@ -384,21 +355,6 @@ def test_only_a_run_without_privacy_can_be_prolonged(finished, tmp_path):
     assert (runs.load_parameters(folder) == runs.load_parameters(tmp_path / "whole")).all()
 
 
-def test_damaged_files_are_one_clear_error(finished, tmp_path):
-    for name, content in {
-        "checkpoint.safetensors": b"\xff" * 50,
-        "metrics.jsonl": b"not json\n" * 40,
-        "config.json": b"{}",
-    }.items():
-        folder = tmp_path / name
-        shutil.copytree(finished[0], folder)
-        (folder / name).write_bytes(content)
-        with pytest.raises(ValueError, match=r"^Expected"):
-            runs.execute(folder)
-    with pytest.raises(ValueError, match=r"no config\.json"):
-        runs.execute(tmp_path / "nothing")
-
-
 def test_nothing_is_overwritten_unasked(finished, tmp_path):
     with pytest.raises(FileExistsError, match="--overwrite"):
         runs.create(finished[0], CONFIG, overwrite=False)
@@ -438,3 +394,5 @@ def test_impossible_configurations_leave_no_folder(change, tmp_path):
             tmp_path / "run", CONFIG.changed(**change).changed(baseline=True), overwrite=False
         )
     assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=r"no config\.json"):
+        runs.execute(tmp_path / "run")
