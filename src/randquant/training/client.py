@@ -16,15 +16,25 @@ from randquant.aggregation.clipping import add_clipped
 from randquant.channels.keys import Key
 from randquant.training.clients import named
 from randquant.training.copies import Copies
+from randquant.training.curvature import (
+    along,
+    of_cross_entropy,
+    scaled,
+    small_step,
+    squares,
+    step_length,
+)
 from randquant.training.gathering import Gathering
 from randquant.training.generators import seeded
 from randquant.training.inputs import Features, called, of_each
 from randquant.training.problem import Loss, Problem
 from randquant.training.statistics import ServerStatistics
 from randquant.training.together import (
+    changes,
     fewer_and_fewer,
     is_softmax_regression,
     may_be_together,
+    softmax_changes,
     softmax_gradients,
     weighted_gradients,
 )
@@ -187,6 +197,8 @@ class Learner:
             each = [self._one_client(client, key) for client in clients]
             updates = torch.stack([update for update, _ in each])
             losses = np.array([loss for _, loss in each])
+        if self._work.length is not None:
+            updates = scaled(updates, self._work.length)
         return self._weighted(clients, updates), losses
 
     def _weighted(self, clients: Sequence[int], updates: Tensor) -> Tensor:
@@ -236,11 +248,9 @@ class Learner:
         if self._work.example_norm is not None:
             result = self._clipped(client, steps[0], self._work.example_norm, key)
         else:
-            with self._random_numbers(key, client):
-                local = self._work.learning_rate is not None
-                result = (
-                    self._local_sgd(client, steps) if local else self._gradient(client, steps[0])
-                )
+            local = self._work.learning_rate is not None
+            way = self._local_steps if local else self._gradient
+            result = way(client, steps, key)
         self._copies.check()
         return result
 
@@ -251,36 +261,75 @@ class Learner:
         assert key is not None
         return seeded(int(key.fold_in("draws", *labels).words(1)[0]), self._device)
 
-    def _gradient(self, client: int, samples: np.ndarray) -> tuple[Tensor, float]:
-        parts, loss = self._backward(self._copies.shared(), self._parameters, client, samples)
+    def _gradient(
+        self, client: int, steps: Sequence[np.ndarray], key: Key | None
+    ) -> tuple[Tensor, float]:
+        model = self._copies.shared()
+        with self._random_numbers(key, client):
+            batch = self._data.of_client(client, steps[0])
+            parts, loss, _ = self._backward(model, self._parameters, batch)
         return torch.cat([part.reshape(-1) for part in parts]), loss
 
-    def _local_sgd(self, client: int, steps: Sequence[np.ndarray]) -> tuple[Tensor, float]:
-        """Run local SGD: the loaded weights minus those after the last step, and the first loss."""
+    def _local_steps(
+        self, client: int, steps: Sequence[np.ndarray], key: Key | None
+    ) -> tuple[Tensor, float]:
+        """Run local steps: the loaded weights minus those after the last, and the first loss."""
         rate, model, losses = self._work.learning_rate, self._copies.own(), []
         assert rate is not None
         weights = list(self._copies.trained(model).values())
         with torch.no_grad():
             for weight, start in zip(weights, self._parameters, strict=True):
                 weight.copy_(start)
-        for samples in steps:
-            parts, loss = self._backward(model, weights, client, samples)
+        for number, samples in enumerate(steps):
+            with self._random_numbers(key, client, number):
+                batch = self._data.of_client(client, samples)
+                parts, loss, output = self._backward(model, weights, batch)
             losses.append(loss)
+            if rate != "auto":
+                length = rate
+            else:
+                with self._random_numbers(key, client, number):  # the same, for the same outputs
+                    batch = self._data.of_client(client, samples)
+                    length = self._length(model, weights, batch, parts, output)
             with torch.no_grad():
                 for weight, part in zip(weights, parts, strict=True):
-                    weight -= rate * part
+                    weight -= length * part
         difference = [
             start.detach() - end.detach()
             for start, end in zip(self._parameters, weights, strict=True)
         ]
         return torch.cat([part.reshape(-1) for part in difference]), losses[0]
 
-    def _backward(self, model: nn.Module, weights: list, client: int, samples: np.ndarray):
-        features, targets = self._data.of_client(client, samples)
-        loss = self._loss(called(model, features), targets)
+    def _length(
+        self,
+        model: nn.Module,
+        weights: Sequence[Tensor],
+        batch: tuple[Features, Tensor],
+        parts: Sequence[Tensor],
+        output: Tensor,
+    ) -> Tensor:
+        """How many gradients long a step is, by what a small one does to the outputs."""
+        features, targets = batch
+        square, held = (squares([each[None] for each in of])[0] for of in (parts, weights))
+        near = small_step(square, held)
+        with torch.no_grad():
+            loss = self._loss(output, targets)
+            start = [weight.clone() for weight in weights]
+            for weight, part in zip(weights, parts, strict=True):
+                weight -= near * part
+            change = (output - called(model, features)) / near
+            for weight, before in zip(weights, start, strict=True):
+                weight.copy_(before)
+        return step_length(square, along(self._loss, output, targets, change), loss)
+
+    def _backward(self, model: nn.Module, weights: list, batch: tuple[Features, Tensor]):
+        """Gradients, the loss, and the outputs that they are of."""
+        features, targets = batch
+        output = called(model, features)
+        loss = self._loss(output, targets)
         # Parameters that this batch does not use have gradient zero.
         parts = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
-        return parts, float(loss.detach())
+        return parts, float(loss.detach()), output.detach()
 
     def _clipped(
         self, client: int, samples: np.ndarray, norm: float, key: Key | None
@@ -308,9 +357,8 @@ class Learner:
         model = self._copies.shared()
         for number in range(len(samples)):
             with self._random_numbers(key, client, number):
-                parts, loss = self._backward(
-                    model, self._parameters, client, samples[number : number + 1]
-                )
+                batch = self._data.of_client(client, samples[number : number + 1])
+                parts, loss, _ = self._backward(model, self._parameters, batch)
             yield torch.cat([part.reshape(-1) for part in parts]).cpu().numpy(), loss
 
     def _by_example(self, client: int, samples: np.ndarray) -> list[tuple[np.ndarray, float]]:
@@ -347,7 +395,7 @@ class Learner:
         rate, start = self._work.learning_rate, self._copies.weights()
         if rate is None:
             batches = [samples for samples, *_ in steps]
-            update, losses = self._each_gradient(start, None, batches)
+            update, losses, _ = self._each_gradient(start, None, batches)
         else:
             weights, shared, losses = start, None, torch.empty(0)
             for number in range(max(map(len, steps))):
@@ -355,15 +403,21 @@ class Learner:
                     client_steps[number] if number < len(client_steps) else _NONE
                     for client_steps in steps
                 ]
-                parts, step_losses = self._each_gradient(weights, shared, batches)
-                weights = {name: weights[name] - rate * part for name, part in parts.items()}
+                parts, step_losses, lengths = self._each_gradient(weights, shared, batches)
+                weights = {
+                    name: weights[name] - lengths.view(-1, *[1] * (part.ndim - 1)) * part
+                    for name, part in parts.items()
+                }
                 shared, losses = 0, losses if number else step_losses
             update = {name: start[name] - weights[name] for name in start}
         flat = [update[name].reshape(len(steps), -1) for name in start]
         return torch.cat(flat, dim=1), losses.double().cpu().numpy()
 
     def _each_gradient(self, weights: dict, shared: int | None, batches: Sequence):
-        """Each client's gradient on its batch, at its own weights or at shared ones."""
+        """Each client's gradient on its batch, at its own weights or at shared ones.
+
+        Also its loss, and how many gradients long its step is.
+        """
         sizes = np.array([len(samples) for samples in batches])
         # Clients with fewer samples are padded with some sample of weight zero.
         real = np.arange(sizes.max()) < sizes[:, None]
@@ -373,8 +427,23 @@ class Learner:
         weight = torch.from_numpy(share).to(self._device)
         features, labels = self._data.rows(index)
         if self._linear:
-            return softmax_gradients(weights, features.flatten(2), labels[:, None], weight)
-        return weighted_gradients(self._copies.own(), weights, shared, features, labels, weight)
+            features, labels = features.flatten(2), labels[:, None]
+            parts, losses = softmax_gradients(weights, features, labels, weight)
+        else:
+            model = self._copies.own()
+            parts, losses = weighted_gradients(model, weights, shared, features, labels, weight)
+        rate = self._work.learning_rate
+        if rate != "auto":
+            return parts, losses, torch.full_like(losses, rate or 0.0)
+        square = squares(parts.values())
+        if self._linear:
+            logits, change = softmax_changes(weights, parts, features)
+        else:
+            model, own = self._copies.own(), weights.values()
+            held = squares(own if shared == 0 else [each[None] for each in own])
+            near = small_step(square, held)
+            logits, change = changes(model, weights, shared, parts, near, features)
+        return parts, losses, step_length(square, of_cross_entropy(logits, change, weight), losses)
 
 
 _NONE = np.empty(0, dtype=np.int64)

@@ -104,6 +104,50 @@ def weighted_gradients(
     return gradients_of(weights, features, labels, weight)
 
 
+def softmax_changes(
+    weights: dict, parts: dict, features: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax regression's logits (n, s, c), and their change along these gradients."""
+
+    def linear(of: dict) -> torch.Tensor:
+        matrix, bias = of.values()
+        return features @ matrix.mT + bias[..., None, :]
+
+    return linear(weights), linear(parts)
+
+
+def changes(
+    model: nn.Module,
+    weights: dict,
+    shared: int | None,
+    parts: dict,
+    near: torch.Tensor,
+    features: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits (n, s, c) of n clients at once, and their change per length of these gradients.
+
+    Args:
+        model: this thread's own.
+        weights: as for `weighted_gradients`.
+        shared: as there.
+        parts: each client's gradient by parameter, (n, *shape).
+        near: (n,) how many gradients long a small step is.
+        features: (n, s, *shape).
+    """
+
+    def logits_of(weights, features):
+        return functional_call(model, weights, (features,))
+
+    moved = {
+        name: weights[name] - near.view(-1, *[1] * (part.ndim - 1)) * part
+        for name, part in parts.items()
+    }
+    with torch.no_grad():
+        logits = vmap(logits_of, (shared, 0))(weights, features)
+        there = vmap(logits_of, (0, 0))(moved, features)
+    return logits, (logits - there) / near.view(-1, 1, 1)
+
+
 HEAVY_GROUP = 5
 """Most clients of which each takes long that a worker gets at a time."""
 
