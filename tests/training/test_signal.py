@@ -158,7 +158,9 @@ class Reads(nn.Module):
 
     def __init__(self, layer):
         super().__init__()
-        self.words, self.layer, self.head = nn.Embedding(9, 8), layer, nn.Linear(8, 9)
+        with torch.random.fork_rng():
+            torch.manual_seed(4)
+            self.words, self.layer, self.head = nn.Embedding(9, 8), layer(), nn.Linear(8, 9)
 
     def forward(self, texts):
         states = self.layer(self.words(texts))
@@ -167,7 +169,11 @@ class Reads(nn.Module):
 
 @pytest.mark.parametrize(
     "layer",
-    [nn.LSTM(8, 8, batch_first=True), nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True)],
+    [
+        lambda: nn.LSTM(8, 8, batch_first=True),
+        lambda: nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True),
+    ],
+    ids=["recurrent", "attention"],
 )
 def test_recurrent_layers_and_attention_have_second_derivatives(layer):
     model = Reads(layer)

@@ -15,8 +15,9 @@ OF_CLASSES, OF_NUMBERS = 4.0, 1.0
 were the same update and nothing were noise. Classes are told apart by weights of any length, which
 is why they may reach far; where numbers are predicted, noise that has gone too far costs most."""
 
-GAIN, SOFT = 0.2, 0.3
-"""Most of a step's relative change in a round, and the agreement at which it is most of that."""
+GROWTH, FASTEST, SOFT = 6.0, 0.2, 0.3
+"""Most that a step's logarithm changes in all rounds and in one of them, and the agreement at which
+a round changes it by most of that."""
 
 STEADY = 0.5
 """Share of the rounds after which steps begin to shrink, to nothing after the last."""
@@ -31,7 +32,7 @@ class ParameterFreeStep:
 
         eta_1 = reach D / sqrt(T (1 + d s^2))        D: the length of a usual initialisation
         h = <m, x - x0> / |x - x0|
-        eta_k = eta_{k-1} exp(GAIN h / sqrt(SOFT^2 + h^2 + s^2))
+        eta_k = eta_{k-1} exp(min(GROWTH / T, FASTEST) h / sqrt(SOFT^2 + h^2 + s^2))
         x += eta_k min(1, (1 - (k - 1) / T) / STEADY) m
 
     Args:
@@ -90,7 +91,8 @@ class ParameterFreeStep:
         away = here - state["start"].numpy()
         far = _norm(away)
         agreement = float(np.sum(move * away)) / far if far else 0.0
-        change = GAIN * agreement / math.sqrt(SOFT**2 + agreement**2 + noise**2)
+        most = min(GROWTH / self.rounds, FASTEST)
+        change = most * agreement / math.sqrt(SOFT**2 + agreement**2 + noise**2)
         size, done = state["size"] * math.exp(change), state["round"]
         left = min(1.0, (1 - min(done / self.rounds, 1.0)) / STEADY)
         stepped = (here + size * left * move).astype(np.float32)

@@ -10,6 +10,7 @@ import numpy as np
 
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.training.config import TrainConfig
+from randquant.training.server import AUTO
 
 FULL = 0.5
 """Length of the sum of the clients' mean updates, over the longest that clip_norm allows, from
@@ -147,10 +148,10 @@ def about_threshold(
         tell, or the server takes other steps than plain ones of SGD, or the noise of the means is
         not known (`_Means.of`).
     """
-    plain = config.server.optimizer == "SGD" and not config.server.options
-    rate, rounds = config.server.learning_rate, len(lengths)
+    plain = config.server.optimizer in ("SGD", AUTO) and not config.server.options
+    rate, rounds = config.server.learning_rate or 1.0, len(lengths)
     means = _Means.of(config, mechanism, len(moved), lengths)
-    if not (plain and rate and means):
+    if not plain or means is None:
         return ""
     norm, size = mechanism.clip_norm or 1.0, len(moved)
     scale = rate * mechanism.expected_error(size).gain * norm
