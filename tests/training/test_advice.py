@@ -75,14 +75,30 @@ def test_untuned_steps_that_noise_hides_are_told():
         digits(loud, rounds=20)
 
 
-@pytest.mark.parametrize("options", [{**SGD, "clip_norm": 20.0}, {"local_learning_rate": 1e-4}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {**SGD, "clip_norm": 20.0},
+        pytest.param({"local_learning_rate": 1e-4}, marks=pytest.mark.slow),
+    ],
+)
 def test_updates_far_below_the_threshold_are_told(options):
     mechanism = dataclasses.replace(NOISY, clip_norm=options.pop("clip_norm", 1.0))
     with pytest.warns(UserWarning, match=r"shorter than \d+% of clip_norm=.*Lower clip_norm or"):
         digits(mechanism, **options)
 
 
-@pytest.mark.parametrize("options", [{"local_learning_rate": 0.5}, SGD, {}, {"rounds": 10}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ({"local_learning_rate": 0.5}, SGD)
+        ),
+        {},
+        {"rounds": 10},
+    ],
+)
 def test_runs_that_learn_digits_are_told_nothing(options):
     assert digits(**options).summary.advice == ""
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from randquant.training.directions import Directions, public_directions, with_directions
+from randquant_papers.text.directions import Directions, public_directions, with_directions
 
 CROSS = nn.functional.cross_entropy
 

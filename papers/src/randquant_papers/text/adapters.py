@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
-
-from randquant._internal import patterns, validate
 
 
 class Adapted(nn.Module):
@@ -67,8 +66,8 @@ def with_adapters(model: nn.Module, rank: int, layers: Sequence[str] | None = No
     """
     model = copy.deepcopy(model).requires_grad_(False)
     for name, layer in linear_layers(model, layers).items():
-        most, why = min(layer.in_features, layer.out_features) - 1, f"of layer {name}"
-        validate.whole("rank", rank, low=1, high=max(1, most), why=f"an adapter {why} is narrower")
+        most = max(1, min(layer.in_features, layer.out_features) - 1)
+        check_rank(rank, most, f"an adapter of layer {name} is narrower than the layer")
         replace(model, name, Adapted(layer, rank))
     return model
 
@@ -86,8 +85,22 @@ def linear_layers(model: nn.Module, layers: Sequence[str] | None) -> dict[str, n
             f"{'one linear layer' if linear else f'a {type(model).__name__} without any'}: wrap a "
             "single layer in nn.Sequential, or train parts of the model with parts=."
         )
-    chosen = patterns.checked("layers", layers, list(linear), "linear layers' names")
-    return {n: each for n, each in linear.items() if layers is None or patterns.matches(n, chosen)}
+    if layers is None:
+        return linear
+    for pattern in layers:
+        if not any(fnmatchcase(name, pattern) for name in linear):
+            raise ValueError(
+                f"Expected layers to match linear layers' names, got {pattern!r}, which matches "
+                f"none of {', '.join(linear)}."
+            )
+    matched = {name for name in linear if any(fnmatchcase(name, each) for each in layers)}
+    return {name: each for name, each in linear.items() if name in matched}
+
+
+def check_rank(rank: int, most: int, why: str) -> None:
+    """Raise a ValueError unless a rank is from 1 to the most that a layer allows."""
+    if not 1 <= rank <= most:
+        raise ValueError(f"Expected rank from 1 to {most}, got {rank}: {why}.")
 
 
 def replace(model: nn.Module, name: str, module: nn.Module) -> None:

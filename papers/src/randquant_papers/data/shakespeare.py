@@ -28,9 +28,6 @@ SHORTEST = 200
 TESTED = 5
 """One window in TESTED, the last ones of each role, is test data: LEAF's split over time."""
 
-SPACING = 20
-"""Characters between the windows of `last`; LEAF's files have one at every character."""
-
 FILES = ("roles.json.gz", "roles.json")
 PATTERN = "all_data*.json"
 FOLDERS = (".", "shakespeare", "shakespeare/all_data", "all_data")
@@ -41,7 +38,7 @@ _SPELLED = {"’": "'", "‘": "'", "“": '"', "”": '"', "—": "-", "–": "
 
 
 class Windows(NamedTuple):
-    """Windows of text: inputs (N, 80) int64, targets (N, 80) or (N,) int64, and roles (N,) int64.
+    """Windows of text: inputs (N, 80) int64, targets (N, 80) int64, and roles (N,) int64.
 
     Numbers of characters are places in CHARACTERS, roles are counted from 0.
     """
@@ -50,21 +47,23 @@ class Windows(NamedTuple):
     targets: np.ndarray
     roles: np.ndarray
 
+    def by_role(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Each role's inputs and targets: clients as `randquant.train` takes them."""
+        owned = (self.roles == role for role in np.unique(self.roles))
+        return [(self.inputs[own], self.targets[own]) for own in owned]
 
-def load(data_dir: str | Path | None, *, last: bool = False) -> tuple[Windows, Windows]:
+
+def load(data_dir: str | Path | None) -> tuple[Windows, Windows]:
     """Load the roles' training and test windows.
 
     A role's speeches are joined by line ends and written in LEAF's 80 characters: typographic
     quotation marks and dashes as their plain forms, letters without accents, others left out. Its
     text is cut into windows of 80 characters, each with the character that follows each position;
     a rest at the end is left out. The first four fifths of a role's windows are training data and
-    the others test data, so that both sets have the same roles. (Overlapping windows of `last` that
-    share characters with both are left out, but for a role's first.)
+    the others test data, so that both sets have the same roles.
 
     Args:
         data_dir: folder of `roles.json.gz`, or of LEAF's `all_data*.json`.
-        last: LEAF's task instead: the target is the one character that follows a window, and a
-            window begins at every 20th character.
 
     Returns:
         (training, test), both with the same roles, in the order of the file: those of 200
@@ -78,9 +77,9 @@ def load(data_dir: str | Path | None, *, last: bool = False) -> tuple[Windows, W
         Caldas et al. 2018 (LEAF), section 3; McMahan et al. 2017, section 3 (a target at every
         position).
     """
-    paths = _find(data_dir, last)
+    paths = _find(data_dir)
     stamps = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
-    return _windows(stamps, last)
+    return _windows(stamps)
 
 
 def encoded(text: str) -> np.ndarray:
@@ -102,13 +101,10 @@ _CODES = np.full(256, -1, dtype=np.int64)
 _CODES[np.frombuffer(CHARACTERS.encode(), dtype=np.uint8)] = np.arange(len(CHARACTERS))
 
 
-def _find(data_dir: str | Path | None, last: bool) -> list[Path]:
-    wanted = f"{FILES[0]} or LEAF's {PATTERN} for shakespeare{'-last' if last else ''}"
+def _find(data_dir: str | Path | None) -> list[Path]:
+    wanted = f"{FILES[0]} or LEAF's {PATTERN} for shakespeare"
     if data_dir is None:
-        raise FileNotFoundError(
-            f"Expected a folder with {wanted}, got none: give it with --data-dir "
-            "(data_dir in Python)."
-        )
+        raise FileNotFoundError(f"Expected a folder with {wanted}, got none: give it as data_dir.")
     for folder in (Path(data_dir, name) for name in FOLDERS):
         for name in FILES:
             if (folder / name).is_file():
@@ -117,46 +113,43 @@ def _find(data_dir: str | Path | None, last: bool) -> list[Path]:
             return found
     raise FileNotFoundError(
         f"Expected {wanted} in {Path(data_dir)}, found no such file: put it there "
-        "or give another --data-dir."
+        "or give another data_dir."
     )
 
 
 @functools.lru_cache(maxsize=1)
-def _windows(stamps: Sequence[tuple[str, int, int]], last: bool) -> tuple[Windows, Windows]:
+def _windows(stamps: Sequence[tuple[str, int, int]]) -> tuple[Windows, Windows]:
     paths = [Path(name) for name, *_ in stamps]
     texts = [text for path in paths for text in _texts(path)]
     long = [text for text in texts if sum(map(len, text)) >= SHORTEST]
-    rows = [_cut(text, SPACING if last else LENGTH) for text in long]
+    rows = [_cut(text) for text in long]
     rows = [windows for windows in rows if len(windows) > 1]
     if not rows:
         raise ValueError(
             f"Expected a role of {SHORTEST} characters at least in {paths[0]}, got none of "
             f"{len(texts)}: use the complete file."
         )
-    # In neither set are the windows that share characters with training and with test data.
-    apart = LENGTH // SPACING if last else 0
     tested = [max(1, len(windows) // TESTED) for windows in rows]
     return (
-        _joined([w[: max(1, len(w) - n - apart)] for w, n in zip(rows, tested, strict=True)], last),
-        _joined([w[-n:] for w, n in zip(rows, tested, strict=True)], last),
+        _joined([w[:-n] for w, n in zip(rows, tested, strict=True)]),
+        _joined([w[-n:] for w, n in zip(rows, tested, strict=True)]),
     )
 
 
-def _cut(segments: Sequence[np.ndarray], spacing: int) -> np.ndarray:
+def _cut(segments: Sequence[np.ndarray]) -> np.ndarray:
     """Windows (n, 81) of a role's text; none reaches over the end of a segment."""
     parts = [
-        np.lib.stride_tricks.sliding_window_view(segment, LENGTH + 1)[::spacing]
+        np.lib.stride_tricks.sliding_window_view(segment, LENGTH + 1)[::LENGTH]
         for segment in segments
         if len(segment) > LENGTH
     ]
     return np.concatenate(parts) if parts else np.empty((0, LENGTH + 1), dtype=np.int64)
 
 
-def _joined(rows: Sequence[np.ndarray], last: bool) -> Windows:
+def _joined(rows: Sequence[np.ndarray]) -> Windows:
     windows = np.concatenate(rows)
-    targets = windows[:, -1] if last else windows[:, 1:]
     roles = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
-    return Windows(windows[:, :-1].copy(), targets.copy(), roles)
+    return Windows(windows[:, :-1].copy(), windows[:, 1:].copy(), roles)
 
 
 def _texts(path: Path) -> Iterator[list[np.ndarray]]:

@@ -18,7 +18,7 @@ import randquant as rq
 from randquant.aggregation import update_mechanism
 from randquant.aggregation.baselines import ClippedSGD
 
-APP = Path(__file__).parents[2] / "examples" / "text_app"
+APP = Path(__file__).parents[1] / "text_app"
 sys.path.insert(0, str(APP))
 
 from text_app import client_app, server_app, task  # noqa: E402

@@ -8,20 +8,18 @@ of its outputs, both measured on public examples. Clipping, noise and accounting
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from randquant._internal import validate
-from randquant.training.adapters import linear_layers, replace
-from randquant.training.examples import Examples, examples_of
-from randquant.training.inputs import called
-from randquant.training.problem import Loss
+from randquant_papers.text.adapters import check_rank, linear_layers, replace
 
 AT_ONCE = 64
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""The mean loss over a batch, from the model's output and the targets."""
 
 
 class Directions(NamedTuple):
@@ -92,8 +90,8 @@ def public_directions(
     model: nn.Module,
     layers: Sequence[str] | None,
     rank: int | None,
-    features: Any,
-    targets: Any,
+    features: Tensor,
+    targets: Tensor,
     *,
     loss: Loss = nn.functional.cross_entropy,
     damping: float = 0.3,
@@ -110,8 +108,7 @@ def public_directions(
         layers: patterns such as `blocks.*` of the linear layers' names; None for all.
         rank: directions that an adapter reads; None for all that its layer's inputs have: with
             damping it can then make any weights of the layer's.
-        features, targets: public examples, n at least 1 each, as a client has them for
-            `randquant.train`. No epsilon covers them.
+        features, targets: public examples, n at least 1 each. No epsilon covers them.
         loss: the mean loss of the model's output and targets.
         damping: at least 0; with more, coordinates that say little are stretched less.
 
@@ -132,15 +129,20 @@ def public_directions(
     """
     model = copy.deepcopy(model).eval().requires_grad_(True)
     chosen = linear_layers(model, layers)
-    for name, layer in chosen.items() if rank is not None else ():
-        why = f"an adapter of layer {name} reads no more than its inputs"
-        validate.whole("rank", rank, low=1, high=layer.in_features, why=why)
-    squares = _mean_squares(model, chosen, examples_of((features, targets)), loss)
+    if rank is not None:
+        for name, layer in chosen.items():
+            why = f"an adapter of layer {name} reads no more than its inputs"
+            check_rank(rank, layer.in_features, why)
+    squares = _mean_squares(model, chosen, features, targets, loss)
     return {name: _scaled(*squares[name], rank, damping) for name in chosen}
 
 
 def _mean_squares(
-    model: nn.Module, layers: Mapping[str, nn.Linear], examples: Examples, loss: Loss
+    model: nn.Module,
+    layers: Mapping[str, nn.Linear],
+    features: Tensor,
+    targets: Tensor,
+    loss: Loss,
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Of each layer's inputs and of the slopes at its outputs, float64, up to a factor."""
     seen: dict[str, tuple[Tensor, Tensor]] = {}
@@ -154,9 +156,8 @@ def _mean_squares(
         return hook
 
     hooks = [layer.register_forward_hook(watch(name)) for name, layer in layers.items()]
-    for start in range(0, len(examples), AT_ONCE):
-        some, wanted = examples.take(np.arange(start, min(start + AT_ONCE, len(examples))))
-        total = loss(called(model, some), wanted) * wanted.numel()
+    for some, wanted in zip(features.split(AT_ONCE), targets.split(AT_ONCE), strict=True):
+        total = loss(model(some), wanted) * wanted.numel()
         if silent := [name for name in layers if name not in seen]:
             raise ValueError(
                 f"Expected layers that the model calls, got {', '.join(silent)}, of which it uses "

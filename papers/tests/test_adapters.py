@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import randquant as rq
-from randquant.training import models
-from randquant.training.adapters import with_adapters
+from randquant_papers.text.adapters import with_adapters
+from randquant_papers.text.models import transformer
 
 
 def small():
@@ -83,7 +83,7 @@ def test_only_adapters_are_trained_and_sent():
 
 
 def test_adapters_of_the_transformer_are_small():
-    adapted = with_adapters(models.build("transformer", (80,), 80, 0), 2, ["blocks.*"])
+    adapted = with_adapters(transformer(), 2, ["blocks.*"])
     trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
     assert trained == 2 * 2 * ((64 + 192) + (64 + 64) + (64 + 256) + (256 + 64)) == 4096
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from randquant.training import models
 from randquant.training.client import Learner
-from randquant.training.data import datasets
-from randquant.training.directions import Directions, public_directions, with_directions
-from randquant.training.evaluation import evaluate
 from randquant.training.problem import problem_of
 from randquant.training.work import Work
+from randquant_papers.data import shakespeare
+from randquant_papers.text.directions import Directions, public_directions, with_directions
+from randquant_papers.text.evaluation import evaluate
+from randquant_papers.text.models import transformer
 
 PUBLIC = 10
 """One role in PUBLIC, the largest ones, is declared public."""
@@ -51,14 +51,9 @@ class Roles(NamedTuple):
 
 def roles(data_dir: str | Path) -> Roles:
     """The roles of the file in a folder, by the number of their training windows."""
-    data = datasets.load("shakespeare", data_dir)
-    order = np.argsort(-np.bincount(data.writers), kind="stable")
-
-    def of(writers, texts, following) -> Windows:
-        return [(texts[writers == role], following[writers == role]) for role in order]
-
-    train = of(data.writers, data.train_features, data.train_labels)
-    test = of(data.test_writers, data.test_features, data.test_labels)
+    train, test = shakespeare.load(data_dir)
+    order = np.argsort(-np.bincount(train.roles), kind="stable")
+    train, test = ([each.by_role()[role] for role in order] for each in (train, test))
     public = len(order) // PUBLIC
     return Roles(train[:public], test[:public], train[public:], test[public:])
 
@@ -80,7 +75,7 @@ def pretrained(
         kept: a file in which it is kept, and read from if it is there.
         rate: the largest step size, from which it falls to zero.
     """
-    model = models.build("transformer", (80,), 80, 0)
+    model = transformer()
     if kept is not None and kept.exists():
         model.load_state_dict(torch.load(kept, weights_only=True))
         return model
@@ -122,7 +117,7 @@ def shown(public: Windows) -> tuple[Tensor, Tensor]:
 
 def read(kept: Path) -> nn.Module:
     """The model with its adapter, from the file that `python -m text_app.task` makes."""
-    model = models.build("transformer", (80,), 80, 0)
+    model = transformer()
     weights = torch.load(kept, weights_only=True)
     directions = {
         name: Directions(weights[f"{name}.inputs"], weights[f"{name}.outputs"]) for name in ADAPTED
@@ -185,7 +180,6 @@ def model(config: Mapping[str, Any], data_dir: str) -> nn.Module:
 def scores(model: nn.Module, tested: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
     """Accuracy and bits per character on a pair of windows and what follows."""
     found = evaluate(model, [tested])
-    assert found.accuracy is not None
     return float(found.accuracy[0]), float(found.bits[0])
 
 

@@ -1,40 +1,17 @@
-"""Models of text: numbers of characters in, a score of every character that may follow out."""
+"""A model of text: numbers of characters in, a score of every character that may follow out."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-
-class CharacterLSTM(nn.Module):
-    """LEAF's model: an embedding, two LSTM layers and one linear layer.
-
-    Args:
-        characters: how many different ones there are.
-        width: numbers in a layer's state; LEAF's 256 give 819,920 parameters for 80 characters.
-        embedding: numbers that stand for a character.
-        last: whether to predict only what follows a whole text.
-    """
-
-    def __init__(
-        self, characters: int, *, width: int = 256, embedding: int = 8, last: bool = False
-    ) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(characters, embedding)
-        self.layers = nn.LSTM(embedding, width, num_layers=2, batch_first=True)
-        self.head = nn.Linear(width, characters)
-        self.last = last
-
-    def forward(self, texts: Tensor) -> Tensor:
-        """Scores (n, characters, length) of texts (n, length) int64, or (n, characters) if last."""
-        states, _ = self.layers(self.embedding(texts))
-        return self.head(states[:, -1]) if self.last else self.head(states).transpose(1, 2)
+from randquant_papers.data.shakespeare import CHARACTERS, LENGTH
 
 
 class Block(nn.Module):
     """Attention to what came before, then two linear layers, each added to what it reads.
 
-    Plain linear layers, so that each can be adapted (`randquant.training.adapters`).
+    Plain linear layers, so that each can be adapted (`randquant_papers.text.adapters`).
     """
 
     HEADS = 4
@@ -88,24 +65,8 @@ class CharacterTransformer(nn.Module):
         return self.head(self.norm(self.blocks(states))).transpose(1, 2)
 
 
-def lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """LEAF's LSTM at every position of a text."""
-    _length("lstm", shape)
-    return CharacterLSTM(classes)
-
-
-def lstm_last(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """LEAF's LSTM, which predicts the one character that follows a text."""
-    _length("lstm-last", shape)
-    return CharacterLSTM(classes, last=True)
-
-
-def transformer(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two layers of width 64: 115,536 parameters for texts of 80 out of 80 characters."""
-    return CharacterTransformer(classes, _length("transformer", shape))
-
-
-def _length(name: str, shape: tuple[int, ...]) -> int:
-    if len(shape) != 1:
-        raise ValueError(f"Expected texts (length,) for model {name}, got examples {shape}.")
-    return shape[0]
+def transformer(seed: int = 0) -> CharacterTransformer:
+    """Two layers of width 64 for the data set's windows: 115,536 parameters, drawn from a seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return CharacterTransformer(len(CHARACTERS), LENGTH)
