@@ -16,27 +16,17 @@ from randquant.aggregation.clipping import add_clipped
 from randquant.channels.keys import Key
 from randquant.training.clients import named
 from randquant.training.copies import Copies
-from randquant.training.curvature import (
-    along,
-    of_cross_entropy,
-    scaled,
-    small_step,
-    squares,
-    step_length,
-)
+from randquant.training.curvature import gradients, length_along, scaled
 from randquant.training.gathering import Gathering
 from randquant.training.generators import seeded
 from randquant.training.inputs import Features, called, of_each
 from randquant.training.problem import Loss, Problem
 from randquant.training.statistics import ServerStatistics
 from randquant.training.together import (
-    changes,
+    Together,
     fewer_and_fewer,
     is_softmax_regression,
     may_be_together,
-    softmax_changes,
-    softmax_gradients,
-    weighted_gradients,
 )
 from randquant.training.trial import work_mode
 from randquant.training.work import GRADIENT, Evaluation, Work
@@ -100,10 +90,11 @@ class Learner:
             self._statistics = ServerStatistics(kept, problem.statistics, self._device)
             self._renew()
         self._data = Gathering(problem, self._device, self._layout)
-        self._linear = known and is_softmax_regression(model)
+        linear = known and is_softmax_regression(model)
         samples = self._sizes.mean() if work.batch is None else work.batch
         small = samples * self._data.numbers < SMALL and not convolutional
-        self._batched = known and (self.on_gpu or self._linear or small)
+        self._batched = known and (self.on_gpu or linear or small)
+        self._together = Together(self._copies, self._data, work.learning_rate, linear)
         largest = min(int(self._sizes.max()), work.batch or int(self._sizes.sum()))
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
         self._group = max(1, min(most, room // (largest * self._data.numbers)))
@@ -192,7 +183,8 @@ class Learner:
     ) -> tuple[torch.Tensor, np.ndarray]:
         """Like `updates`, but the result stays on the device that computed it."""
         if self._batched and self._work.example_norm is None:
-            updates, losses = self._vectorised([self._steps(client, key) for client in clients])
+            steps = [self._steps(client, key) for client in clients]
+            updates, losses = self._together.updates(steps)
         else:
             each = [self._one_client(client, key) for client in clients]
             updates = torch.stack([update for update, _ in each])
@@ -267,7 +259,7 @@ class Learner:
         model = self._copies.shared()
         with self._random_numbers(key, client):
             batch = self._data.of_client(client, steps[0])
-            parts, loss, _ = self._backward(model, self._parameters, batch)
+            parts, loss, _ = gradients(model, self._parameters, batch, self._loss)
         return torch.cat([part.reshape(-1) for part in parts]), loss
 
     def _local_steps(
@@ -283,14 +275,14 @@ class Learner:
         for number, samples in enumerate(steps):
             with self._random_numbers(key, client, number):
                 batch = self._data.of_client(client, samples)
-                parts, loss, output = self._backward(model, weights, batch)
+                parts, loss, output = gradients(model, weights, batch, self._loss)
             losses.append(loss)
             if rate != "auto":
                 length = rate
             else:
                 with self._random_numbers(key, client, number):  # the same, for the same outputs
                     batch = self._data.of_client(client, samples)
-                    length = self._length(model, weights, batch, parts, output)
+                    length = length_along(model, weights, batch, self._loss, parts, output)
             with torch.no_grad():
                 for weight, part in zip(weights, parts, strict=True):
                     weight -= length * part
@@ -299,37 +291,6 @@ class Learner:
             for start, end in zip(self._parameters, weights, strict=True)
         ]
         return torch.cat([part.reshape(-1) for part in difference]), losses[0]
-
-    def _length(
-        self,
-        model: nn.Module,
-        weights: Sequence[Tensor],
-        batch: tuple[Features, Tensor],
-        parts: Sequence[Tensor],
-        output: Tensor,
-    ) -> Tensor:
-        """How many gradients long a step is, by what a small one does to the outputs."""
-        features, targets = batch
-        square, held = (squares([each[None] for each in of])[0] for of in (parts, weights))
-        near = small_step(square, held)
-        with torch.no_grad():
-            loss = self._loss(output, targets)
-            start = [weight.clone() for weight in weights]
-            for weight, part in zip(weights, parts, strict=True):
-                weight -= near * part
-            change = (output - called(model, features)) / near
-            for weight, before in zip(weights, start, strict=True):
-                weight.copy_(before)
-        return step_length(square, along(self._loss, output, targets, change), loss)
-
-    def _backward(self, model: nn.Module, weights: list, batch: tuple[Features, Tensor]):
-        """Gradients, the loss, and the outputs that they are of."""
-        features, targets = batch
-        output = called(model, features)
-        loss = self._loss(output, targets)
-        # Parameters that this batch does not use have gradient zero.
-        parts = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
-        return parts, float(loss.detach()), output.detach()
 
     def _clipped(
         self, client: int, samples: np.ndarray, norm: float, key: Key | None
@@ -358,7 +319,7 @@ class Learner:
         for number in range(len(samples)):
             with self._random_numbers(key, client, number):
                 batch = self._data.of_client(client, samples[number : number + 1])
-                parts, loss, _ = self._backward(model, self._parameters, batch)
+                parts, loss, _ = gradients(model, self._parameters, batch, self._loss)
             yield torch.cat([part.reshape(-1) for part in parts]).cpu().numpy(), loss
 
     def _by_example(self, client: int, samples: np.ndarray) -> list[tuple[np.ndarray, float]]:
@@ -389,64 +350,6 @@ class Learner:
             except (RuntimeError, ValueError, TypeError, NotImplementedError, UserWarning):
                 return False
         return True
-
-    def _vectorised(self, steps: Sequence[list[np.ndarray]]):
-        """All clients' local steps at once; clients with fewer steps do nothing in the last."""
-        rate, start = self._work.learning_rate, self._copies.weights()
-        if rate is None:
-            batches = [samples for samples, *_ in steps]
-            update, losses, _ = self._each_gradient(start, None, batches)
-        else:
-            weights, shared, losses = start, None, torch.empty(0)
-            for number in range(max(map(len, steps))):
-                batches = [
-                    client_steps[number] if number < len(client_steps) else _NONE
-                    for client_steps in steps
-                ]
-                parts, step_losses, lengths = self._each_gradient(weights, shared, batches)
-                weights = {
-                    name: weights[name] - lengths.view(-1, *[1] * (part.ndim - 1)) * part
-                    for name, part in parts.items()
-                }
-                shared, losses = 0, losses if number else step_losses
-            update = {name: start[name] - weights[name] for name in start}
-        flat = [update[name].reshape(len(steps), -1) for name in start]
-        return torch.cat(flat, dim=1), losses.double().cpu().numpy()
-
-    def _each_gradient(self, weights: dict, shared: int | None, batches: Sequence):
-        """Each client's gradient on its batch, at its own weights or at shared ones.
-
-        Also its loss, and how many gradients long its step is.
-        """
-        sizes = np.array([len(samples) for samples in batches])
-        # Clients with fewer samples are padded with some sample of weight zero.
-        real = np.arange(sizes.max()) < sizes[:, None]
-        index = np.zeros(real.shape, dtype=np.int64)
-        index[real] = np.concatenate(batches)
-        share = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
-        weight = torch.from_numpy(share).to(self._device)
-        features, labels = self._data.rows(index)
-        if self._linear:
-            features, labels = features.flatten(2), labels[:, None]
-            parts, losses = softmax_gradients(weights, features, labels, weight)
-        else:
-            model = self._copies.own()
-            parts, losses = weighted_gradients(model, weights, shared, features, labels, weight)
-        rate = self._work.learning_rate
-        if rate != "auto":
-            return parts, losses, torch.full_like(losses, rate or 0.0)
-        square = squares(parts.values())
-        if self._linear:
-            logits, change = softmax_changes(weights, parts, features)
-        else:
-            model, own = self._copies.own(), weights.values()
-            held = squares(own if shared == 0 else [each[None] for each in own])
-            near = small_step(square, held)
-            logits, change = changes(model, weights, shared, parts, near, features)
-        return parts, losses, step_length(square, of_cross_entropy(logits, change, weight), losses)
-
-
-_NONE = np.empty(0, dtype=np.int64)
 
 
 def _checked_device(name: str) -> torch.device:

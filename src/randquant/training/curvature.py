@@ -6,11 +6,12 @@ clipped like any other update (`docs/theory/untuned.md`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from randquant.training.inputs import Features, called
 from randquant.training.trial import Loss
 
 DAMPING = 1e-3
@@ -105,6 +106,50 @@ def along(loss: Loss, output: Tensor, targets: Tensor, change: Tensor) -> Tensor
     except RuntimeError:  # a function of the user's own, without a second derivative
         return torch.zeros(())
     return torch.zeros(()) if turned is None else (turned * change).sum().detach()
+
+
+def gradients(
+    model: nn.Module, weights: Sequence[Tensor], batch: tuple[Features, Tensor], loss: Loss
+) -> tuple[Sequence[Tensor], float, Tensor]:
+    """Return a batch's gradients, its loss, and the outputs that they are of."""
+    features, targets = batch
+    output = called(model, features)
+    value = loss(output, targets)
+    # Parameters that this batch does not use have gradient zero.
+    parts = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
+    return parts, float(value.detach()), output.detach()
+
+
+def length_along(
+    model: nn.Module,
+    weights: Sequence[Tensor],
+    batch: tuple[Features, Tensor],
+    loss: Loss,
+    parts: Sequence[Tensor],
+    output: Tensor,
+) -> Tensor:
+    """Return how many gradients long a step is, by what a small one does to the outputs.
+
+    Args:
+        model: with these weights, which are moved and put back.
+        weights: the trained ones.
+        batch: features and targets.
+        loss: the mean loss over a batch.
+        parts: the gradients, in the order of the weights.
+        output: of the model for the batch.
+    """
+    features, targets = batch
+    square, held = (squares([each[None] for each in of])[0] for of in (parts, weights))
+    near = small_step(square, held)
+    with torch.no_grad():
+        value = loss(output, targets)
+        start = [weight.clone() for weight in weights]
+        for weight, part in zip(weights, parts, strict=True):
+            weight -= near * part
+        change = (output - called(model, features)) / near
+        for weight, before in zip(weights, start, strict=True):
+            weight.copy_(before)
+    return step_length(square, along(loss, output, targets, change), value)
 
 
 def of_cross_entropy(logits: Tensor, change: Tensor, weight: Tensor) -> Tensor:
