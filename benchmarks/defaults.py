@@ -91,10 +91,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--tasks", nargs="*")
     parser.add_argument("--epsilons", nargs="*", type=float, default=[8.0, 2.0, 1.0])
+    parser.add_argument("--rates", nargs="*", type=float, default=RATES)
+    parser.add_argument("--norms", nargs="*", type=float, default=NORMS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--save", action="store_true", help="add to the stored results")
     options = parser.parse_args()
-    options.rates, options.norms = RATES, NORMS
     known = LOOKED_AT | HELD_OUT
     names = options.tasks or list(known)
     if options.quick:
@@ -107,7 +108,17 @@ def main() -> None:
         print(row, flush=True)
         rows = [r for r in rows if (r["task"], r["epsilon"]) != (name, epsilon)] + [row]
         if options.save:
-            write("defaults", {"benchmark": "defaults", "rounds": ROUNDS, "rows": rows})
+            write(
+                "defaults",
+                {
+                    "benchmark": "defaults",
+                    "rounds": ROUNDS,
+                    "seeds": options.seeds,
+                    "rates": options.rates,
+                    "norms": options.norms,
+                    "rows": rows,
+                },
+            )
     print(table(rows))
 
 

@@ -26,7 +26,7 @@ NOISY = CentralGaussian(None, noise_multiplier=3.2, clip_norm=1.0)
 
 def diabetes(mean, deviation, **plain):
     features, targets = load_diabetes(return_X_y=True)
-    x = torch.tensor(features).float()
+    x = 20 * torch.tensor(features).float()
     y = (torch.tensor(targets).float()[:, None] - mean) / deviation
     clients, test = [(x[k:350:20], y[k:350:20]) for k in range(20)], (x[350:], y[350:])
     options = {"loss": functional.mse_loss, "rounds": 10, "seed": 0, "progress": False}

@@ -180,6 +180,21 @@ def test_curvature_of_cross_entropy_is_that_of_autograd():
     assert found[0] == pytest.approx(float(wanted), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("size", [1e-36, 1e-25, 1e-12, 1e12])
+def test_updates_are_finite_however_short_or_long_gradients_are(name, size):
+    data = [(size * features, labels) for features, labels in clients()]
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    for bias in (weight for weight in model.parameters() if weight.ndim == 1):
+        bias.requires_grad_(False)
+    parts = tuple(name for name, weight in model.named_parameters() if weight.requires_grad)
+    problem = problem_of(model, data, loss=functional.cross_entropy, parts=parts)
+    learner = Learner(problem, Work(epochs=5, learning_rate="auto", length=1.0))
+    found = learner.updates([0, 1, 2], KEY)[0]
+    assert np.isfinite(found).all()
+
+
 def test_steps_are_bounded():
     one = torch.tensor(1.0)
     assert step_length(one, -one, one * 1e9) == pytest.approx(1000, rel=1e-5)

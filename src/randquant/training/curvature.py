@@ -17,6 +17,9 @@ from randquant.training.trial import Loss
 DAMPING = 1e-3
 """Curvature that is added to the loss's: no step is longer than a thousand gradients."""
 
+NOTHING = 1e-60
+"""Squared norm of a gradient below which it is not followed: its step would overflow."""
+
 NEARBY = 1e-3
 """Length of the step by which a change of outputs is measured, beside that of the weights: large
 beside what rounding to float32 does, small beside what bends."""
@@ -24,7 +27,8 @@ beside what rounding to float32 does, small beside what bends."""
 
 def squares(parts: Iterable[Tensor]) -> Tensor:
     """Return the squared norms (n,) of n clients' vectors, given as parts (n, *shape)."""
-    return torch.stack([part.detach().flatten(1).square().sum(1) for part in parts]).sum(0)
+    exact = (part.detach().flatten(1).double() for part in parts)
+    return torch.stack([part.square().sum(1) for part in exact]).sum(0)
 
 
 def small_step(square: Tensor, weights: Tensor) -> Tensor:
@@ -38,7 +42,8 @@ def small_step(square: Tensor, weights: Tensor) -> Tensor:
         >>> small_step(torch.tensor(4.0), torch.tensor(100.0))
         tensor(0.0050)
     """
-    return NEARBY * torch.sqrt(weights.clamp_min(1) / torch.where(square > 0, square, 1.0))
+    shortest = torch.where(square > NOTHING, square, 1.0)
+    return (NEARBY * torch.sqrt(weights.clamp_min(1) / shortest)).float()
 
 
 def scaled(updates: Tensor, length: float) -> Tensor:
@@ -75,9 +80,10 @@ def step_length(square: Tensor, curvature: Tensor, loss: Tensor) -> Tensor:
         >>> step_length(torch.tensor(4.0), torch.tensor(8.0), torch.tensor(3.0))
         tensor(0.4998)
     """
-    length = square / (curvature.clamp_min(0) + DAMPING * square)
-    length = torch.where(loss > 0, torch.minimum(length, 2 * loss / square), length)
-    return torch.where(square > 0, length, 0.0)
+    exact, high = square.double(), loss.double()
+    length = exact / (curvature.double().clamp_min(0) + DAMPING * exact)
+    length = torch.where(high > 0, torch.minimum(length, 2 * high / exact), length)
+    return torch.where(exact > NOTHING, length, 0.0).float()
 
 
 def along(loss: Loss, output: Tensor, targets: Tensor, change: Tensor) -> Tensor:

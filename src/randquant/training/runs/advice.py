@@ -117,8 +117,9 @@ def about_steps(
     if agreement / rounds - slack >= FULL:
         return (
             f"The updates of all {rounds} rounds led away from where the model began, to the end, "
-            "so it is probably still on its way. Scale what it is to predict (targets of a "
-            "regression to mean 0 and deviation 1, by public figures), or raise rounds."
+            "so it is probably still on its way. Scale features, and what it is to predict "
+            "(targets of a regression to mean 0 and deviation 1, by public figures), or raise "
+            "rounds."
         )
     if size >= COORDINATES and means.hidden and agreement / rounds < slack:
         return (
