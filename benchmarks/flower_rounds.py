@@ -107,10 +107,10 @@ def main(grid, context):
     strategy, rounds = FedAvg(**asked), config["num-server-rounds"]
     if kind != "plain":
         import randquant as rq
-        from randquant.flower import QuantizedStrategy
+        from randquant.flower import AmongClients, QuantizedStrategy
 
         told = rq.Privacy(numbers=() if trained else [rq.Number("accuracy")])
-        how = {"trust": "local"} if kind == "local" else {"handshake": kind}
+        how = {"trust": "local"} if kind == "local" else {"sums": AmongClients(handshake=kind)}
         strategy = QuantizedStrategy.for_target(
             strategy, epsilon=1000, rounds=rounds, cohort=2, model=model, patience=1,
             privacy=told, **how,

@@ -54,11 +54,11 @@ from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan.record import Plan
 from randquant.planning.tuning.update import tune_update
 from randquant.privacy.accounting.calibration import calibrate
-from randquant.training.adapters import with_adapters
-from randquant.training.directions import public_directions, with_directions
-from randquant.training.evaluation import ClientScores, evaluate
 from randquant.training.signal import public_signal
 from randquant.training.trained import Run
+from randquant_papers.text.adapters import with_adapters
+from randquant_papers.text.directions import public_directions, with_directions
+from randquant_papers.text.evaluation import ClientScores, evaluate
 
 
 class Task(NamedTuple):

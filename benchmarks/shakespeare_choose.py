@@ -17,8 +17,8 @@ from shakespeare_picture import task
 from shakespeare_rows import DAMPING, EPSILONS, FEW, PUBLIC_RATES, SETTINGS
 
 from randquant.aggregation.baselines import ClippedSGD
-from randquant.training.evaluation import evaluate
 from randquant.training.signal import public_signal
+from randquant_papers.text.evaluation import evaluate
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The picture, the tables and the speed of docs/text.md, from results/shakespeare.json."""
+"""The picture, the tables and the speed of papers/docs/text.md, from results/shakespeare.json."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from randquant.reports.figures import Axis, line_chart
 
 ROOT = Path(__file__).parents[1]
 NAME = "shakespeare"
-sys.path.insert(0, str(ROOT / "examples" / "text_app"))
+sys.path.insert(0, str(ROOT / "papers" / "text_app"))
 
 from text_app import task  # noqa: E402
 
 __all__ = ["NAME", "draw", "drawn", "page", "task"]
 
-PAGE, PICTURE = ROOT / "docs" / "text.md", ROOT / "docs" / "images" / "shakespeare.svg"
+DOCS = ROOT / "papers" / "docs"
+PAGE, PICTURE = DOCS / "text.md", DOCS / "images" / "shakespeare.svg"
 LINES = {
     (3, "adapters", "gaussian"): ("3,840 parameters, Gaussian noise", "c1"),
     (3, "adapters", "one bit"): ("3,840, one bit", "c2"),
@@ -159,7 +160,7 @@ def draw() -> None:
     found = stored(NAME)
     PICTURE.write_text(drawn(found))
     PAGE.write_text(page(PAGE.read_text(), found))
-    print("wrote docs/images/shakespeare.svg and the figures of docs/text.md")
+    print("wrote papers/docs: images/shakespeare.svg, and the figures of text.md")
 
 
 if __name__ == "__main__":

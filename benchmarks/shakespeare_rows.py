@@ -49,8 +49,8 @@ SETTINGS = {
         "full": Setting(115_536, 1.0, 0.1, {}),
     },
 }
-"""Chosen on public roles, see `shakespeare_choose.py`; docs/text.md says which lie between or
-beyond its figures."""
+"""Chosen on public roles, see `shakespeare_choose.py`; papers/docs/text.md says which lie
+between or beyond its figures."""
 
 DAMPING = 1.0
 """Of the directions of all linear layers, chosen likewise."""

@@ -22,7 +22,7 @@ os.environ["RANDQUANT_CACHE"] = "off"
 
 import numpy as np
 import torch
-from flower_grid import InProcessGrid, client_app
+from flower_grid import InProcessGrid, client_app, ledger_of
 from flower_rounds import ANYTHING, fedavg, model, mover, noisy
 from flwr.app import ConfigRecord, Context, RecordDict
 from flwr.common.serde import config_record_from_proto, config_record_to_proto
@@ -39,14 +39,14 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
+from randquant.integrations.accountant import RunAccountant
+from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower import state
-from randquant.integrations.flower.accountant import RunAccountant
-from randquant.integrations.flower.ledger import ClientLedger
-from randquant.integrations.flower.membership import SUM, Membership
-from randquant.integrations.flower.messages import terms_text
+from randquant.integrations.flower.messages import ClientState
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.ledger import AnswerLedger
-from randquant.integrations.nvflare.request import SiteAccountant
+from randquant.integrations.membership import SUM, Membership
+from randquant.integrations.protocol import terms_text
 from randquant.privacy.certificates.file import channel_record
 from randquant.training.config import TrainConfig
 from randquant.training.federated import train
@@ -269,7 +269,7 @@ def _servers(folder: Path) -> Iterator[Kind]:
         kept.extend(part for part in parts if isinstance(part, ConfigRecord))
 
     strategy = QuantizedStrategy(
-        fedavg(), noisy(cohort=3), folder=folder / "flower", handshake="ahead"
+        fedavg(), noisy(cohort=3), folder=folder / "flower", sums=AmongClients(handshake="ahead")
     )
     strategy.start(grid, model(), 3, evaluate_fn=note)  # type: ignore[arg-type]
 
@@ -282,7 +282,7 @@ def _servers(folder: Path) -> Iterator[Kind]:
     yield Kind("state of a server on Flower, handshake ahead", path, server)
 
     def account() -> tuple:
-        ledger = ClientLedger(RunAccountant(1e-5), contexts[1])
+        ledger = ledger_of(contexts[1])
         with ledger.held():
             return ledger.accountant.state_dict(), ledger._taken
 
@@ -303,7 +303,7 @@ def _part_in_a_sum(folder: Path, record: ConfigRecord) -> Kind:
         except (DecodeError, AttributeError) as error:  # Flower's own, before any of ours
             raise ValueError("Expected a record of Flower's.") from error
         state = RecordDict({f"{SUM}.{session.hex()}": kept})
-        own = Membership.recall(Context(1, 1, {}, state, {}), session)
+        own = Membership.recall(ClientState(Context(1, 1, {}, state, {})), session, {})
         assert own.client is not None
         return own.offer.to_text(), terms_text(own.client.terms), own.client.to_bytes(), own.part
 
@@ -318,13 +318,13 @@ def _on_nvflare(folder: Path) -> Iterator[Kind]:
         controller = Server(folder / "nvflare", mechanism=MECHANISM).controller
         controller._restore()
         arrays = [(name, _hex(array)) for name, array in controller._model.items()]
-        return controller._done, arrays, controller._accountant.state_dict()
+        return controller._run.done, arrays, controller._run.accountant.state_dict()
 
     yield Kind("state of a server on NVFlare", path, server)
     own = folder / "nvflare" / "sites" / "va.account"
 
     def account() -> tuple:
-        ledger = AnswerLedger(SiteAccountant(1e-5), own)
+        ledger = AnswerLedger(RunAccountant(1e-5), own)
         with ledger.held():
             return ledger.accountant.state_dict(), ledger._taken
 

@@ -12,7 +12,9 @@ from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
 
-from randquant.integrations.flower.messages import HEAD
+from randquant.integrations.accountant import RunAccountant
+from randquant.integrations.flower.messages import HEAD, ClientState
+from randquant.integrations.ledger import AnswerLedger
 
 with contextlib.suppress(ImportError):  # older versions do without
     from flwr.supercore.task_identity import TaskIdentity
@@ -69,6 +71,12 @@ class InProcessGrid(Grid):
 
     def pull_messages(self, message_ids):
         raise NotImplementedError
+
+
+def ledger_of(context, delta=1e-5):
+    """A client's own account, as its mod opens it."""
+    path = context.node_config.get("randquant-ledger")
+    return AnswerLedger(RunAccountant(delta), path, ClientState(context))
 
 
 def client_app(mod, train=None):

@@ -20,17 +20,16 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_grid import InProcessGrid, client_app, ledger_of, over_the_wire
 from flower_killed import Processes
 from flower_rounds import ANYTHING, STEPS, exact, fedavg, mean_of, model, mover
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from randquant.integrations.flower.accountant import RunAccountant
-from randquant.integrations.flower.ledger import OWN, ClientLedger
-from randquant.integrations.flower.membership import SUM
+from randquant.integrations.among_clients import AmongClients, SecureSum
 from randquant.integrations.flower.messages import HEAD, INBOX, NEXT, PAYLOAD
 from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.flower.sums import SecureSum
+from randquant.integrations.ledger import OWN
+from randquant.integrations.membership import SUM
 
 CLIENTS, COHORT = range(1, 13), 5
 LOST, HOSTILE, CRASHED, KILLED, RESTARTED = 0.01, 0.01, 0.01, 0.02, 0.05
@@ -122,7 +121,7 @@ def soak(rounds: int, seed: int, folder: Path, *, processes: bool = False) -> Co
                 stretch += 1
             strategy = QuantizedStrategy(
                 fedavg(), exact(cohort=COHORT), folder=folder / "server", patience=rounds,
-                handshake="ahead",
+                sums=AmongClients(handshake="ahead"),
             )  # fmt: skip
             before = {"model": current, "begun": False}
 
@@ -188,7 +187,7 @@ def _note_answer(answered, step, node, request):
 
 
 def _answers(context: Context) -> int:
-    ledger = ClientLedger(RunAccountant(1e-5), context)
+    ledger = ledger_of(context)
     with ledger.held():
         return ledger.accountant.answers(OWN)
 

@@ -29,7 +29,7 @@ import fuzz_nvflare
 import numpy as np
 import safetensors.numpy
 from damage import damaged, damaged_json
-from flwr.app import Array, ArrayRecord, Context, RecordDict
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
@@ -45,11 +45,11 @@ from randquant.channels import wire
 from randquant.integrations import accountant
 from randquant.integrations import ledger as account_file
 from randquant.integrations import state as server_state
+from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower import state
-from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.ledger import OWN, ClientLedger
-from randquant.integrations.flower.messages import read_terms, terms_text
-from randquant.integrations.flower.offer import Offer
+from randquant.integrations.ledger import OWN, AnswerLedger
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import read_terms, terms_text
 from randquant.privacy.certificates import file
 from randquant.training.algorithm import State
 from randquant.training.config import TrainConfig
@@ -291,9 +291,8 @@ def _ledgers() -> list[bytes]:
         return [(Path(folder) / "account").read_bytes()]
 
 
-def _ledger(path: Path, accountant: RunAccountant) -> ClientLedger:
-    config = {"randquant-ledger": str(path)}
-    return ClientLedger(accountant, Context(1, 5, config, RecordDict(), {}))  # type: ignore[arg-type]
+def _ledger(path: Path, accountant: RunAccountant) -> AnswerLedger:
+    return AnswerLedger(accountant, path)
 
 
 def _damaged_ledger(rng: random.Random, data: bytes) -> bytes:

@@ -16,22 +16,22 @@ from typing import Any
 
 import numpy as np
 from damage import damaged, damaged_json
-from flower_grid import InProcessGrid, client_app
+from flower_grid import InProcessGrid, client_app, ledger_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
+from randquant import integrations
 from randquant.aggregation import secagg
 from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations import flower
-from randquant.integrations.flower.accountant import RunAccountant
-from randquant.integrations.flower.answers import FILES, NOTHING, REFUSED
-from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.ledger import OWN
+from randquant.integrations.member import FILES, NOTHING, REFUSED
 
 NODE = 1
 CHANNEL = rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7)
@@ -85,7 +85,11 @@ FILES_OF_ARRAYS = [
 def sentences() -> re.Pattern[str]:
     """Everything that a client may say, read off the code: our sentences, with short facts."""
     patterns = [re.escape(text) for text in (FILES, NOTHING, REFUSED)]
-    for path in [file for room in (flower, secagg) for file in Path(room.__path__[0]).glob("*.py")]:
+    for path in [
+        file
+        for room in (integrations, flower, secagg)
+        for file in Path(room.__path__[0]).glob("*.py")
+    ]:
         for node in ast.walk(ast.parse(path.read_text())):
             raised = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ProtocolError"
             if raised and isinstance(node.args[0], ast.Constant | ast.JoinedStr):
@@ -118,7 +122,9 @@ def requests() -> list[tuple[bytes, RecordDict]]:
 
         grid.app = spying  # type: ignore[assignment]
         mechanism = VectorMechanism(CHANNEL, 1.0, trust, cohort)  # type: ignore[arg-type]
-        strategy = QuantizedStrategy(FedAvg(fraction_evaluate=0.0), mechanism, buffers="server")
+        strategy = QuantizedStrategy(
+            FedAvg(fraction_evaluate=0.0), mechanism, local=rq.Local(buffers="server")
+        )
         strategy.start(grid, a_model(), 1)
     assert len(found) == 1 + 5
     return found
@@ -232,7 +238,7 @@ def _record(rng: random.Random) -> ArrayRecord | ConfigRecord | MetricRecord:
 
 def counted(context: Context) -> int:
     """Answers that a client has counted."""
-    ledger = ClientLedger(RunAccountant(1e-5), context)
+    ledger = ledger_of(context)
     with ledger.held():
         return ledger.accountant.answers(OWN)
 

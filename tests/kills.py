@@ -25,15 +25,16 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from flower_grid import InProcessGrid, client_app
+from flower_grid import InProcessGrid, client_app, ledger_of
 from flower_rounds import ANYTHING, exact, fedavg, mean_of, model, mover
 from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
+from randquant.integrations.accountant import RunAccountant
+from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower import state
-from randquant.integrations.flower.accountant import RunAccountant
-from randquant.integrations.flower.ledger import OWN, ClientLedger
 from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.ledger import OWN
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
 from randquant.training.runs import status as run_status
@@ -142,7 +143,11 @@ class Ahead:
     def _strategy(self, folder: Path) -> QuantizedStrategy:
         inner: FedAvg = fedavg(min_available_nodes=5, min_train_nodes=5)
         return QuantizedStrategy(
-            inner, exact(cohort=5), folder=folder, handshake="ahead", patience=self.rounds
+            inner,
+            exact(cohort=5),
+            folder=folder,
+            sums=AmongClients(handshake="ahead"),
+            patience=self.rounds,
         )
 
     def _context(self, folder: Path, node: int) -> Context:
@@ -150,7 +155,7 @@ class Ahead:
         return Context(1, node, config, RecordDict({}), {})  # type: ignore[arg-type]
 
     def _answers(self, folder: Path, node: int) -> int:
-        ledger = ClientLedger(RunAccountant(1e-5), self._context(folder, node))
+        ledger = ledger_of(self._context(folder, node))
         with ledger.held():
             return ledger.accountant.answers(OWN)
 

@@ -1,5 +1,6 @@
 """A job of NVFlare in one process: real Shareables and DXOs, as they travel."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +12,8 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.decomposers import common_decomposers
 
-from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.nvflare import QuantizeController, QuantizeFilter
+from randquant.integrations.nvflare import JobOptions, QuantizeController, QuantizeFilter
 from randquant.mechanisms import stochastic_rounding
 
 common_decomposers.register()  # of arrays, as NVFlare's processes do
@@ -26,7 +26,8 @@ MODEL = {
     "bn.running_mean": np.ones(3, np.float32),
     "bn.num_batches_tracked": np.array(5),
 }
-SENT = StateLayout.of(MODEL)
+LEFT = ("bn.running_mean", "bn.num_batches_tracked")
+"""What is no parameter: neither sent nor changed."""
 UPDATE = {"weight": np.full((3, 4), 0.1, np.float32), "bias": np.full(2, -0.2, np.float32)}
 
 
@@ -49,8 +50,11 @@ class Server:
         self.train, self.saved, self.log, self.tamper = train, [], [], lambda site, reply: reply
         self.context = FLContextManager(identity_name="server", job_id="job").new_context()
         mechanism = options.pop("mechanism", MECHANISM).record()
-        options = {"rounds": 3, **options}
+        names = [field.name for field in dataclasses.fields(JobOptions)]
+        rest = JobOptions(**{name: options.pop(name) for name in names if name in options})
+        options = {"rounds": 3, "options": rest, **options}
         self.controller = QuantizeController(mechanism, folder=str(folder / "server"), **options)
+        self.sums, self.controller._asking = [], self._noted
         self.controller._engine = self
         self.controller.communicator = self
         for level in ("info", "warning", "error"):
@@ -69,6 +73,10 @@ class Server:
 
     def save(self, learnable, _):
         self.saved.append(learnable["weights"])
+
+    def _noted(self, sites, log):
+        self.sums.append(QuantizeController._asking(self.controller, sites, log))
+        return self.sums[-1]
 
     def broadcast_and_wait(self, task, context, sites, *_):
         for site in sites:
@@ -104,6 +112,7 @@ def passed(filter_, site, task, train):
 
 
 def asked(server):
-    """A task as the controller sends it."""
-    server.controller._session = b"s" * 16
-    return server.controller._task_data()
+    """A task as the controller sends it; `server.sum` takes the answers."""
+    controller = server.controller
+    server.sum = controller._asking(list(SITES), controller._logger(server.context))
+    return controller._task_data(server.sum)

@@ -7,10 +7,6 @@ import randquant as rq
 
 SOURCE = Path(rq.__file__).parent
 CHANGING = {
-    "integrations/flower/ahead.py": {"Handshakes"},
-    "integrations/flower/handshake.py": {"Handshake"},
-    "integrations/flower/numbers.py": {"Beside"},
-    "integrations/flower/sums.py": {"Bytes", "PlainSum", "SecureSum"},
     "mechanisms/design/objectives.py": {"MeanError", "WorstVariance"},
     "mechanisms/design/tangents.py": {"Tangents"},
 }

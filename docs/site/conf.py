@@ -24,7 +24,7 @@ extensions = [
 root_doc = "docs/README"
 include_patterns = [
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**",
-    "examples/**/README.md", "papers/README.md", "papers/docs/**",
+    "examples/**/README.md", "papers/README.md", "papers/text_app/README.md", "papers/docs/**",
 ]  # fmt: skip
 exclude_patterns = [
     ".venv", ".git", ".ci", "build", "dist", "runs", "src", "tests", "benchmarks", "docs/site",

@@ -20,7 +20,7 @@ from randquant.cli.commands import runs as runs_command
 from randquant.planning import compare
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
 from randquant.planning.privacy import Privacy
-from randquant.planning.tuning import coordinate as tuning
+from randquant.planning.tuning import families as tuning
 from randquant.privacy.accounting.noise_search import NoiseSearch
 from randquant.privacy.certificates import metric
 from randquant.privacy.guarantee import Guarantee, Interval
@@ -195,7 +195,7 @@ def test_account_prints_both_ends_outward(monkeypatch, capsys):
 
 
 def test_a_client_on_flower_prints_its_epsilon_rounded_up():
-    mod = pytest.importorskip("randquant.integrations.flower.mod")
+    mod = pytest.importorskip("randquant.integrations.limits")
     assert float(mod._shown(UPPER)) >= UPPER
 
 

@@ -18,7 +18,7 @@ from randquant.mechanisms.tuning import (
     UpdateFamily,
     UpdateSetting,
 )
-from randquant.planning.tuning.coordinate import tune_coordinate
+from randquant.planning.tuning.families import tune_coordinate
 from randquant.planning.tuning.update import protecting_mechanisms, tune_update
 
 CHANNELS = ["rqm", "pbm", "erm", "optm", "qmgeo", "mvu", "imvu", "optimal", "channel-file",

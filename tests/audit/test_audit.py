@@ -21,7 +21,7 @@ from randquant.aggregation.coordinate import ChannelMechanism, _single
 from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.vector import VectorMechanism
-from randquant.audit.attacks import Event, Outcomes, best_event, in_words, statistics
+from randquant.audit.events import Event, Outcomes, best_event, in_words, statistics
 from randquant.audit.pipeline import FEWEST, cohort_inputs, worst_inputs
 from randquant.audit.proportions import ceiling, least_epsilon, proportion
 from randquant.channels import wire

@@ -32,7 +32,7 @@ def random_codes(levels: int, count: int, seed: int = 0) -> np.ndarray:
 def test_codes_survive_the_trip(levels, count, seed):
     channel, codes = channel_of(levels), random_codes(levels, count, seed)
     payload = wire.pack(channel, codes)
-    assert len(payload) == 40 + -(-length(levels, count) // 8)
+    assert len(payload) == 40 + oracle.body_bytes(levels, count)
     assert (wire.unpack(channel, payload, count) == codes).all()
     assert (oracle.unpack(payload[40:], levels, count) == codes).all()
 
@@ -66,15 +66,6 @@ def test_a_number_that_is_no_codes_is_refused(levels):
                 wire.unpack(channel, wire.frame(channel, 3 * codes, body), 3 * codes)
     most = np.full(codes, levels - 1, dtype=np.uint8)
     assert (wire.unpack(channel, wire.pack(channel, most), codes) == most).all()
-
-
-@pytest.mark.parametrize("levels", [2, 3, 4, 5, 16, 60, 61, 127, 128, 253, 256])
-def test_payloads_have_no_byte_too_many(levels):
-    form, each = wire.Format.of(levels, "test"), block(levels)[0]
-    for count in (0, 1, 2, each - 1, each, each + 1, 8 * each, 8 * each + 1, 1001):
-        payload = wire.pack(form, np.full(count, levels - 1, dtype=np.uint8))
-        assert len(payload) == 40 + oracle.body_bytes(levels, count)
-        assert (wire.unpack(form, payload, count) == levels - 1).all()
 
 
 @settings(max_examples=30, deadline=None)
@@ -233,15 +224,6 @@ def test_a_format_is_a_value():
         form.levels = 8  # type: ignore[misc]
     with pytest.raises(ValueError, match="payload of channel 2f1ae36e with 16 levels, got"):
         wire.unpack(form, wire.pack(wire.Format.of(8, "test"), random_codes(8, 3)), 3)
-
-
-def test_foreign_payloads_are_refused():
-    payload = wire.pack(CHANNEL, random_codes(16, 10))
-    for other in (rq.rqm(1.5, 1.5, 16, 0.43), rq.rqm(1.5, 1.5, 8, 0.42)):
-        with pytest.raises(ValueError, match="channel"):
-            wire.unpack(other, payload, 10)
-    with pytest.raises(ValueError, match="11 coordinates, got 10"):
-        wire.unpack(CHANNEL, payload, 11)
 
 
 def test_codes_that_do_not_exist_are_refused_on_both_sides():

@@ -1,10 +1,8 @@
-"""`randquant runs` and `report`, and the event files of `train --tensorboard`."""
+"""`randquant runs` and `report`."""
 
-import contextlib
 import csv
 import json
 import shutil
-import sys
 
 import interrupted
 import pytest
@@ -16,12 +14,10 @@ from randquant._internal.rounding import round_up
 from randquant.reports import runs as runs_page
 from randquant.training import settings
 from randquant.training.config import TrainConfig
-from randquant.training.data import features
 from randquant.training.records import RoundMetrics
 from randquant.training.runs import execution as runs
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
-from randquant.training.runs.tensorboard import TensorboardLog
 
 CONFIG = TrainConfig.of(
     dataset="digits",
@@ -189,57 +185,3 @@ def test_settings_are_flat_and_what_differs_is_found():
     assert settings.flat(CONFIG)["noise_multiplier"] == 4.0
     assert settings.differing([CONFIG, other]) == ["noise_multiplier"]
     assert settings.differing([CONFIG, CONFIG]) == []
-
-
-def events(path):
-    accumulator = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator"
-    ).EventAccumulator(str(path))
-    accumulator.Reload()
-    return accumulator
-
-
-def test_event_files_hold_every_round_once(tmp_path):
-    folder = tmp_path / "run"
-    runs.create(folder, CONFIG.changed(baseline=True), overwrite=False)
-    with contextlib.suppress(KeyboardInterrupt), TensorboardLog(folder) as log:
-
-        def both(config, metrics):
-            log.round(config, metrics)
-            if (config.mechanism, metrics.round) == ("gaussian", 5):
-                raise KeyboardInterrupt
-
-        runs.execute(folder, both)
-    assert not (folder / "summary.json").exists()
-    with TensorboardLog(folder) as log:
-        runs.execute(folder, log.round)
-    called = {"epsilon": "epsilon so far"}
-    for place, name in ((folder, "epsilon"), (folder / "baseline", "accuracy")):
-        metrics = run_status.read(place).metrics
-        scalars = events(place / "tensorboard")
-        lines = [(m.round, getattr(m, name)) for m in metrics if getattr(m, name) is not None]
-        found = [(e.step, e.value) for e in scalars.Scalars(called.get(name, name))]
-        assert found == [(step, pytest.approx(value)) for step, value in lines]
-        assert [e.step for e in scalars.Scalars("train_loss")] == [1, 2, 3, 4, 5, 6]
-    assert "epsilon so far" not in events(folder / "baseline" / "tensorboard").Tags()["scalars"]
-    stated = [m.epsilon for m in run_status.read(folder).metrics]
-    found = [e.value for e in events(folder / "tensorboard").Scalars("epsilon so far")]
-    assert all(value >= epsilon for value, epsilon in zip(found, stated, strict=True))
-
-
-def test_event_files_say_what_their_epsilon_does_not_cover(tmp_path):
-    folder = tmp_path / "run"
-    config = CONFIG.changed(dataset="breast-cancer", fitted_on="all", rounds=1)
-    runs.create(folder, config, overwrite=False)
-    with TensorboardLog(folder) as log:
-        runs.execute(folder, log.round)
-    texts = events(folder / "tensorboard").Tensors("features/text_summary")
-    assert features.NOT_COVERED in texts[0].tensor_proto.string_val[0].decode()
-
-
-def test_without_tensorboard_nothing_is_trained(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    line = ["train", "--rounds", "2", "--run", str(tmp_path / "run"), "--tensorboard", "--quiet"]
-    assert cli.main(line) == 2
-    assert "[train,tensorboard]" in capsys.readouterr().err
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == b""

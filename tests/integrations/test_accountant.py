@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.offer import Offer
+from randquant.integrations.accountant import RoundEvent, RunAccountant
+from randquant.integrations.offer import Offer
 from randquant.privacy.accounting.accountant import account
 
 DELTA = 1e-5

@@ -25,10 +25,11 @@ from flower_rounds import (
 )
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
+import randquant as rq
+from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower import state
-from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.offer import Offer
 from randquant.privacy.accounting.accountant import account
 
 
@@ -281,10 +282,10 @@ def test_the_two_lines_of_the_docs_run():
     page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert len(blocks) == 4
-    spaces = [{}, {"mechanism": noisy(), "model": 650}]
+    spaces = [{}, {"mechanism": noisy(), "model": 650, "rq": rq}]
     for block, space in zip(blocks, [*spaces, spaces[1], spaces[1]], strict=True):
         exec(compile(block, "docs/flower.md", "exec"), space)
-    assert spaces[1]["strategy"].parts == "head.*"
+    assert spaces[1]["strategy"].local.parts == ("head.*",)
     grid = InProcessGrid(spaces[0]["app"], [1, 2])
     fedavg().start(grid, model(), 1)  # no strategy of ours: nothing is sent
     assert len(refusals(grid)) == 2

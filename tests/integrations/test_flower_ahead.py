@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_grid import InProcessGrid, client_app, ledger_of, over_the_wire
 from flower_rounds import (
     ANYTHING,
     NOISY,
@@ -24,13 +24,14 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from randquant.aggregation.secagg.terms import Terms
 from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.flower.accountant import RunAccountant
-from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
-from randquant.integrations.flower.membership import SUM, Membership
-from randquant.integrations.flower.messages import HEAD, INBOX, NEXT, terms_text
+from randquant.integrations.among_clients import AmongClients
+from randquant.integrations.flower.messages import HEAD, INBOX, NEXT
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.integrations.ledger import OWN, SPENT
+from randquant.integrations.membership import SUM, Membership
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import terms_text
 from randquant.privacy.accounting.accountant import account
 
 NODES = range(1, 6)
@@ -58,9 +59,11 @@ def a_grid(nodes=NODES, fault=None, mod=ANYTHING, train=mover):
     return grid
 
 
-def strategy_of(mechanism=None, inner=None, **options):
-    options = {"handshake": "ahead", "patience": 1, **options}
-    return QuantizedStrategy(inner or fedavg(), mechanism or exact(), **options)
+def strategy_of(mechanism=None, inner=None, patience=1, folder=None, **sums):
+    sums = AmongClients(**{"handshake": "ahead", **sums})
+    return QuantizedStrategy(
+        inner or fedavg(), mechanism or exact(), patience=patience, folder=folder, sums=sums
+    )
 
 
 def test_a_round_takes_three_messages_after_the_first_and_every_mean_is_exact():
@@ -272,7 +275,7 @@ def test_a_step_of_two_sums_is_answered_once_whatever_old_state_comes_back(step,
     changing(grid, step, lambda m: m.metadata.dst_node_id == 2 and twice(m), following=True)
     run(strategy_of(exact(cohort=3)), grid, rounds=2)
     assert len(again) == (2 if step == "confirm" else 1)
-    assert all("of a sum once" in reply.error.reason for reply in again)
+    assert all("of a round once" in reply.error.reason for reply in again)
 
 
 def test_survivors_that_a_client_does_not_accept_end_both_sums_for_it():
@@ -431,7 +434,7 @@ def test_a_server_that_never_ends_a_sum_gains_nothing():
 
 
 def answers_of(context):
-    ledger = ClientLedger(RunAccountant(1e-5), context)
+    ledger = ledger_of(context)
     with ledger.held():
         return ledger.accountant.answers(OWN)
 

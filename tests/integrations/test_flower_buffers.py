@@ -10,6 +10,7 @@ import pytest
 from flower_grid import InProcessGrid, client_app
 from flower_rounds import (
     ANYTHING,
+    EXACT,
     changed_offer,
     changed_request,
     exact,
@@ -24,14 +25,15 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 from randquant.aggregation.layout import is_running
-from randquant.integrations import accountant as accounting
-from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.ledger import OWN
+from randquant.channels.wire import upload
+from randquant.integrations.flower.messages import arrays_of as read
+from randquant.integrations.flower.messages import read_payload
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.offer import FORMER, Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
-from randquant.integrations.flower.updates import Layout
+from randquant.integrations.offer import Offer
+from randquant.integrations.trained import Layout
 from randquant.privacy.accounting.accountant import account
+from randquant.training.local import Local
 
 torch = pytest.importorskip("torch")
 
@@ -57,10 +59,14 @@ def moving(node, name, array):
     return array + array.dtype.type(by) if array.dtype.kind == "f" else array + 1
 
 
-def trained(model, inner=None, mechanism=None, rounds=2, train=moving, mod=ANYTHING, **options):
-    grid = InProcessGrid(client_app(mod, train), range(1, 5))
-    strategy = QuantizedStrategy(inner or fedavg(), mechanism or noisy(), **options)
-    return run(strategy, grid, model, rounds).arrays, grid
+def trained(
+    model, inner=None, mechanism=None, rounds=2, train=moving, statistics=None, folder=None, **local
+):
+    grid = InProcessGrid(client_app(ANYTHING, train), range(1, 5))
+    strategy = QuantizedStrategy(
+        inner or fedavg(), mechanism or noisy(), local=Local(**local), folder=folder, patience=1
+    )
+    return run(strategy, grid, model, rounds, statistics=statistics).arrays, grid
 
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
@@ -86,7 +92,7 @@ def test_running_statistics_are_left_as_they_were(inner, trust):
 
 def test_the_dimension_is_that_of_the_parameters():
     model = normalised()
-    layout = Layout.of(record(model))
+    layout = Layout.of(read(record(model)))
     assert layout.dimension == sum(p.numel() for p in model.parameters())
     assert layout.parts == tuple(name for name, _ in model.named_parameters())
     assert layout.running == ("1.running_mean", "1.running_var")
@@ -94,11 +100,9 @@ def test_the_dimension_is_that_of_the_parameters():
 
 
 def test_what_a_strategy_moves_although_it_is_not_trained_is_put_back():
-    start = arrays(w=0.0, stem=5.0)
-    moved = arrays(w=1.0, stem=6.0)
-    Layout.of(start, ("w",)).settled(start, moved)
-    assert moved["w"].numpy().tolist() == [1.0] * 3
-    assert moved["stem"].numpy().tolist() == [5.0] * 3
+    start, moved = read(arrays(w=0.0, stem=5.0)), read(arrays(w=1.0, stem=6.0))
+    [(name, value)] = Layout.of(start, ("w",)).settled(start, moved).items()
+    assert (name, value.tolist()) == ("stem", [5.0] * 3)
 
 
 # Running statistics
@@ -123,12 +127,12 @@ def test_a_model_with_a_batch_norm_is_refused_with_the_way_out(trust):
 def test_a_model_without_running_statistics_is_never_refused(norm, buffers):
     found, grid = trained(record(normalised(norm)), buffers=buffers)
     assert not refusals(grid)
-    assert Layout.of(found).running == ()
+    assert Layout.of(read(found)).running == ()
 
 
 def test_weights_of_keras_have_running_statistics_too():
-    model = ArrayRecord({name: Array(np.ones(3, np.float32)) for name in
-                         ("norm/gamma", "norm/moving_mean", "norm/moving_variance")})  # fmt: skip
+    names = ("norm/gamma", "norm/moving_mean", "norm/moving_variance")
+    model = {name: np.ones(3, np.float32) for name in names}
     assert Layout.of(model).parts == ("norm/gamma",)
 
 
@@ -146,14 +150,14 @@ def test_frozen_statistics_are_what_clients_check(freezes, caplog):
         assert np.array_equal(found["1.running_var"].numpy(), start["1.running_var"].numpy())
         return
     with pytest.raises(RoundsFailed):
-        trained(start, buffers="frozen", train=train, patience=1)
+        trained(start, buffers="frozen", train=train)
     assert "leaves running statistics as they are, got another 1.running_mean" in caplog.text
     assert "eval mode" in caplog.text
 
 
 def test_a_reply_without_a_frozen_statistic_is_not_sent():
-    start = record(normalised())
-    lacking = ArrayRecord({n: a for n, a in start.items() if n != "1.running_var"})
+    start = read(record(normalised()))
+    lacking = {n: a for n, a in start.items() if n != "1.running_var"}
     with pytest.raises(ValueError, match=r"another 1\.running_var"):
         Layout.of(start).check_frozen(start, lacking)
     Layout.of(start).check_frozen(start, start)
@@ -200,14 +204,14 @@ def test_statistics_that_are_none_are_refused(wrong):
 
 def test_an_unknown_policy_is_refused():
     for call in (
-        lambda: QuantizedStrategy(fedavg(), exact(), buffers="keep"),  # type: ignore[arg-type]
+        lambda: Local(buffers="keep"),  # type: ignore[arg-type]
         lambda: QuantizeMod(math.inf, buffers="keep"),  # type: ignore[arg-type]
         lambda: Offer(exact(), 5, (), "keep"),  # type: ignore[arg-type]
     ):
-        with pytest.raises(ValueError, match="Expected buffers to be one of refuse, frozen"):
+        with pytest.raises(ValueError, match="Expected buffers to be"):
             call()
     with pytest.raises(ValueError, match="Expected buffers='server' with statistics"):
-        QuantizedStrategy(fedavg(), exact(), statistics=lambda model: model)
+        trained(arrays(w=0.0), statistics=lambda model: model)
 
 
 # Parts
@@ -234,15 +238,15 @@ def test_only_the_parts_that_were_chosen_are_trained_encoded_and_counted(options
     [text] = {m.content["randquant"]["offer"] for s, _, m, _ in grid.seen if s == first}
     assert json.loads(text)["parts"] == ["head.w", "head.b"]  # in the model's order
     assert Offer.from_text(text).dimension == 6
-    sizes = {r.content["randquant.payload"]["codes"].shape for s, _, _, r in grid.seen
-             if s == "upload"}  # fmt: skip
-    assert sizes == {(6,)}
+    payloads = [read_payload(r.content) for step, _, _, r in grid.seen if step == "upload"]
+    if trust == "local":
+        assert {len(payload) for payload in payloads} == {upload.coded(EXACT, 6)}
 
 
 def test_clients_count_the_dimension_of_the_parts():
     start, mechanism = arrays(**HEADED), noisy("local")
     everything = QuantizedStrategy(fedavg(), mechanism)
-    head = QuantizedStrategy(fedavg(), mechanism, parts="head.*")
+    head = QuantizedStrategy(fedavg(), mechanism, local=Local(parts="head.*"))
     for strategy in (everything, head):
         run(strategy, InProcessGrid(client_app(ANYTHING, moving), range(1, 4)), start)
     for strategy, dimension in ((everything, 12), (head, 6)):
@@ -264,7 +268,8 @@ def test_clients_count_the_dimension_of_the_parts():
 )  # fmt: skip
 def test_a_client_refuses_to_train_other_parts_than_its_own(own, offered, refuses, caplog):
     grid = InProcessGrid(client_app(QuantizeMod(math.inf, **own), moving), range(1, 4))
-    run(QuantizedStrategy(fedavg(), exact("local"), patience=5, **offered), grid, arrays(**HEADED))
+    strategy = QuantizedStrategy(fedavg(), exact("local"), patience=5, local=Local(**offered))
+    run(strategy, grid, arrays(**HEADED))
     assert len(refusals(grid)) == 3 * refuses
     assert strategy_answers(grid) == 3 * (not refuses)
     if own.get("parts") == "nothing.*":
@@ -282,8 +287,10 @@ def offering(change, model, buffers="server"):
     """A server whose offer says something else than its strategy; clients' refusals."""
     grid = InProcessGrid(client_app(ANYTHING, moving), range(1, 5))
     changed_request(grid, "upload", lambda message: changed_offer(message, change))
+    local = Local(buffers=buffers)
+    strategy = QuantizedStrategy(fedavg(), noisy("local"), patience=1, local=local)
     with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), noisy("local"), patience=1, buffers=buffers), grid, model)
+        run(strategy, grid, model)
     assert len(refusals(grid)) == 4
     return set(refusals(grid).values())
 
@@ -291,7 +298,7 @@ def offering(change, model, buffers="server"):
 def test_a_server_that_would_train_running_statistics_is_refused():
     """The client names them itself, whatever the names and the dimension that are offered."""
     model = record(normalised())
-    names = [*Layout.of(model).parts, "1.running_mean"]
+    names = [*Layout.of(read(model)).parts, "1.running_mean"]
     for dimension in (34, 38):
         fields = {"parts": names, "dimension": dimension}
         [text] = offering(lambda r, f=fields: r.update(f), model)
@@ -328,63 +335,32 @@ def test_a_pattern_that_matches_nothing_is_refused_at_the_start():
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4))
     for options in ({"parts": "more"}, {"frozen": ["w", "more.*"]}):
         with pytest.raises(ValueError, match=r"got 'more.*', which matches none of w"):
-            run(QuantizedStrategy(fedavg(), exact(), **options), grid)
+            run(QuantizedStrategy(fedavg(), exact(), local=Local(**options)), grid)
     with pytest.raises(ValueError, match="Expected an array of floating-point numbers to train"):
-        run(QuantizedStrategy(fedavg(), exact(), frozen="*"), grid)
-    with pytest.raises(TypeError, match="Expected parts as patterns of names, got 3"):
-        run(QuantizedStrategy(fedavg(), exact(), parts=[3]), grid)  # type: ignore[list-item]
+        run(QuantizedStrategy(fedavg(), exact(), local=Local(frozen="*")), grid)
+    with pytest.raises(TypeError, match="Expected parts"):
+        Local(parts=[3])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the train function decides them"):
+        QuantizedStrategy(fedavg(), exact(), local=Local(epochs=2))
     assert grid.seen == []
-    counted = ArrayRecord({"w": Array(np.zeros(2)), "n": Array(np.array(3))})
+    counted = {"w": np.zeros(2), "n": np.array(3)}
     for name in ("n", "m"):
         with pytest.raises(ValueError, match=f"got '{name}'"):
             Layout.of(counted, (name,))
     with pytest.raises(ValueError, match="running_mean"):
-        Layout.of(arrays(running_mean=0.0, a=1.0), ("running_mean", "a"))
+        Layout.of(read(arrays(running_mean=0.0, a=1.0)), ("running_mean", "a"))
     with pytest.raises(ValueError, match="Expected an array of floating-point numbers to train"):
-        Layout.of(arrays(running_mean=0.0))
+        Layout.of(read(arrays(running_mean=0.0)))
 
 
 # Offers
 
 
 def test_a_client_of_another_version_says_so():
-    """So does one of former versions, which takes only its own; and we take no offer of those."""
-    for version in (2, 3, 5):
+    for version in (0, 2):
         other = {"format": f"randquant offer, version {version}"}
         [text] = offering(lambda r, other=other: r.update(other), arrays(w=0.0))
         assert text.startswith("Expected an offer of this package's version")
-
-
-def former(offer, buffers=()):
-    """The text of an offer as version 2 wrote it."""
-    record = json.loads(offer.to_text())
-    del record["parts"]
-    return json.dumps({**record, "format": FORMER[0], "buffers": list(buffers)}, sort_keys=True)
-
-
-def test_an_account_of_the_former_version_keeps_everything_that_it_counts():
-    """Two offers that differed only by what was not trained are now one: their counts add up."""
-    offer = Offer(noisy("local"), 5)
-    accountant = RunAccountant(1e-5)
-    accountant.compose(RoundEvent(offer, frozenset({OWN})), 3)
-    state = accountant.state_dict()
-    state["offers"] = [former(offer), former(offer, ["stem"])]
-    state["clients"] = {"0": {"0": 3, "1": 4}}
-    del state["checksum"]
-    again = RunAccountant(1e-5)
-    again.load_state_dict({**state, "checksum": accounting._checksum(state)})
-    assert again.answers(OWN) == 7
-    assert (
-        again.get_epsilon(1e-5) == account([noisy("local").release(5, 7)], 1e-5, quick=True).epsilon
-    )
-    third = offer.to_text().replace("version 4", "version 3")
-    for text in (former(offer), third):
-        with pytest.raises(ValueError, match="its format is another"):
-            Offer.from_text(text)
-    assert Offer.from_text(third, former=True) == offer
-    state["offers"] = [former(offer)] * 2
-    with pytest.raises(ValueError, match="it has an offer twice"):
-        again.load_state_dict({**state, "checksum": accounting._checksum(state)})
 
 
 def test_offers_differ_with_their_parts():

@@ -11,6 +11,7 @@ from flower_rounds import ANYTHING, exact, fedavg, mean_of, model, mover, noisy
 from flwr.app import RecordDict
 from flwr.common.serde import context_to_proto, message_to_proto
 
+from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower import grids
 from randquant.integrations.flower.grids import PollingGrid
 from randquant.integrations.flower.messages import HEAD
@@ -125,7 +126,7 @@ def test_a_message_that_neither_trains_nor_offers_needs_little_of_this_package(t
     grid = InProcessGrid(client_app(mod, mover), range(1, 4))
     for node, context in grid.contexts.items():
         context.node_config["randquant-ledger"] = str(tmp_path / f"account{node}")
-    strategy = QuantizedStrategy(fedavg(), noisy(), handshake="ahead")
+    strategy = QuantizedStrategy(fedavg(), noisy(), sums=AmongClients(handshake="ahead"))
     strategy.start(grid, model(), 2)
     done = subprocess.run(
         [sys.executable, "-c", AFTER], input="\n".join(kept), capture_output=True, text=True,

@@ -9,11 +9,12 @@ import math
 import random
 import threading
 import tracemalloc
+from collections import Counter
 
 import fuzz_flower
 import numpy as np
 import pytest
-from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_grid import InProcessGrid, client_app, ledger_of, over_the_wire
 from flower_rounds import ANYTHING, exact, fedavg, mean_of, model, mover, noisy, run
 from flwr.app import (
     Array,
@@ -25,28 +26,27 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.common import log
 from flwr.common.serde import message_from_proto, message_to_proto
 from fuzz_flower import FILES_OF_ARRAYS, MOD, NODE, counted, sentences, train
 
 import randquant as rq
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.channel import Channel
-from randquant.integrations import accountant
-from randquant.integrations.flower import arrays, messages, sums
-from randquant.integrations.flower import mod as mod_module
-from randquant.integrations.flower.accountant import RunAccountant
-from randquant.integrations.flower.answers import FILES, REFUSED
-from randquant.integrations.flower.ledger import OWN, ClientLedger
+from randquant.integrations import accountant, protocol
+from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import (
     HEAD,
     INBOX,
-    LONGEST_SESSION,
-    LONGEST_TEXT,
     PAYLOAD,
 )
-from randquant.integrations.flower.offer import Offer
-from randquant.integrations.flower.replies import checked
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.integrations.ledger import OWN
+from randquant.integrations.member import FILES, REFUSED
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import LONGEST_SESSION, LONGEST_TEXT, RoundMessage
+from randquant.integrations.sums import Intake
+from randquant.integrations.trained import Layout
 from randquant.privacy.accounting import releases
 from randquant.privacy.certificates import file
 
@@ -111,7 +111,7 @@ def test_a_header_that_claims_much_allocates_nothing(shape):
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="Expected as many bytes as the array's shape needs"):
-            arrays.read(Array("float32", sides, "numpy.ndarray", data))
+            messages.read_array(Array("float32", sides, "numpy.ndarray", data))
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
@@ -129,7 +129,7 @@ def test_a_header_that_claims_much_allocates_nothing(shape):
 )  # fmt: skip
 def test_every_array_of_numbers_is_read_as_numpy_reads_it(value):
     array = Array(value)
-    found = arrays.read(array)
+    found = messages.read_array(array)
     assert (found.dtype, found.shape) == (value.dtype, value.shape)
     np.testing.assert_array_equal(found, array.numpy())
     assert not found.flags.writeable
@@ -149,7 +149,7 @@ def test_an_array_is_what_the_message_says_of_it(change, match):
     more = change.pop("data", b"")
     fields = {"dtype": array.dtype, "shape": array.shape, "stype": array.stype, **change}
     with pytest.raises(ValueError, match=match):
-        arrays.read(Array(**fields, data=array.data + more))
+        messages.read_array(Array(**fields, data=array.data + more))
 
 
 @pytest.mark.parametrize("kind", [complex, "U1", "M8[s]", np.longdouble])
@@ -158,7 +158,7 @@ def test_arrays_of_anything_but_numbers_are_refused(kind):
     if value.dtype == np.float64:
         pytest.skip("long doubles of this machine are doubles")
     with pytest.raises(ValueError, match="Expected"):
-        arrays.read(Array(value))
+        messages.read_array(Array(value))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -200,9 +200,9 @@ def test_heads_that_are_none_are_refused(changes):
 def test_texts_and_sessions_are_as_long_as_they_may_be(monkeypatch):
     assert answer_to(an_upload(session=bytes(LONGEST_SESSION)))[:2] == ("", 1)
     size = len(OFFER.to_text())
-    monkeypatch.setattr(messages, "LONGEST_TEXT", size)
+    monkeypatch.setattr(protocol, "LONGEST_TEXT", size)
     assert answer_to(an_upload())[:2] == ("", 1)
-    monkeypatch.setattr(messages, "LONGEST_TEXT", size - 1)
+    monkeypatch.setattr(protocol, "LONGEST_TEXT", size - 1)
     assert f"texts of at most {size - 1} characters" in answer_to(an_upload())[0]
 
 
@@ -214,7 +214,7 @@ def test_texts_and_sessions_are_as_long_as_they_may_be(monkeypatch):
         {"parts": [5]}, {"parts": None}, {"buffers": []}, {"buffers": "keep"}, {"buffers": None},
         {"clip_norm": 1e308}, {"clip_norm": -1},
         {"clip_norm": "1"}, {"cohort": 10**30}, {"trust": "central"}, {"norm": "l9"},
-        {"rotation_seed": -1}, {"format": "randquant offer, version 1"}, {"more": 1},
+        {"rotation_seed": -1}, {"format": "randquant offer, version 9"}, {"more": 1},
         {"channel": None}, {"channel": {}}, {"dimension": 10**400},
     ],
     ids=str,
@@ -245,7 +245,7 @@ def test_whatever_goes_wrong_before_the_charge_is_one_sentence(error, monkeypatc
     def fails(*_args):
         raise error("patient 17")
 
-    monkeypatch.setattr(mod_module.Layout, "of", fails)
+    monkeypatch.setattr(Layout, "of", fails)
     is_refused(an_upload(), REFUSED)
 
 
@@ -279,7 +279,7 @@ def test_other_types_of_messages_are_passed_through():
 
 def test_a_planted_loader_of_numpys_is_caught(monkeypatch):
     """Two gigabytes for a message of some hundred bytes."""
-    monkeypatch.setattr(arrays, "read", lambda array: array.numpy())
+    monkeypatch.setattr(messages, "read_array", lambda array: array.numpy())
     message = an_upload()
     data = fuzz_flower._npy(fuzz_flower._shape("(500000000,)"), bytes(20))
     message.content["arrays"] = ArrayRecord({"w": Array("float32", (5,), "numpy.ndarray", data)})
@@ -350,7 +350,7 @@ def test_a_hostile_reply_to_an_early_step_raises_nothing_of_pythons():
 @pytest.mark.parametrize("error", [KeyError, MemoryError, TypeError])
 def test_any_error_of_a_reply_drops_that_reply_alone(content, error, monkeypatch, caplog):
     """Whatever a parser of ours may raise one day."""
-    read = sums.messages.read_payload
+    read = messages.read_payload
 
     def fragile(records):
         if set(records) != {HEAD, PAYLOAD} or INBOX in content:
@@ -363,7 +363,7 @@ def test_any_error_of_a_reply_drops_that_reply_alone(content, error, monkeypatch
             reply.content = RecordDict({**head, **content})
         return [reply]
 
-    monkeypatch.setattr(sums.messages, "read_payload", fragile if not content else read)
+    monkeypatch.setattr(messages, "read_payload", fragile if not content else read)
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
     found = run(QuantizedStrategy(fedavg(), exact("local"), patience=1), grid).arrays["w"].numpy()
     np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
@@ -381,7 +381,9 @@ def test_what_others_write_cannot_pass_for_lines_of_ours(caplog):
 
     refused = {}
     replies = [at(node, FORGED) for node in (2, 9)]
-    checked(replies, {2}, "upload", b"s", lambda *_: None, refused)
+    asked = {2: RoundMessage("upload", b"s")}
+    arrived = messages.answers(replies, 2**20, Counter())
+    Intake(refused, log).take("upload", asked, arrived, lambda *_: None)
     message = an_upload()
     message.content["arrays"]["\nWARNING: randquant: it lies"] = Array(np.zeros(1, dtype=int))
     caplog.set_level(logging.INFO, logger="flwr")
@@ -460,6 +462,6 @@ def test_an_offer_waits_for_no_certificate_of_another_server(tmp_path, monkeypat
     assert errors == {"honest": False, "hostile": False}
     assert checked_with[-1] == {slow, OFFER}  # what was checked is what is counted
     context = Context(1, NODE, config, RecordDict({}), {})
-    ledger = ClientLedger(RunAccountant(1e-5), context)
+    ledger = ledger_of(context)
     with ledger.held():
         assert ledger.accountant.answers(OWN) == 2

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flower_grid import InProcessGrid, client_app
 from flower_rounds import NOISY, exact, fedavg, model, mover, noisy, one_round, refusals, run
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from randquant._internal.rounding import round_up
 from randquant.aggregation.secagg import crypto, group, masks, sharing
@@ -27,13 +27,12 @@ from randquant.aggregation.secagg.messages import (
 )
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
+from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower import messages
-from randquant.integrations.flower.handshake import begin, request
-from randquant.integrations.flower.messages import Head
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.offer import Offer
-from randquant.integrations.flower.replies import Link
 from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import RoundMessage
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import VectorRelease
 
@@ -102,7 +101,10 @@ def test_the_log_says_what_a_client_with_a_directory_knows_of_the_others(tmp_pat
     nodes = range(1, 6)
     for options, expected in (
         ({}, "; its directory names all others in this sum."),
-        ({"neighbours": 2}, "; it shares masks with some of the others only, and does not know"),
+        (
+            {"sums": AmongClients(neighbours=2)},
+            "; it shares masks with some of the others only, and does not know",
+        ),
     ):
         grid = InProcessGrid(client_app(QuantizeMod(8.0, all_neighbours=False), mover), nodes)
         identify(grid, set(nodes), tmp_path)
@@ -185,17 +187,19 @@ def codes_seen_by_an_inventor(grid):
     Returns:
         The victim's codes, from what the server has received.
     """
-    handshake = begin(Offer(MECHANISM, DIMENSION), range(1, CLIENTS + 1), CLIENTS)
-    terms, link = handshake.terms, Link(grid, 60.0, "train", "1")
+    clients = range(1, CLIENTS + 1)
+    handshake = AmongClients().begin(Offer(MECHANISM, DIMENSION), clients, lambda *_: None)
+    terms = handshake.terms
 
-    def ask(records):
-        (reply,) = link.ask({VICTIM: records})
+    def ask(request, others=()):
+        content = RecordDict({**messages.records(request), **dict(others)})
+        message = Message(content, dst_node_id=VICTIM, message_type="train")
+        (reply,) = grid.send_and_receive([message])
         if reply.has_error():
             raise Refused(reply.error.reason)
-        return reply.content
+        return messages.read(reply.content)
 
-    answer = ask(handshake.pending[VICTIM])
-    own = Advert.from_bytes(messages.read_inbox(answer)[VICTIM])
+    own = Advert.from_bytes(ask(handshake.pending[VICTIM]).inbox[VICTIM])
     secrets = {
         n: (X25519PrivateKey.generate(), group.random_scalar()) for n in terms.clients if n > 1
     }
@@ -204,9 +208,8 @@ def codes_seen_by_an_inventor(grid):
         n: Advert(sealing.public_key().public_bytes_raw(), group.base(masking), point)
         for n, (sealing, masking) in secrets.items()
     }
-    head = Head(messages.SHARE, terms.session)
-    answer = ask(request(head, {n: advert.to_bytes() for n, advert in adverts.items()}))
-    dealt = messages.read_inbox(answer)
+    told = {n: advert.to_bytes() for n, advert in adverts.items()}
+    dealt = ask(RoundMessage("share", terms.session, inbox=told)).inbox
     seeds, pairs, inbox = {}, {}, {}
     for n, (sealing, masking) in secrets.items():
         pair = pair_context(terms, {VICTIM: own, n: adverts[n]})
@@ -216,8 +219,7 @@ def codes_seen_by_an_inventor(grid):
         seeds[terms.place_of(VICTIM, n)] = group.read_scalar(shares[:PART_BYTES])
         inbox[n] = forged(terms, n, key)
     train = {"arrays": model(DIMENSION), "config": ConfigRecord({})}
-    answer = ask({**request(Head(messages.UPLOAD, terms.session), inbox), **train})
-    packed = messages.read_payload(answer)
+    packed = ask(RoundMessage("upload", terms.session, inbox=inbox), train).payload
     form = masked_format(terms, VICTIM)
     total = wire.unpack(form, packed, terms.dimension).astype(masks.dtype(terms.bits))
     seed = sharing.combine(seeds, {0} | seeds.keys())

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 import pytest
-from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_grid import InProcessGrid, client_app, ledger_of, over_the_wire
 from flower_rounds import (
     ANYTHING,
     ask,
@@ -33,15 +33,15 @@ from randquant._internal.rounding import round_up
 from randquant._internal.serialization import write_atomic
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.integrations import ledger as ledgers
-from randquant.integrations.files import DamagedFile
-from randquant.integrations.flower import messages as wire_messages
+from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower import state
-from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.answers import FILES, told
-from randquant.integrations.flower.ledger import OWN, SPENT, STEP_BYTES, ClientLedger
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.integrations.foreign import DamagedFile
+from randquant.integrations.ledger import OWN, SPENT, STEP_BYTES
+from randquant.integrations.member import FILES, told
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import terms_text
 from randquant.privacy.accounting.accountant import account
 
 OFFER = Offer(noisy("local"), 5)
@@ -55,7 +55,7 @@ def a_context(path=None, node=1):
 
 
 def a_ledger(context):
-    return ClientLedger(RunAccountant(1e-5), context)
+    return ledger_of(context)
 
 
 def answered(context):
@@ -111,14 +111,14 @@ def test_adverts_are_free_and_make_nobody_forget(tmp_path):
     offer = Offer(exact(), 5)
     for number in range(110):
         session = b"free %d" % number
-        terms = wire_messages.terms_text(Terms(session, (1, 2, 3), 5, offer.bits(3), 2, 2))
+        terms = terms_text(Terms(session, (1, 2, 3), 5, offer.bits(3), 2, 2))
         fields = {"offer": offer.to_text(), "terms": terms}
         assert ask(grid, 1, "advertise", session, **fields).has_content()
     assert path.stat().st_size == size
     context = grid.contexts[1]
     context.state = RecordDict({**old["share"], SPENT: context.state[SPENT]})
     reply = grid.app(over_the_wire(request), context)
-    assert reply.error.reason == "Expected each step of a sum once, got 'upload' again."
+    assert reply.error.reason == "Expected each step of a round once, got 'upload' again."
 
 
 def test_a_step_costs_sixteen_bytes_and_is_kept_for_ever(tmp_path):
@@ -134,7 +134,7 @@ def test_a_step_costs_sixteen_bytes_and_is_kept_for_ever(tmp_path):
     ledger = a_ledger(context)
     with ledger.held():
         for number in range(100):
-            with pytest.raises(ProtocolError, match="each step of a sum once"):
+            with pytest.raises(ProtocolError, match="each step of a round once"):
                 ledger.take(b"session %d" % number, KINDS[number % 4])
             ledger.take(b"session %d" % number, KINDS[(number + 1) % 4])
 
@@ -222,14 +222,14 @@ def test_a_share_is_remembered_too(tmp_path):
     with pytest.raises(RoundsFailed):
         run(QuantizedStrategy(fedavg(), exact(cohort=3), patience=1), grid)
     [reply] = again
-    assert reply.error.reason == "Expected each step of a sum once, got 'share' again."
+    assert reply.error.reason == "Expected each step of a round once, got 'share' again."
 
 
 def test_a_limit_is_not_exceeded_by_anything():
     cost = account([noisy("local").release(5, 2)], 1e-5, quick=True).epsilon
     for limit, answers in ((cost, 2), (cost * (1 - 1e-4), 1)):
         grid = InProcessGrid(client_app(QuantizeMod(epsilon=limit), mover), [1])
-        replies = [ask(grid, 1, "upload", offer=OFFER.to_text()) for _ in range(3)]
+        replies = [ask(grid, 1, "upload", b"%d" % n, offer=OFFER.to_text()) for n in range(3)]
         assert sum(reply.has_content() for reply in replies) == answers
 
 
@@ -252,7 +252,7 @@ def test_a_client_with_another_number_has_the_same_account(where, tmp_path):
     other.state = RecordDict(dict(context.state))
     answer(other)
     assert answered(other)[0] == 2
-    with pytest.raises(ProtocolError, match="each step of a sum once"):
+    with pytest.raises(ProtocolError, match="each step of a round once"):
         answer(other, b"s")
     if where == "file":  # which has been written since the first number's state
         assert answered(context)[0] == 2

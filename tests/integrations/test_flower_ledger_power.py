@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flower_grid import ledger_of
 from flower_rounds import noisy
 from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam
@@ -19,11 +20,11 @@ from power import Trace, reachable, restore
 
 from randquant._internal import disk, serialization
 from randquant.integrations import state as server_state
-from randquant.integrations.files import DamagedFile
+from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower import state
-from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.ledger import OWN, ClientLedger
-from randquant.integrations.flower.offer import Offer
+from randquant.integrations.foreign import DamagedFile
+from randquant.integrations.ledger import OWN
+from randquant.integrations.offer import Offer
 
 OFFER = Offer(noisy("local"), 5)
 MODEL = ArrayRecord({"w": Array(np.zeros(2))})
@@ -32,7 +33,7 @@ MODEL = ArrayRecord({"w": Array(np.zeros(2))})
 def answered(path):
     """(answers, steps) of the account in a file."""
     context = Context(1, 1, {"randquant-ledger": str(path)}, RecordDict(), {})
-    ledger = ClientLedger(RunAccountant(1e-5), context)
+    ledger = ledger_of(context)
     with ledger.held():
         return ledger.accountant.answers(OWN), len(ledger._taken)
 
@@ -40,7 +41,7 @@ def answered(path):
 def answer(path, number):
     """Count an answer and take a step, as a client does before it sends anything."""
     context = Context(1, 1, {"randquant-ledger": str(path)}, RecordDict(), {})
-    ledger = ClientLedger(RunAccountant(1e-5), context)
+    ledger = ledger_of(context)
     with ledger.held():
         ledger.take(b"%d" % number, "upload")
         ledger.accountant.compose(RoundEvent(OFFER, frozenset({OWN})))

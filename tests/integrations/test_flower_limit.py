@@ -24,10 +24,10 @@ from flwr.clientapp import ClientApp
 
 from randquant._internal.rounding import round_up
 from randquant.integrations import accountant as accounting
-from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.integrations.offer import Offer
 from randquant.privacy.accounting.accountant import account
 
 
@@ -113,8 +113,12 @@ def test_two_processes_of_one_client_spend_one_account(tmp_path):
     for context in grid.contexts.values():
         context.node_config["randquant-ledger"] = str(tmp_path / "account.json")
     offer = Offer(mechanism, 5).to_text()
+
+    def answer(node):
+        return ask(grid, node, "upload", b"%d" % node, offer=offer)
+
     with ThreadPoolExecutor(8) as pool:
-        replies = list(pool.map(lambda node: ask(grid, node, "upload", offer=offer), range(1, 9)))
+        replies = list(pool.map(answer, range(1, 9)))
     assert sum(reply.has_content() for reply in replies) == 3
 
 
@@ -178,7 +182,7 @@ def test_steps_are_remembered_where_a_state_is_lost(tmp_path):
     with pytest.raises(RoundsFailed):
         run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
     assert len(second) == 5
-    assert all("each step of a sum once" in reply.error.reason for reply in second)
+    assert all("each step of a round once" in reply.error.reason for reply in second)
 
 
 def test_a_node_sets_its_own_delta():

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_grid import InProcessGrid, client_app, ledger_of, over_the_wire
 from flower_rounds import (
     ANYTHING,
     exact,
@@ -26,16 +26,14 @@ from flower_rounds import (
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from randquant.aggregation.secagg.terms import ProtocolError, Terms
-from randquant.integrations.flower import arrays
-from randquant.integrations.flower.accountant import RunAccountant
-from randquant.integrations.flower.answers import NOTHING
-from randquant.integrations.flower.demands import check_terms
-from randquant.integrations.flower.ledger import ClientLedger
-from randquant.integrations.flower.messages import HEAD, PAYLOAD, Head, payload_record, read_payload
+from randquant.integrations.flower import messages
+from randquant.integrations.flower.messages import HEAD, PAYLOAD, payload_record, read_payload
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.offer import Offer
-from randquant.integrations.flower.replies import checked
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.integrations.member import NOTHING
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import RoundMessage
+from randquant.integrations.sums import Intake
 from randquant.privacy.accounting.accountant import account
 
 
@@ -44,22 +42,22 @@ def with_header_of(size):
     text = "{'descr': '<f4', 'fortran_order': False, 'shape': (5,), }"
     header = (text.ljust(size - 11) + "\n").encode()
     data = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(20)
-    return Array("float32", (5,), arrays.STYPE, data)
+    return Array("float32", (5,), messages.NUMPY, data)
 
 
 def test_no_header_is_longer_than_numpy_reads():
-    longest = with_header_of(arrays.LONGEST_HEADER)
-    np.testing.assert_array_equal(arrays.read(longest), longest.numpy())
+    longest = with_header_of(messages.LONGEST_HEADER)
+    np.testing.assert_array_equal(messages.read_array(longest), longest.numpy())
     with pytest.raises(ValueError, match=r"as numpy\.save writes it"):
-        arrays.read(with_header_of(arrays.LONGEST_HEADER + 1))
+        messages.read_array(with_header_of(messages.LONGEST_HEADER + 1))
     with pytest.raises(ValueError, match="Header info length"):
-        with_header_of(arrays.LONGEST_HEADER + 11).numpy()
+        with_header_of(messages.LONGEST_HEADER + 11).numpy()
 
 
 def test_a_payload_is_one_array_of_our_type():
-    good = RecordDict({PAYLOAD: payload_record(b"abc", 3)})
+    good = RecordDict({PAYLOAD: payload_record(b"abc")})
     assert read_payload(good) == b"abc"
-    numbers = ArrayRecord({"codes": Array("uint8", (3,), arrays.STYPE, b"abc")})
+    numbers = ArrayRecord({"codes": Array("uint8", (3,), messages.NUMPY, b"abc")})
     two = ArrayRecord({**good[PAYLOAD], "more": good[PAYLOAD]["codes"]})
     other = ArrayRecord({"code": good[PAYLOAD]["codes"]})
     for record in (numbers, two, other, ConfigRecord({"codes": b"abc"})):
@@ -115,7 +113,7 @@ def test_an_account_is_held_by_one_process_at_a_time(tmp_path):
 
     def ledger():
         config = {"randquant-ledger": str(tmp_path / "account")}
-        return ClientLedger(RunAccountant(1e-5), Context(1, 1, config, RecordDict(), {}))
+        return ledger_of(Context(1, 1, config, RecordDict(), {}))
 
     read, write = os.pipe()
     process = os.fork()
@@ -135,15 +133,19 @@ def test_an_account_is_held_by_one_process_at_a_time(tmp_path):
 def test_a_reply_of_another_step_or_round_is_not_taken():
     taken, refused = [], {}
     heads = {1: ("upload", b"s"), 2: ("share", b"s"), 3: ("upload", b"t")}
-    replies = []
-    for node, (step, session) in heads.items():
-        request = Message(RecordDict(), dst_node_id=node, message_type="train")
-        replies.append(Message(RecordDict({HEAD: Head(step, session).record()}), reply_to=request))
-    known = checked(replies, heads, "upload", b"s", lambda *one: taken.append(one), refused)
-    assert known == {1}
-    assert [client for client, _ in taken] == [1]
+    answers = [(node, RoundMessage(*head)) for node, head in heads.items()]
+    asked = dict.fromkeys(heads, RoundMessage("upload", b"s"))
+    intake = Intake(refused, lambda level, line: None)
+    known = intake.take("upload", asked, answers, lambda client, _: taken.append(client))
+    assert set(known) == {1}
+    assert taken == [1]
     assert set(refused) == {2, 3}
     assert all("a reply of this step and round, got another's" in text for text in refused.values())
+
+
+def accepts(offer, terms, colluders):
+    limits = QuantizeMod(math.inf, colluders=colluders)
+    limits.check_offer(offer, terms, limits.accountant())
 
 
 def overlap(size, of):
@@ -161,10 +163,10 @@ def test_a_threshold_is_refused_exactly_where_colluders_get_around_it(neighbours
         terms = Terms(b"s", clients, 5, offer.bits(len(clients)), 5, neighbours, threshold)
         for colluders in range(4):
             if overlap(threshold, neighbours) > colluders:
-                check_terms(offer, terms, colluders, True)
+                accepts(offer, terms, colluders)
             else:
                 with pytest.raises(ProtocolError, match=f"{colluders} colluders cannot get around"):
-                    check_terms(offer, terms, colluders, True)
+                    accepts(offer, terms, colluders)
 
 
 def test_settings_of_a_client_at_their_limits():

@@ -25,9 +25,10 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from randquant.aggregation.secagg.terms import ProtocolError
-from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD, STYPE, read_terms
-from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD, STYPE
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import read_terms
 
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid
-from flower_rounds import ANYTHING, fedavg, model, mover, refusals, steps_of
+from flower_rounds import ANYTHING, changed_request, fedavg, model, mover, refusals, steps_of
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -13,8 +13,10 @@ from flwr.serverapp.strategy import FedAvg
 import randquant as rq
 from randquant.aggregation.alongside import Number
 from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.flower.messages import HEAD, PAYLOAD, read_offer
+from randquant.integrations.among_clients import AmongClients
+from randquant.integrations.flower.messages import HEAD, PAYLOAD
 from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.offer import Offer
 from randquant.planning.privacy import Privacy
 from randquant.privacy.accounting.accountant import account
 
@@ -53,7 +55,9 @@ def _arrays(values):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_numbers_arrive_in_the_same_payload_and_weights_are_theirs(trust, weighted):
     grid, weight = InProcessGrid(app(), NODES), "num-examples" if weighted else None
-    strategy = QuantizedStrategy(fedavg(), fine(trust), numbers=NUMBERS, weighted_by=weight)
+    strategy = QuantizedStrategy(
+        fedavg(), fine(trust), privacy=Privacy(numbers=NUMBERS, weighted_by=weight)
+    )
     result = strategy.start(grid, model(), 1)
     metrics = result.train_metrics_clientapp[1]
     counts = np.minimum(10 * np.array(NODES), 40)
@@ -77,7 +81,11 @@ def test_the_threshold_follows_the_quantile_and_survives_a_restart(tmp_path):
 
     def start(rounds):
         strategy = QuantizedStrategy(
-            fedavg(), fine(clip_norm=0.5), clip_quantile=0.5, folder=tmp_path, handshake="ahead"
+            fedavg(),
+            fine(clip_norm=0.5),
+            privacy=Privacy(clip_quantile=0.5),
+            folder=tmp_path,
+            sums=AmongClients(handshake="ahead"),
         )
         grid = InProcessGrid(app(), NODES)
         return strategy.start(grid, model(), rounds).train_metrics_clientapp, grid
@@ -99,7 +107,7 @@ def test_the_threshold_follows_the_quantile_and_survives_a_restart(tmp_path):
 )
 def test_a_client_without_its_numbers_sends_nothing(metrics):
     grid = InProcessGrid(app(metrics), NODES)
-    strategy = QuantizedStrategy(fedavg(), fine(), numbers=NUMBERS)
+    strategy = QuantizedStrategy(fedavg(), fine(), privacy=Privacy(numbers=NUMBERS))
     result = strategy.start(grid, model(), 1)
     assert not result.train_metrics_clientapp
     assert set(refusals(grid).values()) == {"This client has no update to send; its log says why."}
@@ -107,12 +115,12 @@ def test_a_client_without_its_numbers_sends_nothing(metrics):
 
 def test_offers_say_which_numbers_and_are_read_again():
     grid = InProcessGrid(app(), NODES)
-    strategy = QuantizedStrategy(fedavg(), fine(), numbers=NUMBERS, clip_quantile=0.3,
-                                 weighted_by="num-examples")  # fmt: skip
+    strategy = QuantizedStrategy(fedavg(), fine(), privacy=Privacy(
+        numbers=NUMBERS, clip_quantile=0.3, weighted_by="num-examples"))  # fmt: skip
     strategy.start(grid, model(), 1)
     text = grid.seen[0][2].content[HEAD]["offer"]
-    offer = read_offer(text)
-    assert offer.beside == strategy._beside.alongside
+    offer = Offer.from_text(text)
+    assert offer.beside == strategy.run.alongside
     assert (offer.dimension, offer.of_model, offer.beside.extra) == (8, 5, 3)
     for change in (
         lambda t: t.replace('["accuracy", 0.0', '["accuracy", NaN'),
@@ -122,16 +130,14 @@ def test_offers_say_which_numbers_and_are_read_again():
     ):
         assert change(text) != text
         with pytest.raises(ValueError, match="Expected an offer"):
-            read_offer(change(text))
+            Offer.from_text(change(text))
 
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, 1e31, float("nan"), "1"])
 def test_a_threshold_that_is_none_is_refused(threshold):
     grid = InProcessGrid(app(), NODES)
-    strategy = QuantizedStrategy(fedavg(), fine(), numbers=NUMBERS)
-    strategy._beside.stamp = lambda requests: [
-        records[HEAD].__setitem__("threshold", threshold) for records in requests.values()
-    ]
+    strategy = QuantizedStrategy(fedavg(), fine(), privacy=Privacy(numbers=NUMBERS))
+    changed_request(grid, "upload", lambda m: m.content[HEAD].__setitem__("threshold", threshold))
     strategy.start(grid, model(), 1)
     assert set(refusals(grid)) == set(NODES)
 
@@ -139,10 +145,12 @@ def test_a_threshold_that_is_none_is_refused(threshold):
 def test_mechanisms_that_do_not_clip_in_l2_are_refused():
     coordinates = rq.ChannelMechanism(FINE, "aggregate", 3)
     with pytest.raises(ValueError, match="a mechanism with a clip_norm"):
-        QuantizedStrategy(fedavg(), coordinates, numbers=NUMBERS)
+        QuantizedStrategy(fedavg(), coordinates, privacy=Privacy(numbers=NUMBERS))
     with pytest.raises(TypeError, match="clipped in l2"):
         QuantizedStrategy(
-            fedavg(), VectorMechanism(FINE, 1.0, "aggregate", 3, norm="l1"), numbers=NUMBERS
+            fedavg(),
+            VectorMechanism(FINE, 1.0, "aggregate", 3, norm="l1"),
+            privacy=Privacy(numbers=NUMBERS),
         )
 
 
@@ -156,9 +164,9 @@ def test_evaluation_in_the_clear_is_said(caplog):
     assert said == [False, True]
 
 
-@pytest.mark.parametrize("numbers", [NUMBERS[0], None, ["accuracy"]])
+@pytest.mark.parametrize("numbers", [NUMBERS[0], 3])
 def test_numbers_that_are_no_list_of_them_are_refused(numbers):
     with pytest.raises(TypeError, match=r"Expected .*numbers"):
-        QuantizedStrategy(fedavg(), fine(), numbers=numbers)
+        Privacy(numbers=numbers)
     with pytest.raises(TypeError, match=r"Expected .*numbers"):
         Privacy(numbers=[3] if numbers is None else NUMBERS[0])

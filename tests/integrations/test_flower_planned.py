@@ -13,13 +13,14 @@ from pages import Page, drawn
 
 import randquant as rq
 from randquant.aggregation.secagg.graphs import Losses
-from randquant.integrations.flower.history import History, RoundRow
+from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.flower.wrapped import TooFewNodes
+from randquant.integrations.history import History, RoundRow
 from randquant.reports.flower import page
 
-TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 5, "connect_timeout": 0.0}
+TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 5}
 
 
 def planned(inner=None, **changes):
@@ -44,7 +45,7 @@ def test_start_runs_the_planned_number_of_rounds():
 def test_a_cohort_larger_than_the_nodes_is_refused_before_anybody_is_asked():
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 5))
     with pytest.raises(TooFewNodes, match="got 4 within 0 s: connect 2 more"):
-        run(planned(), grid)
+        run(planned(), grid, connect_timeout=0.0)
     assert not grid.seen
 
 
@@ -60,7 +61,7 @@ def test_nodes_that_connect_late_are_waited_for():
         return nodes()
 
     grid.get_node_ids = later
-    assert run(planned(connect_timeout=5.0), grid).train_metrics_clientapp
+    assert run(planned(), grid, connect_timeout=5.0).train_metrics_clientapp
 
 
 def test_a_strategy_that_selects_too_few_is_refused_before_anybody_is_asked():
@@ -76,7 +77,8 @@ def test_a_model_with_a_batch_norm_is_refused_when_it_is_planned():
     arrays = {"w": Array(np.zeros(3)), "norm.running_var": Array(np.ones(3))}
     with pytest.raises(ValueError, match="use GroupNorm or LayerNorm"):
         planned(model=ArrayRecord(arrays))
-    assert planned(model=ArrayRecord(arrays), buffers="frozen").buffers == "frozen"
+    frozen = rq.Local(buffers="frozen")
+    assert planned(model=ArrayRecord(arrays), local=frozen).local == frozen
     with pytest.raises(TypeError, match="Expected model to be an ArrayRecord"):
         planned(model="a model")
 
@@ -96,7 +98,7 @@ def test_dropouts_are_survived_and_paid_for_by_noise():
 
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 7), fault)
     strategy = planned(dropouts=1, rounds=1)
-    assert strategy.mechanism.cohort == strategy.least == 5
+    assert strategy.run.mechanism.cohort == strategy.least == 5
     assert run(strategy, grid).train_metrics_clientapp[1]["dropped"] == 1
     with pytest.raises(ValueError, match=r"dropouts <= 1.*two thirds of 5 neighbours"):
         planned(dropouts=2)
@@ -104,8 +106,9 @@ def test_dropouts_are_survived_and_paid_for_by_noise():
 
 def test_losses_that_no_graph_withstands_are_refused_when_it_is_planned():
     with pytest.raises(ValueError, match="Expected losses that 12 clients withstand, got 10% a"):
-        planned(cohort=12, losses=Losses(step=0.1))
-    assert planned(cohort=12, losses=Losses(step=0.0)).losses == Losses(step=0.0)
+        planned(cohort=12, sums=AmongClients(losses=Losses(step=0.1)))
+    sums = AmongClients(losses=Losses(step=0.0))
+    assert planned(cohort=12, sums=sums).sums == sums
 
 
 def test_delta_follows_from_the_number_of_clients():
@@ -216,10 +219,11 @@ def _trained(message):
 def test_few_parameters_of_few_clients_get_sums_of_bits():
     """Integer noise is no channel, which the round's sums are of; one bit would be too coarse."""
     coarse, several = (
-        planned(rounds=10, **bits).mechanism for bits in ({"privacy": rq.Privacy(bits=1)}, {})
+        planned(rounds=10, **bits).run.mechanism for bits in ({"privacy": rq.Privacy(bits=1)}, {})
     )
     assert coarse.channel.levels == 2 < several.channel.levels
     errors = [each.expected_error(5).deviation(6) for each in (coarse, several)]
     # One bit has 1.44 times the error of Gaussian noise here, three summed bits have 1.20.
     assert errors[1] < 0.85 * errors[0]
-    assert planned(model=650).mechanism == planned(model=650, privacy=rq.Privacy(bits=1)).mechanism
+    one_bit = planned(model=650, privacy=rq.Privacy(bits=1))
+    assert planned(model=650).run.mechanism == one_bit.run.mechanism

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flower_grid import ledger_of
 from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvgM
 from tests.deployments import deployment
 
 from randquant import stochastic_rounding
 from randquant.integrations.flower import state
-from randquant.integrations.flower.accountant import RunAccountant
-from randquant.integrations.flower.ledger import OWN, ClientLedger
+from randquant.integrations.ledger import OWN
 from randquant.training import models
 from randquant.training.data import datasets
 
@@ -85,7 +85,7 @@ def test_each_client_has_counted_what_it_sent(deployed):
     folder, _, _ = deployed
     for client in range(CLIENTS):
         config = {"randquant-ledger": str(folder / f"account{client}")}
-        ledger = ClientLedger(RunAccountant(1e-5), Context(1, 1, config, RecordDict(), {}))
+        ledger = ledger_of(Context(1, 1, config, RecordDict(), {}))
         with ledger.held():
             answers = ledger.accountant.answers(OWN)
         assert answers == 2 * (client < CLIENTS - 1)  # the last was killed before

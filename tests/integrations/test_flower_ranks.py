@@ -14,11 +14,12 @@ from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
-from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+from randquant.integrations.accountant import RoundEvent, RunAccountant
+from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.messages import PAYLOAD, payload_record, read_payload
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.offer import Offer
 from randquant.privacy.accounting.accountant import account
 
 DIMENSION = 40
@@ -53,7 +54,7 @@ def by_number(encoded):
 def changed(reply, change):
     """The reply with another payload."""
     payload = change(read_payload(reply.content))
-    reply.content[PAYLOAD] = payload_record(payload, RANK.size(DIMENSION))
+    reply.content[PAYLOAD] = payload_record(payload)
     return reply
 
 
@@ -131,7 +132,7 @@ def test_clients_take_turns_each_with_the_whole_budget(encoded):
     """Six clients in three rounds of two; a fourth round finds nobody who may still answer."""
     inner = fedavg(fraction_train=1 / 3, min_train_nodes=2, min_available_nodes=2)
     _, grid, strategy = rounds(range(1, 7), 5, inner=inner, stop_at_epsilon=8.0,
-                               stable_numbers=True)  # fmt: skip
+                               sums=AmongClients(stable_numbers=True))  # fmt: skip
     assert sorted(each.client for each, _ in encoded) == [1, 2, 3, 4, 5, 6]
     assert len({each.rotation_seed for each, _ in encoded}) == 3
     assert "before round 4" in strategy.stopped

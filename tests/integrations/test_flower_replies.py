@@ -29,16 +29,16 @@ from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.secagg.terms import MOST_CLIENTS, MOST_NEIGHBOURS, ProtocolError
 from randquant.channels import wire
 from randquant.integrations.flower import messages as wire_messages
-from randquant.integrations.flower import sums
-from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD, Head
-from randquant.integrations.flower.offer import Offer
+from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import RoundMessage, read_inbox, upload_format
 
 
 def tampered(reply, change):
     content = reply.content
     data = content[PAYLOAD]["codes"].data
-    record = wire_messages.payload_record(change(data), 5)
+    record = wire_messages.payload_record(change(data))
     reply.content = RecordDict({HEAD: content[HEAD], PAYLOAD: record})
     return reply
 
@@ -52,7 +52,7 @@ def repacked(channel=EXACT, size=5, session=None, client=2):
 
     def change(data):
         offer = Offer(ChannelMechanism(channel), size)
-        form = wire_messages.upload_format(offer.mechanism, session or b"another", client)
+        form = upload_format(offer.mechanism, session or b"another", client)
         return wire.pack(form, np.zeros(size, dtype=np.uint8))
 
     return change
@@ -91,7 +91,7 @@ def test_codes_out_of_range_are_dropped():
         if node != 2:
             return [reply]
         session.append(reply.content[HEAD]["session"])
-        form = wire_messages.upload_format(exact("local"), session[-1], 2)
+        form = upload_format(exact("local"), session[-1], 2)
         body = np.full(2, 0xFF, dtype=np.uint8)
         return [tampered(reply, lambda data: wire.frame(form, 5, body))]
 
@@ -178,7 +178,7 @@ def test_the_first_of_two_replies_counts():
     def fault(step, node, reply):
         if node != 3:
             return [reply]
-        form = wire_messages.upload_format(exact("local"), reply.content[HEAD]["session"], 3)
+        form = upload_format(exact("local"), reply.content[HEAD]["session"], 3)
         held.append(over_the_wire(reply))
         other = wire.pack(form, np.full(5, 2, dtype=np.uint8))
         return [reply, tampered(held[0], lambda data: other)]
@@ -301,7 +301,7 @@ def test_a_reply_that_is_too_large_is_refused_by_name_before_it_is_read(
         tracemalloc.start()
         return [reply]
 
-    monkeypatch.setattr(sums, "message_to_proto", counting)
+    monkeypatch.setattr(wire_messages, "message_to_proto", counting)
     try:
         found, _, _ = one_round(exact(trust), fault=fault)
         peak = tracemalloc.get_traced_memory()[1]
@@ -316,16 +316,16 @@ def test_a_reply_that_is_too_large_is_refused_by_name_before_it_is_read(
         for r in caplog.records
         if r.levelname == "WARNING" and "reply" in r.getMessage()
     ]
-    assert "reply of client 2 dropped: Expected a reply of" in said
+    assert f"reply of client 2 to {step!r} dropped: Expected a reply of" in said
 
 
 def test_a_client_counts_what_a_server_sends_before_it_reads_it():
     def content(count):
-        return RecordDict({INBOX: ConfigRecord({str(n): b"x" for n in range(count)})})
+        return {str(n): b"x" for n in range(count)}
 
-    assert len(wire_messages.read_inbox(content(MOST_NEIGHBOURS + 1))) == MOST_NEIGHBOURS + 1
+    assert len(read_inbox(content(MOST_NEIGHBOURS + 1))) == MOST_NEIGHBOURS + 1
     with pytest.raises(ProtocolError, match=r"Expected 4097 messages at most, got 4098\."):
-        wire_messages.read_inbox(content(MOST_NEIGHBOURS + 2))
+        read_inbox(content(MOST_NEIGHBOURS + 2))
     head = {"step": "confirm", "session": b"s", "survivors": ["1"] * (MOST_CLIENTS + 1)}
     with pytest.raises(ProtocolError, match="list of survivors"):
-        Head.read(RecordDict({HEAD: ConfigRecord(head)}))
+        RoundMessage.read(head)

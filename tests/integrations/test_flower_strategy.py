@@ -31,9 +31,10 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.secagg import Losses
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
+from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.offer import Offer
 
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
@@ -45,7 +46,7 @@ def test_the_step_is_the_exact_mean_of_the_updates(trust, clients, dimension, ne
     nodes = [7 + 2**63 * (n % 2) + n for n in range(clients)]  # Flower's numbers have 64 bits
     mod = QuantizeMod(epsilon=math.inf, all_neighbours=False)
     grid = InProcessGrid(client_app(mod, mover), nodes)
-    strategy = QuantizedStrategy(fedavg(), exact(trust), neighbours=neighbours)
+    strategy = QuantizedStrategy(fedavg(), exact(trust), sums=AmongClients(neighbours=neighbours))
     result = run(strategy, grid, model(dimension))
     np.testing.assert_allclose(result.arrays["w"].numpy(), mean_of(nodes, dimension), atol=1e-6)
     assert result.train_metrics_clientapp[1]["clients"] == clients
@@ -181,7 +182,7 @@ def test_what_cannot_be_wrapped_says_so():
     with pytest.raises(TypeError, match="baselines are for simulation"):
         QuantizedStrategy(fedavg(), update_mechanism("clipped-sgd", {"clip": 1.0}))
     with pytest.raises(ValueError, match="the guarantee needs that many"):
-        QuantizedStrategy(fedavg(), exact(cohort=5), least=4)
+        QuantizedStrategy(fedavg(), exact(cohort=5), sums=AmongClients(least=4))
     with pytest.raises(ValueError, match="a sum of one hides nothing"):
         QuantizedStrategy(fedavg(), exact(cohort=1))
 
@@ -212,7 +213,9 @@ def test_an_offer_travels_whole(mechanism):
 def test_losses_choose_the_neighbours_and_the_log_says_why(caplog):
     mod = QuantizeMod(epsilon=math.inf, all_neighbours=False)
     grid = InProcessGrid(client_app(mod, mover), list(range(1, 10)))
-    strategy = QuantizedStrategy(fedavg(), exact(), losses=Losses(step=0.0), patience=2)
+    strategy = QuantizedStrategy(
+        fedavg(), exact(), sums=AmongClients(losses=Losses(step=0.0)), patience=2
+    )
     run(strategy, grid)
     assert "neighbours of a client in the secure sum: 6 of 8 others, 4 of them" in caplog.text
     assert "failed" not in caplog.text
@@ -220,13 +223,15 @@ def test_losses_choose_the_neighbours_and_the_log_says_why(caplog):
 
 def test_losses_that_no_graph_withstands_fail_a_round_before_anybody_is_asked(caplog):
     grid = InProcessGrid(client_app(ANYTHING, mover), [1, 2, 3, 4])
-    strategy = QuantizedStrategy(fedavg(), exact(), losses=Losses(step=0.1), patience=2)
+    strategy = QuantizedStrategy(
+        fedavg(), exact(), sums=AmongClients(losses=Losses(step=0.1)), patience=2
+    )
     run(strategy, grid)
     assert "Expected losses that 4 clients withstand, got 10% a step" in caplog.text
     assert strategy.accountant.num_releases == 0
     with pytest.raises(ValueError, match="neighbours or losses, got both"):
-        QuantizedStrategy(fedavg(), exact(), losses=Losses(step=0.0), neighbours=4)
+        AmongClients(losses=Losses(step=0.0), neighbours=4)
     with pytest.raises(TypeError, match="Expected losses to be a Losses, got 6"):
-        QuantizedStrategy(fedavg(), exact(), losses=6)
+        AmongClients(losses=6)
     with pytest.raises(ValueError, match="Expected neighbours >= 1"):
-        QuantizedStrategy(fedavg(), exact(), neighbours=0)
+        AmongClients(neighbours=0)

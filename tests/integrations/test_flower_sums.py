@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flower_grid import InProcessGrid, client_app, over_the_wire
+from flower_grid import InProcessGrid, client_app, ledger_of, over_the_wire
 from flower_rounds import (
     ANYTHING,
     EXACT,
@@ -29,12 +29,12 @@ from flwr.app import ConfigRecord
 
 from randquant.aggregation.secagg.client import Client
 from randquant.channels import wire
-from randquant.integrations.flower.accountant import RunAccountant
-from randquant.integrations.flower.ledger import OWN, SPENT, ClientLedger
+from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.offer import Offer
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.integrations.ledger import OWN, SPENT
+from randquant.integrations.offer import Offer
 
 
 def test_a_sum_is_forgotten_when_it_is_over():
@@ -61,7 +61,7 @@ def test_a_node_asks_for_all_neighbours(own, refuses):
     grid = InProcessGrid(client_app(mod, mover), range(1, 6))
     for context in grid.contexts.values():
         context.node_config["randquant-all-neighbours"] = own
-    run(QuantizedStrategy(fedavg(), exact(), neighbours=2), grid)
+    run(QuantizedStrategy(fedavg(), exact(), sums=AmongClients(neighbours=2)), grid)
     assert len(refusals(grid)) == 5 * refuses
 
 
@@ -82,7 +82,7 @@ def test_a_node_asks_for_all_neighbours(own, refuses):
 def test_a_client_refuses_sums_that_it_does_not_trust(mod, mechanism, options, reason):
     grid = InProcessGrid(client_app(mod, mover), range(1, 6))
     with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), mechanism, patience=1, **options), grid)
+        run(QuantizedStrategy(fedavg(), mechanism, patience=1, sums=AmongClients(**options)), grid)
     assert len(refusals(grid)) == 5
     assert all(reason in text for text in refusals(grid).values())
 
@@ -241,7 +241,7 @@ def test_a_step_is_taken_once_and_not_again_after_an_error():
         run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
     assert all(reply.has_content() for reply in repeated)
     assert len(refusals(grid)) == 5
-    assert all("each step of a sum once" in reason for reason in refusals(grid).values())
+    assert all("each step of a round once" in reason for reason in refusals(grid).values())
 
 
 def test_signed_keys_keep_a_server_from_standing_between(tmp_path):
@@ -286,7 +286,11 @@ def test_signed_keys_keep_a_server_from_standing_between(tmp_path):
     unsigned = grid()
     unsigned.contexts[2].node_config.pop("randquant-identity")
     known = {int(n): bytes.fromhex(key) for n, key in directory.items()}
-    found = run(QuantizedStrategy(fedavg(), exact(), directory=known), unsigned).arrays["w"].numpy()
+    found = (
+        run(QuantizedStrategy(fedavg(), exact(), sums=AmongClients(directory=known)), unsigned)
+        .arrays["w"]
+        .numpy()
+    )
     np.testing.assert_allclose(found, mean_of({1, 3, 4, 5}), atol=1e-6)
 
 
@@ -305,7 +309,7 @@ def test_a_message_of_another_sum_does_not_end_the_one_that_runs():
 
 def spent(context):
     """How many answers a client has counted."""
-    ledger = ClientLedger(RunAccountant(1e-5), context)
+    ledger = ledger_of(context)
     with ledger.held():
         return ledger.accountant.answers(OWN)
 

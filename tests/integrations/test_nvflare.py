@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +12,9 @@ from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare_job import (
+    LEFT,
     MECHANISM,
     MODEL,
-    SENT,
     SITES,
     UPDATE,
     Server,
@@ -26,10 +27,12 @@ from nvflare_job import (
 from randquant._internal import locks
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.accountant import RoundEvent
-from randquant.integrations.files import DamagedFile
-from randquant.integrations.nvflare import QuantizeFilter, Request
-from randquant.integrations.nvflare.request import PAYLOAD, REQUEST, SESSION, SiteAccountant
+from randquant.integrations.accountant import RoundEvent, RunAccountant
+from randquant.integrations.foreign import DamagedFile
+from randquant.integrations.nvflare import QuantizeController, QuantizeFilter, messages
+from randquant.integrations.nvflare.messages import PAYLOAD, REQUEST, SESSION, number
+from randquant.integrations.offer import Offer
+from randquant.integrations.trained import Layout
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
 
@@ -39,13 +42,12 @@ def test_the_model_moves_by_the_mean_of_the_codes_and_by_nothing_else(tmp_path):
     server = Server(tmp_path, rounds=1, learning_rate=2.0)
     server.tamper = lambda site, reply: answers.append(reply) or reply
     server.run()
-    request = server.controller._request
-    mechanism, _, _ = request.in_session(server.controller._session, "")
     assert {frozenset(from_shareable(each).data) for each in answers} == {frozenset({PAYLOAD})}
-    mean = mechanism.mean([server.controller._payloads[site] for site in SITES], 14)
+    [now] = server.sums
+    mean = now.mean()
     assert np.array_equal(server.saved[0]["weight"].ravel(), np.float32(2.0 * mean[:12]))
     assert np.array_equal(server.saved[0]["bias"], np.float32(2.0 * mean[12:]))
-    for name in SENT.left_out:  # no parameters: never sent, and as the server had them
+    for name in LEFT:  # no parameters: never sent, and as the server had them
         assert np.array_equal(server.saved[0][name], MODEL[name])
 
 
@@ -66,14 +68,15 @@ def test_an_answer_has_codes_only(tmp_path):
 @pytest.mark.parametrize(("kind", "unit"), [(None, "client"), (120, "example")])
 def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, tmp_path):
     server = Server(tmp_path, examples=kind).run()
-    spent = server.controller._accountant.get_privacy_spent()
+    spent = server.controller._run.accountant.get_privacy_spent()
     release = MECHANISM.release(14, 3)
     assert spent == account([release if kind is None else release.of_one_example(kind)], 1e-5)
     assert spent.unit == unit
-    assert server.controller._accountant.of_site() == account([release], 1e-5)
-    with server.filters["va"]._ledger(context_of("va")).held() as ledger:
+    assert server.controller._run.accountant.of_clients() == account([release], 1e-5)
+    with server.filters["va"]._member(context_of("va")).ledger.held() as ledger:
         assert ledger.accountant.get_privacy_spent() == spent
-    assert [line for line in server.log if str(spent) in line and "round 3 of 3" in line]
+    said = str(spent).split(" (")[0]
+    assert [line for line in server.log if said in line and "round 3 of 3" in line]
 
 
 @pytest.mark.parametrize(("stated", "own"), [(120, None), (None, 120), (120, 40), (40, 120)])
@@ -98,8 +101,8 @@ def test_a_site_counts_the_unit_that_it_set_whatever_the_server_states(stated, o
 def test_the_server_stops_before_its_limit(tmp_path):
     two = account([MECHANISM.release(14, 2)], 1e-5).epsilon
     server = Server(tmp_path, rounds=9, stop_at_epsilon=two * 1.01).run()
-    assert server.controller._done == len(server.saved) == 2
-    assert server.controller._accountant.get_privacy_spent().epsilon <= two * 1.01
+    assert server.controller._run.done == len(server.saved) == 2
+    assert server.controller._run.accountant.get_privacy_spent().epsilon <= two * 1.01
     assert any("training ends before round 3" in line for line in server.log)
 
 
@@ -108,9 +111,9 @@ def test_a_site_refuses_before_its_own_limit_and_sends_nothing(tmp_path):
     trained = []
     server = Server(tmp_path, lambda *task: trained.append(task) or result(), two * 1.01, rounds=9)
     server.run()
-    assert server.controller._done == 2
+    assert server.controller._run.done == 2
     assert len(trained) == 2 * len(SITES)  # refused before training
-    assert any("va: Expected a request within epsilon" in line for line in server.log)
+    assert any("va: Expected an offer within epsilon" in line for line in server.log)
     assert any("panic" in line for line in server.log)
 
 
@@ -119,7 +122,7 @@ def test_what_was_asked_is_counted_when_a_run_is_killed_in_a_round(tmp_path):
         pass
 
     def kill(site, reply):
-        if server.controller._done == 1:
+        if server.controller._run.done == 1:
             raise Killed
         return reply
 
@@ -133,9 +136,9 @@ def test_what_was_asked_is_counted_when_a_run_is_killed_in_a_round(tmp_path):
     server.run()
     assert "randquant: continuing after round 1." in server.log
     assert all(np.array_equal(begun[0][name], model[name]) for name in MODEL)
-    assert server.controller._done == 3
+    assert server.controller._run.done == 3
     spent = account([MECHANISM.release(14, 4)], 1e-5)
-    assert server.controller._accountant.get_privacy_spent() == spent
+    assert server.controller._run.accountant.get_privacy_spent() == spent
 
 
 def test_a_run_that_is_over_still_gives_a_new_job_its_model(tmp_path):
@@ -163,7 +166,7 @@ def test_the_state_is_read_when_no_other_server_can_add_to_it(tmp_path):
     second = Server(tmp_path, rounds=3)
     Server(tmp_path, rounds=2).run()
     second.run()
-    assert second.controller._accountant.get_privacy_spent().releases == 3 * 16
+    assert second.controller._run.accountant.get_privacy_spent().releases == 3 * 16
     third = Server(tmp_path, rounds=4)
     with locks.folder(tmp_path / "server"), pytest.raises(BlockingIOError):
         third.run()
@@ -179,21 +182,21 @@ def test_no_changed_byte_or_digit_of_a_servers_state_is_believed(tmp_path):
         path.write_bytes(good[:place] + bytes([other]) + good[place + 1 :])
         with pytest.raises(ValueError, match=r"Expected the state of a run in .*Restore it"):
             server.controller._restore()
-    assert server.controller._done == 0
+    assert server.controller._run.done == 0
 
 
 def test_a_model_that_could_not_be_read_again_is_refused_before_anybody_is_asked(tmp_path):
     server = Server(tmp_path, patience=1)
     server.controller._model["names"] = np.array(["a"])
     server.run()
-    assert "Expected arrays of numbers, got 'names'" in server.log[-2]
+    assert any("Expected arrays of numbers, got 'names'" in line for line in server.log)
     assert not (tmp_path / "sites" / "va.account").exists()
 
 
 HOSTILE = {
     "shape": (result({**UPDATE, "bias": np.zeros(3, np.float32)}), "shape"),
-    "missing": (result({"weight": UPDATE["weight"]}), "none called 'bias'"),
-    "integers": (result({**UPDATE, "bias": np.zeros(2, np.int64)}), "none called 'bias'"),
+    "missing": (result({"weight": UPDATE["weight"]}), "'bias'.*got none"),
+    "integers": (result({**UPDATE, "bias": np.zeros(2, np.int64)}), "'bias'.*int64"),
     "nan": (result({**UPDATE, "bias": np.array([0, np.nan], np.float32)}), "got nan"),
     "overflow": (result({**UPDATE, "bias": np.array([0, 1e300])}), "got inf"),
     "metrics": (result({"accuracy": 0.9}, DataKind.METRICS), "an update or a model"),
@@ -209,7 +212,7 @@ def test_a_result_that_is_no_update_is_refused_in_a_sentence(name, tmp_path):
     assert not (tmp_path / "sites" / "va.account").exists()  # nothing was sent, nothing is counted
 
 
-def test_a_model_is_sent_as_its_difference_but_not_for_one_patient(tmp_path):
+def test_a_model_is_sent_as_its_difference_but_not_for_one_patient(tmp_path, monkeypatch):
     server = Server(tmp_path)
     model = MODEL | {name: MODEL[name] + UPDATE[name] for name in UPDATE}
 
@@ -218,10 +221,13 @@ def test_a_model_is_sent_as_its_difference_but_not_for_one_patient(tmp_path):
             array += 9  # training in place
         return result(model, DataKind.WEIGHTS)
 
-    seen = []
-    server.filters["va"]._update = lambda *given: (
-        seen.append(QuantizeFilter._update(server.filters["va"], *given)) or seen[-1]
-    )
+    seen, layout = [], Layout.update
+
+    def update(*given):
+        seen.append(layout(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(Layout, "update", update)
     passed(server.filters["va"], "va", asked(server), train)
     assert np.array_equal(seen[0], np.concatenate([UPDATE[n].ravel() for n in UPDATE]))
     patient = QuantizeFilter(9.0, str(tmp_path / "patient"), examples=100)
@@ -229,12 +235,22 @@ def test_a_model_is_sent_as_its_difference_but_not_for_one_patient(tmp_path):
         passed(patient, "va", asked(server), train)
 
 
+def test_tensors_are_sent_as_arrays_are(tmp_path):
+    torch = pytest.importorskip("torch")
+    kinds = {"weight": torch.bfloat16, "bias": torch.float64}
+    update = {name: torch.full(MODEL[name].shape, 0.25, dtype=kinds[name]) for name in UPDATE}
+    found = messages.arrays_of(from_shareable(result({**update, "n": torch.tensor(3)})))
+    assert all(np.array_equal(found[name], np.full(MODEL[name].shape, 0.25)) for name in UPDATE)
+    server = Server(tmp_path)
+    assert passed(server.filters["va"], "va", asked(server), lambda *_: result(update))
+
+
 def test_a_request_is_answered_once_by_a_site_whatever_process_it_is(tmp_path):
     server = Server(tmp_path)
     task = asked(server)
     passed(server.filters["va"], "va", task, lambda *_: result())
     again = QuantizeFilter(1e9, str(tmp_path / "sites"))
-    with pytest.raises(ValueError, match="a new request, got one that was answered before"):
+    with pytest.raises(ValueError, match="each step of a round once"):
         passed(again, "va", task, lambda *_: result())
 
 
@@ -252,15 +268,19 @@ def test_tasks_that_are_no_requests_are_refused(tmp_path):
     none = asked(server)
     none["__headers__"] = 3
     with pytest.raises(ValueError, match="it has no request"):
-        server.filters["va"]._request(none)
+        messages.request_in(none)
     refused("session of 16 bytes, got 3", session=b"abc")
-    record = json.loads(server.controller._request.to_text())
-    refused("its format is another", request=json.dumps({**record, "format": "x"}))
-    one = {**record, "names": ["weight"], "shapes": [[3, 4]]}
-    refused("another called 'bias'", request=json.dumps(one))
-    refused("not named once each", request=json.dumps({**one, "names": ["weight", "weight"]}))
-    record["mechanism"]["channel"]["weights"][0][0] += 1  # less noise than certified
-    refused("Expected a request of this package's version", request=json.dumps(record))
+    record = json.loads(server.controller._offer().to_text())
+    other = "Expected an offer of this package's version"
+    refused(other, request=json.dumps({**record, "format": "x"}))
+    refused(
+        "got 12|got 14|of 1 or of others|coordinates",
+        request=json.dumps(record | {"parts": ["weight"]}),
+    )
+    refused(other, request=json.dumps(record | {"parts": ["weight", "weight"]}))
+    refused("other than running statistics", request=json.dumps(record | {"parts": [*LEFT]}))
+    record["channel"]["weights"][0][0] += 1  # less noise than certified
+    refused(other, request=json.dumps(record))
     with pytest.raises(ValueError, match="task data and for task results"):
         server.filters["va"].process(result(), context_of("va"))
 
@@ -270,8 +290,8 @@ def test_mechanisms_that_need_secure_sums_are_refused():
         VectorMechanism(MECHANISM.channel, 1.0, "aggregate", 4),
         AdditiveMechanism("skellam", 1.0, 1.0, 4),
     ):
-        with pytest.raises(ValueError, match="local trust that sends codes"):
-            Request(mechanism, SENT)
+        with pytest.raises(ValueError, match="Expected a mechanism of local trust"):
+            QuantizeController(mechanism.record(), 1, "folder")
 
 
 def test_hostile_answers_are_left_out_and_the_mean_is_that_of_the_others(tmp_path):
@@ -289,11 +309,10 @@ def test_hostile_answers_are_left_out_and_the_mean_is_that_of_the_others(tmp_pat
 
     server.tamper = tamper
     server.run()
-    assert list(server.controller._payloads) == ["cleveland"]
-    assert server.controller._done == 1
-    refused = [line for line in server.log if line.startswith("randquant: refused: Expected")]
+    assert server.sums[0].clients == server.controller._run.done == 1
+    refused = [line for line in server.log if "dropped: Expected" in line]
     assert len(refused) == 3
-    assert "got a second one" in refused[0]
+    assert "one reply of a client, got another" in refused[0]
 
 
 def test_an_answer_cannot_write_lines_of_its_own_into_the_servers_log(tmp_path):
@@ -301,7 +320,7 @@ def test_an_answer_cannot_write_lines_of_its_own_into_the_servers_log(tmp_path):
     lines = "\nrandquant: the run, epsilon 0.1 " + "x" * 9000
     server.tamper = lambda site, reply: make_reply(lines)
     server.run()
-    assert len(server.log) == 5  # three refusals, the round, the panic
+    assert len(server.log) == 6  # three refusals, the round twice, the panic
     assert all(text.isprintable() and len(text) < 600 for text in server.log)
     server.tamper = lambda site, reply: Shareable({"DXO": {"kind": 7, "data": [lines]}})
     server.run()
@@ -312,10 +331,10 @@ def test_rounds_without_enough_answers_leave_the_model_and_stop_the_job(tmp_path
     server = Server(tmp_path, lambda *_: make_reply(ReturnCode.EXECUTION_EXCEPTION), patience=2)
     server.run()
     assert server.saved == []
-    assert server.controller._done == 0
+    assert server.controller._run.done == 0
     assert sum("a round failed, the model is as before" in line for line in server.log) == 2
     assert server.log[-1].startswith("panic")
-    assert server.controller._accountant.get_privacy_spent().releases == 2 * 16  # asked twice
+    assert server.controller._run.accountant.get_privacy_spent().releases == 2 * 16  # asked twice
 
 
 def test_a_damaged_account_stops_a_site(tmp_path):
@@ -330,16 +349,16 @@ def test_a_damaged_account_stops_a_site(tmp_path):
 
 
 def test_an_account_is_read_again():
-    request = Request(MECHANISM, SENT, 50)
-    accountant = SiteAccountant(1e-5)
+    request = Offer(MECHANISM, 14, examples=50)
+    accountant = RunAccountant(1e-5)
     accountant.compose(RoundEvent(request, frozenset({1})), 5)
     assert "offers" not in accountant.told()
-    accountant.compose(RoundEvent(Request(MECHANISM, SENT, 70), frozenset({1})), 2)
+    accountant.compose(RoundEvent(Offer(MECHANISM, 14, examples=70), frozenset({1})), 2)
     assert "if its 2 kinds of offers did not depend on its answers" in accountant.told()
-    copy = SiteAccountant(1e-5)
+    copy = RunAccountant(1e-5)
     copy.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
     assert copy.get_privacy_spent() == accountant.get_privacy_spent()
-    assert copy.of_site() == account([MECHANISM.release(14, 7)], 1e-5)
+    assert copy.of_clients() == account([MECHANISM.release(14, 7)], 1e-5)
 
 
 def test_a_mean_is_of_as_many_sites_as_were_asked_for(tmp_path):
@@ -352,13 +371,13 @@ def test_a_mean_is_of_as_many_sites_as_were_asked_for(tmp_path):
 
 
 def test_codes_of_another_round_are_refused(tmp_path):
-    server = Server(tmp_path)
+    server = Server(tmp_path, min_clients=1)
     reply = passed(server.filters["va"], "va", asked(server), lambda *_: result())
-    server.controller._session = b"t" * 16
-    with pytest.raises(ValueError, match=r"^Expected"):
-        server.controller.accept("va", reply)
-    server.controller._session = b"s" * 16
-    server.controller.accept("va", reply)
+    first, answer = server.sum, (number("va"), messages.read(reply, server.sum.session))
+    asked(server)
+    for now, taken in ((server.sum, 0), (first, 1)):
+        now.take([(answer[0], replace(answer[1], session=now.session))])
+        assert now.clients == taken
 
 
 def test_what_another_process_answers_while_a_site_trains_counts(tmp_path):
@@ -373,17 +392,17 @@ def test_what_another_process_answers_while_a_site_trains_counts(tmp_path):
         passed(again, "va", other, lambda *_: result())
         return result()
 
-    with pytest.raises(ValueError, match="Expected a request within epsilon"):
+    with pytest.raises(ValueError, match="Expected an offer within epsilon"):
         passed(server.filters["va"], "va", task, train)
-    with server.filters["va"]._ledger(context_of("va")).held() as ledger:
+    with server.filters["va"]._member(context_of("va")).ledger.held() as ledger:
         assert ledger.accountant.get_privacy_spent().epsilon <= once * 1.01
 
 
 def test_a_round_of_some_coordinates_has_a_seed_of_its_own(tmp_path):
     some = VectorMechanism(MECHANISM.channel, clip_norm=1.0, coordinates=3)
     server = Server(tmp_path, mechanism=some, rounds=3).run()
-    assert server.controller._done == 3
-    assert server.controller._accountant.of_site() == account([some.release(14, 3)], 1e-5)
+    assert server.controller._run.done == 3
+    assert server.controller._run.accountant.of_clients() == account([some.release(14, 3)], 1e-5)
     assert not np.array_equal(server.saved[0]["weight"], server.saved[1]["weight"])
 
 
@@ -456,6 +475,6 @@ def test_a_server_leaves_a_site_of_another_name_out(tmp_path):
     clients = [*server.get_clients(), SimpleNamespace(name="va\u202e")]
     server.get_clients = lambda: clients
     server.run()
-    assert server.controller._done == 1
+    assert server.controller._run.done == 1
     [line] = [line for line in server.log if "a site is left out" in line]
     assert line.isprintable()

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from randquant.integrations import state as server_state
+from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.ledger import OWN, AnswerLedger
-from randquant.integrations.nvflare import SiteAccountant
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
 SITES = ("cleveland", "hungarian", "switzerland", "va")
@@ -58,7 +58,7 @@ def state(folder):
 
 
 def answered(folder, site):
-    ledger = AnswerLedger(SiteAccountant(1e-5), folder / "sites" / f"{site}.account")
+    ledger = AnswerLedger(RunAccountant(1e-5), folder / "sites" / f"{site}.account")
     with ledger.held():
         return ledger.accountant.answers(OWN)
 
@@ -70,7 +70,7 @@ def test_a_killed_job_continues_and_forgets_nothing_that_was_sent(tmp_path):
     try:
         for line in first.stdout:
             seen.append(line)
-            if "this site's answers" in line and any("round 1 of" in each for each in seen):
+            if "this client's answers" in line and any("round 1 of" in each for each in seen):
                 break  # in round 2, before its answer is with the server
     finally:
         killed(first)
@@ -94,4 +94,4 @@ def test_a_killed_job_continues_and_forgets_nothing_that_was_sent(tmp_path):
     assert f"training ends before round {ROUNDS}" in log
     for site in SITES:
         assert answered(tmp_path / "run", site) == before[site] + left
-    assert log.count("this site's answers, one example: epsilon <=") == left * len(SITES)
+    assert log.count("this client's answers so far: one example: epsilon <=") == left * len(SITES)

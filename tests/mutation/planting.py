@@ -60,7 +60,8 @@ def planted(place: str, before: str, after: str) -> str:
     """Text of a file in which one expression is replaced."""
     file, _, function = place.partition("::")
     text, wanted = source(file), _node(before)
-    found = [n for n in ast.walk(_scope(text, function)) if ast.dump(n) == ast.dump(wanted)]
+    alike = (n for n in ast.walk(_scope(text, function)) if type(n) is type(wanted))
+    found = [n for n in alike if ast.dump(n) == ast.dump(wanted)]
     if len(found) != 1:
         raise ValueError(f"Expected {before!r} once in {place}, found it {len(found)} times.")
     changed = _replaced(text, found[0], f"({after})" if isinstance(wanted, ast.expr) else after)

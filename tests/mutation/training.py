@@ -10,21 +10,8 @@ FAULTS = {
          "all(o.mechanism.trust == 'aggregate' for o in offers)",
          "codes that were seen count as a sum's trust"),
     ],
-    "integrations/flower/ledger.py": [
-        ('self._context.state[SPENT] = ConfigRecord({"account": self._to_bytes()})',
-         "pass",
-         "without a file nothing is counted"),
-    ],
-    "integrations/flower/mod.py": [
-        ("ledger.accountant.compose(RoundEvent(own.offer, frozenset({OWN})))",
-         "None",
-         "answers are not counted"),
-        ("accountant.would_exceed(event, most, alone=alone)",
-         "False",
-         "no limit"),
-    ],
-    "integrations/flower/sums.py": [
-        ("len(survivors) < self._terms.least",
+    "integrations/among_clients.py": [
+        ("len(survivors) < least",
          "False",
          "a sum of too few is asked for"),
     ],
@@ -41,16 +28,32 @@ FAULTS = {
         ("locks.exclusive(self._path.with_name(self._path.name + '.lock'), wait=PATIENCE)",
          "__import__('contextlib').nullcontext()",
          "two processes count one answer"),
+        ('self._state[SPENT] = {"account": self._to_bytes()}',
+         "pass",
+         "without a file nothing is counted"),
     ],
-    "integrations/nvflare/filter.py": [
-        ("ledger.save()",
+    "integrations/limits.py": [
+        ("accountant.would_exceed(event, most, alone=alone)",
+         "False",
+         "no limit"),
+    ],
+    "integrations/member.py": [
+        ("ledger.accountant.compose(RoundEvent(own.offer, frozenset({OWN})))",
          "None",
-         "what is sent is not counted"),
+         "answers are not counted"),
+        ("not step",
+         "True",
+         "a request is answered, and never counted"),
     ],
-    "integrations/nvflare/request.py": [
-        ("('nvflare', coding.fingerprint.hex(), session.hex(), site)",
-         "('nvflare', coding.fingerprint.hex(), session.hex())",
-         "one site's codes pass for another's"),
+    "integrations/membership.py": [
+        ("offer if offer.examples == examples else replace(offer, examples=examples)",
+         "offer",
+         "a server says whether a client or an example is counted"),
+    ],
+    "integrations/protocol.py": [
+        ("('upload', coding.fingerprint.hex(), session.hex(), str(client))",
+         "('upload', coding.fingerprint.hex(), session.hex())",
+         "one client's codes pass for another's"),
     ],
     "training/algorithm.py": [
         ("len(set(cohort)) < len(cohort)",

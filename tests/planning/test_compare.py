@@ -18,8 +18,8 @@ from randquant.mechanisms.registry import build, channel_mechanisms, unregister
 from randquant.mechanisms.tuning import CoordinateTarget
 from randquant.planning import compare
 from randquant.planning.compare import compare as comparison
-from randquant.planning.tuning import coordinate as families
-from randquant.planning.tuning.coordinate import Unreachable, tune_coordinate
+from randquant.planning.tuning import families
+from randquant.planning.tuning.families import Unreachable, tune_coordinate
 from randquant.reports import comparison_text
 from randquant.reports.comparison import page
 

@@ -1,5 +1,6 @@
 """How many bits a code gets by itself: one, or integer noise where one bit is too coarse."""
 
+import functools
 import time
 
 import pytest
@@ -15,10 +16,18 @@ from randquant.reports.plan import as_json, as_text
 SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)
 
 
-@pytest.fixture(scope="module")
+ONE = "stochastic-rounding"
+
+
+@functools.cache
+def planned(asked, bits="auto", mechanisms=None):
+    return plan(*asked, privacy=Privacy(bits=bits), mechanisms=mechanisms)
+
+
+@pytest.fixture
 def small():
     """Few parameters of many clients: one bit's own randomness is a floor of the noise."""
-    return plan(*SMALL)
+    return planned(SMALL)
 
 
 def target(bits, dimension=11, clients=350, rounds=20, epsilon=8.0, **others):
@@ -26,6 +35,7 @@ def target(bits, dimension=11, clients=350, rounds=20, epsilon=8.0, **others):
                 Privacy(bits=bits), rounds, **others)  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", ["auto", 2, 4])
 def test_a_plan_of_several_bits_takes_seconds(bits):
     """Two bits took over six minutes. Processor time: under 6 s on a busy machine of two cores."""
@@ -51,14 +61,12 @@ def test_what_one_bit_cannot_spend_integer_noise_does(small):
 
 
 def test_one_bit_that_leaves_epsilon_says_so():
-    found = plan(*SMALL, privacy=Privacy(bits=1), mechanisms="stochastic-rounding")
+    found = planned(SMALL, 1, ONE)
     (said,) = (each for each in found.advice if each.startswith("Codes of so few bits"))
     for part in ("3.0221 of 8 is spent", "3.58 times", "bits='auto'"):
         assert part in said
     assert choose(target(1)).warning == said
-    assert not any(
-        "Codes of so few" in each for each in plan(*LARGE, privacy=Privacy(bits=1)).advice
-    )
+    assert not any("Codes of so few" in each for each in planned(LARGE, 1, ONE).advice)
 
 
 def test_one_bit_that_needs_more_noise_is_not_said_to_leave_epsilon():
@@ -71,12 +79,12 @@ def test_one_bit_that_needs_more_noise_is_not_said_to_leave_epsilon():
 
 def test_nobody_is_told_that_more_bits_win_little_where_they_win_much(small):
     """They win a factor of 3.5; the estimate for one bit, which leaves bounds out, is 2.7."""
-    coarse = plan(*SMALL, privacy=Privacy(bits=1), mechanisms="stochastic-rounding")
+    coarse = planned(SMALL, 1, ONE)
     won = coarse.entries[0].noise.deviation / small.recommended.noise.deviation
     assert won > 3
     for each in (coarse, small):
         assert not any("win back no more" in said for said in each.advice)
-    assert any("win back no more" in said for said in plan(*LARGE).advice)
+    assert any("win back no more" in said for said in planned(LARGE).advice)
 
 
 @pytest.mark.parametrize("asked", [(650, 200, 50, 8.0), (82, 100, 20, 8.0), (650, 200, 20, 1.0)])
@@ -86,7 +94,7 @@ def test_one_bit_stays_where_it_is_enough(asked):
 
 
 def test_one_bit_is_recommended_where_it_is_enough():
-    found = plan(*LARGE)
+    found = planned(LARGE)
     assert found.recommended.mechanism == "stochastic-rounding"
     assert found.recommended.parameters["levels"] == 2
     assert found.recommended.bytes_up == 936
@@ -105,16 +113,27 @@ def test_integer_noise_gets_the_fewest_bits_that_do():
 
 
 def test_records_of_few_clients_get_sums_of_bits():
+    asked = {"dimension": 62, "clients": 3, "rounds": 10, "epsilon": 3.0}
+    one, several = (choose(target(bits, **asked), examples=90) for bits in (1, 2))
+    assert one.mechanism == ONE
+    assert (several.mechanism, several.parameters["trials"]) == ("pbm", 3)
+
+
+def test_sums_of_bits_that_take_long_to_certify_are_left_out():
+    asked = {"dimension": 62, "clients": 600, "rounds": 50, "epsilon": 3.0}
+    coarse = choose(target("auto", **asked), examples=90)
+    assert coarse.mechanism == ONE
+    assert "is spent" in coarse.warning
+
+
+@pytest.mark.slow
+def test_as_many_bits_are_summed_as_the_error_asks_for():
     """Five hospitals: one bit spends two thirds of epsilon 3, with five times the error."""
     asked = {"dimension": 62, "clients": 5, "rounds": 50, "epsilon": 3.0}
     one, several = (choose(target(bits, **asked), examples=90) for bits in (1, "auto"))
     assert "is spent, and the error is 5.2" in one.warning
     assert several.warning == ""
     assert (several.mechanism, several.parameters["trials"]) == ("pbm", 63)
-    many = {**asked, "clients": 600}  # whose sums of bits take long to certify
-    coarse = choose(target("auto", **many), examples=90)
-    assert coarse.mechanism == one.mechanism
-    assert "is spent" in coarse.warning
 
 
 def test_each_round_may_send_fewer_coordinates_of_integer_noise():

@@ -11,8 +11,8 @@ from randquant._internal import cache, sealed
 from randquant.mechanisms import from_design
 from randquant.mechanisms.minimum_variance import mvu
 from randquant.mechanisms.tuning import CoordinateTarget, UpdateSetting
-from randquant.planning.tuning import coordinate
-from randquant.planning.tuning.coordinate import tune_coordinate
+from randquant.planning.tuning import families
+from randquant.planning.tuning.families import tune_coordinate
 from randquant.planning.tuning.update import tune_update, update_family
 from randquant.privacy.certificates.file import channel_record
 
@@ -64,7 +64,7 @@ TARGET = CoordinateTarget(clip=1.0, levels=4, epsilon=1.0, objective="mae")
 
 def test_kept_parameters_are_built_certified_and_measured_again(kept, monkeypatch):
     first = tune_coordinate("stochastic-rounding", TARGET)
-    monkeypatch.setattr(coordinate._Search, "run", lambda *_: pytest.fail("searched"))
+    monkeypatch.setattr(families._Search, "run", lambda *_: pytest.fail("searched"))
     again = tune_coordinate("stochastic-rounding", TARGET)
     assert again.parameters == first.parameters
     assert again.channel == first.channel

@@ -19,18 +19,20 @@ from randquant.training.records import RunRecord
 from randquant.training.runs.advice import about_threshold
 
 PUBLIC_MEAN, PUBLIC_DEVIATION = 150.0, 75.0
+SGD = {"local_learning_rate": 0.1, "server_optimizer": "SGD"}
 NOISY = CentralGaussian(None, noise_multiplier=3.2, clip_norm=1.0)
 """About the noise of epsilon 8 in 50 rounds."""
 
 
-def diabetes(mean, deviation):
+def diabetes(mean, deviation, **plain):
     features, targets = load_diabetes(return_X_y=True)
-    x = torch.tensor(features).float()
+    x = 20 * torch.tensor(features).float()
     y = (torch.tensor(targets).float()[:, None] - mean) / deviation
     clients, test = [(x[k:350:20], y[k:350:20]) for k in range(20)], (x[350:], y[350:])
     options = {"loss": functional.mse_loss, "rounds": 10, "seed": 0, "progress": False}
     quiet = dataclasses.replace(NOISY, noise_multiplier=0.5)
-    return train(nn.Linear(10, 1), clients, test=test, mechanism=quiet, **options)
+    torch.manual_seed(0)
+    return train(nn.Linear(10, 1), clients, test=test, mechanism=quiet, **options, **plain)
 
 
 def digits(mechanism=NOISY, **options):
@@ -45,7 +47,7 @@ def digits(mechanism=NOISY, **options):
 def test_raw_targets_of_a_regression_are_told(tmp_path):
     ways = "targets of a regression to mean 0 and deviation 1, by public figures"
     with pytest.warns(UserWarning, match=rf"add up to \d+% of .* clip_norm=1 allows.*{ways}"):
-        run = diabetes(0.0, 1.0)
+        run = diabetes(0.0, 1.0, **SGD)
     assert run.accuracy is None
     assert run.loss > 10_000
     page = rq.report(run, tmp_path / "page.html").read_text()
@@ -54,20 +56,49 @@ def test_raw_targets_of_a_regression_are_told(tmp_path):
         run.config, run.history, run.summary))  # fmt: skip
 
 
-def test_scaled_targets_of_a_regression_are_not():
-    run = diabetes(PUBLIC_MEAN, PUBLIC_DEVIATION)
+def test_untuned_steps_tell_raw_targets_too():
+    ways = "targets of a regression to mean 0 and deviation 1, by public figures"
+    with pytest.warns(UserWarning, match=rf"led away from where the model began.*{ways}"):
+        assert diabetes(0.0, 1.0).loss > 10_000
+
+
+@pytest.mark.parametrize("settings", [SGD, {}])
+def test_scaled_targets_of_a_regression_are_not(settings):
+    run = diabetes(PUBLIC_MEAN, PUBLIC_DEVIATION, **settings)
     assert run.summary.advice == ""
     assert run.loss < 2
 
 
-@pytest.mark.parametrize("options", [{"clip_norm": 20.0}, {"local_learning_rate": 1e-4}])
+def test_untuned_steps_that_noise_hides_are_told():
+    loud = dataclasses.replace(NOISY, noise_multiplier=300.0)
+    with pytest.warns(UserWarning, match="noise was longer .* in every round.*More clients"):
+        digits(loud, rounds=20)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {**SGD, "clip_norm": 20.0},
+        pytest.param({"local_learning_rate": 1e-4}, marks=pytest.mark.slow),
+    ],
+)
 def test_updates_far_below_the_threshold_are_told(options):
     mechanism = dataclasses.replace(NOISY, clip_norm=options.pop("clip_norm", 1.0))
     with pytest.warns(UserWarning, match=r"shorter than \d+% of clip_norm=.*Lower clip_norm or"):
         digits(mechanism, **options)
 
 
-@pytest.mark.parametrize("options", [{"local_learning_rate": 0.5}, {}, {"rounds": 10}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ({"local_learning_rate": 0.5}, SGD)
+        ),
+        {},
+        {"rounds": 10},
+    ],
+)
 def test_runs_that_learn_digits_are_told_nothing(options):
     assert digits(**options).summary.advice == ""
 
@@ -82,6 +113,7 @@ def simulated(means, mechanism=SKELLAM, rate=0.5, **settings):
     noise = np.random.default_rng(0).normal(size=means.shape) * error.deviation(CLIENTS, 0.0)
     released = means + noise
     options = {"learning_rate": rate, "norm": "l2", "rounds": len(means), **settings}
+    options.setdefault("local_learning_rate", 0.1)
     config = TrainConfig.of("own", "own", "", population=CLIENTS, cohort=CLIENTS, **options)
     moved = (rate * released.sum(axis=0)).astype(np.float32)
     return about_threshold(config, mechanism, moved, list(np.linalg.norm(released, axis=1)))

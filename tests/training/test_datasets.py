@@ -474,15 +474,6 @@ def test_the_global_random_state_is_neither_read_nor_changed(how):
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_shards_give_few_labels_to_a_client():
-    """100 clients, 200 shards of 300 within classes of 6,000: one label a shard."""
-    truth = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 6000))
-    parts = partition(truth, 100, "shards")
-    assert_partition(parts, 60_000, 100)
-    assert {len(part) for part in parts} == {600}
-    assert max(len(np.unique(truth[part])) for part in parts) <= 2
-
-
 def concentration_of_labels(truth: np.ndarray, parts: list[np.ndarray]) -> float:
     """Mean over clients of the sum of squared class shares: 1/C when even, 1 with one class."""
     counts = np.array([np.bincount(truth[part], minlength=truth.max() + 1) for part in parts])
@@ -517,11 +508,6 @@ def test_3400_clients_take_no_time(how):
     parts = partition(truth, 3400, how)
     assert time.process_time() - start < 20
     assert_partition(parts, 60_000, 3400)
-
-
-@pytest.mark.parametrize("how", ["iid", "dirichlet"])
-def test_as_many_clients_as_samples(how):
-    assert_partition(partition(np.arange(1000) % 7, 1000, how), 1000, 1000)
 
 
 @pytest.mark.parametrize(

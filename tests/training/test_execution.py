@@ -32,10 +32,10 @@ CONFIG = TrainConfig.of(
     parameters={"clip": 0.03, "margin": 0.03, "levels": 16, "keep": 0.42},
     population=50,
     cohort=20,
-    rounds=40,
+    rounds=16,
     learning_rate=1.0,
     checkpoint_every=7,
-    evaluate_every=10,
+    evaluate_every=4,
 )
 
 
@@ -63,8 +63,8 @@ def test_a_run_leaves_what_it_promises(finished):
     assert "<svg" in report_run(folder).read_text()
     assert not list(folder.rglob("*.partial"))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == list(range(1, 41))
-    assert [line["round"] for line in lines if line["accuracy"] is not None] == [10, 20, 30, 40]
+    assert [line["round"] for line in lines] == list(range(1, 17))
+    assert [line["round"] for line in lines if line["accuracy"] is not None] == [4, 8, 12, 16]
     assert run.summary.accuracy == lines[-1]["accuracy"] > 0.5
     lines = run_log.read(folder / "metrics.jsonl", sent_by(folder).identity)
     assert json.loads((folder / "summary.json").read_text()) == sealed.seal(run.summary, lines.last)
@@ -73,7 +73,7 @@ def test_a_run_leaves_what_it_promises(finished):
 def test_the_guarantee_covers_the_client_called_most_often(finished):
     _, run = finished
     counts = np.zeros(50, dtype=int)
-    for round in range(1, 41):
+    for round in range(1, 17):
         counts[sample_cohort(50, 20, round, Key.from_seed(0))] += 1
     channel = build("rqm", CONFIG.parameters)
     release = ChannelRelease(channel, run.summary.dimension, int(counts.max()))
@@ -117,7 +117,7 @@ def kill_at(folder, number: int) -> None:
 @pytest.mark.parametrize(
     ("model", "rounds", "kills"),
     [
-        ("softmax", 12, (10,)),
+        ("softmax", 9, (8,)),
         pytest.param("mlp", 120, (3, 50, 101), marks=pytest.mark.slow),
         pytest.param("cnn", 120, (3, 50, 101), marks=pytest.mark.slow),
     ],
@@ -135,22 +135,6 @@ def test_a_killed_run_resumes_to_the_same_bits(model, rounds, kills, tmp_path):
     assert [m.round for m in run.metrics] == list(range(1, rounds + 1))
 
 
-def test_a_half_written_line_and_a_partial_checkpoint_are_survived(tmp_path):
-    config = CONFIG.changed(rounds=9)
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    for folder in (whole, torn):
-        runs.create(folder, config, overwrite=False)
-    runs.execute(whole)
-    runs.execute(torn)
-    lines = (torn / "metrics.jsonl").read_bytes()
-    (torn / "metrics.jsonl").write_bytes(lines + b'{"round": 10, "acc')
-    (torn / "checkpoint.safetensors.partial").write_bytes(b"half")
-    (torn / "summary.json").unlink()
-    runs.execute(torn)
-    assert (torn / "metrics.jsonl").read_bytes() == lines
-    assert runs.load_parameters(torn).tobytes() == runs.load_parameters(whole).tobytes()
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -163,27 +147,13 @@ def test_a_half_written_line_and_a_partial_checkpoint_are_survived(tmp_path):
 def test_a_run_does_not_go_on_with_another_configuration(change, finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
-    sealed.write(folder / "config.json", CONFIG.changed(rounds=41, **change))
+    sealed.write(folder / "config.json", CONFIG.changed(rounds=17, **change))
     with pytest.raises(ValueError, match="Expected the configuration"):
         runs.execute(folder)
     shutil.copy(finished[0] / "config.json", folder)
     with pytest.raises(ValueError, match=r"Expected changes of rounds.*so begin a new run"):
-        runs.execute(folder, changes={"rounds": 41, **change})
+        runs.execute(folder, changes={"rounds": 17, **change})
     assert (folder / "config.json").read_bytes() == (finished[0] / "config.json").read_bytes()
-
-
-def test_every_changed_byte_of_a_checkpoint_is_noticed(finished, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(finished[0], folder)
-    path = folder / "checkpoint.safetensors"
-    good = path.read_bytes()
-    rng = np.random.default_rng(0)
-    for position in rng.integers(0, len(good), 100):
-        damaged = bytearray(good)
-        damaged[position] ^= 1 << int(rng.integers(8))
-        path.write_bytes(bytes(damaged))
-        with pytest.raises(ValueError, match="Expected a checkpoint"):
-            runs.load_parameters(folder)
 
 
 @pytest.mark.parametrize("name", ["config.json", "sent.json", "metrics.jsonl", "checkpoint"])
@@ -234,6 +204,8 @@ STOPPING = CONFIG.changed(
     parameters={"clip_norm": 0.5, "noise_multiplier": 2.0},
     neighboring="zero_out",
     stop_at_epsilon=5.0,
+    rounds=40,
+    evaluate_every=10,
 )
 
 
@@ -369,33 +341,18 @@ def test_training_that_diverges_says_so(tmp_path):
 
 
 def test_only_a_run_without_privacy_can_be_prolonged(finished, tmp_path):
-    with pytest.raises(ValueError, match="at most the 40 rounds declared before the first, got 47"):
-        runs.execute(finished[0], changes={"rounds": 47})
+    with pytest.raises(ValueError, match="at most the 16 rounds declared before the first, got 19"):
+        runs.execute(finished[0], changes={"rounds": 19})
     folder = tmp_path / "prolonged"
     shutil.copytree(finished[0] / "baseline", folder)
     shutil.copy(finished[0] / "problem.json", folder)
     plain = run_folder.read_config(folder)
-    run = runs.execute(folder, changes={"rounds": 47})
-    assert (run.summary.rounds, run.config.rounds) == (47, 47)
-    longer = plain.changed(rounds=47)
+    run = runs.execute(folder, changes={"rounds": 19})
+    assert (run.summary.rounds, run.config.rounds) == (19, 19)
+    longer = plain.changed(rounds=19)
     runs.create(tmp_path / "whole", longer, overwrite=False)
     runs.execute(tmp_path / "whole")
     assert (runs.load_parameters(folder) == runs.load_parameters(tmp_path / "whole")).all()
-
-
-def test_damaged_files_are_one_clear_error(finished, tmp_path):
-    for name, content in {
-        "checkpoint.safetensors": b"\xff" * 50,
-        "metrics.jsonl": b"not json\n" * 40,
-        "config.json": b"{}",
-    }.items():
-        folder = tmp_path / name
-        shutil.copytree(finished[0], folder)
-        (folder / name).write_bytes(content)
-        with pytest.raises(ValueError, match=r"^Expected"):
-            runs.execute(folder)
-    with pytest.raises(ValueError, match=r"no config\.json"):
-        runs.execute(tmp_path / "nothing")
 
 
 def test_nothing_is_overwritten_unasked(finished, tmp_path):
@@ -425,7 +382,7 @@ def test_nothing_is_overwritten_unasked(finished, tmp_path):
         {"parameters": {"clip": 0.03}},
         {"checkpoint_every": 0},
         {"stop_at_epsilon": 100.0},
-        {"max_participations": 15},
+        {"max_participations": 6},
         {"norm": "l1"},
         {"mechanism": "sign-sgd", "parameters": STOPPING.parameters, "clip_norm": 0.5},
         {"mechanism": "sign-sgd", "parameters": STOPPING.parameters, "norm": "l1"},
@@ -437,3 +394,5 @@ def test_impossible_configurations_leave_no_folder(change, tmp_path):
             tmp_path / "run", CONFIG.changed(**change).changed(baseline=True), overwrite=False
         )
     assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=r"no config\.json"):
+        runs.execute(tmp_path / "run")

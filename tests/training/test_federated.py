@@ -438,7 +438,7 @@ def test_a_folder_with_other_files_is_refused(clients, tmp_path):
 
 
 def test_examples_as_the_privacy_unit(clients, tmp_path):
-    run = train(a_model(), clients, epsilon=4, unit="example", seed=0, **CHEAP)
+    run = train(a_model(), clients, epsilon=4, unit="example", bits=1, seed=0, **CHEAP)
     assert run.guarantee is not None
     assert run.guarantee.epsilon <= 4
     assert run.config.local.is_gradient

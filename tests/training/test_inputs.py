@@ -15,8 +15,6 @@ from randquant.aggregation import ClippedSGD
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.clients import check_public
-from randquant.training.directions import public_directions
-from randquant.training.evaluation import evaluate
 from randquant.training.problem import problem_of
 from randquant.training.signal import public_signal
 from randquant.training.work import Work
@@ -136,8 +134,6 @@ def test_several_inputs_give_what_one_tensor_of_both_gives(form, wrap):
     assert mine.evaluate().accuracy == other.evaluate().accuracy
     assert mine.evaluate().loss == pytest.approx(other.evaluate().loss, rel=1e-6)
     assert mine.evaluate(1).loss == pytest.approx(other.evaluate(1).loss, rel=1e-6)
-    scores = evaluate(Two(wrap), clients, columns=columns)
-    assert scores.examples.tolist() == [12, 8, 10]
 
 
 def test_every_client_of_a_vectorised_pass_of_examples_has_its_own_rows():
@@ -186,10 +182,6 @@ def test_what_public_examples_tell_is_that_of_one_tensor():
     ours, theirs = public_signal(Two(), clients, 1.0), public_signal(One(), ones, 1.0)
     assert ours.mean_norm == pytest.approx(theirs.mean_norm, rel=1e-5)
     assert ours.effective_rank == pytest.approx(theirs.effective_rank, rel=1e-4)
-    found = public_directions(Two(), ["last"], None, *clients[0])["last"]
-    wanted = public_directions(One(), ["last"], None, *ones[0])["last"]
-    for one, other in zip(found, wanted, strict=True):
-        assert torch.allclose(one.T @ one, other.T @ other, rtol=1e-3, atol=1e-5)
 
 
 BAD = {
@@ -235,7 +227,9 @@ def test_another_mask_is_other_data_for_a_run_that_goes_on(tmp_path):
         train(Two(), changed, **options)
 
 
-@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "kind", [torch.float64, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)]
+)
 def test_other_floating_point_types_are_trained_in_float32_and_returned_as_they_were(kind):
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)).to(kind)
     model.register_buffer("steps", torch.tensor([3]))
@@ -249,9 +243,7 @@ def test_other_floating_point_types_are_trained_in_float32_and_returned_as_they_
     assert run.model(features).dtype == kind
     assert torch.allclose(run.model(features).float(), same.model(torch.from_numpy(X)), atol=0.05)
     assert all(torch.equal(before[name], part) for name, part in model.state_dict().items())
-    assert evaluate(run.model, clients).loss.mean() == pytest.approx(
-        evaluate(same.model, clients).loss.mean(), rel=0.02
-    )
+    assert run.loss == pytest.approx(same.loss, rel=0.02)
 
 
 def test_parameters_of_another_type_beside_float32_are_refused():

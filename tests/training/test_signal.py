@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from randquant.training import signal
-from randquant.training.models import build
+from randquant.training.local import Local
 from randquant.training.signal import public_signal
 
 SQUARED = nn.functional.mse_loss
@@ -111,9 +111,8 @@ def test_the_mean_of_many_is_estimated_from_few(clip_norm):
 def test_local_steps_are_what_a_client_sends():
     model, clients, *_ = regression()
     one = public_signal(model, clients, 1e3, loss=SQUARED)
-    many = public_signal(
-        model, clients, 1e3, loss=SQUARED, batch=5, local_epochs=3, local_learning_rate=1e-4
-    )
+    local = Local(batch=5, epochs=3, learning_rate=1e-4)
+    many = public_signal(model, clients, 1e3, loss=SQUARED, local=local)
     assert np.allclose(many.norms, 12 * 1e-4 * one.norms, rtol=0.1, atol=0)
     assert many.mean_norm == pytest.approx(12 * 1e-4 * one.mean_norm, rel=0.05)
 
@@ -141,7 +140,9 @@ def test_the_hessian_is_that_of_evaluation_and_of_trained_parameters():
     assert one == pytest.approx(other, rel=1e-3)
     both = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 1, bias=False))
     nn.init.eye_(both[0].weight)
-    read = public_signal(both, clients, 1e3, loss=SQUARED, frozen=["0.*"], examples=2000)
+    read = public_signal(
+        both, clients, 1e3, loss=SQUARED, local=Local(frozen=["0.*"]), examples=2000
+    )
     assert read.effective_rank == pytest.approx(one, rel=1e-3)
 
 
@@ -152,9 +153,30 @@ def test_one_parameter_has_rank_one():
     assert found.effective_rank == 1
 
 
-@pytest.mark.parametrize("name", ["lstm", "transformer"])
-def test_recurrent_layers_and_attention_have_second_derivatives(name):
-    model = build(name, (6,), 90, seed=0)
+class Reads(nn.Module):
+    """Words through a recurrent layer or attention, and a score of each class for every word."""
+
+    def __init__(self, layer):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(4)
+            self.words, self.layer, self.head = nn.Embedding(9, 8), layer(), nn.Linear(8, 9)
+
+    def forward(self, texts):
+        states = self.layer(self.words(texts))
+        return self.head(states[0] if isinstance(states, tuple) else states).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: nn.LSTM(8, 8, batch_first=True),
+        lambda: nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True),
+    ],
+    ids=["recurrent", "attention"],
+)
+def test_recurrent_layers_and_attention_have_second_derivatives(layer):
+    model = Reads(layer)
     text = torch.arange(6, dtype=torch.int16).repeat(40, 1)
     clients = {k: (text[k::10], text[k::10].long()) for k in range(10)}
     found = public_signal(model, clients, 1.0, examples=2)
@@ -170,8 +192,7 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence():
 
     refused(r"^Expected number of public clients >= 2, got", clients={"a": clients[0]})
     refused(r"^Expected clip_norm > 0", clip_norm=0.0)
-    refused(r"^Expected local_learning_rate >= 0", local_learning_rate=-1.0)
-    refused(r"^Expected buffers to be one of refuse, frozen", buffers="server")
+    refused(r"^Expected buffers to be one of refuse, frozen", local=Local(buffers="server"))
     refused(r"^Expected a parameter to train, got none",
             copy.deepcopy(model).requires_grad_(False))  # fmt: skip
     opposed = {"a": (features, targets), "b": (features, -targets)}
@@ -182,8 +203,8 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence():
             model=Free([1.0]), loss=lambda output, _: (output + 0 * output**2).mean())  # fmt: skip
     refused(r"^Expected a model and a loss with second derivatives, got none: torch says that ",
             loss=lambda output, y: (output * y).mean())  # fmt: skip
-    refused(r"^Client 0: Expected a finite update, got nan or infinities", local_learning_rate=1e30,
-            local_epochs=9)  # fmt: skip
+    far = Local(epochs=9, learning_rate=1e30)
+    refused(r"^Client 0: Expected a finite update, got nan or infinities", local=far)
 
 
 def test_an_eigenvalue_that_is_not_found_is_said():

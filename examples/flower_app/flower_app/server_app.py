@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvgM
 
 from flower_app import task
-from randquant.flower import QuantizedStrategy
+from randquant.flower import AmongClients, QuantizedStrategy
 
 app = ServerApp()
 
@@ -35,10 +35,12 @@ def main(grid: Grid, context: Context) -> None:
         task.mechanism(config),
         delta=config["delta"],
         stop_at_epsilon=config["stop-at-epsilon"] or None,
-        stable_numbers=config["stable-numbers"],
-        neighbours=config["neighbours"] or None,
-        step_timeout=config["step-timeout"],
-        handshake=config["handshake"],
+        sums=AmongClients(
+            stable_numbers=config["stable-numbers"],
+            neighbours=config["neighbours"] or None,
+            step_timeout=config["step-timeout"],
+            handshake=config["handshake"],
+        ),
         folder=config["folder"] or None,
     )
     rounds: dict[int, dict[str, float]] = {}

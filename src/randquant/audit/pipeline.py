@@ -15,7 +15,7 @@ from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant._internal.rounding import round_down
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.audit.attacks import Outcomes, World, best_event, in_words, statistics
+from randquant.audit.events import Outcomes, World, best_event, in_words, statistics
 from randquant.audit.proportions import ceiling, least_epsilon
 from randquant.channels import wire
 from randquant.channels.keys import Key

@@ -18,7 +18,6 @@ from randquant.training import display
 from randquant.training.config import TrainConfig
 from randquant.training.configured import sent
 from randquant.training.data import features
-from randquant.training.data.datasets import TEXTS
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.folder import BASELINE, SUMMARY
@@ -77,8 +76,6 @@ def table(folder: Path, run: RunRecord) -> list[str]:
     other = None if baseline is None else baseline.accuracy
     beside = "" if other is None else f"   (without privacy {other:.4f})"
     accuracy = "not measured" if summary.accuracy is None else f"{summary.accuracy:.4f}"
-    if config.task.dataset in TEXTS and summary.loss is not None:
-        accuracy += f", {summary.loss / math.log(2):.3f} bits per character"
     rows = [
         ("test accuracy", f"{accuracy}{beside}"),
         (

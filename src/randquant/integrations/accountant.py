@@ -1,7 +1,4 @@
-"""What a run has cost its clients so far: survives restarts, with Flower's method names.
-
-Shared by all engines; what an answer is, and how it is read again, is an engine's own.
-"""
+"""What a run has cost its clients so far: survives restarts, with Flower's method names."""
 
 from __future__ import annotations
 
@@ -9,19 +6,17 @@ import functools
 import hashlib
 import json
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Trust
 
-if TYPE_CHECKING:
-    from randquant.aggregation.mechanism import UpdateMechanism
-    from randquant.privacy.accounting.release import Release
+if TYPE_CHECKING:  # an account that nobody reads, in a message's own process, needs none of it
+    from randquant.integrations.offer import Offer
 
 SCHEMA = 2
 SO_FAR = "for an end that was declared beforehand; for one chosen by looking, only a limit holds"
@@ -31,24 +26,7 @@ MOST = 2**53
 """Most rounds that can be accounted."""
 
 
-class Offered(Protocol):
-    """What a server asks clients to answer with, as accounts need it: immutable and hashable."""
-
-    @property
-    def mechanism(self) -> UpdateMechanism:
-        """How updates are protected."""
-        ...
-
-    def release(self, rounds: int, neighboring: Neighboring, trust: Trust) -> Release:
-        """The release of `rounds` answers, composed under `trust`."""
-        ...
-
-    def to_text(self) -> str:
-        """JSON that the engine's accountant reads again."""
-        ...
-
-
-Spent = frozenset[tuple[Offered, int]]
+Spent = frozenset[tuple["Offer", int]]
 """How often a client has answered each offer."""
 
 
@@ -56,11 +34,11 @@ Spent = frozenset[tuple[Offered, int]]
 class RoundEvent:
     """One round: these clients answer this offer."""
 
-    offer: Offered
+    offer: Offer
     clients: frozenset[int]
 
 
-class Accountant(ABC):
+class RunAccountant:
     """Adds up each client's answers; the guarantee is that of the client with the largest epsilon.
 
     It has the methods of Flower's `PrivacyAccountant`, which only knows Gaussian noise, for the
@@ -72,7 +50,17 @@ class Accountant(ABC):
         max_epsilon: what `would_exceed` compares with unless another is given.
         stable: whether a client is certain to keep its number when it reconnects.
 
-    An engine's own accountant defines `read`.
+    Example:
+        >>> import randquant as rq
+        >>> from randquant.aggregation.vector import VectorMechanism
+        >>> from randquant.flower import Offer
+        >>> channel = rq.stochastic_rounding(clip=0.05, levels=2, margin=0.5)
+        >>> offer = Offer(VectorMechanism(channel, 1.0, "aggregate", 40), 650)
+        >>> accountant = RunAccountant(delta=1e-5, max_epsilon=8.0)
+        >>> accountant.compose(RoundEvent(offer, frozenset({1, 2})))
+        >>> accountant.compose(RoundEvent(offer, frozenset({2, 3})))
+        >>> print(accountant.get_privacy_spent())
+        epsilon <= 3.4999 at delta = 1e-05 (replace_one, aggregate trust)
     """
 
     def __init__(
@@ -90,13 +78,8 @@ class Accountant(ABC):
         if max_epsilon is not None and max_epsilon != math.inf:
             validate.real("max_epsilon", max_epsilon, above=0)
         self.stable = stable
-        self._spent: dict[int, Counter[Offered]] = {}
+        self._spent: dict[int, Counter[Offer]] = {}
         self.num_releases = 0
-
-    @staticmethod
-    @abstractmethod
-    def read(text: str) -> Offered:
-        """Undo an offer's `to_text`, of this version or a former one; ValueError if it is none."""
 
     def compose(self, event: RoundEvent, count: int = 1) -> None:
         """Count a round, or `count` equal ones."""
@@ -113,7 +96,7 @@ class Accountant(ABC):
         client. (Flower gives a SuperNode that reconnects a new number, unless SuperNodes are
         authenticated and the SuperLink keeps its database.)
         """
-        worst: Counter[Offered] = Counter()
+        worst: Counter[Offer] = Counter()
         if not self.stable:
             for spent in self._spent.values():
                 worst |= spent  # the larger of the two counts
@@ -165,8 +148,19 @@ class Accountant(ABC):
         nothing = Guarantee(0.0, delta, self.neighboring, trust, math.inf, 0)
         return max(guarantees, key=lambda guarantee: guarantee.epsilon, default=nothing)
 
+    def of_clients(self) -> Guarantee:
+        """The guarantee of all data of a client, where offers are counted for one example."""
+        whole = RunAccountant(self.delta, self.neighboring)
+        for client, spent in self._spent.items():
+            for offer, count in spent.items():
+                whole.compose(RoundEvent(replace(offer, examples=None), frozenset({client})), count)
+        return whole.get_privacy_spent()
+
     def told(self) -> str:
-        """The bound and what it assumes, as it is logged."""
+        """The bound and what it assumes, as it is logged; of an example, also that of a client."""
+        if any(offer.examples is not None for spent in self._spent.values() for offer in spent):
+            one, every = self.get_privacy_spent(), self.of_clients()
+            return f"one {one.unit}: {one}; all data of a client: {every}{self.chosen()}"
         spent = self.get_epsilon(self.delta)
         bound = "no guarantee" if math.isinf(spent) else f"epsilon <= {round_up(spent)}"
         return f"{bound} at delta = {self.delta} {self.assumes()}"
@@ -237,8 +231,9 @@ class Accountant(ABC):
                 raise ValueError(f"it is of schema, delta and neighbours {same}")
             if len(set(state["offers"])) < len(state["offers"]):
                 raise ValueError("it has an offer twice")
-            texts = enumerate(state["offers"])
-            offers = {str(n): self.read(text) for n, text in texts}
+            from randquant.integrations.offer import Offer
+
+            offers = {str(n): Offer.from_text(text) for n, text in enumerate(state["offers"])}
             spent = {
                 _client(client): _counted(offers, counts)
                 for client, counts in state["clients"].items()
@@ -255,7 +250,7 @@ class Accountant(ABC):
         return max((offer.mechanism.cohort for offer in offers), default=1) - 1
 
     def _worst(
-        self, accounts: Collection[Counter[Offered]], delta: float, alone: bool = False
+        self, accounts: Collection[Counter[Offer]], delta: float, alone: bool = False
     ) -> float:
         epsilons = (
             _guarantee(
@@ -286,20 +281,20 @@ def _client(text: str) -> int:
     return int(text)
 
 
-def _counted(offers: Mapping[str, Offered], counts: Mapping[str, Any]) -> Counter[Offered]:
-    """How often each offer was answered; counts of former offers that now are equal add up."""
-    spent: Counter[Offered] = Counter()
+def _counted(offers: Mapping[str, Offer], counts: Mapping[str, Any]) -> Counter[Offer]:
+    """How often each offer was answered."""
+    spent: Counter[Offer] = Counter()
     for place, count in counts.items():
         spent[offers[place]] += validate.whole("count", count, low=1, high=MOST)
     return spent
 
 
-def _distinct(accounts: Collection[Counter[Offered]]) -> set[Spent]:
+def _distinct(accounts: Collection[Counter[Offer]]) -> set[Spent]:
     """The different accounts of some clients."""
     return {frozenset(spent.items()) for spent in accounts if spent}
 
 
-def _trust(offers: Iterable[Offered]) -> Trust:
+def _trust(offers: Iterable[Offer]) -> Trust:
     """The trust that all offers need: `aggregate` if one of them does."""
     return "aggregate" if any(o.mechanism.trust == "aggregate" for o in offers) else "local"
 

@@ -1,4 +1,4 @@
-"""Text that others wrote, in our logs."""
+"""Text that others wrote, in our logs, and files that are not what they should be."""
 
 LOGGED = 500
 """Most characters of foreign text that are logged or kept."""
@@ -15,3 +15,7 @@ def logged(text: object) -> str:
         'refused?randquant: epsilon 0.1'
     """
     return "".join(c if c.isprintable() else "?" for c in str(text)[:LOGGED])
+
+
+class DamagedFile(ValueError):
+    """A client's own file is damaged or invalid."""

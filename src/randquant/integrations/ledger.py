@@ -17,15 +17,16 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 from randquant._internal import locks
 from randquant._internal.disk import read_own
 from randquant._internal.serialization import write_atomic
-from randquant.integrations.accountant import Accountant
-from randquant.integrations.files import DamagedFile
+from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.accountant import RunAccountant
+from randquant.integrations.foreign import DamagedFile
 
 OWN = 0
 """The client's number in its own account, independent of its number in a run."""
@@ -39,15 +40,21 @@ TRIES = 20
 PATIENCE = 60.0
 """Seconds that a process waits for another one of the same client."""
 
-Kind = TypeVar("Kind", bound=Accountant)
+SPENT = "randquant.spent"
+"""Record in a client's state: its account if it has no file for it, else the file's version."""
+
+State = MutableMapping[str, dict[str, Any]]
+"""What a client keeps between two messages of a run, by name: bytes, numbers and texts, which are
+never sent. An engine may keep a reply's state later than it sends the reply."""
 
 
-class AnswerLedger(Generic[Kind]):
+class AnswerLedger:
     """The account of one client, locked while it is read and changed.
 
     Args:
         accountant: what this client has answered, as client OWN.
-        path: the file; None keeps the account in memory.
+        path: the file; None keeps the account in the run's state.
+        state: of the run: it knows how often the file had been written when this run last saw it.
 
     Guarantees:
         A step that was taken is refused for ever, which costs 16 bytes per step. Processes that
@@ -56,19 +63,21 @@ class AnswerLedger(Generic[Kind]):
         returned, it has the content after it, on the disk.
         Only this user can read the file. A file with any other content is refused, and a link to
         one: replacing it would separate the names. Not detected are: a restored copy of an older
-        account, unless the caller of `held` has seen a newer one, and a file whose checksum was
-        recomputed.
+        account, unless this run has seen a newer one, and a file whose checksum was recomputed.
     """
 
-    def __init__(self, accountant: Kind, path: str | Path | None) -> None:
+    def __init__(
+        self, accountant: RunAccountant, path: str | Path | None, state: State | None = None
+    ) -> None:
         self._accountant = accountant
         self._unread: bytes | None = None  # the account as the file has it
         self._path = None if path is None else Path(path)
+        self._state: State = {} if state is None else state
         self._taken: dict[bytes, None] = {}
         self._written = 0
 
     @property
-    def accountant(self) -> Kind:
+    def accountant(self) -> RunAccountant:
         """What this client has answered. A step that needs no account leaves it unread.
 
         Raises:
@@ -84,28 +93,27 @@ class AnswerLedger(Generic[Kind]):
         return self._accountant
 
     @contextlib.contextmanager
-    def held(self, seen: int = 0) -> Iterator[Self]:
-        """Lock and read the file; other processes of this client wait.
-
-        Args:
-            seen: how often the account had been written when the caller last saw it.
+    def held(self) -> Iterator[Self]:
+        """Lock and read the account; other processes of this client wait.
 
         Raises:
-            DamagedFile: it is damaged, or older than that.
+            DamagedFile: it is damaged, or older than what this run has seen.
             BlockingIOError: another process holds the lock for longer than PATIENCE.
             OSError: the file is a link, or cannot be read.
         """
+        known = self._state.get(SPENT, {})
         if self._path is None:
+            self._load(known.get("account"))
             yield self
             return
         with locks.exclusive(self._path.with_name(self._path.name + ".lock"), wait=PATIENCE):
             self._load(read_own(self._path) if os.path.lexists(self._path) else None)
-            if self._written < seen:
+            if self._written < known.get("written", 0):
                 raise DamagedFile("Expected this client's newest account, got an older one.")
             yield self
 
     @contextlib.contextmanager
-    def checked(self, check: Callable[[Kind], None]) -> Iterator[Self]:
+    def checked(self, check: Callable[[RunAccountant], None]) -> Iterator[Self]:
         """Hold the file once its account has passed a check, which may take long.
 
         Others of this client may use the account during the check; if they change it, the new one
@@ -129,20 +137,21 @@ class AnswerLedger(Generic[Kind]):
             f"client changed it {TRIES} times: send it fewer requests at once."
         )
 
-    def first(self, session: bytes, step: str) -> bool:
-        """Record a step of a session; false if it was taken before."""
+    def take(self, session: bytes, step: str) -> None:
+        """Record a step of a session; ProtocolError if it was taken before."""
         name = hashlib.sha256(repr((session, step)).encode()).digest()[:STEP_BYTES]
         if name in self._taken:
-            return False
+            raise ProtocolError(f"Expected each step of a round once, got {step!r} again.")
         self._taken[name] = None
-        return True
 
     def save(self) -> None:
         """Write the account, before anything that it counts is sent."""
         self._written += 1
         if self._path is None:
-            return
-        write_atomic(self._path, self._to_bytes(), private=True)
+            self._state[SPENT] = {"account": self._to_bytes()}
+        else:
+            write_atomic(self._path, self._to_bytes(), private=True)
+            self._state[SPENT] = {"written": self._written}
 
     def _to_bytes(self) -> bytes:
         account = self._unread

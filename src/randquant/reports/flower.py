@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from randquant._internal import formatting
 from randquant.integrations.accountant import SO_FAR
-from randquant.integrations.flower.history import History, Measured, RoundRow
+from randquant.integrations.history import History, Measured, RoundRow
 from randquant.privacy.guarantee import Guarantee
 from randquant.reports import meaning, pages
 from randquant.reports.figures import Axis, Figure, line_chart

@@ -23,7 +23,7 @@ HOMES = {
     "randquant.planning.compare.compare.Comparison": "comparison",
     "randquant.planning.plan.record.Plan": "plan",
     "randquant.training.trained.Run": "run",
-    "randquant.integrations.flower.history.History": "flower",
+    "randquant.integrations.history.History": "flower",
 }
 """Which module of this room shows which class: its `figures`, `facts` and `page`."""
 

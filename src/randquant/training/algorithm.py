@@ -22,6 +22,7 @@ from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.training.client import Learner
 from randquant.training.cohort import collector
 from randquant.training.optimizer import OptimizerState, ServerStep
+from randquant.training.parameter_free import ParameterFreeStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def distributed_sgd(
     mechanism: UpdateMechanism,
     *,
     population: int,
-    server: ServerStep,
+    server: ServerStep | ParameterFreeStep,
     pool: Executor,
     workers: int,
     hidden: HiddenCohorts | None = None,
@@ -147,7 +148,7 @@ def distributed_sgd(
 
 
 def _stepped(
-    server: ServerStep, state: State, mean: np.ndarray
+    server: ServerStep | ParameterFreeStep, state: State, mean: np.ndarray
 ) -> tuple[np.ndarray, OptimizerState]:
     stepped = server.step(state.parameters, mean, state.optimizer)
     if not np.isfinite(stepped[0]).all():

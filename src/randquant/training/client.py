@@ -16,17 +16,17 @@ from randquant.aggregation.clipping import add_clipped
 from randquant.channels.keys import Key
 from randquant.training.clients import named
 from randquant.training.copies import Copies
+from randquant.training.curvature import gradients, length_along, scaled
 from randquant.training.gathering import Gathering
 from randquant.training.generators import seeded
 from randquant.training.inputs import Features, called, of_each
 from randquant.training.problem import Loss, Problem
 from randquant.training.statistics import ServerStatistics
 from randquant.training.together import (
+    Together,
     fewer_and_fewer,
     is_softmax_regression,
     may_be_together,
-    softmax_gradients,
-    weighted_gradients,
 )
 from randquant.training.trial import work_mode
 from randquant.training.work import GRADIENT, Evaluation, Work
@@ -90,10 +90,11 @@ class Learner:
             self._statistics = ServerStatistics(kept, problem.statistics, self._device)
             self._renew()
         self._data = Gathering(problem, self._device, self._layout)
-        self._linear = known and is_softmax_regression(model)
+        linear = known and is_softmax_regression(model)
         samples = self._sizes.mean() if work.batch is None else work.batch
         small = samples * self._data.numbers < SMALL and not convolutional
-        self._batched = known and (self.on_gpu or self._linear or small)
+        self._batched = known and (self.on_gpu or linear or small)
+        self._together = Together(self._copies, self._data, work.learning_rate, linear)
         largest = min(int(self._sizes.max()), work.batch or int(self._sizes.sum()))
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
         self._group = max(1, min(most, room // (largest * self._data.numbers)))
@@ -182,11 +183,14 @@ class Learner:
     ) -> tuple[torch.Tensor, np.ndarray]:
         """Like `updates`, but the result stays on the device that computed it."""
         if self._batched and self._work.example_norm is None:
-            updates, losses = self._vectorised([self._steps(client, key) for client in clients])
+            steps = [self._steps(client, key) for client in clients]
+            updates, losses = self._together.updates(steps)
         else:
             each = [self._one_client(client, key) for client in clients]
             updates = torch.stack([update for update, _ in each])
             losses = np.array([loss for _, loss in each])
+        if self._work.length is not None:
+            updates = scaled(updates, self._work.length)
         return self._weighted(clients, updates), losses
 
     def _weighted(self, clients: Sequence[int], updates: Tensor) -> Tensor:
@@ -236,11 +240,9 @@ class Learner:
         if self._work.example_norm is not None:
             result = self._clipped(client, steps[0], self._work.example_norm, key)
         else:
-            with self._random_numbers(key, client):
-                local = self._work.learning_rate is not None
-                result = (
-                    self._local_sgd(client, steps) if local else self._gradient(client, steps[0])
-                )
+            local = self._work.learning_rate is not None
+            way = self._local_steps if local else self._gradient
+            result = way(client, steps, key)
         self._copies.check()
         return result
 
@@ -251,36 +253,44 @@ class Learner:
         assert key is not None
         return seeded(int(key.fold_in("draws", *labels).words(1)[0]), self._device)
 
-    def _gradient(self, client: int, samples: np.ndarray) -> tuple[Tensor, float]:
-        parts, loss = self._backward(self._copies.shared(), self._parameters, client, samples)
+    def _gradient(
+        self, client: int, steps: Sequence[np.ndarray], key: Key | None
+    ) -> tuple[Tensor, float]:
+        model = self._copies.shared()
+        with self._random_numbers(key, client):
+            batch = self._data.of_client(client, steps[0])
+            parts, loss, _ = gradients(model, self._parameters, batch, self._loss)
         return torch.cat([part.reshape(-1) for part in parts]), loss
 
-    def _local_sgd(self, client: int, steps: Sequence[np.ndarray]) -> tuple[Tensor, float]:
-        """Run local SGD: the loaded weights minus those after the last step, and the first loss."""
+    def _local_steps(
+        self, client: int, steps: Sequence[np.ndarray], key: Key | None
+    ) -> tuple[Tensor, float]:
+        """Run local steps: the loaded weights minus those after the last, and the first loss."""
         rate, model, losses = self._work.learning_rate, self._copies.own(), []
         assert rate is not None
         weights = list(self._copies.trained(model).values())
         with torch.no_grad():
             for weight, start in zip(weights, self._parameters, strict=True):
                 weight.copy_(start)
-        for samples in steps:
-            parts, loss = self._backward(model, weights, client, samples)
+        for number, samples in enumerate(steps):
+            with self._random_numbers(key, client, number):
+                batch = self._data.of_client(client, samples)
+                parts, loss, output = gradients(model, weights, batch, self._loss)
             losses.append(loss)
+            if rate != "auto":
+                length = rate
+            else:
+                with self._random_numbers(key, client, number):  # the same, for the same outputs
+                    batch = self._data.of_client(client, samples)
+                    length = length_along(model, weights, batch, self._loss, parts, output)
             with torch.no_grad():
                 for weight, part in zip(weights, parts, strict=True):
-                    weight -= rate * part
+                    weight -= length * part
         difference = [
             start.detach() - end.detach()
             for start, end in zip(self._parameters, weights, strict=True)
         ]
         return torch.cat([part.reshape(-1) for part in difference]), losses[0]
-
-    def _backward(self, model: nn.Module, weights: list, client: int, samples: np.ndarray):
-        features, targets = self._data.of_client(client, samples)
-        loss = self._loss(called(model, features), targets)
-        # Parameters that this batch does not use have gradient zero.
-        parts = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
-        return parts, float(loss.detach())
 
     def _clipped(
         self, client: int, samples: np.ndarray, norm: float, key: Key | None
@@ -308,9 +318,8 @@ class Learner:
         model = self._copies.shared()
         for number in range(len(samples)):
             with self._random_numbers(key, client, number):
-                parts, loss = self._backward(
-                    model, self._parameters, client, samples[number : number + 1]
-                )
+                batch = self._data.of_client(client, samples[number : number + 1])
+                parts, loss, _ = gradients(model, self._parameters, batch, self._loss)
             yield torch.cat([part.reshape(-1) for part in parts]).cpu().numpy(), loss
 
     def _by_example(self, client: int, samples: np.ndarray) -> list[tuple[np.ndarray, float]]:
@@ -341,43 +350,6 @@ class Learner:
             except (RuntimeError, ValueError, TypeError, NotImplementedError, UserWarning):
                 return False
         return True
-
-    def _vectorised(self, steps: Sequence[list[np.ndarray]]):
-        """All clients' local steps at once; clients with fewer steps do nothing in the last."""
-        rate, start = self._work.learning_rate, self._copies.weights()
-        if rate is None:
-            batches = [samples for samples, *_ in steps]
-            update, losses = self._each_gradient(start, None, batches)
-        else:
-            weights, shared, losses = start, None, torch.empty(0)
-            for number in range(max(map(len, steps))):
-                batches = [
-                    client_steps[number] if number < len(client_steps) else _NONE
-                    for client_steps in steps
-                ]
-                parts, step_losses = self._each_gradient(weights, shared, batches)
-                weights = {name: weights[name] - rate * part for name, part in parts.items()}
-                shared, losses = 0, losses if number else step_losses
-            update = {name: start[name] - weights[name] for name in start}
-        flat = [update[name].reshape(len(steps), -1) for name in start]
-        return torch.cat(flat, dim=1), losses.double().cpu().numpy()
-
-    def _each_gradient(self, weights: dict, shared: int | None, batches: Sequence):
-        """Each client's gradient on its batch, at its own weights or at shared ones."""
-        sizes = np.array([len(samples) for samples in batches])
-        # Clients with fewer samples are padded with some sample of weight zero.
-        real = np.arange(sizes.max()) < sizes[:, None]
-        index = np.zeros(real.shape, dtype=np.int64)
-        index[real] = np.concatenate(batches)
-        share = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
-        weight = torch.from_numpy(share).to(self._device)
-        features, labels = self._data.rows(index)
-        if self._linear:
-            return softmax_gradients(weights, features.flatten(2), labels[:, None], weight)
-        return weighted_gradients(self._copies.own(), weights, shared, features, labels, weight)
-
-
-_NONE = np.empty(0, dtype=np.int64)
 
 
 def _checked_device(name: str) -> torch.device:

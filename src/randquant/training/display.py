@@ -25,6 +25,6 @@ def spent(metrics: RoundMetrics) -> str:
 
 
 def advise(summary: RunSummary) -> None:
-    """Warn the caller of `train` of what the released means say about clip_norm, if anything."""
+    """Warn the caller of `train` of what the released means say about the run, if anything."""
     if summary.advice:
         warnings.warn(summary.advice, UserWarning, stacklevel=5)

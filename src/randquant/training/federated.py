@@ -39,7 +39,7 @@ LARGEST_COHORT = 1000
 
 
 def train(
-    model: nn.Module | str,
+    model: nn.Module,
     clients: Any,
     *,
     loss: Loss = F.cross_entropy,
@@ -67,10 +67,10 @@ def train(
 
     Args:
         model: any module from a batch of features to one tensor, or to an object with `logits`, a
-            copy of which is trained; or the name of one of `training.models`, with a data set.
+            copy of which is trained.
         clients: a mapping from names, or a sequence, of each one's (features, targets): arrays,
             tensors, torch Datasets of pairs, or columns by name; a tuple or dict of features is for
-            model(*features) or model(**features). Or a data set of `training.data.datasets`.
+            model(*features) or model(**features).
         loss: from (output, targets) of a batch to its mean loss.
         test: data to measure accuracy and loss on, in the same forms; None to measure nothing. No
             client's: what is measured on a client's own data is not covered by the guarantee.

@@ -18,9 +18,10 @@ Buffers = Literal["refuse", "frozen", "server"]
 
 BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
 
-LOCAL_RATE, LOCAL_EPOCHS = 0.1, 5
-"""Default step size of local SGD, and passes over a client's data: at epsilon 8 these learn digits
-with linear models and MLPs, and Fashion-MNIST with a small convolutional network."""
+LOCAL_EPOCHS = 5
+"""Passes over a client's data in a round, unless one gradient is sent."""
+
+Rate = Annotated[float, Meta(ge=0, le=1e30)] | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,10 @@ class Local:
     Attributes:
         epochs: passes over a client's data in a round; by default 5, or 1 for a gradient.
         batch: samples of a local step; by default all of a client's.
-        learning_rate: step size of local SGD, by default 0.1; 0 to send one gradient instead of a
-            model difference, which is the default where examples are protected.
+        learning_rate: step size of local SGD; 0 to send one gradient instead of a model difference,
+            which is the default where examples are protected; auto, else the default, for steps as
+            long as the curvature of the client's own loss asks for. Then updates are not cut but
+            scaled to clip_norm, long ones and short ones, where it bounds their L2 norm.
         parts: patterns of the names of the parameters that are trained; by default all.
         frozen: patterns of the names of the parameters that are not trained.
         buffers: what becomes of running statistics, such as BatchNorm's: the model is refused, they
@@ -49,12 +52,12 @@ class Local:
 
     Example:
         >>> Local().complete("client").learning_rate, Local().complete("example").learning_rate
-        (0.1, 0.0)
+        ('auto', 0.0)
     """
 
     epochs: Clients[Annotated[int, Meta(ge=1, le=10_000)] | None] = None
     batch: Clients[Count | None] = None
-    learning_rate: Clients[Annotated[float, Meta(ge=0, le=1e30)] | None] = None
+    learning_rate: Clients[Rate | None] = None
     parts: Data[tuple[str, ...] | None] = None
     frozen: Data[tuple[str, ...] | None] = None
     buffers: Data[Buffers] = "refuse"
@@ -79,19 +82,25 @@ class Local:
 
     def complete(self, unit: str) -> Local:
         """The same with the defaults of what is protected, a `client` or an `example`."""
-        rate = self.learning_rate
+        rate: float | Literal["auto"] | None = self.learning_rate
         if rate is None:
-            rate = LOCAL_RATE if unit == "client" else 0.0
+            rate = "auto" if unit == "client" else 0.0
         epochs = self.epochs
         if epochs is None:
             epochs = LOCAL_EPOCHS if rate else 1
         return replace(self, learning_rate=rate, epochs=epochs)
 
-    def work(self, example_norm: float | None = None, weighting: Weighting | None = None) -> Work:
+    def work(
+        self,
+        example_norm: float | None = None,
+        weighting: Weighting | None = None,
+        length: float | None = None,
+    ) -> Work:
         """What a `Learner` is told, with what a mechanism's threshold adds to it."""
         return Work(
-            self.batch, self.epochs or 1, self.learning_rate or None, example_norm, weighting
-        )
+            self.batch, self.epochs or 1, self.learning_rate or None, example_norm, weighting,
+            length,
+        )  # fmt: skip
 
 
 ONE_GRADIENT = Local(epochs=1, learning_rate=0.0)

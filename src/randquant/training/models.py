@@ -1,4 +1,4 @@
-"""The models that are trained: softmax regression, three MLPs, a small CNN, models of text."""
+"""The models that are trained: softmax regression, three MLPs, a small CNN."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from randquant._internal import validate
-from randquant.training import text
 
 
 def softmax(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -65,16 +64,7 @@ def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     )
 
 
-MODELS = {
-    "softmax": softmax,
-    "mlp": mlp,
-    "mlp32": mlp32,
-    "wide": wide,
-    "cnn": cnn,
-    "lstm": text.lstm,
-    "lstm-last": text.lstm_last,
-    "transformer": text.transformer,
-}
+MODELS = {"softmax": softmax, "mlp": mlp, "mlp32": mlp32, "wide": wide, "cnn": cnn}
 """Architecture of every model, by the name that commands and records use."""
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from randquant._internal import patterns, validate
-from randquant.training.built_in import by_name
 from randquant.training.clients import (
     ClientSet,
     check_alike,
@@ -103,7 +102,7 @@ def without_addresses(thing: object) -> str:
 
 
 def problem_of(
-    model: nn.Module | str,
+    model: nn.Module,
     clients: Any,
     *,
     loss: Loss = nn.functional.cross_entropy,
@@ -118,10 +117,8 @@ def problem_of(
 
     Args:
         model: any module that maps a batch of features to one tensor, or to an object with
-            `logits`. It is copied; one of float64 or bfloat16 throughout is trained in float32. Or
-            the name of a built-in one, with a data set.
-        clients: a mapping or sequence of clients' data, see `examples_of` for their forms. Or a
-            data set, whose writers are the clients, see `by_name`.
+            `logits`. It is copied; one of float64 or bfloat16 throughout is trained in float32.
+        clients: a mapping or sequence of clients' data, see `examples_of` for their forms.
         loss: from (output, targets) to the mean loss over a batch.
         test: examples to evaluate the model on, in the same forms.
         parts: patterns such as `head.*`: parameters whose names match one are trained, sent and
@@ -145,13 +142,12 @@ def problem_of(
         TypeError: an argument is of another kind.
         ValueError: nothing can be trained with these; the client is named where it is one's data.
     """
-    module, clients, test = by_name(model, clients, test)
     with seeded(0):  # data sets may draw random numbers when they are read
         everyone = client_set(clients, columns)
         tested = None if test is None else evaluated_on(test, everyone, columns)
         shown = None if public is None else public_examples_of(public, everyone, columns)
     return checked_problem(
-        module, everyone, loss, tested, parts=parts, frozen=frozen, buffers=buffers, public=shown
+        model, everyone, loss, tested, parts=parts, frozen=frozen, buffers=buffers, public=shown
     )
 
 

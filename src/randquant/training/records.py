@@ -126,7 +126,7 @@ class RunSummary:
         bytes_as_codes: bytes of one client's plain codes, not masked for a sum.
         beside: of the same run, of a whole client, against the server and all who see who takes
             part: beside a guarantee of one example, or under `model` trust; else None.
-        advice: what the released means say about clip_norm; empty for nothing.
+        advice: what the released means say about the run; empty for nothing.
     """
 
     accuracy: float | None

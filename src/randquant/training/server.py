@@ -11,6 +11,9 @@ from msgspec import Meta
 from randquant._internal import declared, validate
 from randquant._internal.declared import Count, Files
 
+AUTO = "auto"
+"""The optimiser that suits what clients send."""
+
 Callback = Callable[..., None]
 """Called after each round with its RoundMetrics."""
 
@@ -21,7 +24,9 @@ class Server:
 
     Attributes:
         optimizer: the server's optimiser: the name of a class in torch.optim; in Python also what
-            makes an optimiser of parameters, such as lambda p: torch.optim.Adam(p, lr=0.01).
+            makes an optimiser of parameters, such as lambda p: torch.optim.Adam(p, lr=0.01). auto
+            for steps that need no rate where updates are scaled to clip_norm, and plain steps of
+            SGD elsewhere.
         options: the optimiser's options by name, such as momentum=0.9.
         learning_rate: the server's step size; by default 1, or that of the optimiser that a
             function makes.
@@ -39,7 +44,7 @@ class Server:
         'Adam'
     """
 
-    optimizer: declared.Server[Any] = "SGD"
+    optimizer: declared.Server[Any] = AUTO
     options: declared.Server[Mapping[str, Any]] = field(default_factory=dict)
     learning_rate: declared.Server[Annotated[float, Meta(gt=0, le=1e30)] | None] = None
     evaluate_every: declared.Server[Count | None] = None
@@ -52,8 +57,10 @@ class Server:
         declared.checked(self)
         if not isinstance(self.optimizer, str):
             self._check_function()
-        elif self.learning_rate is None:
-            object.__setattr__(self, "learning_rate", 1.0)
+        elif self.optimizer == AUTO and (self.options or self.learning_rate is not None):
+            object.__setattr__(self, "optimizer", "SGD")
+        if isinstance(self.optimizer, str) and self.optimizer != AUTO:
+            object.__setattr__(self, "learning_rate", self.learning_rate or 1.0)
         for name in ("lr", "params"):
             if name in self.options:
                 raise ValueError(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +16,10 @@ from randquant._internal import validate
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.clients import named
-from randquant.training.examples import Columns
 from randquant.training.generators import seeded
 from randquant.training.inputs import called, of_each
+from randquant.training.local import ONE_GRADIENT, Local
 from randquant.training.problem import Loss, Problem, problem_of
-from randquant.training.work import Work
 
 PROBES, MOST_PROBES, WANTED = 16, 64, 0.05
 """Fewest and most random vectors for the trace, and its relative standard error."""
@@ -48,13 +47,7 @@ def public_signal(
     clip_norm: float,
     *,
     loss: Loss = nn.functional.cross_entropy,
-    columns: Columns | None = None,
-    parts: Sequence[str] | None = None,
-    frozen: Sequence[str] | None = None,
-    buffers: Literal["refuse", "frozen"] = "refuse",
-    batch: int | None = None,
-    local_epochs: int = 1,
-    local_learning_rate: float = 0.0,
+    local: Local = ONE_GRADIENT,
     examples: int = 256,
     seed: int = 0,
 ) -> Signal:
@@ -65,9 +58,8 @@ def public_signal(
         clients: public data in clients' portions, as `randquant.train` takes clients, two or more.
             No epsilon covers them.
         clip_norm: L2 threshold of an update.
-        loss, columns, parts, frozen, buffers: as for `randquant.train`.
-        batch, local_epochs, local_learning_rate: what a client computes, likewise; one gradient of
-            all its examples by default.
+        loss: as for `randquant.train`.
+        local: what a client computes, likewise; one gradient of all its examples by default.
         examples: of how many, drawn from all clients', the Hessian is taken: its product with a
             vector is needed some dozens of times, and costs about two gradients of them.
         seed: of all random draws.
@@ -96,16 +88,15 @@ def public_signal(
     """
     validate.real("clip_norm", clip_norm, above=0)
     validate.whole("examples", examples, low=1)
-    validate.real("local_learning_rate", local_learning_rate, low=0)
-    validate.choice("buffers", buffers, ("refuse", "frozen"))
+    validate.choice("buffers", local.buffers, ("refuse", "frozen"))
     problem = problem_of(
-        model, clients, loss=loss, parts=parts, frozen=frozen, buffers=buffers, columns=columns
-    )
+        model, clients, loss=loss, parts=local.parts, frozen=local.frozen, buffers=local.buffers,
+        columns=local.columns,
+    )  # fmt: skip
     count = len(problem.clients)
     validate.whole("number of public clients", count, low=2)
-    local = Work(batch, local_epochs, local_learning_rate or None)
     key, draw = Key.from_seed(seed), np.random.default_rng(seed)
-    norms, mean = _updates(Learner(problem, local), clip_norm, key)
+    norms, mean = _updates(Learner(problem, local.complete("client").work()), clip_norm, key)
     # The squared norm of a mean of few exceeds that of many by its variance.
     own = float(np.square(np.minimum(norms, clip_norm)).sum()) / count**2
     squared = (float(mean @ mean) - own) * count / (count - 1)

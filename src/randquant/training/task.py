@@ -26,12 +26,10 @@ class Task:
     """A model, a loss, and data that are split over clients.
 
     Attributes:
-        dataset: digits, breast-cancer, mnist, fashion-mnist, emnist, shakespeare,
-            shakespeare-last, or module:function or FILE.py:function, which returns clients or
-            (clients, test).
-        model: softmax, mlp, mlp32, wide, cnn, or for text lstm, lstm-last, transformer (with data
-            of your own also the number of classes, as in mlp-10), or module:function or
-            FILE.py:function, which returns a torch nn.Module.
+        dataset: digits, breast-cancer, mnist, fashion-mnist, emnist, or module:function or
+            FILE.py:function, which returns clients or (clients, test).
+        model: softmax, mlp, mlp32, wide, cnn (with data of your own also the number of classes, as
+            in mlp-10), or module:function or FILE.py:function, which returns a torch nn.Module.
         loss: what clients minimise: a name in torch.nn.functional, or module:function.
         data_dir: folder of the data files; digits and breast-cancer need none.
         population: how many clients the data is split over.

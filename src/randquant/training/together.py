@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from randquant.training.copies import Copies
+from randquant.training.curvature import of_cross_entropy, small_step, squares, step_length
+from randquant.training.gathering import Gathering
 from randquant.training.problem import Problem
 
 INDEPENDENT = frozenset({
@@ -102,6 +107,136 @@ def weighted_gradients(
 
     gradients_of = vmap(grad_and_value(loss_of), (shared, 0, 0, 0))
     return gradients_of(weights, features, labels, weight)
+
+
+def softmax_changes(
+    weights: dict, parts: dict, features: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax regression's logits (n, s, c), and their change along these gradients."""
+
+    def linear(of: dict) -> torch.Tensor:
+        matrix, bias = of.values()
+        return features @ matrix.mT + bias[..., None, :]
+
+    return linear(weights), linear(parts)
+
+
+def changes(
+    model: nn.Module,
+    weights: dict,
+    shared: int | None,
+    parts: dict,
+    near: torch.Tensor,
+    features: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits (n, s, c) of n clients at once, and their change per length of these gradients.
+
+    Args:
+        model: this thread's own.
+        weights: as for `weighted_gradients`.
+        shared: as there.
+        parts: each client's gradient by parameter, (n, *shape).
+        near: (n,) how many gradients long a small step is.
+        features: (n, s, *shape).
+    """
+
+    def logits_of(weights, features):
+        return functional_call(model, weights, (features,))
+
+    moved = _moved(weights, parts, near)
+    with torch.no_grad():
+        logits = vmap(logits_of, (shared, 0))(weights, features)
+        there = vmap(logits_of, (0, 0))(moved, features)
+    return logits, (logits - there) / near.view(-1, 1, 1)
+
+
+def _moved(weights: dict, parts: dict, lengths: torch.Tensor) -> dict:
+    """Each client's weights after a step of so many of its gradients, (n,)."""
+    return {
+        name: weights[name] - lengths.view(-1, *[1] * (part.ndim - 1)) * part
+        for name, part in parts.items()
+    }
+
+
+class Together:
+    """Computes the local steps of several clients at once.
+
+    Args:
+        copies: the model, with the loaded weights.
+        data: the clients' examples.
+        rate: step size; auto for one by curvature, None for one gradient.
+        linear: whether the model is a softmax regression.
+    """
+
+    def __init__(
+        self, copies: Copies, data: Gathering, rate: float | Literal["auto"] | None, linear: bool
+    ) -> None:
+        self._copies, self._data, self._rate, self._linear = copies, data, rate, linear
+
+    def updates(self, steps: Sequence[list[np.ndarray]]) -> tuple[torch.Tensor, np.ndarray]:
+        """Return updates (n, d) and first losses (n,) of clients with these samples of each step.
+
+        Clients with fewer steps do nothing in the last.
+        """
+        start = self._copies.weights()
+        if self._rate is None:
+            update, losses, _ = self._step(start, None, [samples for samples, *_ in steps])
+        else:
+            weights, shared, losses = start, None, torch.empty(0)
+            for number in range(max(map(len, steps))):
+                batches = [own[number] if number < len(own) else _NONE for own in steps]
+                parts, step_losses, lengths = self._step(weights, shared, batches)
+                weights = _moved(weights, parts, lengths)
+                shared, losses = 0, losses if number else step_losses
+            update = {name: start[name] - weights[name] for name in start}
+        flat = [update[name].reshape(len(steps), -1) for name in start]
+        return torch.cat(flat, dim=1), losses.double().cpu().numpy()
+
+    def _step(
+        self, weights: dict, shared: int | None, batches: Sequence[np.ndarray]
+    ) -> tuple[dict, torch.Tensor, torch.Tensor]:
+        """Each client's gradient on its batch, at its own weights or at shared ones.
+
+        Also its loss, and how many gradients long its step is.
+        """
+        sizes = np.array([len(samples) for samples in batches])
+        # Clients with fewer samples are padded with some sample of weight zero.
+        real = np.arange(sizes.max()) < sizes[:, None]
+        index = np.zeros(real.shape, dtype=np.int64)
+        index[real] = np.concatenate(batches)
+        share = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
+        features, labels = self._data.rows(index)
+        weight = torch.from_numpy(share).to(features.device)
+        if self._linear:
+            features = features.flatten(2)
+            parts, losses = softmax_gradients(weights, features, labels[:, None], weight)
+        else:
+            model = self._copies.own()
+            parts, losses = weighted_gradients(model, weights, shared, features, labels, weight)
+        if not isinstance(self._rate, str):
+            return parts, losses, torch.full_like(losses, self._rate or 0.0)
+        square = squares(parts.values())
+        logits, change = self._changes(weights, shared, parts, square, features)
+        return parts, losses, step_length(square, of_cross_entropy(logits, change, weight), losses)
+
+    def _changes(
+        self,
+        weights: dict,
+        shared: int | None,
+        parts: dict,
+        square: torch.Tensor,
+        features: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits (n, s, c), and their change per length of the gradients, of squared norm (n,)."""
+        if self._linear:
+            return softmax_changes(weights, parts, features)
+        own = weights.values()
+        held = squares(own if shared == 0 else [each[None] for each in own])
+        near = small_step(square, held)
+        return changes(self._copies.own(), weights, shared, parts, near, features)
+
+
+_NONE = np.empty(0, dtype=np.int64)
 
 
 HEAVY_GROUP = 5

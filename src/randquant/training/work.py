@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -48,18 +49,20 @@ class Work:
     Attributes:
         batch: samples of a step, drawn without repeats; None for all of the client's.
         epochs: passes over its data, with learning_rate only.
-        learning_rate: step size of local SGD; the update is the model difference after it. None
-            to send one gradient.
+        learning_rate: step size of local SGD, or auto for steps as long as `step_length` says; the
+            update is the model difference after it. None to send one gradient.
         example_norm: L2 threshold that each example's gradient is clipped to before the mean is
             taken; None for no clipping. Not with learning_rate.
         weighting: how clients' updates are weighted; None for all alike.
+        length: L2 norm that updates are scaled to, before they are weighted; None for no scaling.
     """
 
     batch: int | None = None
     epochs: int = 1
-    learning_rate: float | None = None
+    learning_rate: float | Literal["auto"] | None = None
     example_norm: float | None = None
     weighting: Weighting | None = None
+    length: float | None = None
 
 
 GRADIENT = Work()

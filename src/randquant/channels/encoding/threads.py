@@ -87,7 +87,7 @@ class Encoder:
     def _encode(self, x: np.ndarray, stream: KeyStream, first: int, out: np.ndarray) -> bool:
         """Encode a chunk from coordinate `first` on; return whether all numbers are finite."""
         from randquant.channels.encoding import kernel
-        from randquant.channels.wire import kernel as wire_kernel
+        from randquant.channels.wire import packing
 
         words = scratch("words", np.uint64, x.size + x.size % 2)
         stream(words)
@@ -99,7 +99,7 @@ class Encoder:
             low = self._key.fold_in("tie").words(words.size, first)
             status = kernel.encode(x, words, low, *self._lookup, bits, codes)
         if self._each > 1:
-            wire_kernel.pack_blocks(codes, self._levels, *blocks(self._levels, x.size), out)
+            packing.pack_blocks(codes, self._levels, *blocks(self._levels, x.size), out)
         return status != kernel.NOT_FINITE
 
     def _bytes(self, count: int) -> int:

@@ -121,7 +121,7 @@ def pack(channel: Coding, codes: np.ndarray, padding: int = 0) -> bytes:
         >>> len(pack(channel, np.zeros(650, dtype=np.uint8)))
         365
     """
-    from randquant.channels.wire import kernel
+    from randquant.channels.wire import packing
 
     _check_coding(channel)
     try:
@@ -136,9 +136,9 @@ def pack(channel: Coding, codes: np.ndarray, padding: int = 0) -> bytes:
     _check_range(channel, codes)
     body = np.empty(body_bytes(channel, codes.size), dtype=np.uint8)
     if _in_blocks(channel):
-        kernel.pack_blocks(codes, channel.levels, *blocks(channel.levels, codes.size), body)
+        packing.pack_blocks(codes, channel.levels, *blocks(channel.levels, codes.size), body)
     else:
-        pack_codes = kernel.pack if channel.bits <= 8 else kernel.pack_wide
+        pack_codes = packing.pack if channel.bits <= 8 else packing.pack_wide
         pack_codes(codes, channel.bits, body)
     return frame(channel, codes.size, body, padding)
 
@@ -267,7 +267,7 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray, padding: int | None
         ValueError: as in `unpack`.
         TypeError: totals is not a writable vector of such integers.
     """
-    from randquant.channels.wire import kernel
+    from randquant.channels.wire import packing
 
     _check_coding(channel)
     validate.kind("totals", totals, np.ndarray)
@@ -281,26 +281,26 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray, padding: int | None
         # Some bit patterns may not be codes: check all of them before adding.
         totals += _codes(channel, body, totals.size).astype(totals.dtype)
         return
-    kernel.add(body, channel.bits, totals)
+    packing.add(body, channel.bits, totals)
 
 
 def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
-    from randquant.channels.wire import kernel
+    from randquant.channels.wire import packing
 
     if _in_blocks(channel):
         codes = np.empty(dimension, dtype=np.uint8)
         fields = blocks(channel.levels, dimension)
-        if not kernel.unpack_blocks(body, channel.levels, *fields, codes):
+        if not packing.unpack_blocks(body, channel.levels, *fields, codes):
             raise ValueError(
                 f"Expected blocks of codes below {channel.levels}, got a larger number in one."
             )
         return codes
     if channel.bits > 8:
         codes = np.zeros(dimension, dtype=np.uint32)
-        kernel.add_wide(body, channel.bits, codes)
+        packing.add_wide(body, channel.bits, codes)
     else:
         codes = np.zeros(dimension, dtype=np.uint8)
-        kernel.add(body, channel.bits, codes)
+        packing.add(body, channel.bits, codes)
     _check_range(channel, codes)
     return codes
 

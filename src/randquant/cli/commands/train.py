@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,7 +44,6 @@ def run(
     no_baseline: Server[bool] = False,
     resume: Files[str | None] = None,
     quiet: bool = False,
-    tensorboard: Files[bool] = False,
 ) -> Output:
     """Begin or resume a run and train it to its end.
 
@@ -58,13 +56,11 @@ def run(
         resume: go on with a run that was stopped. --rounds may be lowered, and --stop-at-epsilon,
             --delta, --neighboring, --checkpoint-every and --evaluate-every may change; rounds
             cannot be added.
-        tensorboard: also write RUN/tensorboard, round by round.
     """
     with extras.needed("training", "train"):
         from randquant.cli import progress
         from randquant.reports.run import report_run
         from randquant.training.runs import execution as runs
-        from randquant.training.runs.tensorboard import TensorboardLog
     changes: dict[str, Any] = {}
     if resume is None:
         written = {} if config is None else settings.read(Path(config))
@@ -77,14 +73,10 @@ def run(
     else:
         folder = Path(resume)
         changes = _changes(given, others=bool(run or overwrite or no_baseline or config or data))
-    with contextlib.ExitStack() as stack:
-        bars = stack.enter_context(progress.RunBars(quiet))
-        log = stack.enter_context(TensorboardLog(folder)) if tensorboard else None
+    with progress.RunBars(quiet) as bars:
 
         def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
             bars.round(Path(config.mechanism), config, metrics)
-            if log is not None:
-                log.round(config, metrics)
 
         finished = runs.execute(folder, on_round, changes)
     report_run(folder)

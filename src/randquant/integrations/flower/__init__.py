@@ -9,11 +9,21 @@ from randquant._internal.faces import lazily
 from randquant.integrations.flower import installed  # noqa: F401 - before what needs it
 
 if TYPE_CHECKING:
-    from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
+    from randquant.integrations.accountant import RoundEvent, RunAccountant
+    from randquant.integrations.among_clients import AmongClients
     from randquant.integrations.flower.mod import QuantizeMod
-    from randquant.integrations.flower.offer import Offer
     from randquant.integrations.flower.strategy import QuantizedStrategy
+    from randquant.integrations.limits import ClientLimits
+    from randquant.integrations.offer import Offer
 
-__all__ = ["Offer", "QuantizeMod", "QuantizedStrategy", "RoundEvent", "RunAccountant"]
+__all__ = [
+    "AmongClients",
+    "ClientLimits",
+    "Offer",
+    "QuantizeMod",
+    "QuantizedStrategy",
+    "RoundEvent",
+    "RunAccountant",
+]
 
 lazily(__name__)

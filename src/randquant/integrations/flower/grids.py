@@ -1,9 +1,9 @@
-"""Grids that delegate to another one: all of it, or looking for replies more often."""
+"""Grids that delegate to another one, and show fewer clients, or look for replies more often."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -55,6 +55,29 @@ class DelegatingGrid(Grid):
     ) -> Iterable[Message]:
         """Delegate to the grid."""
         return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+class EligibleGrid(DelegatingGrid):
+    """Shows only the connected clients that may take part.
+
+    Args:
+        grid: the other grid.
+        eligible: chooses them.
+
+    Attributes:
+        hidden: how many were not shown when nodes were last requested.
+    """
+
+    def __init__(self, grid: Grid, eligible: Callable[[Iterable[int]], list[int]]) -> None:
+        super().__init__(grid)
+        self._eligible, self.hidden = eligible, 0
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Connected clients that may take part."""
+        connected = list(self._grid.get_node_ids())
+        shown = self._eligible(connected)
+        self.hidden = len(connected) - len(shown)
+        return shown
 
 
 class PollingGrid(DelegatingGrid):

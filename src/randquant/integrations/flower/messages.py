@@ -1,30 +1,36 @@
-"""Records that `QuantizedStrategy` and `QuantizeMod` exchange."""
+"""The messages of a round as Flower's records, and Flower's replies as answers."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import math
+import numbers
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-
-from randquant.aggregation.secagg.draw import LONGEST_PROOF
-from randquant.aggregation.secagg.terms import (
-    MOST_CLIENTS,
-    MOST_NEIGHBOURS,
-    ProtocolError,
-    Terms,
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
 )
-from randquant.channels import wire
-from randquant.channels.wire.payload import Coding, Format
+from flwr.common.constant import ErrorCode
+from flwr.common.serde import message_to_proto
 
-if TYPE_CHECKING:
-    from randquant.aggregation.mechanism import UpdateMechanism
-    from randquant.integrations.flower.offer import Offer
+from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.protocol import NoAnswer, RoundMessage, read_inbox
 
-ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL = "advertise", "share", "upload", "confirm", "reveal"
-STEPS = (ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL)
+if TYPE_CHECKING:  # a client's process needs none of the server's side
+    from flwr.serverapp import Grid
+
+    from randquant.integrations.sums import JointSum
 
 HEAD, INBOX, PAYLOAD = "randquant", "randquant.inbox", "randquant.payload"
 NEXT = {HEAD: "randquant.next", INBOX: "randquant.next.inbox"}
@@ -32,112 +38,222 @@ NEXT = {HEAD: "randquant.next", INBOX: "randquant.next.inbox"}
 
 OURS = (HEAD, INBOX, PAYLOAD, *NEXT.values())
 
-THRESHOLD = "threshold"
-"""In the head of a request to upload, if numbers travel beside updates."""
-
 REASON = "refused"
 """In the place of a reply to the next sum's step: why this client is not in that sum."""
 
 STYPE = "randquant.payload.v1"
 """Type of payload arrays: Flower cannot read it as numbers, so nobody averages codes."""
 
-LONGEST_TEXT = 2**23
-"""Most characters of an offer or terms: a channel of 1000 inputs and 256 levels has 5 million."""
+EXAMPLES = "num-examples"
+"""Flower's name for the weight of a client."""
 
-LONGEST_SESSION = 64
+NUMPY = "numpy.ndarray"
+"""Flower's name for arrays in the format of `numpy.save`."""
 
-REST, PER_NEIGHBOUR = 2**16, 256
-"""Most bytes of a reply beside its payload: in all, and for each neighbour in a sum."""
+MAGIC, LONGEST_HEADER = b"\x93NUMPY", 10_000
+WIDTHS = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}
+"""Bytes of the header's length, by the file's version."""
+HEADER = re.compile(
+    rb"\{'descr': '([<>|][biuf][0-9]{1,2})', 'fortran_order': (True|False), "
+    rb"'shape': \((|SIDE,|SIDE(?:, SIDE)+)\), \} *\n".replace(b"SIDE", rb"(?:0|[1-9][0-9]{0,12})")
+)
+DTYPES = frozenset("?bBhHiIlLqQefd")
+MOST = 2**40
+SIDES = 32
 
-LARGEST = 1e30
-"""Largest threshold of an update's norm."""
+Records = dict[str, ConfigRecord | ArrayRecord]
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The header of every message.
+def records(message: RoundMessage) -> Records:
+    """The records of a message."""
+    found: Records = {HEAD: ConfigRecord(message.head())}
+    if message.inbox is not None:
+        found[INBOX] = ConfigRecord({str(c): each for c, each in message.inbox.items()})
+    if message.payload is not None:
+        found[PAYLOAD] = payload_record(message.payload)
+    if isinstance(following := message.following, RoundMessage):
+        found |= {NEXT[name]: record for name, record in records(following).items()}
+    elif following is not None:
+        found[NEXT[HEAD]] = ConfigRecord({REASON: str(following)})
+    return found
 
-    Attributes:
-        step: step of the protocol; without secure aggregation only `upload`.
-        session: unique bytes of this round of this run.
-        offer: text of the server's offer, in the first request of a session.
-        terms: text of the secure sum's terms, sent with the offer.
-        survivors: clients in a sum, in the request to confirm them.
-        commitment: the server's, to its part of the round's seed, sent with the offer.
-        part: a client's part of the seed, in its answer to the offer.
-        proof: of the seed, in the request to upload (`aggregation.secagg.draw`).
-        threshold: what clients clip their updates to before numbers are added, in that request.
+
+def read(content: RecordDict) -> RoundMessage:
+    """Undo `records`; ProtocolError if there are none."""
+    head = content.get(HEAD)
+    if not isinstance(head, ConfigRecord):
+        raise ProtocolError(f"Expected a record {HEAD!r} in the message, got none.")
+    payload = read_payload(content) if PAYLOAD in content else None
+    inbox = _inbox(content[INBOX]) if INBOX in content else None
+    return RoundMessage.read(head, inbox=inbox, payload=payload, following=_following(content))
+
+
+def _following(content: RecordDict) -> RoundMessage | ProtocolError | None:
+    """The next sum's step; an error if it cannot be used, which does not concern this sum."""
+    named = {name: content[other] for name, other in NEXT.items() if other in content}
+    if not named:
+        return None
+    head = named.get(HEAD)
+    if isinstance(head, ConfigRecord) and isinstance(reason := head.get(REASON), str):
+        return ProtocolError(reason)
+    try:
+        return read(RecordDict(named))
+    except ProtocolError as error:
+        return error
+
+
+def _inbox(record: object) -> dict[int, bytes]:
+    if not isinstance(record, ConfigRecord):
+        raise ProtocolError(f"Expected a record {INBOX!r} of bytes in the message, got another.")
+    return read_inbox(record)
+
+
+def payload_record(payload: bytes) -> ArrayRecord:
+    """The record of a payload."""
+    return ArrayRecord({"codes": Array("uint8", (len(payload),), STYPE, payload)})
+
+
+def read_payload(content: RecordDict) -> bytes:
+    """Undo `payload_record`; ProtocolError if there is none."""
+    record = content.get(PAYLOAD)
+    array = record.get("codes") if isinstance(record, ArrayRecord) and len(record) == 1 else None
+    if array is None or array.stype != STYPE:
+        raise ProtocolError(f"Expected one array of {STYPE!r} in the message, got none.")
+    return array.data
+
+
+def read_array(array: Array) -> np.ndarray:
+    """Return the numbers of an array, read-only, in the memory of the message.
+
+    Guarantees:
+        No memory is allocated because the header asks for it. Bytes that are not exactly one array
+        of booleans, integers or floats of at most 64 bits, with the dtype and shape that the
+        message states, raise.
+
+    Raises:
+        ValueError: it is anything else.
     """
+    if array.stype != NUMPY:
+        raise ValueError(f"Expected an array of type {NUMPY!r}, got another.")
+    dtype, order, shape, start = _header(array.data)
+    if (str(dtype), shape) != (array.dtype, tuple(array.shape)):
+        raise ValueError("Expected the dtype and shape that the message states, got others.")
+    if len(array.data) - start != math.prod(shape) * dtype.itemsize:
+        raise ValueError("Expected as many bytes as the array's shape needs, got others.")
+    return np.frombuffer(array.data, dtype, offset=start).reshape(shape, order=order)
 
-    step: str
-    session: bytes
-    offer: str = ""
-    terms: str = ""
-    survivors: tuple[int, ...] = ()
-    commitment: bytes = b""
-    part: bytes = b""
-    proof: bytes = b""
-    threshold: float = 0.0
 
-    def record(self) -> ConfigRecord:
-        """The record that is sent; client numbers are text, because they are unsigned 64-bit."""
-        fields = {
-            "step": self.step,
-            "session": self.session,
-            "offer": self.offer,
-            "terms": self.terms,
-            "survivors": [str(client) for client in self.survivors],
-            "commitment": self.commitment,
-            "part": self.part,
-            "proof": self.proof,
-            THRESHOLD: self.threshold,
-        }
-        return ConfigRecord({name: value for name, value in fields.items() if value})
+def _header(data: bytes) -> tuple[np.dtype, Literal["C", "F"], tuple[int, ...], int]:
+    """Return (dtype, order, shape, offset of the numbers) of a `numpy.save` file."""
+    width = WIDTHS.get(data[6:8], 0) if data[:6] == MAGIC else 0
+    start = 8 + width + int.from_bytes(data[8 : 8 + width], "little")
+    header = HEADER.fullmatch(data[8 + width : start]) if start <= LONGEST_HEADER else None
+    if not width or header is None:
+        raise ValueError("Expected an array of numbers as numpy.save writes it, got another file.")
+    shape = tuple(int(side) for side in header[3].split(b",") if side.strip())
+    if len(shape) > SIDES or math.prod(max(side, 1) for side in shape) > MOST:
+        raise ValueError(f"Expected at most {SIDES} sides and 2**40 numbers, got more.")
+    order = "F" if header[2] == b"True" else "C"
+    return _dtype(header[1].decode()), order, shape, start
 
-    @classmethod
-    def read(cls, content: RecordDict) -> Head:
-        """Undo `record`; ProtocolError if there is none."""
-        record = content.get(HEAD)
+
+def _dtype(text: str) -> np.dtype:
+    try:
+        dtype = np.dtype(text)
+    except TypeError:  # for example floats of three bytes
+        dtype = None
+    if dtype is None or dtype.char not in DTYPES:
+        raise ValueError("Expected truth values, integers or floats of at most 64 bits.")
+    return dtype
+
+
+def arrays_of(record: Mapping[str, Array]) -> dict[str, np.ndarray]:
+    """A model's arrays, every byte of which is checked."""
+    return {name: read_array(array) for name, array in record.items()}
+
+
+def model_in(content: RecordDict, what: str) -> dict[str, np.ndarray]:
+    """The only record of arrays that is not one of ours; ProtocolError if there are others."""
+    found = [record for key, record in content.array_records.items() if key not in OURS]
+    if len(found) != 1:
+        raise ProtocolError(f"Expected one record of arrays in {what}, got {len(found)}.")
+    return arrays_of(found[0])
+
+
+def without_ours(content: RecordDict) -> RecordDict:
+    """The records that are not of this protocol."""
+    return RecordDict({key: record for key, record in content.items() if key not in OURS})
+
+
+def numbers_in(content: RecordDict) -> dict[str, float]:
+    """All single numbers in a train function's metrics, by name.
+
+    Raises:
+        ValueError: two records have a number of one name.
+    """
+    found: dict[str, float] = {}
+    for record in content.metric_records.values():
+        single: dict[str, Any] = {k: v for k, v in record.items() if isinstance(v, numbers.Real)}
+        if twice := found.keys() & single.keys():
+            raise ValueError(f"Expected each metric in one record, got {min(twice)!r} in two.")
+        found |= single
+    return found
+
+
+def refusal(message: Message, reason: str) -> Message:
+    """An error reply to a message."""
+    return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=message)
+
+
+def only_reply(replies: Iterable[Message], arrays: ArrayRecord) -> Message:
+    """A reply with the private mean, as if of the only client: nothing else of what clients say."""
+    reply = next(reply for reply in replies if not reply.has_error())
+    reply.content = RecordDict({"arrays": arrays, "metrics": MetricRecord({EXAMPLES: 1.0})})
+    return reply
+
+
+class ClientState(MutableMapping[str, dict[str, Any]]):
+    """What a client keeps between two messages, which is never sent: the records of its context."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context  # whose state a train function may replace
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        record = self._context.state[name]
         if not isinstance(record, ConfigRecord):
-            raise ProtocolError(f"Expected a record {HEAD!r} in the message, got none.")
-        step, session = record.get("step"), record.get("session")
-        offer, terms = record.get("offer", ""), record.get("terms", "")
-        if not (isinstance(step, str) and isinstance(session, bytes) and session):
-            raise ProtocolError("Expected the step and session of a message, got none.")
-        if len(session) > LONGEST_SESSION or step not in STEPS:
-            raise ProtocolError("Expected a step of the protocol, and a session of 64 bytes.")
-        if not (isinstance(offer, str) and isinstance(terms, str)):
-            raise ProtocolError("Expected an offer and terms in text, got something else.")
-        if max(len(offer), len(terms)) > LONGEST_TEXT:
-            raise ProtocolError(f"Expected texts of at most {LONGEST_TEXT} characters, got more.")
-        survivors = record.get("survivors", [])
-        if not isinstance(survivors, list) or len(survivors) > MOST_CLIENTS:
-            raise ProtocolError("Expected a list of survivors, got something else.")
-        drawn = [record.get(name, b"") for name in ("commitment", "part", "proof")]
-        if not all(isinstance(field, bytes) and len(field) <= LONGEST_PROOF for field in drawn):
-            raise ProtocolError("Expected the parts of a seed in a few bytes, got something else.")
-        threshold = record.get(THRESHOLD, 0.0)
-        if not (isinstance(threshold, float) and 0 <= threshold <= LARGEST):
-            raise ProtocolError("Expected a threshold of updates, got something else.")
-        numbers = tuple(map(_number, survivors))
-        return cls(step, session, offer, terms, numbers, *drawn, threshold=threshold)  # type: ignore[arg-type]
+            raise KeyError(name)
+        return dict(record)
+
+    def __setitem__(self, name: str, fields: Mapping[str, Any]) -> None:
+        self._context.state[name] = ConfigRecord(dict(fields))
+
+    def __delitem__(self, name: str) -> None:
+        del self._context.state[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._context.state))
+
+    def __len__(self) -> int:
+        return len(self._context.state)
 
 
-def inbox_record(messages: Mapping[int, bytes]) -> ConfigRecord:
-    """The record of messages from or to some clients."""
-    return ConfigRecord({str(client): message for client, message in messages.items()})
-
-
-def read_inbox(content: RecordDict) -> dict[int, bytes]:
-    """Undo `inbox_record`; ProtocolError if there is none."""
-    record = content.get(INBOX)
-    if isinstance(record, ConfigRecord) and len(record) > MOST_NEIGHBOURS + 1:
-        raise ProtocolError(f"Expected {MOST_NEIGHBOURS + 1} messages at most, got {len(record)}.")
-    if not isinstance(record, ConfigRecord) or not all(
-        isinstance(m, bytes) for m in record.values()
-    ):
-        raise ProtocolError(f"Expected a record {INBOX!r} of bytes in the message, got none.")
-    return {_number(client): bytes(message) for client, message in record.items()}  # type: ignore[arg-type]
+def answers(
+    replies: Iterable[Message], most: int, sent: Counter[int]
+) -> Iterator[tuple[int, RoundMessage | Exception]]:
+    """Read replies of `most` bytes or fewer, and count each as Flower serialises it."""
+    for reply in replies:
+        client = reply.metadata.src_node_id
+        try:
+            if not reply.has_error():
+                check_size(reply.content, most)
+            sent[client] += message_to_proto(reply).ByteSize()
+            if reply.has_error():
+                raise NoAnswer(str(reply.error.reason))
+            answer = read(reply.content)
+        except Exception as error:  # any malformed reply: it is left out, by the sum
+            yield client, error
+            continue
+        yield client, answer
 
 
 def check_size(content: RecordDict, most: int) -> None:
@@ -168,120 +284,63 @@ def _parts(value: object) -> tuple[Any, ...]:
     return (value if isinstance(value, list | str | bytes) else bytes(8),)
 
 
-def as_next(records: Mapping[str, ConfigRecord]) -> dict[str, ConfigRecord]:
-    """Records of the next sum's step, as they travel with a message of a sum."""
-    return {NEXT[name]: record for name, record in records.items()}
-
-
-def next_of(content: RecordDict) -> RecordDict | None:
-    """Undo `as_next`; None if the message has none of these records."""
-    records = {name: content[other] for name, other in NEXT.items() if other in content}
-    return RecordDict(records) if records else None
-
-
-def next_of_reply(content: RecordDict) -> RecordDict:
-    """The records of the next sum's step in a client's reply; ProtocolError if it refuses."""
-    records = next_of(content)
-    if records is None:
-        raise ProtocolError("Expected a reply to the next sum's step too, got none.")
-    head = records.get(HEAD)
-    if isinstance(head, ConfigRecord) and isinstance(reason := head.get(REASON), str):
-        raise ProtocolError(reason)
-    return records
-
-
-def payload_record(payload: bytes, size: int) -> ArrayRecord:
-    """The record of a payload of `size` codes."""
-    return ArrayRecord({"codes": Array("uint8", (size,), STYPE, payload)})
-
-
-def read_payload(content: RecordDict) -> bytes:
-    """Undo `payload_record`; ProtocolError if there is none."""
-    record = content.get(PAYLOAD)
-    array = record.get("codes") if isinstance(record, ArrayRecord) and len(record) == 1 else None
-    if array is None or array.stype != STYPE:
-        raise ProtocolError(f"Expected one array of {STYPE!r} in the message, got none.")
-    return array.data
-
-
-def terms_text(terms: Terms) -> str:
-    """The terms as text, without the session and size of the sum."""
-    return json.dumps(
-        {
-            "clients": terms.clients,
-            "bits": terms.bits,
-            "least": terms.least,
-            "neighbours": terms.neighbours,
-            "threshold": terms.threshold,
-        }
+def addressed(request: Message, client: int) -> Message:
+    """The same request to another client."""
+    facts = request.metadata
+    return Message(
+        request.content, client, facts.message_type, ttl=facts.ttl, group_id=facts.group_id
     )
 
 
-def read_terms(text: str, session: bytes, size: int) -> Terms:
-    """Undo `terms_text`; ProtocolError if the text is invalid."""
-    try:
-        fields = json.loads(text)
-        return Terms(session, tuple(fields.pop("clients")), size, **fields)
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ProtocolError("Expected the terms of a secure sum, but they are none.") from error
+@dataclass(frozen=True)
+class FlowerRound:
+    """A round that has begun: sends what its sum asks for, and gives it the replies.
 
-
-def read_offer(text: str) -> Offer:
-    """Like `Offer.from_text`; ProtocolError if the text is invalid."""
-    from randquant.integrations.flower.offer import Offer
-
-    try:
-        return Offer.from_text(text)
-    except (ArithmeticError, MemoryError, ValueError) as error:
-        raise ProtocolError(
-            "Expected an offer of this package's version, with the certificate that its channel "
-            "has, got something else."
-        ) from error
-
-
-def coding_of(mechanism: UpdateMechanism) -> Coding:
-    """What the payloads of a mechanism that sends codes say about them."""
-    coding = mechanism.coding
-    assert coding is not None
-    return coding
-
-
-def addressed(
-    mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, size: int
-) -> bytes:
-    """A payload as it is sent without masks: codes say of which session and client they are.
-
-    Without codes its client is known by its number (`UpdateMechanism.of_client`).
+    Attributes:
+        number: 1 for the first of the run.
+        base: the model that clients train.
+        requests: the strategy's messages.
+        sum: of the clients' updates.
+        grid: sends the steps other than the upload.
+        timeout: seconds for each of them.
+        sent: bytes of each client's messages.
     """
-    if mechanism.coding is None:
-        return payload
-    codes = wire.unpack(mechanism.coding, payload, size)
-    return wire.pack(upload_format(mechanism, session, client), codes)
 
+    number: int
+    base: ArrayRecord
+    requests: list[Message]
+    sum: JointSum
+    grid: Grid
+    timeout: float
+    sent: Counter[int] = field(default_factory=Counter)
 
-def unaddressed(
-    mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, dimension: int
-) -> bytes:
-    """Undo `addressed`; ValueError if the payload is damaged.
+    def ask(self, until: str = "") -> None:
+        """Take steps until one of this name is next; by default all that are left."""
+        while self.sum.current.step != until and (pending := self.sum.pending):
+            sent = self._messages(pending)
+            self.take(self.grid.send_and_receive(sent, timeout=self.timeout))
 
-    Codes of another session or client are refused too. A bare index (a mechanism without codes)
-    does not say whose it is: it counts as the index of the client that sent the message.
-    """
-    if mechanism.coding is None:
-        return mechanism.of_client(client).completed(payload, dimension)
-    size = mechanism.size(dimension)
-    codes = wire.unpack(upload_format(mechanism, session, client), payload, size)
-    return wire.pack(mechanism.coding, codes, size - dimension)
+    def take(self, replies: Iterable[Message]) -> None:
+        """Take the replies to what was pending."""
+        self.sum.take(answers(replies, self.sum.most, self.sent))
 
+    def uploads(self, threshold: float) -> list[Message]:
+        """The requests to upload, with the strategy's content; and the next sum's to others."""
+        own, pending = self.sum.current.pending, self.sum.pending
+        sent = self._messages({c: each for c, each in pending.items() if c not in own})
+        for request in self.requests:
+            if (client := request.metadata.dst_node_id) in own:
+                ours = records(replace(pending[client], threshold=threshold))
+                request.content = RecordDict({**request.content, **ours})
+                sent.append(request)
+        return sent
 
-def upload_format(mechanism: UpdateMechanism, session: bytes, client: int) -> Format:
-    """Format of one client's codes in one session without masks; of a subset, which one."""
-    coding = coding_of(mechanism)
-    facts = ("upload", coding.fingerprint.hex(), session.hex(), str(client))
-    return Format.of(coding.levels, *facts)
-
-
-def _number(text: object) -> int:
-    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20):
-        raise ProtocolError("Expected numbers of clients, got something else.")
-    return int(text)
+    def _messages(self, requests: Mapping[int, RoundMessage]) -> list[Message]:
+        kind = self.requests[0].metadata.message_type
+        return [
+            Message(
+                RecordDict({**records(request)}), client, kind, group_id=str(self.number),
+                ttl=self.timeout,
+            )
+            for client, request in requests.items()
+        ]  # fmt: skip

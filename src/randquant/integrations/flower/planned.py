@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from logging import WARNING
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -11,14 +12,15 @@ from flwr.serverapp.strategy import Strategy
 
 from randquant._internal import validate
 from randquant._internal.bars import waiting
-from randquant._internal.patterns import Patterns
 from randquant.aggregation.registry import update_mechanism
-from randquant.aggregation.secagg.graphs import Losses
 from randquant.aggregation.secagg.terms import TWO_THIRDS, part_of
-from randquant.integrations.flower.updates import Buffers, Layout, parts_of
+from randquant.integrations.among_clients import AmongClients
+from randquant.integrations.flower.messages import arrays_of
+from randquant.integrations.trained import Layout, parts_of
 from randquant.planning.choice import choose
 from randquant.planning.plan.record import Need
-from randquant.planning.privacy import Privacy
+from randquant.planning.privacy import CLIP_NORM, Privacy
+from randquant.training.local import Local
 
 
 class Wrapper(Protocol):
@@ -71,7 +73,7 @@ def for_target(
             certified within seconds for such a cohort. A client takes part in all rounds unless
             max_participations says otherwise; fewer need less noise, and end the training when too
             few clients are left.
-        options: further arguments of the constructor, such as parts, buffers, folder or losses.
+        options: further arguments of the constructor: local, sums, folder, patience.
 
     Returns:
         A strategy with a calibrated mechanism, `stop_at_epsilon=epsilon`, and `rounds`.
@@ -101,18 +103,16 @@ def for_target(
     validate.choice("trust", trust, ("aggregate", "local"))
     population = cohort if clients is None else validate.whole("clients", clients, low=cohort)
     summed = cohort - _spared(cohort, dropouts, trust)
-    if trust == "aggregate" and (losses := options.get("losses")) is not None:
-        validate.kind("losses", losses, Losses)
-        losses.graph(cohort)  # ValueError: no number of neighbours withstands them
+    if trust == "aggregate":  # ValueError: no number of neighbours withstands the losses
+        options.get("sums", AmongClients()).degree(cohort, lambda level, line: None)
     validate.kind("privacy", privacy, Privacy)
     for name, plain in (("unit", "client"), ("norm", "l2"), ("sampling", "fixed")):
         validate.choice(name, getattr(privacy, name), (plain,))
     most = min(rounds, privacy.max_participations or rounds)
     delta = min(MOST_DELTA, 0.1 / population) if delta is None else delta
-    layout = {name: options[name] for name in ("parts", "frozen", "buffers") if name in options}
+    dimension = _dimension(model, options.get("local", Local())) + privacy.beside
     need = Need(
-        _dimension(model, **layout) + privacy.beside, population, summed, rounds, epsilon, delta,
-        trust, privacy, most,
+        dimension, population, summed, rounds, epsilon, delta, trust, privacy, most
     )  # fmt: skip
     if privacy.coordinates == "auto":
         raise ValueError("Expected a number of coordinates for Flower, got 'auto': leave it out.")
@@ -125,11 +125,12 @@ def for_target(
         cohort=summed if trust == "aggregate" else None, coordinates=need.coordinates,
     )  # fmt: skip
     make: Any = cls
+    left = replace(  # what the mechanism leaves open
+        privacy, bits="auto", clip_norm=CLIP_NORM, coordinates=None, max_participations=None
+    )
     made: W = make(
-        strategy, mechanism, delta=delta, neighboring=privacy.neighboring, stop_at_epsilon=epsilon,
-        numbers=privacy.read_numbers, clip_quantile=privacy.clip_quantile,
-        weighted_by=privacy.weighted_by, **options,
-    )  # fmt: skip
+        strategy, mechanism, stop_at_epsilon=epsilon, delta=delta, privacy=left, **options
+    )
     made.rounds, made.needed = rounds, cohort
     for name in ("min_train_nodes", "min_available_nodes"):
         setattr(strategy, name, max(cohort, getattr(strategy, name, 0)))
@@ -150,22 +151,21 @@ def _spared(cohort: int, dropouts: int, trust: str) -> int:
     return dropouts
 
 
-def _dimension(
-    model: Any, parts: Patterns = None, frozen: Patterns = None, buffers: Buffers = "refuse"
-) -> int:
+def _dimension(model: Any, local: Local) -> int:
     """Coordinates of an update; ValueError if the model has running statistics to refuse."""
     if isinstance(model, int):
         return validate.whole("model", model, low=1, why="it is a number of coordinates")
-    arrays = model
+    record = model
     if not isinstance(model, ArrayRecord):
         state = model.state_dict() if callable(getattr(model, "state_dict", None)) else model
         try:
-            arrays = ArrayRecord(state)
+            record = ArrayRecord(state)
         except (TypeError, ValueError, AttributeError):
             raise TypeError(
                 "Expected model to be an ArrayRecord, a torch module, a state dict or a number of "
                 f"coordinates, got {validate.shown(model)}."
             ) from None
-    layout = Layout.of(arrays, parts_of(arrays, parts, frozen))
-    layout.check_running(buffers)
+    arrays = arrays_of(record)
+    layout = Layout.of(arrays, parts_of(arrays, local.parts, local.frozen))
+    layout.check_running(local.buffers)
     return layout.dimension

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from randquant.integrations import state
-from randquant.integrations.flower.arrays import read
+from randquant.integrations.flower.messages import read_array as read
 
 MODEL, INNER = "model/", "inner/"
 

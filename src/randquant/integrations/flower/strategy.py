@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from logging import ERROR, INFO
+import functools
+from collections.abc import Callable, Iterable
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
-from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from randquant._internal import locks, validate
+from randquant._internal import locks
 from randquant._internal.disk import make_folder
-from randquant._internal.patterns import Patterns
-from randquant.aggregation.alongside import Number
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.secagg.graphs import Losses
 from randquant.aggregation.secagg.terms import ProtocolError
-from randquant.integrations.accountant import SO_FAR
-from randquant.integrations.flower import state
-from randquant.integrations.flower.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.ahead import Handshakes, Way, checked_graph, checked_way, fewest
-from randquant.integrations.flower.eligible import EligibleGrid
-from randquant.integrations.flower.grids import PollingGrid
-from randquant.integrations.flower.history import History, RoundRow
-from randquant.integrations.flower.numbers import Beside
-from randquant.integrations.flower.offer import Offer
+from randquant.integrations.accountant import SO_FAR, RunAccountant
+from randquant.integrations.among_clients import AmongClients
+from randquant.integrations.flower import messages, state
+from randquant.integrations.flower.grids import EligibleGrid, PollingGrid
+from randquant.integrations.flower.messages import FlowerRound
 from randquant.integrations.flower.planned import for_target
-from randquant.integrations.flower.replies import Link
-from randquant.integrations.flower.sums import PlainSum, SecureSum, Sum
-from randquant.integrations.flower.updates import Buffers, Layout, checked_buffers, parts_of
-from randquant.integrations.flower.wrapped import (
-    RoundsFailed,
-    check_inner,
-    check_nodes,
-    only_reply,
-    summarise,
-)
-from randquant.privacy.guarantee import Neighboring
+from randquant.integrations.flower.wrapped import check_inner, check_nodes, fewest, summarise
+from randquant.integrations.history import History, RoundRow
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import UPLOAD
+from randquant.integrations.run import RoundsFailed, ServerRun, beside
+from randquant.integrations.sums import JointSum, RoundSum, ready
+from randquant.integrations.trained import Arrays, Layout, parts_of
+from randquant.planning.privacy import Privacy
+from randquant.training.local import Local
+
+__all__ = ["QuantizedStrategy", "RoundsFailed"]
 
 STATE_FILE = "server.state"
 
@@ -49,51 +41,27 @@ STATE_FILE = "server.state"
 class QuantizedStrategy(Strategy):
     """Wraps a strategy: clients send codes, and the strategy takes its step with the decoded mean.
 
-    Clients need `QuantizeMod`. Of their metrics only `numbers` are sent, in the same sum.
+    Clients need `QuantizeMod`. Of their metrics only `privacy.numbers` are sent, in the same sum.
 
     Args:
         strategy: selects clients, and takes the step: FedAvg, FedAvgM, FedAdam, FedProx and others
             that need only the mean.
         mechanism: with `aggregate` trust, codes are summed by secure aggregation, in sums of
             `mechanism.cohort` clients or more.
-        delta, neighboring: of the guarantee.
         stop_at_epsilon: clients whose epsilon would exceed this are left out; if too few are left,
             training ends.
-        least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
-            may collude with the server. (`aggregate` only.)
-        stable_numbers: whether clients are certain to keep their numbers, because SuperNodes are
-            authenticated and the SuperLink keeps its database. Otherwise a client that is new after
-            the first round is assumed to have answered as often as any other.
-        neighbours: how many others each client shares masks with; None for all. Fewer are faster,
-            and clients must agree (`QuantizeMod(all_neighbours=False)`).
-        losses: what sums must withstand: chooses the number of neighbours, and logs it.
-        step_timeout: seconds for each step of secure aggregation other than the upload.
+        delta: of the guarantee.
+        privacy: what the mechanism leaves open: `neighboring`, and what is sent beside updates, in
+            `numbers`, `weighted_by` and `clip_quantile`.
+        local: `parts` and `frozen`, patterns such as `head.*` of the arrays that are trained, sent
+            and counted; and `buffers`: what to do about a model with running statistics (of a batch
+            norm): `refuse` it, train with `frozen` ones, which clients check, or let the `server`
+            have its own: clients may compute others, which they do not send.
+        sums: how secure sums are made.
         folder: folder for the model, the strategy's moments and the account, which are written
             after every round and before clients are asked. A run started again with the same
             folder continues.
-        parts: patterns such as `head.*`: arrays whose names match one are trained, sent and
-            counted; None for all of floating-point numbers. Running statistics never are.
-        frozen: patterns of arrays that are left out.
-        buffers: what to do about a model with running statistics (of a batch norm): `refuse` it,
-            train with `frozen` ones, which clients check, or let the `server` have its own: clients
-            may compute others, which they do not send.
-        statistics: with `buffers="server"`, called with the model after each step; what it returns
-            has the server's running statistics, from data of its own. None keeps those that the
-            model began with.
-        directory: public keys of all clients' identities by node number, 32 bytes of Ed25519, as in
-            the clients' `randquant-directory`: a client whose keys are not signed is left out of a
-            sum, which it could otherwise stop.
         patience: how many rounds in a row may fail before `start` raises RoundsFailed.
-        handshake: `apart`: a secure sum takes five messages, one after the other. `ahead`: from the
-            second round on three, since a round's handshake travels with the messages of the round
-            before, when its clients are chosen.
-        connect_timeout: seconds that `start` waits for the nodes that a round needs.
-        numbers: what clients' train functions return as metrics under these names, such as
-            `Number("accuracy")`, is sent beside updates; the round's metrics have the means, and
-            `NAME_deviation`, what noise adds to them.
-        weighted_by: the name of a number that updates are weighted by; None for equal weights.
-        clip_quantile: let the threshold of updates follow this quantile of their norms, from
-            `mechanism.clip_norm` on; None to leave it there.
 
     Guarantees:
         The reported epsilon holds for every client and its numbers, whatever fails: it counts all
@@ -117,132 +85,120 @@ class QuantizedStrategy(Strategy):
         strategy: Strategy,
         mechanism: UpdateMechanism,
         *,
-        delta: float = 1e-5,
-        neighboring: Neighboring = "replace_one",
         stop_at_epsilon: float | None = None,
-        least: int | None = None,
-        stable_numbers: bool = False,
-        neighbours: int | None = None,
-        step_timeout: float = 600.0,
+        delta: float = 1e-5,
+        privacy: Privacy = Privacy(),  # noqa: B008 - it is frozen
+        local: Local = Local(),  # noqa: B008 - it is frozen
+        sums: AmongClients = AmongClients(),  # noqa: B008 - it is frozen
         folder: str | Path | None = None,
         patience: int = 3,
-        parts: Patterns = None,
-        frozen: Patterns = None,
-        buffers: Buffers = "refuse",
-        statistics: Callable[[ArrayRecord], ArrayRecord] | None = None,
-        directory: Mapping[int, bytes] | None = None,
-        losses: Losses | None = None,
-        handshake: Way = "apart",
-        connect_timeout: float = 60.0,
-        numbers: Sequence[Number] = (),
-        weighted_by: str | None = None,
-        clip_quantile: float | None = None,
     ) -> None:
         check_inner(strategy)
-        self.parts, self.frozen = parts, frozen
-        self.buffers: Buffers = checked_buffers(buffers, statistics is not None)
-        self.statistics, self.directory = statistics, directory
-        self._beside = Beside.of(mechanism, numbers, weighted_by, clip_quantile)
-        offer = Offer(mechanism, 2**29, beside=self._beside.alongside)  # checks both
+        self.strategy, self.sums = strategy, sums
+        self.local = _checked(local)
+        along = beside(mechanism, privacy)
+        offer = Offer(mechanism, 2**29, beside=along)  # checks both
         Offer.from_text(offer.to_text())  # as clients will
-        self.strategy, self.mechanism = strategy, mechanism
-        self.accountant = RunAccountant(delta, neighboring, stop_at_epsilon, stable=stable_numbers)
-        self.least = mechanism.cohort if least is None else least
-        why = "the guarantee needs that many"
-        validate.whole("least", self.least, low=mechanism.cohort, why=why)
-        if mechanism.trust == "aggregate":
-            validate.whole("least", self.least, low=2, why="a sum of one hides nothing")
-        self.neighbours, self.losses, self.step_timeout = neighbours, losses, step_timeout
-        self.patience = validate.whole("patience", patience, low=1)
-        graph, way = checked_graph(neighbours, losses), checked_way(handshake, mechanism.trust)
-        self._handshakes = Handshakes(way, self.least, graph, directory)
-        self.connect_timeout = validate.real("connect_timeout", connect_timeout, low=0)
+        accountant = RunAccountant(
+            delta, privacy.neighboring, stop_at_epsilon, stable=sums.stable_numbers
+        )
+        self.run = ServerRun(mechanism, accountant, log, along, patience)
+        self.least = sums.fewest(mechanism)
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
-        self.stopped = ""  # why training is over, once it is
         self._path = None if folder is None else Path(folder) / STATE_FILE
-        self._done = self._failures = self._asked = 0  # rounds before this start; in a row; clients
-        self.history: list[RoundRow] = []  # with failed rounds
-        self._sum: Sum | None = None
-        self._base, self._squares = ArrayRecord(), ()  # what a mechanism adapts to
+        self._round: FlowerRound | None = None
+        self._prepared: RoundSum | None = None  # the next round's sum, ahead of it
+        self._last, self._statistics = 0, None
 
     for_target = classmethod(for_target)
+
+    @property
+    def accountant(self) -> RunAccountant:
+        """What the run has cost its clients."""
+        return self.run.accountant
+
+    @property
+    def stopped(self) -> str:
+        """Why training is over; empty while it is not."""
+        return self.run.stopped
+
+    @property
+    def history(self) -> list[RoundRow]:
+        """All rounds, with those that failed."""
+        return self.run.history
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the strategy choose clients, and set up the round with them."""
-        self._base, self._sum, self._asked = arrays, None, 0
-        number = server_round + self._done
-        offer = self._offer(arrays)
-        view = EligibleGrid(grid, offer, self.accountant)
-        if self.stopped or self._exhausted(view, number):
+        number, self._round = server_round + self.run.done, None
+        model = messages.arrays_of(arrays)
+        layout = self._layout(model)
+        offer = self.run.offer(layout, self.local.buffers)
+        view = EligibleGrid(grid, functools.partial(self.run.eligible, offer))
+        if self._over(view, number):
             return []
         requests = list(self.strategy.configure_train(number, arrays, config, view))
         if not requests:
             return []
-        chosen = frozenset(request.metadata.dst_node_id for request in requests)
+        chosen = {request.metadata.dst_node_id for request in requests}
         try:
             connected = set(view.get_node_ids())
             if len(chosen) < len(requests) or not chosen <= connected:
                 raise ProtocolError(
                     "Expected each client once in a round and within its epsilon, got others."
                 )
-            offer = self._offer(arrays, len(chosen))  # at the same cost, whatever it adapts to
-            link = Link(grid, self.step_timeout, requests[0].metadata.message_type, str(number))
-            if self.mechanism.trust == "local":
-                self._sum = PlainSum(offer, sorted(chosen), link)
-            else:
-                requests, own = self._handshakes.of_round(requests, offer, connected)
-                self._sum = SecureSum(own, link)
-            self._beside.stamp(additions := self._sum.requests())
+            offer = self.run.offer(layout, self.local.buffers, len(chosen))
+            requests, joint = self._begun(requests, offer, connected)
+            current = FlowerRound(number, arrays, requests, joint, grid, self.sums.step_timeout)
+            current.ask(until=UPLOAD)
         except ValueError as error:
-            self._fail(number, error)
+            self._fail(number, 0, error)
             return []
-        asked = frozenset(request.metadata.dst_node_id for request in requests)
-        self.accountant.compose(RoundEvent(offer, asked.intersection(additions)))
-        self._asked = len(requests)
-        self._save(number - 1, arrays)  # once asked, a client may send whatever happens here
-        self._sum.ahead = self._handshakes.prepare(
-            self.strategy, number + 1, offer, arrays, config, view
-        )
-        additions, others = self._sum.joined(additions)
-        sent = link.messages(others)
-        for request in requests:
-            if (client := request.metadata.dst_node_id) in additions:
-                request.content = RecordDict({**request.content, **additions[client]})
-                sent.append(request)
-        return sent
+        own, asked = joint.pending.keys(), {each.metadata.dst_node_id for each in requests}
+        self.run.charge(offer, asked & own, lambda: self._save(number - 1, arrays))
+        self._round = current
+        joint.following = self._invited(number + 1, offer, arrays, config, view)
+        return current.uploads(self.run.threshold)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Decode the mean and let the strategy take its step; (None, None) if the round fails."""
-        current, self._sum = self._sum, None
+        current, self._round = self._round, None
         if current is None:
             return None, None
-        number, replies, layout = server_round + self._done, list(replies), self._layout(self._base)
+        number, joint, run = current.number, current.sum, self.run
+        replies, asked, taken = list(replies), len(current.requests), joint.current
+        old = messages.arrays_of(current.base)
+        layout = self._layout(old)
         try:
-            good = current.add(replies)
-            moved = layout.moved(self._base, self._beside.update(mean := current.mean()))
+            current.take(replies)
+            current.ask()
+            mean = run.released(taken.offer, taken.mean(), taken.clients)
+            moved = {name: Array(array) for name, array in layout.moved(old, mean).items()}
         except ValueError as error:
-            self._fail(number, error)
+            self._fail(number, asked, error)
             return None, None
         finally:
-            self._handshakes.prepared = current.ahead
-        arrays, metrics = self.strategy.aggregate_train(number, [only_reply(replies, moved)])
+            self._prepared = joint.following
+        given = ArrayRecord({**current.base, **moved})
+        arrays, metrics = self.strategy.aggregate_train(
+            number, [messages.only_reply(replies, given)]
+        )
         if arrays is None:
-            self._fail(number, RuntimeError("the strategy took no step"))
+            self._fail(number, asked, RuntimeError("the strategy took no step"))
             return None, None
-        layout.settled(self._base, arrays)
-        if self.statistics is not None:
-            layout.take_running(arrays, self.statistics(ArrayRecord(dict(arrays.items()))))
-        self._failures = 0
-        self._squares = current.offer.mechanism.noted(self._squares, mean, good)
-        sizes = current.measured()
-        row = self._note(number, self._asked - good, sizes)
+        self._settle(layout, old, arrays)
+        sizes = {
+            "sent_bytes": max(current.sent.values(), default=0),
+            "upload_bytes": taken.upload_bytes,
+            "plain_bytes": taken.offer.plain_bytes,
+        }
+        row = run.succeeded(number, asked, taken.clients, sizes)
         self._save(number, arrays)
-        own = {"clients": good, "dropped": row.dropped, "epsilon": row.epsilon, **sizes}
-        own |= self._beside.told(current.offer, good)
+        own = {"clients": taken.clients, "dropped": row.dropped, "epsilon": row.epsilon, **sizes}
+        own |= run.figures(taken.offer, taken.clients)
         return arrays, MetricRecord({**(metrics or {}), **own})
 
     def configure_evaluate(
@@ -251,17 +207,17 @@ class QuantizedStrategy(Strategy):
         """Delegate to the strategy; evaluation is not protected."""
         if self.stopped:
             return []
-        return self.strategy.configure_evaluate(server_round + self._done, arrays, config, grid)
+        return self.strategy.configure_evaluate(server_round + self.run.done, arrays, config, grid)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Delegate to the strategy."""
-        return self.strategy.aggregate_evaluate(server_round + self._done, replies)
+        return self.strategy.aggregate_evaluate(server_round + self.run.done, replies)
 
     def summary(self) -> None:
         """Log the privacy settings, and the strategy's own summary."""
-        summarise(self.mechanism, self.accountant, self.least)
+        summarise(self.run.mechanism, self.accountant, self.least)
         self.strategy.summary()
 
     def start(
@@ -273,10 +229,20 @@ class QuantizedStrategy(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        statistics: Callable[[ArrayRecord], ArrayRecord] | None = None,
+        connect_timeout: float = 60.0,
     ) -> Result:
         """Run the rounds that are not done yet, like Flower's `Strategy.start`.
 
         Without num_rounds they are those of `for_target`, or 3.
+
+        Args:
+            grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn:
+                as in Flower's.
+            statistics: with `buffers="server"`, called with the model after each step; what it
+                returns has the server's running statistics, from data of its own. None keeps those
+                that the model began with.
+            connect_timeout: seconds to wait for the nodes that a round needs.
 
         Raises:
             TooFewNodes: fewer nodes are connected than a round needs; no client was asked.
@@ -284,16 +250,17 @@ class QuantizedStrategy(Strategy):
             ValueError: the folder holds a run of another mechanism, model, or account.
             BlockingIOError: another process is training in the folder.
         """
+        if statistics is not None and (buffers := self.local.buffers) != "server":
+            raise ValueError(f"Expected buffers='server' with statistics, got {buffers=}.")
         with contextlib.ExitStack() as stack:
             if self._path is not None:
                 make_folder(self._path.parent)
                 stack.enter_context(locks.folder(self._path.parent))
-            self._layout(initial_arrays)  # checks it
-            arrays = self._restore(initial_arrays)
-            done, planned = self._done, self.rounds if num_rounds is None else num_rounds
+            arrays = self._restored(initial_arrays)
+            done, planned = self.run.done, self.rounds if num_rounds is None else num_rounds
             if planned > done:
-                check_nodes(grid, self.strategy, self.needed, self.connect_timeout)
-            self._handshakes.start(planned)
+                check_nodes(grid, self.strategy, self.needed, connect_timeout)
+            self._last, self._statistics, self._prepared = planned, statistics, None
 
             def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
                 return evaluate_fn(number + done, model) if evaluate_fn else None
@@ -310,88 +277,123 @@ class QuantizedStrategy(Strategy):
             log(INFO, "randquant: %s %s; %s", own.get_privacy_spent(), own.assumes(), SO_FAR)
             return result
 
-    def _offer(self, arrays: ArrayRecord, clients: int | None = None) -> Offer:
-        layout, now, beside = self._layout(arrays), self.mechanism, self._beside
-        dimension = layout.dimension + beside.extra
-        if clients is not None:  # of a round
-            now = now.adapted(self._squares, dimension, clients)
-        return Offer(now, dimension, layout.parts, self.buffers, beside.alongside)
-
-    def _layout(self, arrays: ArrayRecord) -> Layout:
-        """Which arrays are trained; ValueError if there are running statistics to refuse."""
-        layout = Layout.of(arrays, parts_of(arrays, self.parts, self.frozen))
-        layout.check_running(self.buffers)
-        return layout
-
-    def _exhausted(self, view: EligibleGrid, number: int) -> bool:
-        """Whether too few clients may still take part."""
-        if why := view.too_few(fewest(self.strategy, self.least)):
-            self.stopped = f"before round {number}: {why}"
-            log(INFO, "randquant: training ends %s.", self.stopped)
-        return bool(self.stopped)
-
-    def _fail(self, number: int, error: Exception) -> None:
-        """Log why a round failed; the model is unchanged."""
-        self._sum = None
-        self._failures += 1
-        log(ERROR, "randquant: round %d failed, the model is as before: %s", number, error)
-        self._note(number, self._asked, {}, str(error))
-        if self._failures >= self.patience:
-            raise RoundsFailed(
-                f"Expected a round to succeed, got {self._failures} failures in a row, the last: "
-                f"{error}"
-            ) from error
-
     def outcome(self, result: Result | None = None) -> History:
         """Return the run for `randquant.report`: epsilon, bytes and dropouts of every round.
 
         Args:
             result: of `start`, for what the server measured after each round.
         """
-        title, own = f"{type(self.strategy).__name__} with private updates", self.accountant
-        measured = {} if result is None else self._beside.measured(result)
-        spent = own.get_privacy_spent()
-        return History(title, self.history, spent, measured, own.max_epsilon, own.assumes())
+        title = f"{type(self.strategy).__name__} with private updates"
+        rounds = {} if result is None else result.evaluate_metrics_serverapp
+        measured = {number: dict(metrics) for number, metrics in rounds.items()}
+        for number, metrics in ({} if result is None else result.train_metrics_clientapp).items():
+            own = {f"clients' {n}": metrics[n] for n in self.run.names if n in metrics}
+            measured.setdefault(number, {}).update(own)
+        return self.run.outcome(title, measured)
 
-    def _note(self, number: int, dropped: int, sizes: dict[str, int], why: str = "") -> RoundRow:
-        """Note in the history and the log what a round cost."""
-        epsilon = self.accountant.get_epsilon(self.accountant.delta)
-        row = RoundRow(number, epsilon, self._asked, dropped, **sizes, failed=why)
-        self.history.append(row)
-        log(INFO, "randquant: %s.", row.line())
-        return row
+    def _layout(self, model: Arrays) -> Layout:
+        """Which arrays are trained; ValueError if there are running statistics to refuse."""
+        layout = Layout.of(model, parts_of(model, self.local.parts, self.local.frozen))
+        layout.check_running(self.local.buffers)
+        return layout
+
+    def _over(self, view: EligibleGrid, number: int) -> bool:
+        """Whether training is over, because too few clients may still take part."""
+        least = fewest(self.strategy, self.least)
+        if not self.stopped and (left := len(list(view.get_node_ids()))) < least and view.hidden:
+            self.run.stopped = (
+                f"before round {number}: epsilon of {view.hidden} clients would have exceeded "
+                f"{self.accountant.max_epsilon}, and {left} others are too few"
+            )
+            log(INFO, "randquant: training ends %s.", self.stopped)
+        return bool(self.stopped)
+
+    def _begun(
+        self, requests: list[Message], offer: Offer, connected: set[int]
+    ) -> tuple[list[Message], JointSum]:
+        """The requests and their sum: the one that was prepared, with its clients, if it is of use.
+
+        Raises:
+            ValueError: there are too few clients.
+        """
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and ready(prepared) and prepared.offer == offer:
+            present = sorted(prepared.pending.keys() & connected)
+            same = all(request.content == requests[0].content for request in requests)
+            if same and len(present) >= prepared.enough:
+                requests = [messages.addressed(requests[0], client) for client in present]
+                return requests, JointSum(prepared, log)
+        clients = sorted({request.metadata.dst_node_id for request in requests})
+        return requests, JointSum(self.sums.begin(offer, clients, log), log)
+
+    def _invited(
+        self, number: int, offer: Offer, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> RoundSum | None:
+        """A later round's sum, with the clients that the strategy would choose now.
+
+        Returns:
+            None if that round is to begin with its own handshake, or there is none.
+        """
+        if self.sums.handshake == "apart" or number > self._last:
+            return None
+        if len(list(grid.get_node_ids())) < fewest(self.strategy, self.least):
+            return None  # the strategy would wait for more
+        own = ConfigRecord(dict(config.items()))  # strategies write into it
+        try:
+            requests = self.strategy.configure_train(number, arrays, own, grid)
+            clients = sorted({request.metadata.dst_node_id for request in requests})
+            return self.sums.begin(offer, clients, log)
+        except ValueError as error:
+            log(WARNING, "randquant: round %d begins with its own handshake: %s", number, error)
+            return None
+
+    def _settle(self, layout: Layout, old: Arrays, arrays: ArrayRecord) -> None:
+        """Undo what a strategy's step must not change, and take the server's own statistics."""
+        given: Arrays | None = None
+        for name, value in layout.settled(old, messages.arrays_of(arrays)).items():
+            arrays[name] = Array(value)
+        if self._statistics is not None:
+            given = messages.arrays_of(self._statistics(ArrayRecord(dict(arrays.items()))))
+            for name, value in layout.settled(old, messages.arrays_of(arrays), given).items():
+                arrays[name] = Array(value)
+
+    def _fail(self, number: int, asked: int, error: Exception) -> None:
+        """Log why a round failed; the model is unchanged."""
+        log(ERROR, "randquant: round %d failed, the model is as before: %s", number, error)
+        self.run.failed(number, asked, error)
 
     def _save(self, rounds: int, arrays: ArrayRecord) -> None:
-        if self._path is None:
-            return
-        record: dict[str, Any] = {
-            "rounds": rounds,
-            "offer": self._offer(arrays).digest,
-            "strategy": type(self.strategy).__name__,
-            "accountant": self.accountant.state_dict(),
-            "squares": self._squares,
-            "threshold": self._beside.threshold,
-            "history": [dataclasses.asdict(row) for row in self.history],
-        }
-        state.save(self._path, record, arrays, self.strategy)
+        """Write the model, the strategy's moments and the account after so many rounds."""
+        if self._path is not None:
+            offer = self.run.offer(self._layout(messages.arrays_of(arrays)), self.local.buffers)
+            own = {"offer": offer.digest, "strategy": type(self.strategy).__name__}
+            state.save(self._path, {**self.run.record(rounds), **own}, arrays, self.strategy)
 
-    def _restore(self, initial: ArrayRecord) -> ArrayRecord:
+    def _restored(self, initial: ArrayRecord) -> ArrayRecord:
         """The model to continue with: the folder's, if it has one."""
-        self._done, self._failures, self.stopped, self.history, self._squares = 0, 0, "", [], ()
+        self.run.begin()
+        model = messages.arrays_of(initial)
+        layout = self._layout(model)  # checks it
         if self._path is None or not self._path.exists():
             return initial
         record, arrays = state.load(self._path, self.strategy)
-        offer = self._offer(initial).digest
-        stored = (record.get("offer"), record.get("strategy"), Layout.of(arrays))
-        if stored != (offer, type(self.strategy).__name__, Layout.of(initial)):
+        wanted = self.run.offer(layout, self.local.buffers).digest, type(self.strategy).__name__
+        same = Layout.of(messages.arrays_of(arrays)) == Layout.of(model)
+        if (record.get("offer"), record.get("strategy")) != wanted or not same:
             raise ValueError(
                 f"Expected {self._path} to be of this mechanism, model and strategy, got another "
                 "run's: choose another folder."
             )
-        done = validate.whole("rounds", record.get("rounds"), low=0)
-        self.accountant.load_state_dict(record.get("accountant", {}))
-        self._done, self._squares = done, tuple(record.get("squares", ()))
-        self._beside.threshold = record.get("threshold", self._beside.threshold)
-        self.history = [RoundRow(**row) for row in record.get("history", [])]
-        log(INFO, "randquant: continuing after round %d.", self._done)
+        self.run.restore(record)
+        log(INFO, "randquant: continuing after round %d.", self.run.done)
         return arrays
+
+
+def _checked(local: Local) -> Local:
+    """Settings of what is trained; ValueError if there are others, which nothing would follow."""
+    if local != Local(parts=local.parts, frozen=local.frozen, buffers=local.buffers):
+        raise ValueError(
+            "Expected local to say what is trained (parts, frozen, buffers), got other settings "
+            "too: the train function decides them."
+        )
+    return local

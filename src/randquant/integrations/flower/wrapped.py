@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from logging import INFO, WARNING
 
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as strategies
@@ -14,10 +12,8 @@ from flwr.serverapp.strategy import Strategy
 
 from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.integrations.accountant import Accountant
-
-EXAMPLES = "num-examples"
-"""Flower's name for the weight of a client."""
+from randquant.integrations.accountant import RunAccountant
+from randquant.integrations.flower.messages import EXAMPLES
 
 LOOK_AT_EACH = (
     "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
@@ -30,10 +26,6 @@ POLL = 1.0  # seconds between looks at who is connected
 
 class TooFewNodes(ValueError):
     """The rounds of a run cannot have the clients that its guarantee needs."""
-
-
-class RoundsFailed(RuntimeError):
-    """Several rounds in a row have failed; the model is that of the last successful round."""
 
 
 def check_inner(strategy: Strategy) -> None:
@@ -63,19 +55,12 @@ def check_inner(strategy: Strategy) -> None:
         )  # fmt: skip
 
 
-def summarise(mechanism: UpdateMechanism, accountant: Accountant, least: int) -> None:
+def summarise(mechanism: UpdateMechanism, accountant: RunAccountant, least: int) -> None:
     """Log the privacy settings of a strategy."""
     limit = "none" if accountant.max_epsilon is None else f"epsilon {accountant.max_epsilon}"
     log(INFO, "\t├──> Private updates: %s trust, limit: %s", mechanism.trust, limit)
     log(INFO, "\t│\t├── delta: %s, %s", accountant.delta, accountant.neighboring)
     log(INFO, "\t│\t└── clients in a sum, at least: %d", least)
-
-
-def only_reply(replies: Iterable[Message], arrays: ArrayRecord) -> Message:
-    """A reply with the private mean, as if of the only client: nothing else of what clients say."""
-    reply = next(reply for reply in replies if not reply.has_error())
-    reply.content = RecordDict({"arrays": arrays, "metrics": MetricRecord({EXAMPLES: 1.0})})
-    return reply
 
 
 def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> None:
@@ -110,3 +95,9 @@ def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> N
             f"guarantee counts on, got {type(strategy).__name__} with fraction_train={share}, "
             f"which selects {selected} of {nodes}: set min_train_nodes={least}."
         )
+
+
+def fewest(strategy: Strategy, least: int) -> int:
+    """Fewest clients with which a strategy begins a round of `least` clients or more."""
+    names = ("min_available_nodes", "min_train_nodes")
+    return max([least, *(getattr(strategy, name, 0) for name in names)])

@@ -4,8 +4,7 @@ What is sent, and who can learn what: `docs/nvflare.md`.
 """
 
 from randquant.integrations.nvflare import installed  # noqa: F401 - before what needs it
-from randquant.integrations.nvflare.controller import QuantizeController
+from randquant.integrations.nvflare.controller import JobOptions, QuantizeController
 from randquant.integrations.nvflare.filter import QuantizeFilter
-from randquant.integrations.nvflare.request import Request, SiteAccountant
 
-__all__ = ["QuantizeController", "QuantizeFilter", "Request", "SiteAccountant"]
+__all__ = ["JobOptions", "QuantizeController", "QuantizeFilter"]

@@ -3,43 +3,60 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from nvflare.apis.controller_spec import ClientTask, Task
-from nvflare.apis.dxo import DXO, DataKind
-from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.app_common.abstract.model import ModelLearnableKey
+from nvflare.app_common.abstract.model import ModelLearnable, ModelLearnableKey
 from nvflare.app_common.app_constant import AppConstants
 
 from randquant._internal import locks, validate
 from randquant._internal.disk import make_folder
 from randquant._internal.serialization import to_json
-from randquant.aggregation.layout import StateLayout
 from randquant.aggregation.saved import from_record
 from randquant.integrations import state
-from randquant.integrations.accountant import RoundEvent
-from randquant.integrations.foreign import UNREADABLE, logged
-from randquant.integrations.nvflare.request import (
-    PAYLOAD,
-    REQUEST,
-    SESSION,
-    SESSION_BYTES,
-    Request,
-    SiteAccountant,
-    data_of,
-    header_of,
-    number,
-    site_name,
-)
+from randquant.integrations.accountant import SO_FAR, RunAccountant
+from randquant.integrations.foreign import logged
+from randquant.integrations.nvflare.messages import number, read, site_name, task_of
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import RoundMessage
+from randquant.integrations.run import RoundsFailed, ServerRun
+from randquant.integrations.sums import Log, PlainSum
+from randquant.integrations.trained import Layout
 from randquant.privacy.guarantee import Neighboring
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What else a job may set.
+
+    Args:
+        learning_rate: the model moves by this times the mean update.
+        patience: how many rounds in a row may fail before the job is stopped.
+        timeout: seconds for a round.
+        task_name: of the task that sites train for.
+        persistor_id: component that loads the first model, and saves it after every round, and
+            where a job that was killed goes on.
+    """
+
+    learning_rate: float = 1.0
+    patience: int = 3
+    timeout: int = 600
+    task_name: str = AppConstants.TASK_TRAIN
+    persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID
+
+    def __post_init__(self) -> None:
+        validate.real("learning_rate", self.learning_rate, above=0)
+        validate.whole("timeout", self.timeout, low=1)
+        validate.whole("patience", self.patience, low=1)
 
 
 class QuantizeController(Controller):
@@ -57,13 +74,8 @@ class QuantizeController(Controller):
         delta, neighboring: of the guarantee.
         examples: fewest examples (patients) of a site, a public number: the limit is then for one
             of them, see `QuantizeFilter`. None: it is for all data of a site.
-        learning_rate: the model moves by this times the mean update.
         min_clients: fewest valid answers of a round.
-        persistor_id: component that loads the first model, and saves it after every round, and
-            where a job that was killed goes on.
-        timeout: seconds for a round.
-        task_name: of the task that sites train for.
-        patience: how many rounds in a row may fail before the job is stopped.
+        options: the rest.
 
     Guarantees:
         The epsilon that is logged holds for every site, whatever fails: it counts every site that
@@ -80,36 +92,24 @@ class QuantizeController(Controller):
         delta: float = 1e-5,
         neighboring: Neighboring = "replace_one",
         examples: int | None = None,
-        learning_rate: float = 1.0,
         min_clients: int = 2,
-        persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID,
-        timeout: int = 600,
-        task_name: str = AppConstants.TASK_TRAIN,
-        patience: int = 3,
+        options: JobOptions = JobOptions(),
     ) -> None:
         super().__init__()
         self.mechanism, self.folder = to_json(mechanism), str(folder)
-        from_record(self.mechanism)  # checks it
         self.rounds = validate.whole("rounds", rounds, low=1)
         self.min_clients = validate.whole("min_clients", min_clients, low=1)
-        self.learning_rate = validate.real("learning_rate", learning_rate, above=0)
-        self.timeout = validate.whole("timeout", timeout, low=1)
-        self.patience = validate.whole("patience", patience, low=1)
-        self.stop_at_epsilon, self.delta, self.neighboring = stop_at_epsilon, delta, neighboring
-        self.examples, self.persistor_id, self.task_name = examples, persistor_id, task_name
-        self._accountant = SiteAccountant(delta, neighboring, stop_at_epsilon, stable=True)
-        self._path = Path(folder) / "server.state"
-        self._done = 0
-        self._session, self._payloads = b"", {}
+        self.stop_at_epsilon, self.delta = stop_at_epsilon, delta
+        self.neighboring: Neighboring = neighboring
+        self.examples, self.options = examples, options
+        self._begun(lambda level, line: None)  # checks them
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Load the first model."""
-        self._persistor = self._engine.get_component(self.persistor_id)
-        self._learnable = self._persistor.load(fl_ctx)
-        weights = self._learnable[ModelLearnableKey.WEIGHTS]
-        self._model = {name: np.asarray(array) for name, array in weights.items()}
-        layout = StateLayout.of(self._model)
-        self._request = Request(from_record(self.mechanism), layout, self.examples)
+        self._run = self._begun(self._logger(fl_ctx))
+        self._learnable: ModelLearnable = self._persistor.load(fl_ctx)
+        self._take_over(self._model)
+        self._offer()  # checks the model
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run the rounds that are not done yet, with the folder's model and account if it has them.
@@ -118,36 +118,34 @@ class QuantizeController(Controller):
             ValueError: the folder's state is damaged, or of another mechanism or model.
             BlockingIOError: another process is training in the folder.
         """
+        run, log = self._run, self._logger(fl_ctx)
         with contextlib.ExitStack() as stack:
             make_folder(self._path.parent)
             stack.enter_context(locks.folder(self._path.parent))
             if self._path.exists():  # read under the lock: nobody adds a round meanwhile
                 self._restore()
-                self._persist(fl_ctx)  # this job's persistor has not seen it
-                self.log_info(fl_ctx, f"randquant: continuing after round {self._done}.")
-            failures = 0
-            while self._done < self.rounds and not abort_signal.triggered:
-                sites = self._eligible(fl_ctx)
+                self._persistor.save(self._learnable, fl_ctx)  # this job's has not seen it
+                log(INFO, f"randquant: continuing after round {run.done}.")
+            while run.done < self.rounds and not abort_signal.triggered:
+                sites = self._eligible(log)
                 if len(sites) < self.min_clients:
-                    self.log_info(
-                        fl_ctx,
-                        f"randquant: training ends before round {self._done + 1}: {len(sites)} "
+                    log(
+                        INFO, f"randquant: training ends before round {run.done + 1}: {len(sites)} "
                         f"sites may take part within epsilon {self.stop_at_epsilon}, and "
                         f"{self.min_clients} are needed.",
-                    )
+                    )  # fmt: skip
                     break
                 try:
                     self._round(sites, fl_ctx, abort_signal)
-                    failures = 0
                 except ValueError as error:
-                    failures += 1
-                    self.log_error(
-                        fl_ctx, f"randquant: a round failed, the model is as before: {error}"
-                    )
-                    if failures >= self.patience:
-                        self.system_panic(f"randquant: {failures} rounds in a row failed.", fl_ctx)
+                    line = f"randquant: a round failed, the model is as before: {error}"
+                    self.log_error(fl_ctx, line)
+                    try:
+                        run.failed(run.done + 1, len(sites), error)
+                    except RoundsFailed as failed:
+                        self.system_panic(f"randquant: {failed}", fl_ctx)
                         return
-            self.log_info(fl_ctx, f"randquant: the run, {self._accountant.told()}")
+            log(INFO, f"randquant: the run, {run.accountant.told()}; {SO_FAR}")
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing is left to stop: the state is on the disk."""
@@ -159,118 +157,110 @@ class QuantizeController(Controller):
         """Ignore an answer that comes too late; it is in the account."""
         self.log_warning(fl_ctx, f"randquant: an answer of {logged(client.name)} came too late.")
 
-    def accept(self, site: str, result: Shareable) -> None:
-        """Take one site's answer into the mean of this round.
+    @property
+    def _path(self) -> Path:
+        return Path(self.folder) / "server.state"
 
-        Raises:
-            ValueError: it is not this site's first answer to this round's request.
-        """
-        code = header_of(result, ReservedKey.RC)
-        if code not in (None, ReturnCode.OK):
-            raise ValueError(
-                f"Expected an update of {site}, got none ({code}): see the site's log."
-            )
-        if site in self._payloads:
-            raise ValueError(f"Expected one answer of {site} in a round, got a second one.")
-        answer = data_of(result)
-        payload = answer.data.get(PAYLOAD) if answer.data_kind == DataKind.APP_DEFINED else None
-        if not isinstance(payload, bytes):
-            raise ValueError(
-                f"Expected codes of {site}, got something else: it needs QuantizeFilter."
-            )
-        self._payloads[site] = self._request.unaddressed(payload, self._session, site)
+    @property
+    def _persistor(self) -> Any:
+        return self._engine.get_component(self.options.persistor_id)
 
-    def _eligible(self, fl_ctx: FLContext) -> list[str]:
+    @property
+    def _model(self) -> dict[str, np.ndarray]:
+        return self._learnable[ModelLearnableKey.WEIGHTS]
+
+    def _begun(self, log: Log) -> ServerRun:
+        """A run that has done nothing yet."""
+        mechanism = from_record(self.mechanism)
+        if mechanism.trust != "local":
+            raise ValueError(
+                f"Expected a mechanism of local trust, got {mechanism!r}: NVFlare's server sees "
+                "every site's answer by itself."
+            )
+        accountant = RunAccountant(self.delta, self.neighboring, self.stop_at_epsilon, stable=True)
+        return ServerRun(mechanism, accountant, log, patience=self.options.patience)
+
+    def _logger(self, fl_ctx: FLContext) -> Log:
+        def log(level: int, line: str) -> None:
+            (self.log_warning if level >= WARNING else self.log_info)(fl_ctx, line)
+
+        return log
+
+    def _layout(self) -> Layout:
+        return Layout.of(self._model)
+
+    def _offer(self) -> Offer:
+        """What sites are asked for; the server keeps what is no parameter as it is."""
+        return self._run.offer(self._layout(), "server", examples=self.examples)
+
+    def _eligible(self, log: Log) -> list[str]:
         """Names of the connected sites that a round would not take above the limit."""
-        names = []
+        numbers = {}
         for client in self._engine.get_clients():
             try:
-                names.append(site_name(client.name))
+                name = site_name(client.name)
             except ValueError as error:
-                self.log_warning(fl_ctx, f"randquant: a site is left out: {error}")
-        names.sort()
-        if self.stop_at_epsilon is None:
-            return names
-        return [n for n in names if not self._accountant.would_exceed(self._event([n]))]
-
-    def _event(self, sites: list[str]) -> RoundEvent:
-        return RoundEvent(self._request, frozenset(map(number, sites)))
+                log(WARNING, f"randquant: a site is left out: {error}")
+                continue
+            numbers[number(name)] = name
+        return sorted(numbers[each] for each in self._run.eligible(self._offer(), numbers))
 
     def _round(self, sites: list[str], fl_ctx: FLContext, abort_signal: Signal) -> None:
-        self._session, self._payloads = os.urandom(SESSION_BYTES), {}
-        self._accountant.compose(self._event(sites))
-        self._save()  # once asked, a site may send whatever happens here
-        task = Task(
-            self.task_name, self._task_data(), timeout=self.timeout, result_received_cb=self._take
-        )
+        run, log = self._run, self._logger(fl_ctx)
+        now = self._asking(sites, log)
+        run.charge(offer := now.offer, now.pending.keys(), self._save)
+        received: list[tuple[int, RoundMessage | Exception]] = []
+
+        def take(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            site = number(client_task.client.name)
+            received.append((site, read(client_task.result or Shareable(), now.session)))
+            client_task.result = None
+
+        name, seconds = self.options.task_name, self.options.timeout
+        task = Task(name, self._task_data(now), timeout=seconds, result_received_cb=take)
         self.broadcast_and_wait(
             task, fl_ctx, sites, min_responses=len(sites), abort_signal=abort_signal
         )
         if abort_signal.triggered:
             return
-        if len(self._payloads) < self.min_clients:
-            raise ValueError(
-                f"Expected {self.min_clients} updates or more, got {len(self._payloads)}."
-            )
-        mechanism, _, _ = self._request.in_session(self._session, "")
-        payloads = [payload for _, payload in sorted(self._payloads.items())]
-        self._move(mechanism.mean(payloads, self._request.dimension))
-        self._done += 1
+        now.take(received)
+        mean = run.released(offer, now.mean(), now.clients)
+        step = np.float32(self.options.learning_rate) * mean
+        self._take_over(self._model | self._layout().moved(self._model, step))
+        run.done += 1
         self._save()
-        self._persist(fl_ctx)
-        self.log_info(
-            fl_ctx,
-            f"randquant: round {self._done} of {self.rounds}, {len(payloads)} of {len(sites)} "
-            f"sites: {self._accountant.told()}",
-        )
-
-    def _task_data(self) -> Shareable:
-        data = DXO(DataKind.WEIGHTS, dict(self._model)).to_shareable()
-        data.set_header(REQUEST, self._request.to_text())
-        data.set_header(SESSION, self._session)
-        data.set_header(AppConstants.CURRENT_ROUND, self._done)
-        data.set_header(AppConstants.NUM_ROUNDS, self.rounds)
-        return data
-
-    def _take(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        try:
-            self.accept(client_task.client.name, client_task.result or Shareable())
-        except Exception as error:  # any error that a malicious answer causes
-            text = logged(error if isinstance(error, ValueError) else UNREADABLE)
-            self.log_warning(fl_ctx, f"randquant: refused: {text}")
-        client_task.result = None
-
-    def _move(self, mean: np.ndarray) -> None:
-        moved = dict(self._model)
-        for name, step in self._request.layout.unflatten(mean).items():
-            old = self._model[name]
-            moved[name] = (old + self.learning_rate * step).astype(old.dtype)
-            if not np.isfinite(moved[name]).all():
-                raise ValueError(f"Expected finite numbers in {name!r} after a step, got others.")
-        self._model = moved
-
-    def _persist(self, fl_ctx: FLContext) -> None:
-        self._learnable[ModelLearnableKey.WEIGHTS] = dict(self._model)
         self._persistor.save(self._learnable, fl_ctx)
+        sizes = {"upload_bytes": now.upload_bytes, "plain_bytes": offer.plain_bytes}
+        run.succeeded(run.done, len(sites), now.clients, sizes)
+        told = f"{run.accountant.told()}; {SO_FAR}"
+        log(INFO, f"randquant: round {run.done} of {self.rounds}: {told}")
+
+    def _asking(self, sites: list[str], log: Log) -> PlainSum:
+        """The sum of a round with these sites."""
+        clients = sorted(map(number, sites))
+        return PlainSum(self._offer(), clients, log, self.min_clients, drawn=False)
+
+    def _task_data(self, now: PlainSum) -> Shareable:
+        told = {AppConstants.CURRENT_ROUND: self._run.done, AppConstants.NUM_ROUNDS: self.rounds}
+        return task_of(next(iter(now.pending.values())), self._model, told)
+
+    def _take_over(self, model: Mapping[str, np.ndarray]) -> None:
+        arrays = {name: np.asarray(array) for name, array in model.items()}
+        self._learnable[ModelLearnableKey.WEIGHTS] = arrays
 
     def _save(self) -> None:
-        record = {
-            "rounds": self._done,
-            "request": self._request.to_text(),
-            "accountant": self._accountant.state_dict(),
-        }
+        record = {**self._run.record(self._run.done), "offer": self._offer().digest}
         state.write(self._path, record, self._model)
 
     def _restore(self) -> None:
         try:
             record, model = state.read(self._path)
-            if record["request"] != self._request.to_text() or _kinds(model) != _kinds(self._model):
+            if record["offer"] != self._offer().digest or _kinds(model) != _kinds(self._model):
                 raise ValueError("it is of another mechanism or model")
-            done = validate.whole("rounds", record["rounds"], low=0)
-            self._accountant.load_state_dict(record["accountant"])
+            self._run.restore(record)
         except state.ERRORS as error:
             raise state.refused(self._path, error) from error
-        self._done, self._model = done, model
+        self._take_over(model)
 
 
 def _kinds(model: Mapping[str, np.ndarray]) -> list[tuple]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import math
-from dataclasses import replace
+from logging import WARNING
 from pathlib import Path
 
-import numpy as np
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
@@ -16,22 +13,11 @@ from nvflare.apis.shareable import Shareable, make_reply
 
 from randquant._internal import validate
 from randquant._internal.disk import make_folder
-from randquant._internal.rounding import round_up
-from randquant.channels.keys import Key
-from randquant.integrations.accountant import RoundEvent
-from randquant.integrations.ledger import OWN, AnswerLedger
-from randquant.integrations.nvflare.request import (
-    PAYLOAD,
-    REQUEST,
-    SESSION,
-    SESSION_BYTES,
-    Request,
-    SiteAccountant,
-    data_of,
-    header_of,
-    site_name,
-)
-from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring
+from randquant.integrations.limits import ClientLimits
+from randquant.integrations.member import Agreed, Member
+from randquant.integrations.nvflare import messages
+from randquant.integrations.trained import Arrays
+from randquant.privacy.guarantee import Neighboring
 
 FAILED = ReturnCode.EXECUTION_EXCEPTION
 FAILURES = tuple(code for name, code in vars(ReturnCode).items() if name.isupper() and name != "OK")
@@ -78,15 +64,12 @@ class QuantizeFilter(Filter):
         examples: int | None = None,
     ) -> None:
         super().__init__()
-        if epsilon != math.inf:
-            validate.real("epsilon", epsilon, above=0)
         if examples is not None:
             validate.whole("examples", examples, low=1)
         self.epsilon, self.folder, self.delta = epsilon, folder, delta
-        validate.choice("neighboring", neighboring, NEIGHBORINGS)
         self.neighboring: Neighboring = neighboring
         self.examples = examples
-        self._account()  # checks delta
+        self._limits()  # checks them
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Check a task before training, or replace its result by a protected update.
@@ -94,87 +77,51 @@ class QuantizeFilter(Filter):
         Raises:
             ValueError: it is refused; NVFlare reports that without data.
         """
+        member = self._member(fl_ctx)
         if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
-            request, session = self._request(shareable)
-            with self._ledger(fl_ctx).checked(functools.partial(self._check, request)):
-                pass  # nothing is spent yet
-            asked = (request, session, request.layout.flatten(data_of(shareable).data))
-            fl_ctx.set_prop(ASKED, asked, private=True, sticky=False)
+            request = messages.request_in(shareable)
+            model = messages.arrays_of(messages.data_of(shareable))
+            agreed = member.agree(request, model)
+            member.charge(agreed.own)
+            fl_ctx.set_prop(ASKED, (agreed, model), private=True, sticky=False)
             return shareable
         if (code := shareable.get_return_code()) != ReturnCode.OK:
             # Nothing that failed training left behind, in the code's place either.
             return make_reply(next((own for own in FAILURES if own == code), FAILED))
-        return self._answer(shareable, fl_ctx)
-
-    def _answer(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        asked = fl_ctx.get_prop(ASKED)
-        if asked is None:
+        if (asked := fl_ctx.get_prop(ASKED)) is None:
             raise ValueError(
                 "Expected a request before its answer, got none: configure QuantizeFilter for "
                 "task data and for task results."
             )
-        request, session, old = asked
-        update = self._update(request, old, data_of(shareable))
-        site = site_name(fl_ctx.get_identity_name())
-        mechanism, _, _ = request.in_session(session, site)
-        payload = request.addressed(mechanism.encode(update, Key.generate()), session, site)
-        check = functools.partial(self._check, request)
-        with self._ledger(fl_ctx).checked(check) as ledger:
-            if not ledger.first(session, "upload"):
-                raise ValueError("Expected a new request, got one that was answered before.")
-            ledger.accountant.compose(RoundEvent(request, frozenset({OWN})))
-            ledger.save()
-        self.log_info(fl_ctx, f"randquant: this site's answers, {ledger.accountant.told()}")
-        return DXO(DataKind.APP_DEFINED, {PAYLOAD: payload}).to_shareable()
+        agreed, old = asked
+        payload = self._encoded(member, agreed, old, messages.data_of(shareable))
+        member.charge(agreed.own, agreed.request.step)
+        return messages.result_of(member.upload(agreed, payload))
 
-    def _request(self, task: Shareable) -> tuple[Request, bytes]:
-        text, session = header_of(task, REQUEST), header_of(task, SESSION)
-        if not (isinstance(text, str) and isinstance(session, bytes)):
-            raise ValueError(
-                "Expected a task of QuantizeController, got another: it has no request."
-            )
-        if len(session) != SESSION_BYTES:
-            raise ValueError(f"Expected a session of {SESSION_BYTES} bytes, got {len(session)}.")
-        return replace(Request.from_text(text), examples=self.examples), session
-
-    def _update(self, request: Request, old: np.ndarray, result: DXO) -> np.ndarray:
-        """The update (d,) float32 of a result that is an update or a model."""
-        if result.data_kind == DataKind.WEIGHT_DIFF:
-            return _single(request.layout.flatten(result.data))
-        if result.data_kind != DataKind.WEIGHTS:
+    def _encoded(self, member: Member, agreed: Agreed, old: Arrays, result: DXO) -> bytes:
+        """The encoded update of a result that is an update or a model."""
+        if result.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
             raise ValueError(f"Expected an update or a model, got {result.data_kind!s}.")
-        if self.examples is not None:  # a difference of rounded models may differ by more
+        whole = result.data_kind == DataKind.WEIGHTS
+        if whole and self.examples is not None:  # a difference of rounded models may differ by more
             raise ValueError(
                 "Expected the mean of clipped gradients as WEIGHT_DIFF, got a model: one "
                 "example's influence on a model is not bounded."
             )
-        return _single(request.layout.flatten(result.data) - old)
+        return member.encode(agreed, old if whole else None, messages.arrays_of(result), {})
 
-    def _check(self, request: Request, accountant: SiteAccountant) -> None:
-        """Raise ValueError unless this site's limit allows an answer."""
-        event = RoundEvent(request, frozenset({OWN}))
-        if accountant.would_exceed(event):
-            accountant.compose(event)
-            raise ValueError(
-                f"Expected a request within epsilon {self.epsilon}, this site's limit, got "
-                f"{_shown(accountant.get_epsilon(self.delta))} with all earlier answers, at delta "
-                f"{self.delta}."
-            )
+    def _limits(self) -> ClientLimits:
+        return ClientLimits(self.epsilon, self.delta, self.neighboring, "local")
 
-    def _account(self) -> SiteAccountant:
-        return SiteAccountant(self.delta, self.neighboring, self.epsilon)
-
-    def _ledger(self, fl_ctx: FLContext) -> AnswerLedger[SiteAccountant]:
-        name = site_name(fl_ctx.get_identity_name())
+    def _member(self, fl_ctx: FLContext) -> Member:
+        name = messages.site_name(fl_ctx.get_identity_name())
         make_folder(Path(self.folder))
-        return AnswerLedger(self._account(), Path(self.folder) / f"{name}.account")
+        files = {"randquant-ledger": str(Path(self.folder) / f"{name}.account")}
 
+        def log(level: int, line: str) -> None:
+            (self.log_warning if level >= WARNING else self.log_info)(fl_ctx, line)
 
-def _single(update: np.ndarray) -> np.ndarray:
-    """As float32; what is too large becomes infinite, which no mechanism encodes."""
-    with np.errstate(over="ignore"):
-        return update.astype(np.float32)
-
-
-def _shown(value: float) -> str:
-    return "infinity" if math.isinf(value) else round_up(value)
+        return Member(
+            messages.number(name), self._limits(), {}, files, log, drawn=False,
+            examples=self.examples,
+        )  # fmt: skip

@@ -15,7 +15,7 @@ from randquant.channels.exact_moments import Moments, moments
 from randquant.mechanisms.registry import build
 from randquant.mechanisms.tuning import AverageError, CoordinateTarget
 from randquant.planning.compare.curves import checked_bits, chosen_names
-from randquant.planning.tuning.coordinate import Unreachable, tunable_mechanisms, tune_coordinate
+from randquant.planning.tuning.families import Unreachable, tunable_mechanisms, tune_coordinate
 from randquant.privacy.certificates.coordinate import Certificate, certify
 
 

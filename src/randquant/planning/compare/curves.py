@@ -9,7 +9,7 @@ from randquant._internal import validate
 from randquant._internal.bars import waiting
 from randquant._internal.progress import Report, report, step
 from randquant.mechanisms.tuning import CoordinateTarget
-from randquant.planning.tuning.coordinate import (
+from randquant.planning.tuning.families import (
     Unreachable,
     quick_mechanisms,
     tunable_mechanisms,

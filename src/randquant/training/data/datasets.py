@@ -16,7 +16,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.extras import needed
-from randquant.training.data import idx, shakespeare
+from randquant.training.data import idx
 
 PARTITIONS = ("iid", "shards", "dirichlet")
 """How to partition by labels, see `partition`."""
@@ -43,10 +43,7 @@ _SOURCES = {
     "emnist": _Source(62, ("emnist",), ("emnist-byclass-train", "emnist-byclass-test"), True),
 }
 
-TEXTS = ("shakespeare", "shakespeare-last")
-"""Data sets whose labels are characters."""
-
-DATASETS = ("digits", "breast-cancer", *_SOURCES, *TEXTS)
+DATASETS = ("digits", "breast-cancer", *_SOURCES)
 """The names that `load` accepts, beside those that are registered."""
 
 
@@ -61,16 +58,14 @@ class Dataset:
         name: one of DATASETS, or a registered name.
         train_features: (N, *shape) float32; shape is (1, 28, 28) for the MNIST kinds and
             (1, 8, 8) for digits, all within [0, 1], and (30,) for breast-cancer, in the units of
-            the measurement. For text (80,) int64, places in
-            `shakespeare.CHARACTERS`.
-        train_labels: (N,) int64, from 0 to classes - 1; (N, 80) for shakespeare.
-        test_features: (M, *shape) float32 or int64.
-        test_labels: (M,) int64, or (M, 80).
+            the measurement.
+        train_labels: (N,) int64, from 0 to classes - 1.
+        test_features: (M, *shape) float32.
+        test_labels: (M,) int64.
         classes: how many classes the set defines.
         writers: (N,) int64, the writer of each training sample, counted from 0; None where
-            unknown. For text the role.
+            unknown.
         public: how many more training examples were declared public, to fit features on.
-        test_writers: (M,) int64, the writer of each test sample; None where unknown.
     """
 
     name: str
@@ -81,7 +76,6 @@ class Dataset:
     classes: int
     writers: np.ndarray | None = None
     public: int = 0
-    test_writers: np.ndarray | None = None
 
     def __repr__(self) -> str:
         return (
@@ -102,9 +96,6 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     `mnist`, `fashion-mnist` and `emnist` (ByClass, turned upright) are read from IDX files,
     plain or with .gz, in `data_dir` or in the folder of that name within it (for mnist also
     mnist-10k); the first folder that holds all four files is used. Pixels are divided by 255.
-
-    `shakespeare` and `shakespeare-last` are windows of 80 characters of 1,126 speaking roles, with
-    the character that follows every position, or the last one (`shakespeare.load`).
 
     Args:
         name: one of DATASETS, or a registered name.
@@ -135,11 +126,6 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
         return _REGISTERED[name](data_dir)
     if name in _SOURCES:
         return _from_files(name, data_dir)
-    if name in TEXTS:
-        texts = shakespeare.load(data_dir, last=name == "shakespeare-last")
-        (inputs, targets, roles), (tested, answers, test_roles) = texts
-        own = (inputs, targets, tested, answers, len(shakespeare.CHARACTERS), roles)
-        return Dataset(name, *own, test_writers=test_roles)
     return _bundled(name)
 
 

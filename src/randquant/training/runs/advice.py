@@ -1,14 +1,16 @@
-"""What a finished run tells about its clipping threshold: from released values, at no cost."""
+"""What a finished run tells about its threshold or its steps: from released values, at no cost."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.training.config import TrainConfig
+from randquant.training.server import AUTO
 
 FULL = 0.5
 """Length of the sum of the clients' mean updates, over the longest that clip_norm allows, from
@@ -30,6 +32,105 @@ DEVIATIONS = 3.0
 """Standard deviations of the noise by which estimates must exceed what they are compared with."""
 
 
+class _Means(NamedTuple):
+    """What the released means show beside their noise, in units of clip_norm.
+
+    Attributes:
+        squares: estimates (T,) of the squared length of each round's mean update.
+        noise: squared length of the noise in one of them.
+        far: how far an estimate must be from zero to show something.
+    """
+
+    squares: np.ndarray
+    noise: float
+    far: float
+
+    @classmethod
+    def of(
+        cls, config: TrainConfig, mechanism: UpdateMechanism, size: int, lengths: Sequence[float]
+    ) -> _Means | None:
+        """From the lengths of the decoded means; None if their noise is not known here.
+
+        It is where cohorts have a fixed size that is seen, and clients send all coordinates of an
+        update that is clipped in L2, and nothing else.
+        """
+        seen = config.privacy.sampling == "fixed" and config.trust != "model"
+        alone = not config.privacy.beside and config.privacy.norm == "l2"
+        norm = mechanism.clip_norm
+        if not (seen and alone and norm and len(lengths) >= FEWEST):
+            return None
+        try:
+            error = mechanism.expected_error(size)
+        except TypeError:
+            return None  # a mechanism of one's own, whose error is not known
+        if error.omitted or error.gain <= 0:
+            return None
+        noise = size * error.deviation(config.cohort, 0.0) ** 2 / norm**2
+        far = DEVIATIONS * math.sqrt(2 / size) * noise  # for a normal vector, of its square
+        return cls(np.square(np.array(lengths) / (error.gain * norm)) - noise, noise, far)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether noise hides them: all together, and the first ones by themselves.
+
+        What is learned in a few rounds is not to be averaged away.
+        """
+        first = self.squares[: max(FIRST, len(self.squares) // 10)]
+        return all(
+            abs(float(some.mean())) < self.far / math.sqrt(len(some))
+            for some in (self.squares, first)
+        )
+
+    @property
+    def longest(self) -> float:
+        """A length that the mean updates are most likely below."""
+        mean = max(float(self.squares.mean()), 0.0)
+        return math.sqrt(mean + self.far / math.sqrt(len(self.squares)))
+
+
+def about_steps(
+    config: TrainConfig,
+    mechanism: UpdateMechanism,
+    size: int,
+    lengths: Sequence[float],
+    agreement: float,
+) -> str:
+    """Say if parameter-free steps led one way to the end, or noise hid all that clients sent.
+
+    It costs no privacy, like `about_threshold`.
+
+    Args:
+        config: of the run.
+        mechanism: that sums the updates.
+        size: coordinates of an update.
+        lengths: the L2 norm of each round's decoded mean.
+        agreement: of each mean with the way from the start, from -1 to 1 without noise, added up.
+
+    Returns:
+        A sentence with what to do; empty if there is nothing to say or to tell it by.
+    """
+    means = _Means.of(config, mechanism, size, lengths)
+    if means is None:
+        return ""
+    rounds = len(lengths)
+    slack = DEVIATIONS * math.sqrt(means.noise / size / rounds)
+    if agreement / rounds - slack >= FULL:
+        return (
+            f"The updates of all {rounds} rounds led away from where the model began, to the end, "
+            "so it is probably still on its way. Scale features, and what it is to predict "
+            "(targets of a regression to mean 0 and deviation 1, by public figures), or raise "
+            "rounds."
+        )
+    if size >= COORDINATES and means.hidden and agreement / rounds < slack:
+        return (
+            "The noise was longer than the mean updates in every round, and hides them in all "
+            f"rounds together: they were shorter than {means.longest:.0%} of those of clients that "
+            "agree, so that the model has hardly learnt. More clients, fewer trained parameters "
+            "(parts), or a larger epsilon would help."
+        )
+    return ""
+
+
 def about_threshold(
     config: TrainConfig, mechanism: UpdateMechanism, moved: np.ndarray, lengths: Sequence[float]
 ) -> str:
@@ -45,30 +146,20 @@ def about_threshold(
 
     Returns:
         A sentence with what to do; empty if there is nothing to say, or there are too few rounds to
-        tell. Also where the noise of these
-        means is not known here: unless the server takes plain steps of SGD, cohorts have a fixed
-        size that is seen, and clients send all coordinates of an update clipped in L2 and nothing
-        else.
+        tell, or the server takes other steps than plain ones of SGD, or the noise of the means is
+        not known (`_Means.of`).
     """
-    stepped = config.server.optimizer == "SGD" and not config.server.options
-    seen = config.privacy.sampling == "fixed" and config.trust != "model"
-    alone = not config.privacy.beside and config.privacy.norm == "l2"
-    norm, rate, rounds = mechanism.clip_norm, config.server.learning_rate, len(lengths)
-    if not (stepped and seen and alone and norm and rate and rounds >= FEWEST):
+    plain = config.server.optimizer in ("SGD", AUTO) and not config.server.options
+    rate, rounds = config.server.learning_rate or 1.0, len(lengths)
+    means = _Means.of(config, mechanism, len(moved), lengths)
+    if not plain or means is None:
         return ""
-    try:
-        error = mechanism.expected_error(len(moved))
-    except TypeError:
-        return ""  # a mechanism of one's own, whose error is not known
-    if error.omitted or error.gain <= 0:
-        return ""
-    noise = len(moved) * error.deviation(config.cohort, 0.0) ** 2 / norm**2
-    far = DEVIATIONS * math.sqrt(2 / len(moved)) * noise  # for a normal vector, of its square
-    total = float(np.square(moved.astype(np.float64) / (rate * error.gain * norm)).sum())
-    squares = np.square(np.array(lengths) / (error.gain * norm)) - noise
+    norm, size = mechanism.clip_norm or 1.0, len(moved)
+    scale = rate * mechanism.expected_error(size).gain * norm
+    total = float(np.square(moved.astype(np.float64) / scale).sum())
     # The noises of rounds are independent: their squares add up.
-    path = total / rounds**2 - noise / rounds
-    slack = math.hypot(far, 2 * DEVIATIONS * math.sqrt(noise * rounds / len(moved))) / rounds
+    path = total / rounds**2 - means.noise / rounds
+    slack = math.hypot(means.far, 2 * DEVIATIONS * math.sqrt(means.noise * rounds / size)) / rounds
     if path - slack >= FULL**2:
         return (
             f"The mean updates of all {rounds} rounds add up to {math.sqrt(min(path, 1.0)):.0%} of "
@@ -77,18 +168,12 @@ def about_threshold(
             "of a regression to mean 0 and deviation 1, by public figures), or raise clip_norm, "
             "learning_rate or rounds."
         )
-    # The first rounds by themselves: what is learned in a few is not to be averaged away.
-    hidden = all(
-        abs(float(some.mean())) < far / math.sqrt(len(some))
-        for some in (squares, squares[: max(FIRST, rounds // 10)])
-    )
-    longest = math.sqrt(max(float(squares.mean()), 0.0) + far / math.sqrt(rounds))
-    enough = len(moved) >= COORDINATES
-    if enough and hidden and path < far / rounds and longest < SHORT:
+    seen = means.longest >= SHORT or path >= means.far / rounds
+    if size >= COORDINATES and means.hidden and not seen:
         return (
-            f"The mean update of a round was shorter than {longest:.0%} of clip_norm={norm:g}, and "
-            "the noise hides it, also in the sum over all rounds: the clients' updates are far "
-            "shorter than that, or do not agree. Lower clip_norm or give clip_quantile=0.5, or "
-            "raise local_learning_rate; noise shrinks with clip_norm."
+            f"The mean update of a round was shorter than {means.longest:.0%} of clip_norm="
+            f"{norm:g}, and the noise hides it, also in the sum over all rounds: the clients' "
+            "updates are far shorter than that, or do not agree. Lower clip_norm or give "
+            "clip_quantile=0.5, or raise local_learning_rate; noise shrinks with clip_norm."
         )
     return ""

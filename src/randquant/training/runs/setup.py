@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,10 +22,12 @@ from randquant.training.config import TrainConfig
 from randquant.training.configured import alongside_of, fingerprint_of, mechanism_of
 from randquant.training.named import named_problem
 from randquant.training.optimizer import MakeOptimizer, ServerStep, torch_optimizer
+from randquant.training.parameter_free import OF_CLASSES, OF_NUMBERS, ParameterFreeStep
 from randquant.training.problem import Problem
 from randquant.training.records import RoundMetrics
-from randquant.training.runs.advice import about_threshold
+from randquant.training.runs.advice import about_steps, about_threshold
 from randquant.training.schedule import Schedule
+from randquant.training.server import AUTO
 from randquant.training.work import Weighting, Work
 
 
@@ -65,7 +68,7 @@ class Prepared:
     problem: Problem
     learner: Learner
     mechanism: UpdateMechanism
-    server: ServerStep
+    server: ServerStep | ParameterFreeStep
     schedule: Schedule
     beside: Ledger | None
     fingerprint: str
@@ -77,14 +80,18 @@ class Prepared:
         return self.learner.dimension + self.schedule.config.privacy.beside
 
     def advice(self, state: State, metrics: Sequence[RoundMetrics]) -> str:
-        """What the released means say about clip_norm when the run has ended in this state."""
+        """What the released means say about the run when it has ended in this state."""
         if state.squares:
             return ""  # rounds differ, because the mechanism adapts
+        config, lengths = self.schedule.config, [
+            each.mean_norm for each in metrics if each.mean_norm is not None
+        ]  # fmt: skip
+        agreement = state.optimizer.get("agreement")
+        if agreement is not None:
+            return about_steps(config, self.mechanism, len(state.parameters), lengths, agreement)
         begun = dict(self.problem.model.named_parameters())
         start = torch.cat([begun[name].detach().reshape(-1) for name in self.problem.parts])
-        lengths = [each.mean_norm for each in metrics if each.mean_norm is not None]
-        moved = start.numpy() - state.parameters
-        return about_threshold(self.schedule.config, self.mechanism, moved, lengths)
+        return about_threshold(config, self.mechanism, start.numpy() - state.parameters, lengths)
 
 
 def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
@@ -121,25 +128,63 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     plain = config.privacy.unit == "client" and not ledger.hidden
     other = None if plain else Ledger(mechanism, size, **of_run)
     fingerprint = fingerprint_of(config, mechanism, size)
-    server = server_step(config, problem, given.optimizer)
+    server = server_step(config, problem, given.optimizer, mechanism)
     schedule = Schedule(config, ledger, key)
     return Prepared(problem, learner, mechanism, server, schedule, other, fingerprint, alongside)
 
 
 def server_step(
-    config: TrainConfig, problem: Problem, make: MakeOptimizer | None = None
-) -> ServerStep:
+    config: TrainConfig,
+    problem: Problem,
+    make: MakeOptimizer | None = None,
+    mechanism: UpdateMechanism | None = None,
+) -> ServerStep | ParameterFreeStep:
     """The server's step as configured, or with an optimiser of one's own.
+
+    Args:
+        config: of the run.
+        problem: whose parameters are trained.
+        make: an optimiser of one's own.
+        mechanism: the run's, where it is known already.
 
     Raises:
         ValueError: the optimiser is unknown, or cannot take such steps.
     """
     server = config.server
+    parameters = dict(problem.model.named_parameters())
+    shapes = [tuple(parameters[name].shape) for name in problem.parts]
     named: Any = server.optimizer if make is None else make
+    if named == AUTO:
+        if mechanism is not None and (norm := common_length(config, mechanism)) is not None:
+            reach = OF_NUMBERS if problem.classes is None else OF_CLASSES
+            return replace(_parameter_free(config, mechanism, shapes, norm), reach=reach)
+        named = "SGD"
     if isinstance(named, str):
         named = torch_optimizer(named, server.learning_rate or 1.0, server.options)
-    parameters = dict(problem.model.named_parameters())
-    return ServerStep(named, [tuple(parameters[name].shape) for name in problem.parts])
+    return ServerStep(named, shapes)
+
+
+def common_length(config: TrainConfig, mechanism: UpdateMechanism) -> float | None:
+    """The L2 norm that updates are scaled to; None if they are clipped only.
+
+    A single example's gradient is scaled to it, where examples are protected.
+    """
+    privacy = config.privacy
+    clips = privacy.norm == "l2" and privacy.clip_quantile is None
+    untuned = config.local.learning_rate == "auto" or privacy.unit == "example"
+    return mechanism.clip_norm if clips and untuned else None
+
+
+def _parameter_free(
+    config: TrainConfig, mechanism: UpdateMechanism, shapes: list[tuple[int, ...]], norm: float
+) -> ParameterFreeStep:
+    size = sum(map(math.prod, shapes)) + config.privacy.beside
+    try:
+        error = mechanism.expected_error(size)
+    except TypeError:  # a mechanism of one's own, whose error is not known
+        return ParameterFreeStep(shapes, config.rounds, norm)
+    deviation = error.deviation(config.cohort, 0.0) / norm
+    return ParameterFreeStep(shapes, config.rounds, error.gain * norm, deviation)
 
 
 def problem_of(config: TrainConfig) -> Problem:
@@ -167,7 +212,8 @@ def _work(config: TrainConfig, mechanism: UpdateMechanism) -> Work:
             "Expected a clip_norm with unit example, got none: it bounds what one example can "
             "change."
         )
-    return config.local.work(norm, _weighting(config, mechanism))
+    length = common_length(config, mechanism) if config.privacy.unit == "client" else None
+    return config.local.work(norm, _weighting(config, mechanism), length)
 
 
 def _check_measured(alongside: Alongside, problem: Problem) -> None:

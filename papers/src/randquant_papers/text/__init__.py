@@ -1,0 +1,1 @@
+"""Models of text, what is trained beside them, and scores for each client."""

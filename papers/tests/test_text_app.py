@@ -1,0 +1,177 @@
+"""The app of adapters: what travels, and that it trains what `randquant.train` does."""
+
+import gzip
+import json
+import math
+import random
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from deployments import deployment
+from flower_grid import InProcessGrid
+from flwr.app import Context, RecordDict
+
+import randquant as rq
+from randquant.aggregation import update_mechanism
+from randquant.aggregation.baselines import ClippedSGD
+
+APP = Path(__file__).parents[1] / "text_app"
+sys.path.insert(0, str(APP))
+
+from text_app import client_app, server_app, task  # noqa: E402
+
+CLIENTS, RATE, CLIP_NORM = 3, 0.2, 1.4
+FINE = {"clip": 0.14, "levels": 256, "margin": 2.8e-3}
+"""Rounding that hides nothing, so that a run can be compared with another."""
+
+ONE_BIT = {"clip": 0.14, "levels": 2, "margin": 2.8e-3}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Roles of seven training windows each, ten or more, so that one is public."""
+    draw = random.Random(0)
+    words = [chr(97 + draw.randrange(26)) * draw.randrange(1, 6) for _ in range(40)]
+    texts = [" ".join(draw.choices(words, k=400))[:700] for _ in range(12)]
+    roles = [{"play": "", "role": str(k), "speeches": [text]} for k, text in enumerate(texts)]
+    path = tmp_path_factory.mktemp("data")
+    (path / "roles.json.gz").write_bytes(gzip.compress(json.dumps(roles).encode()))
+    return path
+
+
+def trained_here(folder, mechanism, rounds):
+    """The adapters before and after the same rounds by `randquant.train`, each as one vector."""
+    model = task.model({"pretrained": "", "epochs": 0}, str(folder))
+    run = rq.train(
+        model,
+        task.roles(folder).clients[:CLIENTS],
+        mechanism=mechanism,
+        rounds=rounds,
+        cohort=CLIENTS,
+        local=rq.Local(batch=8, learning_rate=0),
+        server=rq.Server(learning_rate=RATE),
+        seed=0,
+        progress=False,
+    )
+    before = task.adapters(model)
+    assert all(name.endswith(".along") for name in before)
+    return joined(before, before), joined(run.model.state_dict(), before)
+
+
+def joined(arrays, names):
+    return torch.cat([torch.as_tensor(arrays[name]).flatten() for name in names])
+
+
+def found_there(path, folder):
+    """The adapters that an app has stored, as one vector."""
+    stored = json.loads(path.read_text())["adapters"]
+    names = task.adapters(task.model({"pretrained": "", "epochs": 0}, str(folder)))
+    assert stored.keys() == names.keys()
+    return joined(stored, names)
+
+
+def settings(folder, results, rounds, rounding):
+    return {
+        "data-dir": str(folder), "pretrained": "", "epochs": 0,
+        "num-partitions": CLIENTS, "num-server-rounds": rounds, "batch": 8, "learning-rate": RATE,
+        **rounding, "clip-norm": CLIP_NORM, "cohort": CLIENTS, "stable-numbers": False,
+        "neighbours": 0, "delta": 1e-5, "stop-at-epsilon": 0.0, "round-timeout": 600.0,
+        "step-timeout": 600.0, "folder": "", "results": str(results),
+    }  # fmt: skip
+
+
+def in_process(config):
+    """Run the app on a grid within this process, whose clients have no limit."""
+    grid = InProcessGrid(client_app.app, range(1, CLIENTS + 1))
+    for node in grid.contexts:
+        own = {"partition-id": node - 1, "randquant-epsilon": math.inf}
+        grid.contexts[node] = Context(1, node, own, RecordDict(), config)
+    server_app.app(grid, Context(1, 0, {}, RecordDict(), config))
+
+
+def check_one_round(folder, results):
+    """One bit a coordinate moves adapters along the simulation's step as far as that does."""
+    before, expected = trained_here(folder, ClippedSGD(clip_norm=CLIP_NORM), 1)
+    length = float((expected - before).norm())
+    along = float((found_there(results, folder) - before) @ (expected - before)) / length
+    # Bits are independent and unbiased: by Hoeffding beyond six deviations once in 3e7 runs.
+    deviation = RATE * (ONE_BIT["clip"] + ONE_BIT["margin"]) / CLIENTS**0.5
+    assert 12 * deviation < length
+    assert abs(along - length) < 6 * deviation
+
+
+def test_adapters_alone_travel_and_move_as_in_the_simulation(folder, tmp_path):
+    results = tmp_path / "results.json"
+    in_process(settings(folder, results, 1, ONE_BIT))
+    check_one_round(folder, results)
+
+
+@pytest.mark.slow
+def test_two_rounds_end_where_the_simulation_does(folder, tmp_path):
+    rounds, results = 2, tmp_path / "results.json"
+    in_process(settings(folder, results, rounds, FINE))
+    mechanism = update_mechanism(
+        "stochastic-rounding", FINE, trust="aggregate", cohort=CLIENTS, clip_norm=CLIP_NORM
+    )
+    before, expected = trained_here(folder, mechanism, rounds)
+    moved = float((expected - before).norm())
+    # In both runs a coordinate of a mean is off by less than a step of the lattice.
+    step = 2 * (FINE["clip"] + FINE["margin"]) / 255
+    most = 2 * rounds * RATE * step * 4096**0.5
+    assert 2 * most < moved
+    assert float((found_there(results, folder) - expected).norm()) < most
+
+
+@pytest.mark.slow
+def test_real_processes_move_adapters_as_the_simulation_does(folder, tmp_path):
+    results = tmp_path / "run" / "results.json"
+    own = ("folder", "results", "stable-numbers")  # the deployment's
+    kept = {k: v for k, v in settings(folder, results, 1, ONE_BIT).items() if k not in own}
+    changed = [f"{name}={json.dumps(value)}" for name, value in kept.items()]
+    printed, status = deployment(
+        tmp_path / "run", CLIENTS, "--app", str(APP), "--epsilon", "1e9", settings=changed
+    )
+    assert status == 0, printed
+    check_one_round(folder, results)
+
+
+def test_the_settings_as_they_stand_keep_the_limit_of_all_roles():
+    config = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    own = {name: config[name] for name in ("clip", "levels", "margin")}
+    mechanism = update_mechanism(
+        "stochastic-rounding", own, trust="aggregate", cohort=config["cohort"],
+        clip_norm=config["clip-norm"],
+    )  # fmt: skip
+    release = mechanism.release(3840, config["num-server-rounds"])
+    epsilon = rq.account([release], config["delta"]).epsilon
+    assert 7.5 < epsilon <= config["stop-at-epsilon"]
+
+
+def test_the_file_that_all_have_gives_the_model_that_was_written(folder, tmp_path):
+    made = task.model({"pretrained": "", "epochs": 0}, str(folder))
+    torch.save(made.state_dict(), tmp_path / "made.pt")
+    read = task.model({"pretrained": str(tmp_path / "made.pt")}, "no folder")
+    weights = made.state_dict()
+    assert weights.keys() == read.state_dict().keys()
+    assert all(torch.equal(each, weights[name]) for name, each in read.state_dict().items())
+    assert task.adapters(read).keys() == task.adapters(made).keys() == {"blocks.1.wide.along"}
+
+
+def test_what_follows_the_last_attention_is_computed_apart_to_the_same_end(folder):
+    model = task.model({"pretrained": "", "epochs": 0}, str(folder))
+    for each in task.adapters(model).values():
+        each.normal_()
+    windows = task.roles(folder).clients[:1]
+    [(states, following)] = task.below(model, windows)
+    whole, parted = model(torch.from_numpy(windows[0][0])), task.Top(model)(states)
+    assert torch.allclose(whole, parted, rtol=1e-5, atol=1e-5)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    one, other = (
+        torch.autograd.grad(torch.nn.functional.cross_entropy(output, following), trained)
+        for output in (whole, parted)
+    )
+    assert all(float(a.norm()) > 0 for a in one)
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(one, other, strict=True))

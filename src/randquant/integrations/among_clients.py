@@ -1,0 +1,247 @@
+"""Secure sums among the clients of a round: the server's steps, and how a run makes such sums."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from logging import INFO
+from typing import Literal
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.secagg.draw import Draw
+from randquant.aggregation.secagg.graphs import Losses
+from randquant.aggregation.secagg.server import SumServer
+from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.channels.wire import upload
+from randquant.integrations import protocol, sums
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import RoundMessage
+from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
+
+Way = Literal["apart", "ahead"]
+WAYS: tuple[Way, ...] = ("apart", "ahead")
+
+
+class SecureSum:
+    """A sum of codes by secure aggregation: the server sees only the sum.
+
+    The steps before the upload depend on no update. So each may be a message of its own, or travel
+    with a message of the sum before (docs/secure-aggregation.md).
+
+    Args:
+        offer, terms: what clients agree to.
+        log: see `Intake`.
+        directory: public keys of all clients' identities, if they have them.
+    """
+
+    def __init__(
+        self, offer: Offer, terms: Terms, log: Log, directory: Mapping[int, bytes] | None = None
+    ) -> None:
+        self.offer, self.terms = offer, terms
+        self._server = SumServer(terms, directory)
+        self.refused = self._server.refused
+        self._intake = Intake(self.refused, log)
+        self.clients = self.upload_bytes = 0
+        self._mechanism: UpdateMechanism = offer.mechanism
+        self._draw = Draw(terms.session) if offer.drawn else None
+        self._totals: np.ndarray | None = None
+        commitment = b"" if self._draw is None else self._draw.commitment
+        request = RoundMessage(
+            protocol.ADVERTISE,
+            terms.session,
+            offer.to_text(),
+            protocol.terms_text(terms),
+            commitment=commitment,
+        )
+        self.pending: Requests = dict.fromkeys(terms.clients, request)
+
+    @property
+    def step(self) -> str:
+        """See `RoundSum`."""
+        return sums.step_of(self.pending)
+
+    @property
+    def most(self) -> int:
+        """See `RoundSum`: no reply is longer than a vector and messages to all neighbours."""
+        vector = upload.masked(self.terms.dimension, self.terms.bits)
+        return sums.REST + vector + sums.PER_NEIGHBOUR * (self.terms.neighbours + 1)
+
+    @property
+    def enough(self) -> int:
+        """See `RoundSum`."""
+        return max(self.terms.least, self.terms.threshold + 1)
+
+    def take(self, answers: Answers) -> None:
+        """See `RoundSum`."""
+        step, asked = self.step, self.pending
+        self.pending = {}  # if it fails, there is nothing more to ask
+        uses = {protocol.ADVERTISE: self._advert, protocol.UPLOAD: self._masked}
+        taken = self._intake.take(step, asked, answers, uses.get(step, _inbox))
+        following = {
+            protocol.ADVERTISE: self._introduced, protocol.SHARE: self._forwarded,
+            protocol.UPLOAD: self._closed, protocol.CONFIRM: self._relayed,
+            protocol.REVEAL: self._unmasked,
+        }  # fmt: skip
+        self.pending = self._intake.named(following[step], taken)
+
+    def mean(self) -> np.ndarray:
+        """See `RoundSum`."""
+        assert self._totals is not None  # nothing is pending
+        return self._mechanism.decode(self._totals, self.clients, self.offer.dimension)
+
+    def _advert(self, client: int, answer: RoundMessage) -> Mapping[int, bytes]:
+        inbox = answer.of_others
+        if self._draw is not None:
+            self._draw.add(client, answer.part)
+        return inbox
+
+    def _masked(self, client: int, answer: RoundMessage) -> None:
+        self._server.add(client, answer.update)
+        self.upload_bytes = max(self.upload_bytes, len(answer.update))
+
+    def _introduced(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
+        own = {client: keys[client] for client, keys in inboxes.items() if client in keys}
+        return self._next(protocol.SHARE, self._server.introduce(own))
+
+    def _forwarded(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
+        relayed, proofs = self._server.forward(inboxes), {}
+        if self._draw is not None:
+            seed, proofs = self._draw.close()
+            self._mechanism = self.offer.mechanism.in_round(seed)
+        return self._next(protocol.UPLOAD, relayed, proofs)
+
+    def _closed(self, taken: Mapping[int, None]) -> Requests:
+        survivors, least = self._server.close(), self.terms.least
+        self.clients = len(survivors)
+        if len(survivors) < least:
+            raise ProtocolError(
+                f"Expected updates of {least} clients or more, got {len(survivors)}: the guarantee "
+                "needs that many."
+            )
+        request = RoundMessage(
+            protocol.CONFIRM, self.terms.session, survivors=tuple(sorted(survivors))
+        )
+        return dict.fromkeys(survivors, request)
+
+    def _relayed(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
+        return self._next(protocol.REVEAL, self._server.relay(inboxes))
+
+    def _unmasked(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
+        largest = self.offer.channel.levels - 1
+        self._totals = self._server.unmask(inboxes, largest).astype(np.int64)
+        return {}
+
+    def _next(
+        self,
+        step: str,
+        relayed: Mapping[int, Mapping[int, bytes]],
+        proofs: Mapping[int, bytes] = {},
+    ) -> Requests:
+        """The requests of a step, with messages of other clients."""
+        session = self.terms.session
+        return {
+            client: RoundMessage(step, session, proof=proofs.get(client, b""), inbox=inbox)
+            for client, inbox in relayed.items()
+        }
+
+
+def _inbox(client: int, answer: RoundMessage) -> Mapping[int, bytes]:
+    return answer.of_others
+
+
+@dataclass(frozen=True, slots=True)
+class AmongClients:
+    """Secure sums among the clients of a round: how they are made, and what they withstand.
+
+    Args:
+        least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
+            may collude with the server; by default the cohort.
+        neighbours: how many others each client shares masks with; None for all. Fewer are faster,
+            and clients must agree (`QuantizeMod(all_neighbours=False)`).
+        losses: what sums must withstand: chooses the number of neighbours, and logs it.
+        directory: public keys of all clients' identities by number, 32 bytes of Ed25519, as in
+            the clients' `randquant-directory`: a client whose keys are not signed is left out of a
+            sum, which it could otherwise stop.
+        stable_numbers: whether clients are certain to keep their numbers, because SuperNodes are
+            authenticated and the SuperLink keeps its database. Otherwise a client that is new after
+            the first round is assumed to have answered as often as any other.
+        handshake: `apart`: a secure sum takes five messages, one after the other. `ahead`: from the
+            second round on three, since a round's handshake travels with the messages of the round
+            before, when its clients are chosen.
+        step_timeout: seconds for each step other than the upload.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind or out of bounds.
+
+    Example:
+        >>> AmongClients(losses=Losses(step=0.01)).degree(1000, lambda level, line: None)
+        42
+    """
+
+    least: int | None = None
+    neighbours: int | None = None
+    losses: Losses | None = None
+    directory: Mapping[int, bytes] | None = None
+    stable_numbers: bool = False
+    handshake: Way = "apart"
+    step_timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        validate.choice("handshake", self.handshake, WAYS)
+        if self.neighbours is not None:
+            validate.whole("neighbours", self.neighbours, low=1)
+        if self.losses is not None:
+            validate.kind("losses", self.losses, Losses)
+            if self.neighbours is not None:
+                raise ValueError("Expected neighbours or losses, got both: losses choose them.")
+
+    def fewest(self, mechanism: UpdateMechanism) -> int:
+        """Fewest clients in a sum of a mechanism's codes, checked.
+
+        Raises:
+            ValueError: its guarantee needs more, or its updates are not summed so.
+        """
+        least = mechanism.cohort if self.least is None else self.least
+        why = "the guarantee needs that many"
+        validate.whole("least", least, low=mechanism.cohort, why=why)
+        if mechanism.trust == "aggregate":
+            validate.whole("least", least, low=2, why="a sum of one hides nothing")
+        elif self.handshake == "ahead":
+            raise ValueError(
+                "Expected handshake='ahead' under aggregate trust, got it under local trust, where "
+                "nothing is summed and a round takes one message: leave it out."
+            )
+        return least
+
+    def degree(self, clients: int, log: Log) -> int:
+        """How many neighbours a client has; ValueError if not even all others are enough."""
+        others = clients - 1
+        if self.losses is None:
+            return others if self.neighbours is None else min(self.neighbours, others)
+        chosen = self.losses.graph(clients)
+        log(INFO, f"randquant: neighbours of a client in the secure sum: {chosen.reason}.")
+        return chosen.neighbours
+
+    def begin(self, offer: Offer, clients: Sequence[int], log: Log) -> RoundSum:
+        """The sum of a round of new terms.
+
+        Raises:
+            ProtocolError: fewer clients than `least`.
+            ValueError: not even all others as neighbours withstand so many losses.
+        """
+        if offer.mechanism.trust == "local":
+            return PlainSum(offer, clients, log)
+        least = self.fewest(offer.mechanism)
+        if len(clients) < least:
+            raise ProtocolError(
+                f"Expected {least} clients or more in the round, got {len(clients)}: let the "
+                "strategy select more, or lower the mechanism's cohort."
+            )
+        session, bits = os.urandom(protocol.SESSION_BYTES), offer.bits(len(clients))
+        degree = self.degree(len(clients), log)
+        terms = Terms(session, tuple(clients), offer.size, bits, least, degree)
+        return SecureSum(offer, terms, log, self.directory)

@@ -1,0 +1,273 @@
+"""A client in the rounds of a run: it answers a server's steps, each on record before it is sent.
+
+No engine is in here: messages come in and go out as values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from logging import INFO, WARNING
+from typing import TYPE_CHECKING, Any
+
+from randquant.aggregation.secagg.client import Client
+from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES
+from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.channels import wire
+from randquant.channels.keys import Key
+from randquant.integrations import protocol
+from randquant.integrations.accountant import RoundEvent
+from randquant.integrations.foreign import DamagedFile, logged
+from randquant.integrations.ledger import OWN, AnswerLedger, State
+from randquant.integrations.limits import ClientLimits, whether_known
+from randquant.integrations.membership import Membership, identity
+from randquant.integrations.protocol import RoundMessage
+
+if TYPE_CHECKING:
+    from randquant.aggregation.mechanism import UpdateMechanism
+    from randquant.integrations.trained import Arrays, Layout
+
+FILES = "This client's files cannot be used; its log says why."
+NOTHING = "This client has no update to send; its log says why."
+REFUSED = "This client refuses the message; its log says why."
+
+
+class NothingToSend(Exception):
+    """Training has failed, or what it gave cannot be encoded: the reason may reveal data."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """A request to upload that a client has agreed to.
+
+    Attributes:
+        request: the server's.
+        own: the client's part in the round.
+        mechanism: the offered one, with the round's seed.
+        layout: which arrays of the model are trained.
+    """
+
+    request: RoundMessage
+    own: Membership
+    mechanism: UpdateMechanism
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Member:
+    """One client: what it keeps, and what it answers.
+
+    Without secure aggregation a round is `agree`, `charge`, `encode` and `upload`; in a secure sum
+    `answer` takes the steps before and after these.
+
+    Attributes:
+        number: this client's.
+        limits: what it allows.
+        state: what it keeps between two messages of a run.
+        files: what its operator has set: names of files (`randquant-ledger`, `randquant-identity`,
+            `randquant-directory`).
+        log: takes a level and a text, for the client's own log.
+        drawn: whether a round's seed is drawn together with the server; else it follows from the
+            round's session.
+        examples: the account is for one of so many examples; None for all data of this client.
+    """
+
+    number: int
+    limits: ClientLimits
+    state: State
+    files: Mapping[str, Any]
+    log: Callable[[int, str], object]
+    drawn: bool = True
+    examples: int | None = None
+
+    @property
+    def ledger(self) -> AnswerLedger:
+        """This client's account."""
+        path = self.files.get("randquant-ledger")
+        path = None if path is None else str(path)
+        return AnswerLedger(self.limits.accountant(), path, self.state)
+
+    def agree(self, request: RoundMessage, model: Arrays) -> Agreed:
+        """Check a request to upload, and the model that came with it; nothing is spent yet.
+
+        Raises:
+            ProtocolError: this client does not agree.
+        """
+        if request.offer:  # in one message, without secure aggregation
+            own = Membership(request.session, request.offer, examples=self.examples)
+            own.check_same(self.state)
+        else:
+            own = Membership.recall(self.state, request.session, self.files)
+        if self.drawn:
+            mechanism = own.mechanism(self.number, request.proof)
+        else:
+            mechanism = own.offer.mechanism.in_round(protocol.public_seed(request.session))
+        if own.client is not None:
+            own.client.look_at(request.of_others)
+        layout = self.limits.layout(own.offer, model)
+        if layout.kept:
+            self.log(INFO, f"randquant: no update is sent of {logged(', '.join(layout.kept))}.")
+        return Agreed(request, own, mechanism, layout)
+
+    def charge(self, own: Membership, step: str = "") -> None:
+        """Count an answer, on the disk, before anything of it is sent; without a step only check.
+
+        Raises:
+            ProtocolError: a limit does not allow it, or this request was answered before.
+        """
+        ledger, terms = self.ledger, None if own.client is None else own.client.terms
+        with ledger.checked(lambda each: self.limits.check_offer(own.offer, terms, each)):
+            if not step:
+                return
+            ledger.take(own.session, step)
+            ledger.accountant.compose(RoundEvent(own.offer, frozenset({OWN})))
+            ledger.save()
+        known = whether_known(terms, "randquant-directory" in self.files)
+        account = ledger.accountant.told()
+        self.log(INFO, f"randquant: this client's answers so far: {account}{known}.")
+
+    def encode(
+        self, agreed: Agreed, old: Arrays | None, new: Arrays, numbers: Mapping[str, float]
+    ) -> bytes:
+        """Encode what training has made of a model; an error may reveal data.
+
+        Args:
+            agreed: the request.
+            old: the model before training; None if `new` is the update itself.
+            new: the arrays after it.
+            numbers: what training has measured, by name.
+        """
+        offer, layout = agreed.own.offer, agreed.layout
+        if offer.buffers == "frozen" and old is not None:
+            layout.check_frozen(old, new)
+        update = layout.update(old, new)
+        if offer.beside is not None:
+            update = offer.beside.joined(update, numbers, agreed.request.threshold)
+        return agreed.mechanism.of_client(self.number).encode(update, Key.generate())
+
+    def upload(self, agreed: Agreed, payload: bytes) -> RoundMessage:
+        """The answer with an encoded update: masked, if the round is a secure sum."""
+        own, request, size = agreed.own, agreed.request, agreed.own.offer.size
+        if own.client is None:
+            payload = protocol.addressed(agreed.mechanism, payload, own.session, self.number, size)
+        else:
+            assert agreed.mechanism.coding is not None  # a sum's offer sends codes
+            codes = wire.unpack(agreed.mechanism.coding, payload, size)
+            payload = own.client.mask(codes, request.of_others)
+            own.remember(self.state)
+        following = self._next_step(request, protocol.ADVERTISE)
+        return RoundMessage(request.step, own.session, payload=payload, following=following)
+
+    def answer(self, request: RoundMessage) -> RoundMessage:
+        """Take a step of a round other than the upload; those of a secure sum are taken once.
+
+        Raises:
+            ProtocolError: this client refuses, and has left the sum if it was in one.
+        """
+        following, step = request.following, request.step
+        if following is not None and step != protocol.CONFIRM:
+            raise ProtocolError(
+                "Expected steps of the next sum with an upload and a confirmation only."
+            )
+        if step == protocol.ADVERTISE:
+            own = self._advertised(request)
+            # Not recorded: each request gets new keys, and a server may ask any number of times.
+            inbox = {} if own.client is None else {self.number: own.client.advertise()}
+            Membership.forget_all(self.state)  # a message of its own begins anew
+            own.remember(self.state)
+            return RoundMessage(step, own.session, part=own.part, inbox=inbox)
+        own = Membership.recall(self.state, request.session, self.files)
+        if own.client is None:
+            raise ProtocolError("Expected a step of a secure sum in a secure sum only.")
+        ledger = self.ledger
+        with ledger.held():
+            ledger.take(own.session, step)
+            if isinstance(following, RoundMessage):  # both are on the disk before either is sent
+                ledger.take(following.session, protocol.SHARE)
+            ledger.save()
+        own.forget(self.state)  # after a failed step the client has left the sum
+        inbox = _after_advertising(own.client, request)
+        if step != protocol.REVEAL:  # deleted secrets cannot be stolen
+            own.remember(self.state)
+        return RoundMessage(
+            step, own.session, inbox=inbox, following=self._next_step(request, protocol.SHARE)
+        )
+
+    def _next_step(self, request: RoundMessage, step: str) -> RoundMessage | ProtocolError | None:
+        """The next sum's step, which travels with a message of the current one.
+
+        Neither sum depends on the other (theory/shares.md, Proposition 5). If it fails, this client
+        has left the next sum, and stays in the current one.
+        """
+        if (following := request.following) is None:
+            return None
+        try:
+            if isinstance(following, ProtocolError):
+                raise following
+            if following.step != step or following.session == request.session:
+                raise ProtocolError(f"Expected {step!r} of the next sum, got another message.")
+            if step == protocol.ADVERTISE:
+                own = self._advertised(following)
+            else:
+                own = Membership.recall(self.state, following.session, self.files)
+                own.forget(self.state)
+            if own.client is None:
+                raise ProtocolError("Expected the next sum to be a secure one, got another.")
+            if step == protocol.ADVERTISE:
+                inbox, part = {self.number: own.client.advertise()}, own.part
+            else:
+                inbox, part = own.client.share(following.of_others), b""
+            own.remember(self.state)
+            return RoundMessage(step, own.session, part=part, inbox=inbox)
+        except Exception as error:
+            reason, why = told(error)
+            self.log(WARNING, refusal_line(reason, why))
+            return ProtocolError(reason)
+
+    def _advertised(self, request: RoundMessage) -> Membership:
+        """Agree to the server's offer, and draw this client's secrets of the round."""
+        own = Membership(request.session, request.offer, examples=self.examples)
+        own.check_same(self.state)
+        offer = own.offer
+        if request.terms or not offer.drawn:  # without secure aggregation only the seed is drawn
+            terms = protocol.read_terms(request.terms, request.session, offer.size)
+            keys = identity(self.files)
+            own = replace(own, client=Client(terms, self.number, *keys, self.limits.threshold))
+        self.charge(own)
+        if offer.drawn != bool(request.commitment):
+            raise ProtocolError(
+                "Expected the server's commitment to its part of a seed exactly where an offer "
+                "needs one: for a subset of the coordinates, or rotations."
+            )
+        if len(request.commitment) not in (0, HASH_BYTES):
+            raise ProtocolError(
+                f"Expected a commitment in {HASH_BYTES} bytes, got {len(request.commitment)}."
+            )
+        part = os.urandom(PART_BYTES) if offer.drawn else b""
+        return replace(own, commitment=request.commitment, part=part)
+
+
+def _after_advertising(client: Client, request: RoundMessage) -> dict[int, bytes]:
+    """A client's messages to others in a step of a secure sum."""
+    if request.step == protocol.SHARE:
+        return client.share(request.of_others)
+    if request.step == protocol.CONFIRM:
+        return client.confirm(request.survivors)
+    return client.reveal(request.of_others)
+
+
+def told(error: Exception) -> tuple[str, BaseException | None]:
+    """What the server is told of an error, and what is only in this client's log."""
+    if isinstance(error, ProtocolError):
+        return str(error), error.__cause__
+    if isinstance(error, NothingToSend):
+        return NOTHING, error.__cause__
+    if isinstance(error, OSError | DamagedFile):  # the error may name files of this machine
+        return FILES, error
+    return REFUSED, error
+
+
+def refusal_line(reason: str, why: BaseException | None) -> str:
+    """A refusal in the client's own log."""
+    return f"randquant: refused: {reason}{'' if why is None else logged(f' {why!r}')}"

@@ -1,0 +1,192 @@
+"""What server and client say to each other in a round, whatever engine carries it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from randquant.aggregation.secagg.draw import LONGEST_PROOF
+from randquant.aggregation.secagg.terms import MOST_CLIENTS, MOST_NEIGHBOURS, ProtocolError, Terms
+from randquant.channels import wire
+from randquant.channels.wire.payload import Format
+
+if TYPE_CHECKING:
+    from randquant.aggregation.mechanism import UpdateMechanism
+
+ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL = "advertise", "share", "upload", "confirm", "reveal"
+STEPS = (ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL)
+
+SESSION_BYTES = 16
+LONGEST_SESSION = 64
+
+LONGEST_TEXT = 2**23
+"""Most characters of an offer or terms: a channel of 1000 inputs and 256 levels has 5 million."""
+
+LARGEST = 1e30
+"""Largest threshold of an update's norm."""
+
+
+class NoAnswer(ProtocolError):
+    """What a transport says in the place of a client's answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMessage:
+    """A server's request in one step of a round, or a client's reply.
+
+    Attributes:
+        step: step of the protocol; without secure aggregation only `upload`, or `advertise` before
+            it, if a seed is drawn.
+        session: unique bytes of this round of this run.
+        offer: text of the server's offer, in the first request of a session.
+        terms: text of the secure sum's terms, sent with the offer.
+        survivors: clients in a sum, in the request to confirm them.
+        commitment: the server's, to its part of the round's seed, sent with the offer.
+        part: a client's part of the seed, in its answer to the offer.
+        proof: of the seed, in the request to upload (`aggregation.secagg.draw`).
+        threshold: what clients clip their updates to before numbers are added, in that request.
+        inbox: in a request messages of other clients by sender, in a reply those to them.
+        payload: a client's update, in its reply to upload.
+        following: a step of the next sum, which travels with this one; or why it cannot be used.
+    """
+
+    step: str
+    session: bytes
+    offer: str = ""
+    terms: str = ""
+    survivors: tuple[int, ...] = ()
+    commitment: bytes = b""
+    part: bytes = b""
+    proof: bytes = b""
+    threshold: float = 0.0
+    inbox: Mapping[int, bytes] | None = None
+    payload: bytes | None = None
+    following: RoundMessage | ProtocolError | None = None
+
+    def head(self) -> dict[str, Any]:
+        """The fields that are no messages of others and no payload; without those left out.
+
+        Numbers of clients are text, because they are unsigned and of 64 bits.
+        """
+        found = {name: getattr(self, name) for name in HEAD_FIELDS}
+        found["survivors"] = [str(client) for client in self.survivors]
+        return {name: value for name, value in found.items() if value}
+
+    @classmethod
+    def read(cls, head: Mapping[str, Any], **others: Any) -> RoundMessage:
+        """Undo `head`; ProtocolError if the fields, which need not be trusted, are none."""
+        known = {name: head[name] for name in HEAD_FIELDS if name in head}
+        step, session = known.get("step"), known.get("session")
+        if not (isinstance(step, str) and isinstance(session, bytes) and session):
+            raise ProtocolError("Expected the step and session of a message, got none.")
+        if len(session) > LONGEST_SESSION or step not in STEPS:
+            raise ProtocolError("Expected a step of the protocol, and a session of 64 bytes.")
+        texts = [known.get(name, "") for name in ("offer", "terms")]
+        if not all(isinstance(text, str) for text in texts):
+            raise ProtocolError("Expected an offer and terms in text, got something else.")
+        if max(map(len, texts)) > LONGEST_TEXT:
+            raise ProtocolError(f"Expected texts of at most {LONGEST_TEXT} characters, got more.")
+        survivors = known.get("survivors", [])
+        if not isinstance(survivors, list) or len(survivors) > MOST_CLIENTS:
+            raise ProtocolError("Expected a list of survivors, got something else.")
+        drawn = [known.get(name, b"") for name in ("commitment", "part", "proof")]
+        if not all(isinstance(each, bytes) and len(each) <= LONGEST_PROOF for each in drawn):
+            raise ProtocolError("Expected the parts of a seed in a few bytes, got something else.")
+        threshold = known.get("threshold", 0.0)
+        if not (isinstance(threshold, float) and 0 <= threshold <= LARGEST):
+            raise ProtocolError("Expected a threshold of updates, got something else.")
+        known["survivors"] = tuple(map(client_number, survivors))
+        return cls(**known, **others)
+
+    @property
+    def of_others(self) -> Mapping[int, bytes]:
+        """The messages of other clients; ProtocolError if there are none."""
+        if self.inbox is None:
+            raise ProtocolError("Expected a record of messages of other clients, got none.")
+        return self.inbox
+
+    @property
+    def update(self) -> bytes:
+        """The payload; ProtocolError if there is none."""
+        if self.payload is None:
+            raise ProtocolError("Expected a payload with an update, got none.")
+        return self.payload
+
+
+HEAD_FIELDS = tuple(field.name for field in fields(RoundMessage))[:9]
+
+
+def read_inbox(messages: Mapping[str, Any]) -> dict[int, bytes]:
+    """Messages by the texts of clients' numbers, checked; ProtocolError if they are others."""
+    if len(messages) > MOST_NEIGHBOURS + 1:
+        most = MOST_NEIGHBOURS + 1
+        raise ProtocolError(f"Expected {most} messages at most, got {len(messages)}.")
+    if not all(isinstance(message, bytes) for message in messages.values()):
+        raise ProtocolError("Expected messages of other clients as bytes, got something else.")
+    return {client_number(client): bytes(message) for client, message in messages.items()}
+
+
+def client_number(text: object) -> int:
+    """A client's number from its text; ProtocolError if it is none."""
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20):
+        raise ProtocolError("Expected numbers of clients, got something else.")
+    return int(text)
+
+
+def terms_text(terms: Terms) -> str:
+    """The terms as text, without the session and size of the sum."""
+    names = ("clients", "bits", "least", "neighbours", "threshold")
+    return json.dumps({name: getattr(terms, name) for name in names})
+
+
+def read_terms(text: str, session: bytes, size: int) -> Terms:
+    """Undo `terms_text`; ProtocolError if the text is invalid."""
+    try:
+        record = json.loads(text)
+        return Terms(session, tuple(record.pop("clients")), size, **record)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError("Expected the terms of a secure sum, but they are none.") from error
+
+
+def addressed(
+    mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, size: int
+) -> bytes:
+    """A payload as it is sent without masks: codes say of which session and client they are.
+
+    Without codes its client is known by its number (`UpdateMechanism.of_client`).
+    """
+    if mechanism.coding is None:
+        return payload
+    codes = wire.unpack(mechanism.coding, payload, size)
+    return wire.pack(upload_format(mechanism, session, client), codes)
+
+
+def unaddressed(
+    mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, dimension: int
+) -> bytes:
+    """Undo `addressed`; ValueError if the payload is damaged.
+
+    Codes of another session or client are refused too. A bare index (a mechanism without codes)
+    does not say whose it is: it counts as the index of the client that sent the message.
+    """
+    if mechanism.coding is None:
+        return mechanism.of_client(client).completed(payload, dimension)
+    size = mechanism.size(dimension)
+    codes = wire.unpack(upload_format(mechanism, session, client), payload, size)
+    return wire.pack(mechanism.coding, codes, size - dimension)
+
+
+def upload_format(mechanism: UpdateMechanism, session: bytes, client: int) -> Format:
+    """Format of one client's codes in one session without masks; of a subset, which one."""
+    coding = mechanism.coding
+    assert coding is not None  # it sends codes
+    facts = ("upload", coding.fingerprint.hex(), session.hex(), str(client))
+    return Format.of(coding.levels, *facts)
+
+
+def public_seed(session: bytes) -> int:
+    """The seed of a round that follows from its session, where server and clients draw none."""
+    return int.from_bytes(hashlib.sha256(session).digest()[:8], "little")

@@ -1,0 +1,199 @@
+"""What a server keeps of a run, whatever engine it is on: the account, and what rounds released."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping
+from logging import INFO
+from typing import Any
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.aggregation.alongside import Alongside, QuantileClip
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.integrations.accountant import RoundEvent, RunAccountant
+from randquant.integrations.history import History, Measured, RoundRow
+from randquant.integrations.offer import Offer
+from randquant.integrations.sums import Log
+from randquant.integrations.trained import Buffers, Layout
+from randquant.planning.privacy import CLIP_NORM, Privacy
+
+
+class RoundsFailed(RuntimeError):
+    """Several rounds in a row have failed; the model is that of the last successful round."""
+
+
+class ServerRun:
+    """A run on the server: its clients' account, and what its rounds have released.
+
+    Args:
+        mechanism: how updates are protected.
+        accountant: empty.
+        log: takes a level of `logging` and a line.
+        alongside: what clients send beside their updates; None for nothing.
+        patience: how many rounds in a row may fail.
+
+    Attributes:
+        done: rounds that are over, those before a restart included.
+        stopped: why training is over; empty while it is not.
+        history: all rounds, with those that failed.
+        squares: what a mechanism adapts to.
+        threshold: what clients clip their updates to in the next round.
+        numbers: the last round's numbers.
+
+    Guarantees:
+        A round is in the account, and `save` has returned, before it has requests.
+    """
+
+    def __init__(
+        self,
+        mechanism: UpdateMechanism,
+        accountant: RunAccountant,
+        log: Log,
+        alongside: Alongside | None = None,
+        patience: int = 3,
+    ) -> None:
+        self.mechanism, self.accountant, self.alongside = mechanism, accountant, alongside
+        self.patience, self._log = validate.whole("patience", patience, low=1), log
+        self.begin()
+
+    def begin(self) -> None:
+        """Start anew, with the account as it is."""
+        self.done = self._failures = 0
+        self.stopped = ""
+        self.history: list[RoundRow] = []
+        self.squares: tuple[float, ...] = ()
+        self.threshold = 0.0 if self.alongside is None else self.alongside.clip_norm
+        self.numbers: Mapping[str, float] = {}
+
+    def offer(
+        self,
+        layout: Layout,
+        buffers: Buffers,
+        clients: int | None = None,
+        examples: int | None = None,
+    ) -> Offer:
+        """What clients are offered: the run's mechanism, or with `clients` that of a round."""
+        extra = 0 if self.alongside is None else self.alongside.extra
+        dimension, now = layout.dimension + extra, self.mechanism
+        if clients is not None:  # at the same cost, whatever it adapts to
+            now = now.adapted(self.squares, dimension, clients)
+        return Offer(now, dimension, layout.parts, buffers, self.alongside, examples)
+
+    def eligible(self, offer: Offer, connected: Iterable[int]) -> list[int]:
+        """The connected clients that an answer would not take above the limit."""
+        connected = list(connected)
+        self.accountant.meet(connected)
+        if self.accountant.max_epsilon is None:
+            return connected
+        exceeds = self.accountant.would_exceed
+        return [c for c in connected if not exceeds(RoundEvent(offer, frozenset({c})))]
+
+    def charge(self, offer: Offer, clients: Collection[int], save: Callable[[], object]) -> None:
+        """Count a round, before its requests leave: once asked, a client may send an update."""
+        self.accountant.compose(RoundEvent(offer, frozenset(clients)))
+        save()
+
+    def released(self, offer: Offer, mean: np.ndarray, clients: int) -> np.ndarray:
+        """The mean update of a decoded mean; keeps what later rounds use of it."""
+        squares = offer.mechanism.noted(self.squares, mean, clients)
+        if self.alongside is not None:
+            mean, self.numbers, self.threshold = self.alongside.parted(mean, self.threshold)
+        self.squares = squares
+        return mean
+
+    def figures(self, offer: Offer, clients: int) -> dict[str, float]:
+        """The last round's numbers, each with the standard deviation of its noise."""
+        found: dict[str, float] = {}
+        if self.alongside is None:
+            return found
+        coordinate = offer.mechanism.expected_error(offer.dimension).deviation(clients)
+        for name, value in self.numbers.items():
+            found[name] = value
+            found[f"{name}_deviation"] = noise = self.alongside.deviation(name, coordinate)
+            line = f"randquant: {name} {value:.4g}, noise of standard deviation {noise:.2g}."
+            self._log(INFO, line)
+        if self.alongside.clip is not None:
+            found["clip_norm"] = self.threshold
+        return found
+
+    def succeeded(
+        self, number: int, asked: int, clients: int, sizes: Mapping[str, int]
+    ) -> RoundRow:
+        """Note a round with so many clients in its mean."""
+        self._failures = 0
+        return self._note(number, asked, asked - clients, sizes)
+
+    def failed(self, number: int, asked: int, error: Exception) -> None:
+        """Note a round that failed; RoundsFailed if that were too many in a row."""
+        self._failures += 1
+        self._note(number, asked, asked, {}, str(error))
+        if self._failures >= self.patience:
+            raise RoundsFailed(
+                f"Expected a round to succeed, got {self._failures} failures in a row, the last: "
+                f"{error}"
+            ) from error
+
+    def record(self, rounds: int) -> dict[str, Any]:
+        """JSON data of all this, after so many rounds."""
+        return {
+            "rounds": rounds,
+            "accountant": self.accountant.state_dict(),
+            "squares": self.squares,
+            "threshold": self.threshold,
+            "history": [dataclasses.asdict(row) for row in self.history],
+        }
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Undo `record`; ValueError if it is none, or of another account."""
+        self.begin()
+        done = validate.whole("rounds", record.get("rounds"), low=0)
+        self.accountant.load_state_dict(record.get("accountant", {}))
+        self.done, self.squares = done, tuple(record.get("squares", ()))
+        self.threshold = record.get("threshold", self.threshold)
+        self.history = [RoundRow(**row) for row in record.get("history", [])]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the numbers that clients send."""
+        return [] if self.alongside is None else [each.name for each in self.alongside.numbers]
+
+    def outcome(self, title: str, measured: Measured) -> History:
+        """The run for a report, with what the server has measured."""
+        own = self.accountant
+        spent = own.get_privacy_spent()
+        return History(title, self.history, spent, measured, own.max_epsilon, own.assumes())
+
+    def _note(
+        self, number: int, asked: int, dropped: int, sizes: Mapping[str, int], why: str = ""
+    ) -> RoundRow:
+        epsilon = self.accountant.get_epsilon(self.accountant.delta)
+        row = RoundRow(number, epsilon, asked, dropped, **sizes, failed=why)
+        self.history.append(row)
+        self._log(INFO, f"randquant: {row.line()}.")
+        return row
+
+
+def beside(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | None:
+    """What clients send beside their updates, as settings say; None for nothing.
+
+    Raises:
+        ValueError: the mechanism does not clip whole updates, or it decides a setting itself.
+    """
+    given = (privacy.unit, privacy.norm, privacy.sampling, privacy.bits, privacy.clip_norm,
+             privacy.coordinates, privacy.max_participations)  # fmt: skip
+    if given != ("client", "l2", "fixed", "auto", CLIP_NORM, None, None):
+        raise ValueError(
+            "Expected privacy of what a mechanism leaves open (neighboring, numbers, weighted_by, "
+            "clip_quantile), got other settings too: for_target plans a mechanism for them."
+        )
+    if not privacy.beside and privacy.weighted_by is None:
+        return None
+    if mechanism.clip_norm is None:
+        raise ValueError(
+            "Expected a mechanism with a clip_norm for numbers beside updates, got one that clips "
+            "coordinates one by one: numbers share the norm of an update."
+        )
+    clip = None if privacy.clip_quantile is None else QuantileClip(privacy.clip_quantile)
+    return Alongside(mechanism.clip_norm, privacy.read_numbers, clip, privacy.weighted_by)
