@@ -241,7 +241,9 @@ def _upper(
     for found in known or [at_vertices(channel, others, floor, FEW, mirrored)]:
         bound = _bounded(rows, found, order, log_single) / above_one * (1 + 4 * UNIT)
         cut = found.method == "exhaustive" and others < asked
-        best = min(best, (bound, "fewer clients" if cut else found.method))
+        method: Method = "fewer clients" if cut else found.method
+        if bound < best[0]:
+            best = bound, method
         if best[0] <= ENOUGH * attacked:
             break
     return best
