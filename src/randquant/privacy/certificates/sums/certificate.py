@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from randquant.privacy.certificates.sums.attacks import at_one_vertex, attained
 from randquant.privacy.certificates.sums.law import KEEP_ALL, Law, log_trimmed
 from randquant.privacy.certificates.sums.others import (
     NEARLY,
+    Method,
     Others,
     at_vertices,
     at_vertices_counted,
@@ -30,8 +30,6 @@ from randquant.privacy.certificates.sums.others import (
 from randquant.privacy.certificates.sums.outcomes import Rows, log_excesses, log_moments
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT
 from randquant.privacy.guarantee import Interval, Neighboring, at_most
-
-Method = Literal["exhaustive", "bits", "blocks", "fewer clients", "one client"]
 
 FEW = 6500
 """Laws of others at vertices that are tried, at most: half of all where channels are mirrored."""

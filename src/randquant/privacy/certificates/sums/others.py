@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from randquant.privacy.certificates.sums.blocks import SHARES, Cover, covers_of
 from randquant.privacy.certificates.sums.law import Law, multiples
 from randquant.privacy.certificates.sums.outcomes import log_moments, uneven
 from randquant.privacy.divergence import UNIT
+
+Method = Literal["exhaustive", "bits", "blocks", "fewer clients", "one client"]
+"""How a sum is bounded."""
 
 ARRANGEMENTS, FEWER = 100, 10
 """Of a group so many laws at least are told apart; of one that is less likely than `UNLIKELY`."""
@@ -78,7 +82,7 @@ class Others:
     mirrored: bool
     off: float
     unlike: float
-    method: str
+    method: Method
 
 
 def mirrored_by(channel: Channel) -> bool:
@@ -140,7 +144,7 @@ def at_vertices(channel: Channel, others: int, floor: float, ways: int, mirrored
     ways = min(ways, affordable(channel, others))
     laws = _between(singles, others, ways, mirrored, Law.nothing(floor))
     all_of_them = at_vertices_counted(channel, others, ways, mirrored) == others
-    method = "exhaustive" if all_of_them else "fewer clients"
+    method: Method = "exhaustive" if all_of_them else "fewer clients"
     return Others([Case(0.0, laws)], mirrored, off, 0.0, method)
 
 
