@@ -259,8 +259,8 @@ class Learner:
         model = self._copies.shared()
         with self._random_numbers(key, client):
             batch = self._data.of_client(client, steps[0])
-            parts, loss, _ = gradients(model, self._parameters, batch, self._loss)
-        return torch.cat([part.reshape(-1) for part in parts]), loss
+            found = gradients(model, self._parameters, batch, self._loss)
+        return torch.cat([part.reshape(-1) for part in found.parts]), float(found.loss)
 
     def _local_steps(
         self, client: int, steps: Sequence[np.ndarray], key: Key | None
@@ -275,16 +275,17 @@ class Learner:
         for number, samples in enumerate(steps):
             with self._random_numbers(key, client, number):
                 batch = self._data.of_client(client, samples)
-                parts, loss, output = gradients(model, weights, batch, self._loss)
-            losses.append(loss)
+                found = gradients(model, weights, batch, self._loss)
+            losses.append(float(found.loss))
             if rate != "auto":
                 length = rate
             else:
                 with self._random_numbers(key, client, number):  # the same, for the same outputs
-                    batch = self._data.of_client(client, samples)
-                    length = length_along(model, weights, batch, self._loss, parts, output)
+                    if self.problem.draws:
+                        batch = self._data.of_client(client, samples)
+                    length = length_along(model, weights, batch, self._loss, found)
             with torch.no_grad():
-                for weight, part in zip(weights, parts, strict=True):
+                for weight, part in zip(weights, found.parts, strict=True):
                     weight -= length * part
         difference = [
             start.detach() - end.detach()
@@ -319,8 +320,9 @@ class Learner:
         for number in range(len(samples)):
             with self._random_numbers(key, client, number):
                 batch = self._data.of_client(client, samples[number : number + 1])
-                parts, loss, _ = gradients(model, self._parameters, batch, self._loss)
-            yield torch.cat([part.reshape(-1) for part in parts]).cpu().numpy(), loss
+                found = gradients(model, self._parameters, batch, self._loss)
+            flat = torch.cat([part.reshape(-1) for part in found.parts])
+            yield flat.cpu().numpy(), float(found.loss)
 
     def _by_example(self, client: int, samples: np.ndarray) -> list[tuple[np.ndarray, float]]:
         """Gradients and losses of some examples in one vectorised pass."""

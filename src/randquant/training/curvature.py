@@ -7,6 +7,7 @@ clipped like any other update (`docs/theory/untuned.md`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from randquant.training.trial import Loss
 DAMPING = 1e-3
 """Curvature that is added to the loss's: no step is longer than a thousand gradients."""
 
-NOTHING = 1e-60
+NOTHING = 1e-36
 """Squared norm of a gradient below which it is not followed: its step would overflow."""
 
 NEARBY = 1e-3
@@ -27,8 +28,8 @@ beside what rounding to float32 does, small beside what bends."""
 
 def squares(parts: Iterable[Tensor]) -> Tensor:
     """Return the squared norms (n,) of n clients' vectors, given as parts (n, *shape)."""
-    exact = (part.detach().flatten(1).double() for part in parts)
-    return torch.stack([part.square().sum(1) for part in exact]).sum(0)
+    each = (part.detach().flatten(1).square() for part in parts)
+    return torch.stack([part.sum(1, dtype=torch.float64) for part in each]).sum(0)
 
 
 def small_step(square: Tensor, weights: Tensor) -> Tensor:
@@ -103,6 +104,9 @@ def along(loss: Loss, output: Tensor, targets: Tensor, change: Tensor) -> Tensor
         >>> along(square, torch.zeros(2), torch.ones(2), torch.tensor([1.0, 3.0]))
         tensor(10.)
     """
+    if loss is nn.functional.cross_entropy and output.ndim == 2 and targets.ndim == 1:
+        weight = torch.full((1, len(output)), 1 / len(output), device=output.device)
+        return of_cross_entropy(output[None], change[None], weight)[0]
     start = output.detach().requires_grad_()
     (slope,) = torch.autograd.grad(loss(start, targets), start, create_graph=True)
     if not slope.requires_grad:
@@ -114,16 +118,24 @@ def along(loss: Loss, output: Tensor, targets: Tensor, change: Tensor) -> Tensor
     return torch.zeros(()) if turned is None else (turned * change).sum().detach()
 
 
+class Gradients(NamedTuple):
+    """Of a batch: in the order of the weights; its mean loss, and the model's outputs."""
+
+    parts: Sequence[Tensor]
+    loss: Tensor
+    output: Tensor
+
+
 def gradients(
     model: nn.Module, weights: Sequence[Tensor], batch: tuple[Features, Tensor], loss: Loss
-) -> tuple[Sequence[Tensor], float, Tensor]:
+) -> Gradients:
     """Return a batch's gradients, its loss, and the outputs that they are of."""
     features, targets = batch
     output = called(model, features)
     value = loss(output, targets)
     # Parameters that this batch does not use have gradient zero.
     parts = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
-    return parts, float(value.detach()), output.detach()
+    return Gradients(parts, value.detach(), output.detach())
 
 
 def length_along(
@@ -131,8 +143,7 @@ def length_along(
     weights: Sequence[Tensor],
     batch: tuple[Features, Tensor],
     loss: Loss,
-    parts: Sequence[Tensor],
-    output: Tensor,
+    found: Gradients,
 ) -> Tensor:
     """Return how many gradients long a step is, by what a small one does to the outputs.
 
@@ -141,14 +152,12 @@ def length_along(
         weights: the trained ones.
         batch: features and targets.
         loss: the mean loss over a batch.
-        parts: the gradients, in the order of the weights.
-        output: of the model for the batch.
+        found: the gradients at these weights.
     """
-    features, targets = batch
+    (features, targets), (parts, value, output) = batch, found
     square, held = (squares([each[None] for each in of])[0] for of in (parts, weights))
     near = small_step(square, held)
     with torch.no_grad():
-        value = loss(output, targets)
         start = [weight.clone() for weight in weights]
         for weight, part in zip(weights, parts, strict=True):
             weight -= near * part

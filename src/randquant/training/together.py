@@ -26,13 +26,13 @@ INDEPENDENT = frozenset({
 def may_be_together(problem: Problem) -> bool:
     """Whether clients' gradients may be computed in one pass, smaller batches filled up.
 
-    The model is a sequence of INDEPENDENT layers, all of it is trained, and the loss is the cross
-    entropy of one label for each example: then an example of weight zero has no influence.
+    The model is an INDEPENDENT layer or a sequence of them, all of it is trained, and the loss is
+    the cross entropy of one label for each example: then an example of weight zero has no
+    influence.
     """
     table = problem.clients.table
     return (
-        type(problem.model) is nn.Sequential
-        and all(type(layer) in INDEPENDENT for layer in problem.model.modules())
+        all(type(layer) in INDEPENDENT for layer in problem.model.modules())
         and len(problem.parts) == len(list(problem.model.parameters()))
         and problem.loss is nn.functional.cross_entropy
         and table is not None
