@@ -6,6 +6,7 @@ clipped like any other update (`docs/theory/untuned.md`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -82,7 +83,9 @@ def step_length(square: Tensor, curvature: Tensor, loss: Tensor) -> Tensor:
         tensor(0.4998)
     """
     exact, high = square.double(), loss.double()
-    length = exact / (curvature.double().clamp_min(0) + DAMPING * exact)
+    # What is too bent for float32 is not followed.
+    bent = torch.where(curvature.isnan(), math.inf, curvature.double()).clamp_min(0)
+    length = exact / (bent + DAMPING * exact)
     length = torch.where(high > 0, torch.minimum(length, 2 * high / exact), length)
     return torch.where(exact > NOTHING, length, 0.0).float()
 
@@ -178,7 +181,7 @@ def of_cross_entropy(logits: Tensor, change: Tensor, weight: Tensor) -> Tensor:
     Returns:
         (n,) numbers.
     """
-    share = torch.softmax(logits, dim=-1)
-    mean = (share * change).sum(-1)
-    spread = (share * change.square()).sum(-1) - mean.square()
+    share, exact = torch.softmax(logits, dim=-1).double(), change.double()
+    mean = (share * exact).sum(-1, keepdim=True)
+    spread = (share * (exact - mean).square()).sum(-1)
     return (spread * weight).sum(-1)
