@@ -27,7 +27,7 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
 from randquant.training.algorithm import distributed_sgd
 from randquant.training.client import Learner
-from randquant.training.optimizer import ServerStep, torch_optimizer
+from randquant.training.optimizer import OptimizerStep, torch_optimizer
 from randquant.training.participation import sample_cohort
 from randquant.training.problem import problem_of
 from randquant.training.work import Work
@@ -70,7 +70,7 @@ def ours(learner: Learner, pool: ThreadPoolExecutor, workers: int) -> Round:
     )
     algorithm = distributed_sgd(
         learner, mechanism, population=len(learner.problem.clients), pool=pool, workers=workers,
-        server=ServerStep(torch_optimizer("SGD", RATE, {}), [(learner.dimension,)]),
+        server=OptimizerStep(torch_optimizer("SGD", RATE, {}), [(learner.dimension,)]),
     )  # fmt: skip
     state = algorithm.init()
 

@@ -29,7 +29,7 @@ from randquant.training.algorithm import distributed_sgd
 from randquant.training.client import Learner
 from randquant.training.data import datasets
 from randquant.training.named import of_dataset
-from randquant.training.optimizer import ServerStep, torch_optimizer
+from randquant.training.optimizer import OptimizerStep, torch_optimizer
 from randquant.training.participation import sample_cohort
 
 POPULATION, COHORT, IMAGES, RATE = 3400, 40, 100, 0.1
@@ -101,7 +101,7 @@ def ours(name, folder, rounds, private, device="cpu"):
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         algorithm = distributed_sgd(
             learner, mechanism, population=POPULATION, pool=pool, workers=workers,
-            server=ServerStep(torch_optimizer("SGD", RATE, {}), [(learner.dimension,)]),
+            server=OptimizerStep(torch_optimizer("SGD", RATE, {}), [(learner.dimension,)]),
         )  # fmt: skip
         state, key = algorithm.init(), Key.from_seed(0)
         for number in range(1, rounds + 1):

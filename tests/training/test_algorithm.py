@@ -19,7 +19,7 @@ from randquant.training.algorithm import distributed_sgd
 from randquant.training.client import Learner
 from randquant.training.data import datasets
 from randquant.training.named import of_dataset
-from randquant.training.optimizer import ServerStep, torch_optimizer
+from randquant.training.optimizer import OptimizerStep, torch_optimizer
 from randquant.training.participation import sample_cohort
 
 POPULATION = 30
@@ -45,7 +45,7 @@ def pool():
 
 
 def server_of(learner, rate, name="SGD", **options):
-    return ServerStep(torch_optimizer(name, rate, options), [(learner.dimension,)])
+    return OptimizerStep(torch_optimizer(name, rate, options), [(learner.dimension,)])
 
 
 def algorithm(learner, mechanism, pool, workers=2):

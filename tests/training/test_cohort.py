@@ -23,7 +23,7 @@ from randquant.training.cohort import sum_of_codes
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets
 from randquant.training.named import of_dataset
-from randquant.training.optimizer import ServerStep, torch_optimizer
+from randquant.training.optimizer import OptimizerStep, torch_optimizer
 from randquant.training.runs import execution as runs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -44,7 +44,7 @@ def a_round(mechanism=None):
     learner = Learner(problem, device=DEVICE)
     run = distributed_sgd(
         learner, mechanism or ChannelMechanism(CHANNEL), population=30,
-        server=ServerStep(torch_optimizer("SGD", 1.0, {}), [(learner.dimension,)]), pool=None,
+        server=OptimizerStep(torch_optimizer("SGD", 1.0, {}), [(learner.dimension,)]), pool=None,
         workers=1,
     )  # fmt: skip
     return learner, run

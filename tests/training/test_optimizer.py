@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from randquant.training.optimizer import ServerStep, from_tensors, to_tensors, torch_optimizer
+from randquant.training.optimizer import OptimizerStep, from_tensors, to_tensors, torch_optimizer
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "train-settings.md").read_text()
 
@@ -59,7 +59,7 @@ def test_steps_are_torchs_own_bit_for_bit_and_survive_files(name):
     rng = np.random.default_rng(0)
     start = rng.standard_normal(DIMENSION).astype(np.float32)
     means = [rng.standard_normal(DIMENSION).astype(np.float32) for _ in range(8)]
-    server = ServerStep(OPTIMIZERS[name], SHAPES)
+    server = OptimizerStep(OPTIMIZERS[name], SHAPES)
     parameters, state = start.copy(), server.init()
     for mean in means:
         arrays, text = to_tensors(state)  # as in a checkpoint
@@ -78,7 +78,7 @@ def test_steps_are_torchs_own_bit_for_bit_and_survive_files(name):
 
 
 def test_a_state_comes_back_from_its_file_as_it_was():
-    state = ServerStep(OPTIMIZERS["adam"], SHAPES).step(
+    state = OptimizerStep(OPTIMIZERS["adam"], SHAPES).step(
         np.zeros(DIMENSION, np.float32), np.ones(DIMENSION, np.float32), {}
     )[1]
     again = from_tensors(*to_tensors(state))
@@ -91,7 +91,7 @@ def test_names_of_torch_optim_make_the_same():
     make = torch_optimizer("AdamW", 0.3, {"weight_decay": 0.1, "betas": [0.8, 0.9]})
     (group,) = make([nn.Parameter(torch.zeros(2))]).param_groups
     assert (group["lr"], group["weight_decay"], group["betas"]) == (0.3, 0.1, (0.8, 0.9))
-    server = ServerStep(make, SHAPES)
+    server = OptimizerStep(make, SHAPES)
     name, options = server.described()
     assert name == "AdamW"
     assert options["weight_decay"] == 0.1
@@ -130,12 +130,12 @@ class Odd(torch.optim.SGD):
 )
 def test_what_cannot_step_is_refused_before_anything_is_trained(make, error, sentence):
     with pytest.raises(error, match=sentence):
-        ServerStep(make, SHAPES)
+        OptimizerStep(make, SHAPES)
 
 
 def test_adam_divides_by_the_root_and_then_adds_its_floor():
     """Where the second moment is as small as the floor; by hand, after one step of 1e-8."""
     mean = np.full(1, 1e-8, dtype=np.float32)
-    server = ServerStep(torch_optimizer("Adam", 1.0, {}), [(1,)])
+    server = OptimizerStep(torch_optimizer("Adam", 1.0, {}), [(1,)])
     after, _ = server.step(np.zeros(1, np.float32), mean, server.init())
     assert after[0] == pytest.approx(-0.5, rel=1e-4)

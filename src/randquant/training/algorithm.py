@@ -22,7 +22,6 @@ from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.training.client import Learner
 from randquant.training.cohort import collector
 from randquant.training.optimizer import OptimizerState, ServerStep
-from randquant.training.parameter_free import ParameterFreeStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ def distributed_sgd(
     mechanism: UpdateMechanism,
     *,
     population: int,
-    server: ServerStep | ParameterFreeStep,
+    server: ServerStep,
     pool: Executor,
     workers: int,
     hidden: HiddenCohorts | None = None,
@@ -148,7 +147,7 @@ def distributed_sgd(
 
 
 def _stepped(
-    server: ServerStep | ParameterFreeStep, state: State, mean: np.ndarray
+    server: ServerStep, state: State, mean: np.ndarray
 ) -> tuple[np.ndarray, OptimizerState]:
     stepped = server.step(state.parameters, mean, state.optimizer)
     if not np.isfinite(stepped[0]).all():

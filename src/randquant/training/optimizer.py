@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,20 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 OptimizerState = Mapping[str, Any]
 """What an optimiser's `state_dict` returns."""
+
+
+class ServerStep(Protocol):
+    """A server's step as a pure function of parameters, state and a round's mean update."""
+
+    def init(self) -> OptimizerState:
+        """The state before the first round."""
+        ...
+
+    def step(
+        self, parameters: np.ndarray, mean: np.ndarray, state: OptimizerState
+    ) -> tuple[np.ndarray, OptimizerState]:
+        """Return new parameters, (d,) float32, and the new state."""
+        ...
 
 
 def torch_optimizer(name: str, learning_rate: float, options: Mapping[str, Any]) -> MakeOptimizer:
@@ -54,7 +68,7 @@ def torch_optimizer(name: str, learning_rate: float, options: Mapping[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
-class ServerStep:
+class OptimizerStep:
     """The step of an optimiser as a pure function of parameters, state and the mean update.
 
     Args:
@@ -74,7 +88,7 @@ class ServerStep:
         Reddi et al. 2021 (adaptive federated optimisation); Hsu, Qi and Brown 2019 (FedAvgM).
 
     Example:
-        >>> server = ServerStep(torch_optimizer("SGD", 0.5, {"momentum": 0.9}), [(1,)])
+        >>> server = OptimizerStep(torch_optimizer("SGD", 0.5, {"momentum": 0.9}), [(1,)])
         >>> parameters, state = np.zeros(1, np.float32), server.init()
         >>> for _ in range(2):
         ...     parameters, state = server.step(parameters, np.ones(1, np.float32), state)

@@ -71,10 +71,6 @@ class ParameterFreeStep:
         """The state before the first round."""
         return {}
 
-    def described(self) -> tuple[str, dict[str, Any]]:
-        """Its name, and no options: it has none."""
-        return "auto", {}
-
     def step(
         self, parameters: np.ndarray, mean: np.ndarray, state: Mapping[str, Any]
     ) -> tuple[np.ndarray, Mapping[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,8 +67,13 @@ class Problem:
     @property
     def dimension(self) -> int:
         """Coordinates of an update: the trained parameters' numbers."""
+        return sum(map(math.prod, self.shapes))
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the trained parameters, in the model's order."""
         parameters = dict(self.model.named_parameters())
-        return sum(parameters[name].numel() for name in self.parts)
+        return [tuple(parameters[name].shape) for name in self.parts]
 
     @property
     def labels(self) -> int | None:

@@ -17,7 +17,7 @@ from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import record_of
 from randquant.training.problem import Problem
-from randquant.training.runs.setup import Given, problem_of, server_step
+from randquant.training.runs.setup import Given, optimizer_step, problem_of
 from randquant.training.schedule import most_participations
 from randquant.training.task import OWN
 
@@ -161,7 +161,7 @@ def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
 
 def _with_optimizer(config: TrainConfig, problem: Problem) -> TrainConfig:
     """The configuration with its optimiser by name and options, which was tried."""
-    step = server_step(config, problem)
+    step = optimizer_step(config, problem)
     if isinstance(config.server.optimizer, str):
         return config
     name, options = step.described()

@@ -124,9 +124,8 @@ def about_steps(
     if size >= COORDINATES and means.hidden and agreement / rounds < slack:
         return (
             "The noise was longer than the mean updates in every round, and hides them in all "
-            f"rounds together: they were shorter than {means.longest:.0%} of those of clients that "
-            "agree, so that the model has hardly learnt. More clients, fewer trained parameters "
-            "(parts), or a larger epsilon would help."
+            "rounds together, so that the model has hardly learnt. More clients, fewer trained "
+            "parameters (parts), or a larger epsilon would help."
         )
     return ""
 

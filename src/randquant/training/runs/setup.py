@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +21,12 @@ from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
 from randquant.training.configured import alongside_of, fingerprint_of, mechanism_of
 from randquant.training.named import named_problem
-from randquant.training.optimizer import MakeOptimizer, ServerStep, torch_optimizer
+from randquant.training.optimizer import (
+    MakeOptimizer,
+    OptimizerStep,
+    ServerStep,
+    torch_optimizer,
+)
 from randquant.training.parameter_free import OF_CLASSES, OF_NUMBERS, ParameterFreeStep
 from randquant.training.problem import Problem
 from randquant.training.records import RoundMetrics
@@ -68,7 +73,7 @@ class Prepared:
     problem: Problem
     learner: Learner
     mechanism: UpdateMechanism
-    server: ServerStep | ParameterFreeStep
+    server: ServerStep
     schedule: Schedule
     beside: Ledger | None
     fingerprint: str
@@ -128,40 +133,40 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     plain = config.privacy.unit == "client" and not ledger.hidden
     other = None if plain else Ledger(mechanism, size, **of_run)
     fingerprint = fingerprint_of(config, mechanism, size)
-    server = server_step(config, problem, given.optimizer, mechanism)
+    server = _server_step(config, problem, given.optimizer, mechanism)
     schedule = Schedule(config, ledger, key)
     return Prepared(problem, learner, mechanism, server, schedule, other, fingerprint, alongside)
 
 
-def server_step(
-    config: TrainConfig,
-    problem: Problem,
-    make: MakeOptimizer | None = None,
-    mechanism: UpdateMechanism | None = None,
-) -> ServerStep | ParameterFreeStep:
-    """The server's step as configured, or with an optimiser of one's own.
-
-    Args:
-        config: of the run.
-        problem: whose parameters are trained.
-        make: an optimiser of one's own.
-        mechanism: the run's, where it is known already.
+def optimizer_step(
+    config: TrainConfig, problem: Problem, make: MakeOptimizer | None = None
+) -> OptimizerStep:
+    """The step of torch's optimiser as configured, or of one of one's own; SGD for auto.
 
     Raises:
         ValueError: the optimiser is unknown, or cannot take such steps.
     """
     server = config.server
-    parameters = dict(problem.model.named_parameters())
-    shapes = [tuple(parameters[name].shape) for name in problem.parts]
     named: Any = server.optimizer if make is None else make
-    if named == AUTO:
-        if mechanism is not None and (norm := common_length(config, mechanism)) is not None:
-            reach = OF_NUMBERS if problem.classes is None else OF_CLASSES
-            return replace(_parameter_free(config, mechanism, shapes, norm), reach=reach)
-        named = "SGD"
     if isinstance(named, str):
-        named = torch_optimizer(named, server.learning_rate or 1.0, server.options)
-    return ServerStep(named, shapes)
+        name = "SGD" if named == AUTO else named
+        named = torch_optimizer(name, server.learning_rate or 1.0, server.options)
+    return OptimizerStep(named, problem.shapes)
+
+
+def _server_step(
+    config: TrainConfig, problem: Problem, make: MakeOptimizer | None, mechanism: UpdateMechanism
+) -> ServerStep:
+    """The server's step, without a rate where updates have one length and nobody gave one."""
+    norm = common_length(config, mechanism)
+    if make is not None or config.server.optimizer != AUTO or norm is None:
+        return optimizer_step(config, problem, make)
+    reach = OF_NUMBERS if problem.classes is None else OF_CLASSES
+    scale, deviation = norm, None
+    with contextlib.suppress(TypeError):  # a mechanism of one's own, whose error is not known
+        error = mechanism.expected_error(problem.dimension + config.privacy.beside)
+        scale, deviation = error.gain * norm, error.deviation(config.cohort, 0.0) / norm
+    return ParameterFreeStep(problem.shapes, config.rounds, scale, deviation, reach)
 
 
 def common_length(config: TrainConfig, mechanism: UpdateMechanism) -> float | None:
@@ -173,18 +178,6 @@ def common_length(config: TrainConfig, mechanism: UpdateMechanism) -> float | No
     clips = privacy.norm == "l2" and privacy.clip_quantile is None
     untuned = config.local.learning_rate == "auto" or privacy.unit == "example"
     return mechanism.clip_norm if clips and untuned else None
-
-
-def _parameter_free(
-    config: TrainConfig, mechanism: UpdateMechanism, shapes: list[tuple[int, ...]], norm: float
-) -> ParameterFreeStep:
-    size = sum(map(math.prod, shapes)) + config.privacy.beside
-    try:
-        error = mechanism.expected_error(size)
-    except TypeError:  # a mechanism of one's own, whose error is not known
-        return ParameterFreeStep(shapes, config.rounds, norm)
-    deviation = error.deviation(config.cohort, 0.0) / norm
-    return ParameterFreeStep(shapes, config.rounds, error.gain * norm, deviation)
 
 
 def problem_of(config: TrainConfig) -> Problem:
