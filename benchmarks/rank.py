@@ -39,6 +39,7 @@ from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.calibration import calibrate
 from randquant.privacy.accounting.noise_search import OutOfReach
 from randquant.training.federated import train
+from randquant.training.local import Local
 
 DELTA = 1e-6
 
@@ -370,6 +371,7 @@ def training(seeds: int = 5) -> list[dict]:
                 mechanism=built(asked.entries[0], asked.need),
                 rounds=20,
                 cohort=100,
+                local=Local(learning_rate=0.1),
                 privacy=Privacy(max_participations=1, clip_norm=0.5),
                 seed=seed,
                 progress=False,

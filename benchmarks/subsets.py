@@ -68,7 +68,7 @@ def trained(clients: list, test: tuple, way: str | int, seed: int) -> dict:
     model = models.build("mlp", (28, 28), 10, seed)
     run = rq.train(
         model, clients, test=test, delta=DELTA, rounds=ROUNDS, cohort=COHORT, seed=seed,
-        local=rq.Local(threads=1), progress=False, **how(way),
+        local=rq.Local(threads=1, learning_rate=0.1), progress=False, **how(way),
     )  # fmt: skip
     assert len(run.history) == ROUNDS
     with torch.no_grad():

@@ -587,7 +587,7 @@ def test_the_stored_notebook_is_short_and_met_its_target():
     assert sum(bool(line.strip()) for cell in code for line in cell.splitlines()) < 25
     ast.parse("\n".join(code))
     said = "".join("".join(out.get("text", "")) for c in cells for out in c.get("outputs", []))
-    found = re.search(r"accuracy ([0-9.]+), 30 rounds, epsilon <= ([0-9.]+) ", said)
+    found = re.search(r"accuracy ([0-9.]+), 30 rounds, one client: epsilon <= ([0-9.]+) ", said)
     assert found is not None
     assert float(found[1]) > 0.75
     assert float(found[2]) <= 8
