@@ -1,9 +1,12 @@
 """What a hostile server, helper or client may try in a sum with a helper, each a test."""
 
+import contextlib
 import hashlib
+import json
 import os
 import shutil
 
+import fuzz_helper
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -18,6 +21,8 @@ from helper_sums import (
     messages_of,
     terms_of,
 )
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from randquant.aggregation import masks
 from randquant.aggregation.helper import (
@@ -522,3 +527,34 @@ def test_a_helpers_error_in_an_operators_limit_records_nothing(tmp_path):
     with pytest.raises(RuntimeError, match="no"):
         helper.answer(server.request(offer))
     assert not helper.sums
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    kind=st.sampled_from([fuzz_helper.MESSAGE, fuzz_helper.REQUEST, fuzz_helper.ANSWER]),
+    data=st.binary(max_size=700),
+    prefix=st.integers(0, 600),
+)
+def test_any_bytes_after_a_good_beginning_are_refused_or_read_rightly(kind, data, prefix):
+    good = next(each for each in fuzz_helper.seeds() if each.startswith(kind))
+    with contextlib.suppress(ProtocolError):
+        fuzz_helper.read(good[: 1 + prefix] + data, None)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=9), each),
+        max_leaves=9,
+    ),
+    st.sampled_from([None, "format", "session", "key", "cohort", "bits", "offer", "suite"]),
+)
+def test_terms_with_any_value_are_refused_or_read_rightly(value, name):
+    record = json.loads(fuzz_helper.seeds()[0][1:])
+    if name == "suite":
+        record["key"]["suite"] = value
+    elif name is not None:
+        record[name] = value
+    with contextlib.suppress(ProtocolError):
+        fuzz_helper.read(b"t" + json.dumps(value if name is None else record).encode(), None)
