@@ -123,11 +123,7 @@ class HelperSum:
         self._check_least(count)
         total = self._total.copy()
         for client in left_out:
-            total -= wire.unpack(
-                masked_format(self.terms.bits, self._digest, client),
-                self._kept(client),
-                self.terms.dimension,
-            )
+            total -= self._vector(client)
         total = total.astype(streams.dtype) - streams
         total &= total.dtype.type((1 << self.terms.bits) - 1)
         if largest is not None and int(total.max()) > (most := count * largest):
@@ -155,11 +151,13 @@ class HelperSum:
             raise ProtocolError(str(error)) from None
         return seed
 
-    def _kept(self, client: int) -> bytes:
-        """A client's masked vector, as it was sent."""
-        size = upload.masked(self.terms.dimension, self.terms.bits)
+    def _vector(self, client: int) -> np.ndarray:
+        """A client's masked vector, as it was sent: (d,) unsigned integers."""
+        dimension, bits = self.terms.dimension, self.terms.bits
+        size = upload.masked(dimension, bits)
         self._vectors.seek(self._places[client] * size)
-        return self._vectors.read(size)
+        packed = self._vectors.read(size)
+        return wire.unpack(masked_format(bits, self._digest, client), packed, dimension)
 
     def _check_least(self, count: int) -> None:
         if count < self.terms.least:

@@ -24,7 +24,7 @@ PATIENCE = 60.0
 SETTINGS = (
     "PRAGMA synchronous = EXTRA",  # on the disk when COMMIT returns, the folder's names included
     "PRAGMA fullfsync = ON",  # on macOS
-    "PRAGMA secure_delete = ON",  # a key that is replaced is overwritten
+    "PRAGMA secure_delete = ON",  # no key that was replaced is left in the file
     "PRAGMA temp_store = MEMORY",
 )
 TABLES = (
