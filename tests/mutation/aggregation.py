@@ -74,11 +74,11 @@ FAULTS = {
         ("masks.add(total, seed, +1)",
          "None",
          "codes without a mask"),
-        ("seed = terms.digest, os.urandom(SEED_BYTES)",
-         "seed = terms.digest, terms.digest",
+        ("os.urandom(SEED_BYTES)",
+         "terms.digest",
          "a seed that everybody knows"),
-        ("sealed = terms.key.seal(seed, context(digest, client))",
-         "sealed = terms.key.seal(seed, context(digest, 0))",
+        ("terms.key.seal(seed, context(digest, client))",
+         "terms.key.seal(seed, context(digest, 0))",
          "a seal that is not bound to its client"),
     ],
     "aggregation/helper/request.py": [
@@ -90,8 +90,8 @@ FAULTS = {
          "an answer of another session"),
     ],
     "aggregation/helper/terms.py": [
-        ("terms_digest + client.to_bytes(8, \"big\")",
-         "client.to_bytes(8, \"big\")",
+        (r'b"randquant helper seed\0" + terms_digest + client.to_bytes(8, "big")',
+         r'b"randquant helper seed\0" + client.to_bytes(8, "big")',
          "a seal of another round opens"),
     ],
     "aggregation/rank/release.py": [
