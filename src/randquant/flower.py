@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from randquant.integrations.accountant import RoundEvent, RunAccountant
     from randquant.integrations.among_clients import AmongClients
     from randquant.integrations.flower.mod import QuantizeMod
+    from randquant.integrations.flower.parameter_free import ParameterFree
     from randquant.integrations.flower.strategy import QuantizedStrategy
     from randquant.integrations.limits import ClientLimits
     from randquant.integrations.offer import Offer
@@ -17,6 +18,7 @@ __all__ = [
     "AmongClients",
     "ClientLimits",
     "Offer",
+    "ParameterFree",
     "QuantizeMod",
     "QuantizedStrategy",
     "RoundEvent",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Any
 
+from randquant.aggregation.clipping import scale_to_norm
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES
 from randquant.aggregation.secagg.terms import ProtocolError
@@ -142,6 +143,8 @@ class Member:
         if offer.buffers == "frozen" and old is not None:
             layout.check_frozen(old, new)
         update = layout.update(old, new)
+        if offer.scaled and (norm := offer.mechanism.clip_norm) is not None:
+            update = scale_to_norm(update, norm)
         if offer.beside is not None:
             update = offer.beside.joined(update, numbers, agreed.request.threshold)
         return agreed.mechanism.of_client(self.number).encode(update, Key.generate())

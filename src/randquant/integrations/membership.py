@@ -129,7 +129,10 @@ def _offer(text: str, examples: int | None) -> Offer:
     from randquant.integrations.offer import Offer
 
     offer = Offer.from_text(text)
-    return offer if offer.examples == examples else replace(offer, examples=examples)
+    if offer.examples == examples:
+        return offer
+    # A mean of single examples' gradients must not be scaled up: each would count for more.
+    return replace(offer, examples=examples, scaled=offer.scaled and examples is None)
 
 
 def _checksum(fields: Mapping[str, object]) -> bytes:

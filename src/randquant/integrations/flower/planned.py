@@ -16,6 +16,7 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.secagg.terms import TWO_THIRDS, part_of
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.messages import arrays_of
+from randquant.integrations.flower.parameter_free import ParameterFree
 from randquant.integrations.trained import Layout, parts_of
 from randquant.planning.choice import choose
 from randquant.planning.plan.record import Need
@@ -37,7 +38,7 @@ MOST_DELTA = 1e-5
 
 def for_target(
     cls: type[W],
-    strategy: Strategy,
+    strategy: Strategy | None = None,
     *,
     epsilon: float,
     rounds: int,
@@ -54,8 +55,8 @@ def for_target(
 
     Args:
         cls: the class.
-        strategy: as for the constructor. Its `min_train_nodes` and `min_available_nodes` are raised
-            to the cohort where they are lower.
+        strategy: as for the constructor; by default `ParameterFree()`. Its `min_train_nodes` and
+            `min_available_nodes` are raised to the cohort where they are lower.
         epsilon: the target in nats, for one client's whole participation; training ends before a
             round that would exceed it.
         rounds: how many rounds; `start` runs as many by default.
@@ -91,10 +92,9 @@ def for_target(
         A target that leaves no useful signal is a warning in the log, with what it would take.
 
     Example:
-        >>> from flwr.serverapp.strategy import FedAvg
         >>> from randquant.flower import QuantizedStrategy
         >>> strategy = QuantizedStrategy.for_target(
-        ...     FedAvg(), epsilon=8.0, rounds=20, cohort=200, model=650)
+        ...     epsilon=8.0, rounds=20, cohort=200, model=650)
         >>> strategy.rounds, strategy.least, strategy.accountant.max_epsilon
         (20, 200, 8.0)
     """
@@ -108,6 +108,7 @@ def for_target(
     validate.kind("privacy", privacy, Privacy)
     for name, plain in (("unit", "client"), ("norm", "l2"), ("sampling", "fixed")):
         validate.choice(name, getattr(privacy, name), (plain,))
+    strategy = ParameterFree() if strategy is None else strategy
     most = min(rounds, privacy.max_participations or rounds)
     delta = min(MOST_DELTA, 0.1 / population) if delta is None else delta
     dimension = _dimension(model, options.get("local", Local())) + privacy.beside
