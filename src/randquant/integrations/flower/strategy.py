@@ -38,6 +38,7 @@ from randquant.integrations.run import RoundsFailed, ServerRun, beside
 from randquant.integrations.sums import JointSum, RoundSum, ready
 from randquant.integrations.trained import Arrays, Layout, parts_of
 from randquant.integrations.untuned import UntunedSteps
+from randquant.integrations.with_helper import WithHelper
 from randquant.planning.privacy import Privacy
 from randquant.training.local import Local
 
@@ -65,7 +66,7 @@ class QuantizedStrategy(Strategy):
             and counted; and `buffers`: what to do about a model with running statistics (of a batch
             norm): `refuse` it, train with `frozen` ones, which clients check, or let the `server`
             have its own: clients may compute others, which they do not send.
-        sums: how secure sums are made.
+        sums: how secure sums are made: `AmongClients`, or `WithHelper` in one message.
         folder: folder for the model, the strategy's moments and the account, which are written
             after every round and before clients are asked. A run started again with the same
             folder continues.
@@ -97,7 +98,7 @@ class QuantizedStrategy(Strategy):
         delta: float = 1e-5,
         privacy: Privacy = Privacy(),  # noqa: B008 - it is frozen
         local: Local = Local(),  # noqa: B008 - it is frozen
-        sums: AmongClients = AmongClients(),  # noqa: B008 - it is frozen
+        sums: AmongClients | WithHelper = AmongClients(),  # noqa: B008 - it is frozen
         folder: str | Path | None = None,
         patience: int = 3,
     ) -> None:
@@ -111,7 +112,11 @@ class QuantizedStrategy(Strategy):
         offer = Offer(mechanism, 2**29, beside=along, scaled=untuned is not None)  # checks all
         Offer.from_text(offer.to_text())  # as clients will
         accountant = RunAccountant(
-            delta, privacy.neighboring, stop_at_epsilon, stable=sums.stable_numbers
+            delta,
+            privacy.neighboring,
+            stop_at_epsilon,
+            stable=sums.stable_numbers,
+            counts_on=sums.counts_on,
         )
         self.run = ServerRun(mechanism, accountant, log, along, patience, untuned)
         self.least = sums.fewest(mechanism)
@@ -260,7 +265,8 @@ class QuantizedStrategy(Strategy):
         Raises:
             TooFewNodes: fewer nodes are connected than a round needs; no client was asked.
             RoundsFailed: `patience` rounds in a row have failed.
-            ValueError: the folder holds a run of another mechanism, model, or account.
+            ValueError: there is no helper to sum with, or the folder holds a run of another
+                mechanism, model, or account.
             BlockingIOError: another process is training in the folder.
         """
         if statistics is not None and (buffers := self.local.buffers) != "server":
@@ -272,6 +278,8 @@ class QuantizedStrategy(Strategy):
             arrays = self._restored(initial_arrays)
             done, planned = self.run.done, self.rounds if num_rounds is None else num_rounds
             if planned > done:
+                if self.run.mechanism.trust == "aggregate":
+                    self.sums.check(log)
                 check_nodes(grid, self.strategy, self.needed, connect_timeout)
             self._last, self._statistics, self._prepared = planned, statistics, None
 
