@@ -41,16 +41,20 @@ def trained(direction, deviation: float) -> np.ndarray:
     return weights
 
 
-def run(mechanism, multiplier: float | None, cut: dict, seed: int) -> dict[str, float]:
+def run(mechanism, summed, multiplier: float | None, cut: dict, seed: int) -> dict[str, float]:
     """Test accuracy of each way to train, on all hospitals' test patients together."""
     trains = [train for train, _ in cut.values()]
     pooled, test = (tuple(map(np.concatenate, zip(*part, strict=True))) for part in
                     (trains, [held for _, held in cut.values()]))  # fmt: skip
     chance = np.random.default_rng(seed)
 
-    def private(weights):
-        payloads = [mechanism.encode(step(weights, *each, CLIP), Key.generate()) for each in trains]
-        return mechanism.mean(payloads, FEATURES)
+    def private(mechanism):
+        def direction(weights):
+            updates = [step(weights, *each, CLIP) for each in trains]
+            payloads = [mechanism.encode(update, Key.generate()) for update in updates]
+            return mechanism.mean(payloads, FEATURES)
+
+        return direction, mechanism.expected_error(FEATURES).deviation(len(trains), 0.0)
 
     def central(weights):
         noise = chance.normal(0, multiplier * 2 * CLIP / len(pooled[1]), FEATURES)
@@ -62,9 +66,9 @@ def run(mechanism, multiplier: float | None, cut: dict, seed: int) -> dict[str, 
             "central": (lambda w: step(w, *pooled, 1e6), 0.0),  # unclipped
         }
     else:
-        noise = mechanism.expected_error(FEATURES).deviation(len(trains), 0.0)
         ways = {
-            "hospitals": (private, noise),
+            "hospitals": private(mechanism),
+            "sums": private(summed),
             "central": (central, multiplier * 2 * CLIP / len(pooled[1])),
         }
     return {name: accuracy(trained(*way), *test) for name, way in ways.items()}
@@ -76,9 +80,10 @@ def measured(folder: str, seeds: int) -> dict:
     examples = {site: len(train[1]) for site, (train, _) in cuts[0].items()}
     rows = []
     for epsilon in (*EPSILONS, None):
-        row, mechanism, multiplier = {"epsilon": epsilon}, None, None
+        row, mechanism, summed, multiplier = {"epsilon": epsilon}, None, None, None
         if epsilon is not None:
             mechanism = planned(epsilon, ROUNDS, min(examples.values()))
+            summed = planned(epsilon, ROUNDS, min(examples.values()), "aggregate")
             multiplier = gaussian_multiplier(epsilon, DELTA, ROUNDS)
             release = mechanism.release(FEATURES, ROUNDS)
             row["patient"] = {
@@ -87,7 +92,7 @@ def measured(folder: str, seeds: int) -> dict:
             }
             row["hospital"] = account([release], DELTA).epsilon
             row["bytes"] = mechanism.upload_bytes(FEATURES)
-        found = [run(mechanism, multiplier, cut, seed) for seed, cut in enumerate(cuts)]
+        found = [run(mechanism, summed, multiplier, cut, seed) for seed, cut in enumerate(cuts)]
         for name in found[0]:
             scores = [each[name] for each in found]
             row[name] = {"mean": float(np.mean(scores)), "deviation": float(np.std(scores))}

@@ -28,7 +28,7 @@ def _party(folder, name, root, key):
     files[0].write_bytes(own.public_bytes(Encoding.PEM))
     plain = NoEncryption()
     files[1].write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, plain))
-    return TLS(folder / "authority.pem", *files)
+    return TLS(*map(str, (folder / "authority.pem", *files)))
 
 
 def _signed(name, root, root_key):

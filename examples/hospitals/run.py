@@ -1,6 +1,10 @@
 """Four hospitals train one model on NVFlare's simulator; its log has a patient's guarantee.
 
 python examples/hospitals/run.py --data FOLDER [--epsilon 4] [--rounds 20] [--folder runs/hospitals]
+    [--helper HOST:PORT --helper-identity HEX --tls FOLDER]
+
+With a helper (randquant helper serve) the server sees the sum of the hospitals' answers only, and
+the noise of all of them hides a patient of any. FOLDER has authority.pem, server.pem, server.key.
 
 Started again with the same folder it continues where it was killed.
 """
@@ -10,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from hospital import FEATURES, SITES, HospitalExecutor, accuracy, patients, split
@@ -19,7 +24,9 @@ from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.integrations.helper_service import TLS, RemoteHelper
 from randquant.integrations.nvflare import QuantizeController, QuantizeFilter
+from randquant.integrations.with_helper import WithHelper
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.tuning.update import tune_update
@@ -27,9 +34,15 @@ from randquant.planning.tuning.update import tune_update
 DELTA = 1e-5
 
 
-def planned(epsilon: float, rounds: int, examples: int) -> UpdateMechanism:
-    """The mechanism in 5 bits a coordinate with the least noise that keeps a patient's epsilon."""
-    setting = UpdateSetting(dimension=FEATURES, cohort=len(SITES), bits=5, trust="local")
+def planned(
+    epsilon: float, rounds: int, examples: int, trust: Literal["local", "aggregate"] = "local"
+) -> UpdateMechanism:
+    """The mechanism with the least noise that keeps a patient's epsilon.
+
+    It has 5 bits a coordinate; in sums, where every hospital's noise hides all patients, 8.
+    """
+    bits = 5 if trust == "local" else 8
+    setting = UpdateSetting(dimension=FEATURES, cohort=len(SITES), bits=bits, trust=trust)
     deviation = gaussian_multiplier(epsilon, DELTA, rounds) * 2 / examples
     tuned = tune_update(
         "pbm", setting, epsilon, DELTA, rounds, deviation=deviation, examples=examples
@@ -37,22 +50,31 @@ def planned(epsilon: float, rounds: int, examples: int) -> UpdateMechanism:
     return tuned.calibration.mechanism
 
 
-def job(data: Path, folder: Path, epsilon: float, rounds: int) -> FedJob:
+def job(
+    data: Path,
+    folder: Path,
+    epsilon: float,
+    rounds: int,
+    sums: WithHelper | None = None,
+    identity: str | None = None,
+) -> FedJob:
     """The job: a controller at the server, an executor with a filter at each hospital."""
     examples = min(len(split(*patients(data, site), 0)[0][1]) for site in SITES)
-    mechanism = planned(epsilon, rounds, examples)
+    mechanism = planned(epsilon, rounds, examples, "local" if sums is None else "aggregate")
     made = FedJob("hospitals", min_clients=len(SITES))
     made.set_app_packages(["randquant"])
     controller = QuantizeController(
         mechanism.record(), rounds, str(folder / "server"), epsilon, DELTA,
-        examples=examples, min_clients=len(SITES),
+        examples=examples, min_clients=len(SITES), sums=sums,
     )  # fmt: skip
     made.to(controller, SERVER_SITE_NAME)
     made.to(NPModelPersistor(model=[0.0] * FEATURES), SERVER_SITE_NAME, id="persistor")
     for site in SITES:
         made.to(HospitalExecutor(str(data), mechanism.clip_norm), site, tasks=["train"])
         for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
-            each = QuantizeFilter(epsilon, str(folder / "sites"), DELTA, examples=examples)
+            each = QuantizeFilter(
+                epsilon, str(folder / "sites"), DELTA, examples=examples, helper=identity
+            )
             made.to(each, site, filter_type=kind, tasks=["train"])
     return made
 
@@ -64,12 +86,21 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/hospitals"))
     parser.add_argument("--epsilon", type=float, default=4.0, help="of a patient")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--helper", help="HOST:PORT of a helper of secure sums")
+    parser.add_argument("--helper-identity", help="what randquant helper keygen printed")
+    parser.add_argument("--tls", type=Path, help="folder of the server's certificates")
     given = parser.parse_args()
     if missing := [site for site in SITES if not (given.data / f"{site}.csv").is_file()]:
         parser.error(f"Expected {missing[0]}.csv in {given.data}, got no such file.")
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    made = job(given.data.resolve(), folder, given.epsilon, given.rounds)
+    sums = None
+    if given.helper:
+        files = (given.tls.resolve() / n for n in ("authority.pem", "server.pem", "server.key"))
+        sums = WithHelper(RemoteHelper(given.helper, TLS(*map(str, files))))
+    made = job(
+        given.data.resolve(), folder, given.epsilon, given.rounds, sums, given.helper_identity
+    )
     made.simulator_run(str(folder / "workspace"), threads=len(SITES))
     report(given.data, folder / "workspace" / "server")
 

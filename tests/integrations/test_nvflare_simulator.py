@@ -9,9 +9,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tls import parties
 
+from randquant.aggregation.helper import Helper
 from randquant.integrations import state as server_state
 from randquant.integrations.accountant import RunAccountant
+from randquant.integrations.helper_service import service
 from randquant.integrations.ledger import OWN, AnswerLedger
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
@@ -31,11 +35,11 @@ def invented(folder):
         (folder / f"{site}.csv").write_text("\n".join([names, *rows]) + "\n")
 
 
-def started(data, folder):
+def started(data, folder, *options):
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLE.parents[1] / "src")}
     command = [sys.executable, str(EXAMPLE / "run.py"), "--data", str(data), "--epsilon", "2"]
     return subprocess.Popen(
-        [*command, "--folder", str(folder), "--rounds", str(ROUNDS)],
+        [*command, "--folder", str(folder), "--rounds", str(ROUNDS), *options],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
     )  # fmt: skip
 
@@ -95,3 +99,26 @@ def test_a_killed_job_continues_and_forgets_nothing_that_was_sent(tmp_path):
     for site in SITES:
         assert answered(tmp_path / "run", site) == before[site] + left
     assert log.count("this client's answers so far: one example: epsilon <=") == left * len(SITES)
+
+
+@pytest.mark.slow
+def test_four_hospitals_sum_with_a_helper_that_is_another_process(tmp_path):
+    """The server's file has no payload of a site, and the helper has answered every round."""
+    invented(tmp_path)
+    own, _ = parties(tmp_path / "tls", "helper", "server")
+    identity = Ed25519PrivateKey.generate()
+    helper = Helper(tmp_path / "helper", identity)
+    service_, port = service(helper, "localhost:0", own)
+    service_.start()
+    pinned = identity.public_key().public_bytes_raw().hex()
+    run = started(
+        tmp_path, tmp_path / "run", "--helper", f"localhost:{port}", "--helper-identity", pinned,
+        "--tls", str(tmp_path / "tls"),
+    )  # fmt: skip
+    printed = run.communicate(timeout=400)[0]
+    service_.stop(grace=None).wait()
+    assert run.returncode == 0, printed
+    assert printed.count("patients right") == len(SITES)
+    assert state(tmp_path / "run")[0] == ROUNDS
+    assert set(helper.sums.values()) == {ROUNDS}
+    assert len(helper.sums) == len(SITES)

@@ -161,7 +161,8 @@ class RunAccountant:
         """The bound and what it assumes, as it is logged; of an example, also that of a client."""
         if any(offer.examples is not None for spent in self._spent.values() for offer in spent):
             one, every = self.get_privacy_spent(), self.of_clients()
-            return f"one {one.unit}: {one}; all data of a client: {every}{self.chosen()}"
+            assumed = f" {self.assumes()}" if self._others() else self.chosen()
+            return f"one {one.unit}: {one}; all data of a client: {every}{assumed}"
         spent = self.get_epsilon(self.delta)
         bound = "no guarantee" if math.isinf(spent) else f"epsilon <= {round_up(spent)}"
         return f"{bound} at delta = {self.delta} {self.assumes()}"

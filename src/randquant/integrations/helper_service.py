@@ -28,7 +28,7 @@ TRIES = 3
 """Calls before a helper counts as unreachable: the same request again has the same answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: NVFlare reads its jobs' values by __dict__
 class TLS:
     """Files in PEM that both sides of a connection need.
 
@@ -38,9 +38,9 @@ class TLS:
         private_key: of that certificate.
     """
 
-    authority: Path
-    certificate: Path
-    private_key: Path
+    authority: str
+    certificate: str
+    private_key: str
 
     def read(self) -> tuple[bytes, bytes, bytes]:
         """The three files' bytes, in this order; OSError if one cannot be read."""
@@ -65,7 +65,7 @@ class RemoteHelper:
     def __init__(self, address: str, tls: TLS, timeout: float = 120.0) -> None:
         authority, certificate, private = tls.read()
         credentials = grpc.ssl_channel_credentials(authority, private, certificate)
-        self.address, self.timeout = address, timeout
+        self.address, self.tls, self.timeout = address, tls, timeout
         self._channel = grpc.secure_channel(address, credentials, UNLIMITED)
 
     @property

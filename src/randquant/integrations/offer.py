@@ -87,9 +87,8 @@ class Offer:
             self.mechanism.expected_error(self.dimension)  # TypeError: it does not clip in L2
         self.mechanism.size(self.dimension)  # ValueError: a rotation has an upper limit
         if self.examples is not None:
-            if self.mechanism.trust != "local":
-                raise ValueError("Expected examples under local trust only, got them in a sum.")
-            self.release(1, "replace_one", "local")  # ValueError: there is no bound for one
+            # ValueError: there is no bound for one
+            self.release(1, "replace_one", self.mechanism.trust or "local")
         validate.kind("scaled", self.scaled, bool)
         clip = None if self.beside is None else self.beside.clip
         if self.scaled and (self.mechanism.clip_norm is None or self.examples or clip):

@@ -109,7 +109,7 @@ class HelperRound:
         return self._sum.unmask(answer, self.offer.channel.levels - 1).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: NVFlare reads its jobs' values by __dict__
 class WithHelper:
     """Secure sums with a helper that does not collude with the server.
 

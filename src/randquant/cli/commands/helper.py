@@ -91,8 +91,7 @@ def _serve(
     assert identity is not None  # a key was given
     make_folder(folder)
     helper = Helper(folder, identity, limits, members)
-    authority, certificate, private_key = map(Path, files)
-    server, port = service(helper, listen, TLS(authority, certificate, private_key))
+    server, port = service(helper, listen, TLS(*files))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -19,18 +19,11 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.accountant import SO_FAR, RunAccountant
 from randquant.integrations.among_clients import AmongClients
-from randquant.integrations.flower import messages, state
+from randquant.integrations.flower import messages, state, wrapped
 from randquant.integrations.flower.grids import EligibleGrid, PollingGrid
 from randquant.integrations.flower.messages import FlowerRound
 from randquant.integrations.flower.parameter_free import ParameterFree
 from randquant.integrations.flower.planned import for_target
-from randquant.integrations.flower.wrapped import (
-    check_inner,
-    check_local,
-    check_nodes,
-    fewest,
-    summarise,
-)
 from randquant.integrations.history import History, RoundRow
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import UPLOAD
@@ -103,8 +96,8 @@ class QuantizedStrategy(Strategy):
         patience: int = 3,
     ) -> None:
         self.strategy, self.sums = ParameterFree() if strategy is None else strategy, sums
-        check_inner(self.strategy)
-        self.local = check_local(local)
+        wrapped.check_inner(self.strategy)
+        self.local = wrapped.check_local(local)
         along = beside(mechanism, privacy)
         untuned = None
         if isinstance(self.strategy, ParameterFree):
@@ -235,7 +228,7 @@ class QuantizedStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the privacy settings, and the strategy's own summary."""
-        summarise(self.run.mechanism, self.accountant, self.least)
+        wrapped.summarise(self.run.mechanism, self.accountant, self.least)
         self.strategy.summary()
 
     def start(
@@ -280,7 +273,7 @@ class QuantizedStrategy(Strategy):
             if planned > done:
                 if self.run.mechanism.trust == "aggregate":
                     self.sums.check(log)
-                check_nodes(grid, self.strategy, self.needed, connect_timeout)
+                wrapped.check_nodes(grid, self.strategy, self.needed, connect_timeout)
             self._last, self._statistics, self._prepared = planned, statistics, None
 
             def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
@@ -320,7 +313,7 @@ class QuantizedStrategy(Strategy):
 
     def _over(self, view: EligibleGrid, number: int) -> bool:
         """Whether training is over, because too few clients may still take part."""
-        least = fewest(self.strategy, self.least)
+        least = wrapped.fewest(self.strategy, self.least)
         if not self.stopped and (left := len(list(view.get_node_ids()))) < least and view.hidden:
             self.run.stopped = (
                 f"before round {number}: epsilon of {view.hidden} clients would have exceeded "
@@ -357,7 +350,7 @@ class QuantizedStrategy(Strategy):
         """
         if self.sums.handshake == "apart" or number > self._last:
             return None
-        if len(list(grid.get_node_ids())) < fewest(self.strategy, self.least):
+        if len(list(grid.get_node_ids())) < wrapped.fewest(self.strategy, self.least):
             return None  # the strategy would wait for more
         own = ConfigRecord(dict(config.items()))  # strategies write into it
         try:

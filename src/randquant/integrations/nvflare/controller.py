@@ -29,9 +29,10 @@ from randquant.integrations.nvflare.messages import number, read, site_name, tas
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import RoundMessage
 from randquant.integrations.run import RoundsFailed, ServerRun
-from randquant.integrations.sums import Log, PlainSum
+from randquant.integrations.sums import Log, PlainSum, RoundSum
 from randquant.integrations.trained import Layout
 from randquant.integrations.untuned import START, Predicts, UntunedSteps
+from randquant.integrations.with_helper import WithHelper
 from randquant.privacy.guarantee import Neighboring
 
 
@@ -71,7 +72,7 @@ class QuantizeController(Controller):
     Sites need `QuantizeFilter`. All sites have equal weight.
 
     Args:
-        mechanism: the `record()` of a mechanism of local trust.
+        mechanism: the `record()` of a mechanism of local trust, or with `sums` of aggregate trust.
         rounds: rounds of the run, those before a restart included.
         folder: holds the model and the account, `server.state`, written before sites are asked and
             after every round. A job that is started again with the same folder continues.
@@ -82,6 +83,7 @@ class QuantizeController(Controller):
             of them, see `QuantizeFilter`. None: it is for all data of a site.
         min_clients: fewest valid answers of a round.
         options: the rest.
+        sums: secure sums with a helper, in which the server sees no site's answer by itself.
 
     Guarantees:
         The epsilon that is logged holds for every site, whatever fails: it counts every site that
@@ -100,6 +102,7 @@ class QuantizeController(Controller):
         examples: int | None = None,
         min_clients: int = 2,
         options: JobOptions = JobOptions(),
+        sums: WithHelper | None = None,
     ) -> None:
         super().__init__()
         self.mechanism, self.folder = to_json(mechanism), str(folder)
@@ -107,7 +110,7 @@ class QuantizeController(Controller):
         self.min_clients = validate.whole("min_clients", min_clients, low=1)
         self.stop_at_epsilon, self.delta = stop_at_epsilon, delta
         self.neighboring: Neighboring = neighboring
-        self.examples, self.options = examples, options
+        self.examples, self.options, self.sums = examples, options, sums
         self._begun(lambda level, line: None)  # checks them
 
     def start_controller(self, fl_ctx: FLContext) -> None:
@@ -128,6 +131,8 @@ class QuantizeController(Controller):
         with contextlib.ExitStack() as stack:
             make_folder(self._path.parent)
             stack.enter_context(locks.folder(self._path.parent))
+            if self.sums is not None:
+                self.sums.check(log)  # ValueError: there is no helper
             if self._path.exists():  # read under the lock: nobody adds a round meanwhile
                 self._restore()
                 self._persistor.save(self._learnable, fl_ctx)  # this job's has not seen it
@@ -176,12 +181,17 @@ class QuantizeController(Controller):
     def _begun(self, log: Log) -> ServerRun:
         """A run that has done nothing yet."""
         mechanism = from_record(self.mechanism)
-        if mechanism.trust != "local":
+        if self.sums is not None:
+            self.sums.fewest(mechanism)
+        elif mechanism.trust != "local":
             raise ValueError(
-                f"Expected a mechanism of local trust, got {mechanism!r}: NVFlare's server sees "
-                "every site's answer by itself."
+                f"Expected a mechanism of local trust, got {mechanism!r}: without sums=WithHelper("
+                "...) NVFlare's server sees every site's answer by itself."
             )
-        accountant = RunAccountant(self.delta, self.neighboring, self.stop_at_epsilon, stable=True)
+        accountant = RunAccountant(
+            self.delta, self.neighboring, self.stop_at_epsilon, stable=True,
+            counts_on="" if self.sums is None else self.sums.counts_on,
+        )  # fmt: skip
         options, untuned = self.options, None
         if options.learning_rate == "auto":
             untuned = UntunedSteps(options.predicts)
@@ -218,12 +228,13 @@ class QuantizeController(Controller):
     def _round(self, sites: list[str], fl_ctx: FLContext, abort_signal: Signal) -> None:
         run, log = self._run, self._logger(fl_ctx)
         now = self._asking(sites, log)
+        session = next(iter(now.pending.values())).session
         run.charge(offer := now.offer, now.pending.keys(), self._save)
         received: list[tuple[int, RoundMessage | Exception]] = []
 
         def take(client_task: ClientTask, fl_ctx: FLContext) -> None:
             site = number(client_task.client.name)
-            received.append((site, read(client_task.result or Shareable(), now.session)))
+            received.append((site, read(client_task.result or Shareable(), session)))
             client_task.result = None
 
         name, seconds = self.options.task_name, self.options.timeout
@@ -248,12 +259,14 @@ class QuantizeController(Controller):
         told = f"{run.accountant.told()}; {SO_FAR}"
         log(INFO, f"randquant: round {run.done} of {self.rounds}: {told}")
 
-    def _asking(self, sites: list[str], log: Log) -> PlainSum:
+    def _asking(self, sites: list[str], log: Log) -> RoundSum:
         """The sum of a round with these sites."""
-        clients = sorted(map(number, sites))
-        return PlainSum(self._offer(), clients, log, self.min_clients, drawn=False)
+        clients, offer = sorted(map(number, sites)), self._offer()
+        if self.sums is not None and offer.mechanism.trust == "aggregate":
+            return self.sums.begin(offer, clients, log)
+        return PlainSum(offer, clients, log, self.min_clients, drawn=False)
 
-    def _task_data(self, now: PlainSum) -> Shareable:
+    def _task_data(self, now: RoundSum) -> Shareable:
         told = {AppConstants.CURRENT_ROUND: self._run.done, AppConstants.NUM_ROUNDS: self.rounds}
         return task_of(next(iter(now.pending.values())), self._model, told)
 

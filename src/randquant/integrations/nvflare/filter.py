@@ -45,6 +45,10 @@ class QuantizeFilter(Filter):
             limit is then for one of them. Its training code must clip the gradient of each
             example to the mechanism's `clip_norm` and send the mean, as WEIGHT_DIFF. None: the
             limit is for all data of the site.
+        helper: public identity, 64 hexadecimal digits, of the helper of secure sums that this site
+            trusts not to collude with the server. None: only what is protected by itself is sent.
+        identity: file in PEM of this site's Ed25519 key, which signs what it sends the helper, if
+            the helper has a directory.
 
     Guarantees:
         What is sent is drawn from the certified channel with a key from the operating system. An
@@ -62,13 +66,15 @@ class QuantizeFilter(Filter):
         delta: float = 1e-5,
         neighboring: Neighboring = "replace_one",
         examples: int | None = None,
+        helper: str | None = None,
+        identity: str | None = None,
     ) -> None:
         super().__init__()
         if examples is not None:
             validate.whole("examples", examples, low=1)
         self.epsilon, self.folder, self.delta = epsilon, folder, delta
         self.neighboring: Neighboring = neighboring
-        self.examples = examples
+        self.examples, self.helper, self.identity = examples, helper, identity
         self._limits()  # checks them
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -111,12 +117,15 @@ class QuantizeFilter(Filter):
         return member.encode(agreed, old if whole else None, messages.arrays_of(result), {})
 
     def _limits(self) -> ClientLimits:
-        return ClientLimits(self.epsilon, self.delta, self.neighboring, "local")
+        trust = "local" if self.helper is None else "aggregate"
+        return ClientLimits(self.epsilon, self.delta, self.neighboring, trust, helper=self.helper)
 
     def _member(self, fl_ctx: FLContext) -> Member:
         name = messages.site_name(fl_ctx.get_identity_name())
         make_folder(Path(self.folder))
         files = {"randquant-ledger": str(Path(self.folder) / f"{name}.account")}
+        if self.identity is not None:
+            files["randquant-identity"] = self.identity
 
         def log(level: int, line: str) -> None:
             (self.log_warning if level >= WARNING else self.log_info)(fl_ctx, line)

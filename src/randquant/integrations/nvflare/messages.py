@@ -18,6 +18,7 @@ from randquant.channels.encoding.inputs import floats
 from randquant.integrations.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMessage
 
 REQUEST, SESSION, PAYLOAD = "randquant.request", "randquant.session", "randquant.payload"
+TERMS = "randquant.terms"
 """Headers of a task, and the field of an answer."""
 
 
@@ -26,7 +27,8 @@ def task_of(
 ) -> Shareable:
     """A task: a model to train, and what its update is asked for as."""
     task = DXO(DataKind.WEIGHTS, dict(model)).to_shareable()
-    for name, value in {REQUEST: request.offer, SESSION: request.session, **headers}.items():
+    own = {REQUEST: request.offer, SESSION: request.session, TERMS: request.terms}
+    for name, value in {**own, **headers}.items():
         task.set_header(name, value)
     return task
 
@@ -38,7 +40,8 @@ def request_in(task: Shareable) -> RoundMessage:
         raise ValueError("Expected a task of QuantizeController, got another: it has no request.")
     if len(session) != SESSION_BYTES:
         raise ValueError(f"Expected a session of {SESSION_BYTES} bytes, got {len(session)}.")
-    return RoundMessage.read({"step": UPLOAD, "session": session, "offer": text})
+    terms = _header(task, TERMS) or ""
+    return RoundMessage.read({"step": UPLOAD, "session": session, "offer": text, "terms": terms})
 
 
 def result_of(answer: RoundMessage) -> Shareable:
