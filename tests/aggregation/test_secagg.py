@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from randquant.aggregation.secagg import masks
+from randquant.aggregation import masks
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.messages import masked_format
 from randquant.aggregation.secagg.server import SumServer
