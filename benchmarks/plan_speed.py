@@ -1,6 +1,6 @@
 """Seconds that commands take in fresh processes: python benchmarks/plan_speed.py
 
-User CPU time, without and with what earlier calls kept on disk (`RANDQUANT_CACHE`).
+User CPU time.
 """
 
 import os
@@ -73,12 +73,12 @@ SETTINGS = {
 }
 
 
-def seconds(arguments: list[str], cache: str, folder: str) -> float:
+def seconds(arguments: list[str], folder: str) -> float:
     """User CPU seconds of one command in a process of its own."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     subprocess.run(
         [sys.executable, "-m", "randquant", *arguments],
-        env={**os.environ, "RANDQUANT_CACHE": cache, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         cwd=folder,
         check=True,
         capture_output=True,
@@ -90,7 +90,6 @@ if __name__ == "__main__":
     found = {}
     for name, (command, rest) in SETTINGS.items():
         with tempfile.TemporaryDirectory() as folder:
-            cold, warm = (seconds(command + rest, f"{folder}/cache", folder) for _ in range(2))
-        found[name] = {"cold": cold, "warm": warm}
-        print(f"{name}: {cold:.1f} s, with guesses kept {warm:.1f} s", flush=True)
+            found[name] = seconds(command + rest, folder)
+        print(f"{name}: {found[name]:.1f} s", flush=True)
     save("plan_speed", {"user_seconds": found})

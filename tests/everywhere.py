@@ -16,8 +16,6 @@ from hypothesis import Phase, settings
 from hypothesis.internal.conjecture import providers
 from tolerances import watched
 
-os.environ["RANDQUANT_CACHE"] = "off"  # tests find no guesses of other runs
-
 settings.register_profile("steady", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("explore", max_examples=500, deadline=None)
 # A mutant is as dead without the smallest example.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import random
 import sys
 import tempfile
@@ -17,8 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-os.environ["RANDQUANT_CACHE"] = "off"
 
 import numpy as np
 import torch
@@ -32,7 +29,7 @@ from nvflare_job import MECHANISM, Server
 from torch import nn
 
 import randquant as rq
-from randquant._internal import cache, sealed
+from randquant._internal import sealed
 from randquant._internal.serialization import from_json
 from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
@@ -189,7 +186,7 @@ def _key(home: Path) -> str:
     return _hex(key.words(4))
 
 
-# Mechanisms, channels, guesses
+# Mechanisms, channels
 
 
 def _mechanisms(folder: Path) -> Iterator[Kind]:
@@ -201,20 +198,6 @@ def _mechanisms(folder: Path) -> Iterator[Kind]:
     path = folder / "channel.json"
     rq.save_channel(path, CHANNEL)
     yield Kind("channel", path, lambda: channel_record(*rq.load_channel(path)))
-    before, os.environ[cache.SWITCH] = os.environ[cache.SWITCH], str(folder / "cache")
-    cache.keep("noise", {"epsilon": 8.0}, {"noise": 1.25, "steps": [1, 2, 3]})
-    [kept] = (folder / "cache").iterdir()
-
-    def guess() -> object:
-        os.environ[cache.SWITCH] = str(folder / "cache")
-        found = cache.recall("noise", {"epsilon": 8.0})
-        if found is None:
-            raise ValueError("Expected a guess.")
-        return found
-
-    os.environ[cache.SWITCH] = before
-    yield Kind("kept guess of plan and calibrate", kept, guess)
-    os.environ[cache.SWITCH] = before
 
 
 CHANNEL = rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7)

@@ -1,6 +1,7 @@
 """Claims against exact figures: mpmath for single rounds, dp-accounting for many."""
 
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -9,7 +10,8 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.stats import binom, norm
 
 import randquant as rq
-from randquant.audit.claims.lower import attained, attained_if_seen
+from randquant.audit.claims.checking import below_if_seen
+from randquant.privacy.accounting.sampled import Sampled
 from randquant.privacy.guarantee import NEIGHBORINGS
 
 
@@ -89,17 +91,37 @@ def test_many_sampled_rounds_are_near_the_privacy_loss_distribution():
 def test_the_lower_end_of_gaussian_noise_is_the_exact_figure():
     for rounds, mu in ((1, 0.3), (1, 2e4), (100, 0.5)):
         exact = rq.account([rq.GaussianRelease(1 / mu, 1, rounds)], 1e-6).epsilon
-        lower = attained([(mu, 0.0)], 1.0, rounds, 1e-6)
-        assert exact * (1 - 1e-4) < lower <= exact
-    assert attained([(0.0, 0.0)], 1.0, 3, 0.0) == 0
-    assert attained([(1.0, 0.0)], 1.0, 3, 0.0) == math.inf
+        found = rq.check(clip_norm=mu, sigma=1.0, rounds=rounds, delta=1e-6)
+        assert exact * (1 - 1e-4) < found.readings[0].of("zero_out").lower <= exact
+
+
+@pytest.mark.parametrize("sampled", [{}, {"sampling": "poisson", "rate": 0.1}])
+def test_no_noise_of_normal_tails_is_pure(sampled):
+    found = rq.check(noise_multiplier=1.0, delta=0.0, epsilon=1e6, rounds=3, **sampled)
+    assert found.verdicts == dict.fromkeys(NEIGHBORINGS, "false")
+
+
+def test_a_stand_in_is_not_farther_than_neighbours_are_assumed_to_be():
+    """In a cohort of a fixed size, an opposite update in its place would be twice as far."""
+    found = rq.check(
+        noise_multiplier=1.0, clip_norm=1.0, sensitivity=0.5, sampling="fixed", rate=0.02
+    )
+    assumed = found.readings[1].of("zero_out")
+    assert 0 < assumed.lower < assumed.epsilon
+    release = rq.GaussianRelease(2.0, 1, 1, neighboring="zero_out")
+    stand_in = rq.GaussianRelease(2.0, 1, 1)
+    sampled = Sampled(release, 0.02, 10, "fixed", absent=stand_in)
+    assert rq.account([sampled], 1e-5).lower == 0
+    opposite = replace(sampled, absent=rq.GaussianRelease(1.0, 1, 1))
+    assert rq.account([opposite], 1e-5).lower > 0
 
 
 @pytest.mark.parametrize(("apart", "rounds"), [(400.0, 20), (41280.0, 20), (1e6, 1000)])
 def test_what_hides_nothing_is_refuted_however_many_rounds_there_are(apart, rounds):
     """T rounds of Gaussian noise are one with a shift √T times as long, whose figure is known."""
     shift = apart * math.sqrt(rounds)
-    low = attained([(apart, 0.0)], 1.0, rounds, 1e-5)
+    found = rq.check(sigma=1 / apart, clip_norm=1.0, rounds=rounds)
+    low = found.readings[0].of("zero_out").lower
     assert 0.999 * shift**2 / 2 < low < shift**2 / 2 + 5 * shift
     assert rq.check(
         sigma=1 / apart, clip_norm=1.0, rounds=rounds, epsilon=10
@@ -140,7 +162,7 @@ def test_no_figure_of_rounds_that_are_seen_is_refuted_that_is_true(rate, rounds,
     often = np.arange(1, rounds + 1)
     mass = binom.pmf(often, rounds, rate)
     for apart in (0.3, 1.0, 3.0):
-        lower = attained_if_seen([(apart, 0.0)], rate, rounds, delta)
+        lower = below_if_seen(apart, rate, rounds, delta)
         exact = mass @ [gaussian_delta(lower, apart * math.sqrt(k)) for k in often]
         assert lower == 0 or exact >= delta * (1 - 1e-9)
 

@@ -156,12 +156,9 @@ FAULTS = {
          "zero_out certified at the ends only"),
     ],
     "privacy/certificates/curvature.py": [
-        ("steepest = max(steepest, float(logs.max()))",
-         "steepest = float(logs.max())",
-         "curvature: not the worst row"),
-        ("change += 2.5 * self.error * np.sum(ends, axis=0) / self.denominator",
-         "change += 0.0 * np.sum(ends, axis=0)",
-         "differences of laws are not raised"),
+        ("gap += since * self.widths[high]",
+         "gap += self.widths[high]",
+         "chords: inputs are farther apart than they are"),
     ],
     "privacy/certificates/file.py": [
         ("not (claimed.lower <= certified.upper and certified.lower <= claimed.upper)",
@@ -228,6 +225,9 @@ FAULTS = {
          "laws that are only nearly mixes cost nothing"),
     ],
     "privacy/certificates/vector.py": [
+        ("steepest += 2 * (self.order - 2) * np.log(np.cosh(spread / 2))",
+         "steepest += 0.0 * spread",
+         "kappa: orders between 2 and 3 taken for convex"),
         ("widest = float(np.diff(channel.inputs).max())",
          "widest = float(np.diff(channel.inputs).min())",
          "rounded distance: narrowest cell"),

@@ -18,7 +18,7 @@ from randquant.channels.keys import Key
 from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
 from randquant.privacy.accounting import releases
 from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.certificates.curvature import CellLines, log_curvature
+from randquant.privacy.certificates.curvature import CellLines
 from randquant.privacy.certificates.noise import shift_divergence
 from randquant.privacy.certificates.vector import BoxSearch, squared_distance
 
@@ -130,60 +130,6 @@ def test_the_encoder_rounds_every_coordinate():
         square = size * moved**2
         assert Fraction(squared_distance(LEVEL, 0.0, size)) >= square
         assert Fraction(squared_distance(LEVEL, 3.0, size)) >= 9 + square
-
-
-def lines(error: float = 0.0, missing: float = 0.0) -> CellLines:
-    weights = np.array([[0.6, 0.4], [0.3, 0.7]])
-    return CellLines(np.array([-1.0, 1.0]), weights, 1, error, missing)
-
-
-def test_slopes_of_inexact_rows_are_raised():
-    cell, ends = np.zeros((1, 2), dtype=np.int64), (np.zeros(1), np.ones(1))
-    _, slope = lines(1e-3).chords(cell, *ends)
-    assert (slope[0] >= (0.3 + 1e-3 * np.array([0.9, 1.1])) / 2).all()
-
-
-@pytest.mark.parametrize("order", [1.5, 2.0, 2.5, 30.0])
-def test_inexact_rows_may_differ_by_their_error(order):
-    error = 1e-3
-    p, q = lines().weights
-    power = mpf(order)
-
-    def moment(p, q):
-        return mpmath.fsum(
-            mpf(a) ** power * mpf(b) ** (1 - power) for a, b in zip(p, q, strict=True)
-        )
-
-    most, least = moment(p * (1 + error), q * (1 - error)), moment(p * (1 - error), q * (1 + error))
-    lower, upper = lines(error).divergences(order)
-    assert lower[0, 1] <= mpmath.log(least) / (power - 1)
-    assert upper[0, 1] >= mpmath.log(most) / (power - 1)
-    _, upper = lines(1e-12, missing=0.25).divergences(order)
-    assert upper[0, 1] >= mpmath.log(moment(p, q) + 0.25) / (power - 1)
-
-
-@pytest.mark.parametrize("order", [1.5, 2.0, 2.5, 30.0])
-def test_curvature_of_inexact_rows_is_raised(order):
-    error, shape = 1e-3, (1, 4, 2)
-    p, q = (np.broadcast_to(row, shape) for row in lines().weights)
-    found = log_curvature(np.ones(shape), p, q, order, error)
-    most = max(
-        log_curvature(np.ones(shape), p * (1 + a), q * (1 + b), order).max()
-        for a in (-error, error)
-        for b in (-error, error)
-    )
-    assert (found >= most).all()
-
-
-def test_orders_between_2_and_3_are_not_taken_for_convex():
-    steep = CellLines(np.array([-1.0, 1.0]), np.array([[0.99, 0.01], [0.2, 0.8]]), 1)
-    slope = np.full((1, 1, 2), 0.79 / 2)
-    corners = [
-        log_curvature(slope, p[None, None], q[None, None], 2.5).max()
-        for p, q in itertools.product(steep.weights, repeat=2)
-    ]
-    factor = math.cosh(math.log(80) / 2)  # to the power 2 (order - 2) = 1
-    assert steep.curvature(2.5) >= math.exp(max(corners)) * factor * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("order", [1.5, 2.0, 8.0])

@@ -79,28 +79,6 @@ def test_no_pair_of_inputs_exceeds_it(channel, order, data):
         assert found.width <= 2e-4 * found.upper
 
 
-@settings(max_examples=30)
-@given(finite_channels(), ORDERS, st.data())
-def test_all_pairs_are_bounded_at_once(channel, order, data):
-    if not has_finite_kappa(channel):
-        return
-    lines = CellLines.of(channel)
-    upper, close = lines.curvature(order), lines.close(order)
-    assert lines.curvature(order, enough=upper) == upper
-    assert upper == 0 or lines.curvature(order, enough=upper * 0.999) == math.inf
-    assert close == pytest.approx(order / 2 * rq.fisher_information(channel).lower, rel=1e-9, abs=0)
-    for _ in range(5):
-        x, other = data.draw(pairs(channel))
-        if x != other:
-            assert steepness(channel, x, other, order) <= upper
-
-
-def test_it_is_tight_where_rows_are_alike():
-    lines = CellLines.of(rq.rqm(clip=1.0, margin=999.0, levels=16, keep=0.42))
-    for order in (1.5, 2.5, 8.0):
-        assert lines.close(order) < lines.curvature(order) < 1.002 * lines.close(order)
-
-
 @settings(max_examples=40)
 @given(finite_channels(), ORDERS)
 def test_the_lower_end_is_attained(channel, order):

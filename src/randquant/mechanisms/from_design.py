@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from randquant._internal import cache
 from randquant.channels.channel import Channel
-from randquant.channels.exact_moments import moments
 from randquant.mechanisms.record import CLIP, INPUTS, LEVELS, REACH, VALUES, MechanismRecord
 from randquant.mechanisms.tuning import (
     CoordinateFamily,
@@ -21,13 +19,7 @@ from randquant.mechanisms.tuning import (
     few_margins,
     six_digits,
 )
-from randquant.privacy.certificates.file import channel_from_record, channel_record, load_channel
-
-if TYPE_CHECKING:
-    from randquant.mechanisms.design.constraints import Constraint  # slow to import
-
-UNBIASED = 1e-9
-"""Largest bias of a kept channel, over its clipping threshold: that of rounding to integers."""
+from randquant.privacy.certificates.file import load_channel
 
 ENOUGH = 16.0
 """Noise of a coordinate over its clipping threshold from which on two levels are within 0.2 % of
@@ -102,34 +94,7 @@ def designed(
     from randquant.mechanisms import design
 
     bound = design.constraint_of(constraint, epsilon)
-    asked = {
-        "clip": clip,
-        "values": values,
-        "epsilon": epsilon,
-        "constraint": constraint,
-        **options,
-    }
-    kept = _kept(bound, asked) if options.get("levels") is not None else None
-    if kept is not None:
-        return kept
-    channel = design.optimal(clip, values, constraint=bound, **options).channel
-    if options.get("levels") is not None:  # the search for levels is what takes long
-        cache.keep("channel", asked, channel_record(channel))
-    return channel
-
-
-def _kept(bound: Constraint, asked: Mapping[str, Any]) -> Channel | None:
-    """The channel that an earlier search found, certified again; None unless it is as asked."""
-    record = cache.recall("channel", asked)
-    try:
-        channel, _ = channel_from_record(record, "in the cache")
-        as_asked = (channel.clip, channel.levels) == (asked["clip"], asked["levels"])
-        as_asked &= bound.certify(channel).epsilon.upper <= asked["epsilon"]
-        as_asked &= moments(channel).bias_max <= UNBIASED * channel.clip
-        as_asked &= channel.lattice is not None or not asked.get("lattice")
-    except (ValueError, TypeError, AttributeError):
-        return None
-    return channel if as_asked else None
+    return design.optimal(clip, values, constraint=bound, **options).channel
 
 
 def channel_file(path: str) -> Channel:

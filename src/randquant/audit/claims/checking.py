@@ -18,8 +18,12 @@ from randquant._internal.declared import Count
 from randquant._internal.rounding import round_down, round_up
 from randquant.audit.claims.claim import Noised, PrivacyClaim, Sampling, release_of
 from randquant.audit.claims.configurations import read
-from randquant.audit.claims.lower import attained, attained_if_seen
 from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.attacks import DrawnRound
+from randquant.privacy.accounting.composition.rule import reached_epsilon
+from randquant.privacy.accounting.gaussian import gaussian_epsilon_below
+from randquant.privacy.accounting.rounds import NormalRound
+from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Unit
 
 Verdict = Literal["true", "false", "not proven"]
@@ -230,32 +234,55 @@ def _guarantee(
         return Guarantee(
             math.inf, claim.delta, neighboring, claim.trust, math.inf, 0, math.inf, unit=claim.unit
         )
-    guarantee = account([release], claim.delta)
-    amplified = release.sampled
+    guarantee = account([release], claim.delta, attacked=False)
     apart = claim.apart(neighboring) if distance is None else distance
-    pairs = _worlds(claim, neighboring, apart / claim.deviation, distance is not None, amplified)
-    if amplified or claim.rate is None or rounds is not None:
-        rate = (claim.rate or 1.0) if amplified else 1.0
-        lower = attained(pairs, rate, claim.rounds if rounds is None else rounds, claim.delta)
+    # Three roundings: what is nearer shows less.
+    apart = apart / claim.deviation * (1 - 8 * UNIT)
+    several = claim.rounds if rounds is None else rounds
+    if release.sampled:
+        pair = _worlds(claim, neighboring, apart, distance is not None)
+        lower = _drawn(pair, claim.rate or 1.0, several, claim.delta)
+    elif claim.rate is None or rounds is not None:
+        lower = gaussian_epsilon_below(apart * math.sqrt(several) * (1 - 4 * UNIT), claim.delta)
     else:
-        lower = attained_if_seen(pairs, claim.rate, claim.rounds, claim.delta)
+        lower = below_if_seen(apart, claim.rate, several, claim.delta)
     return dataclasses.replace(guarantee, lower=lower, unit=claim.unit)
 
 
+def _drawn(pair: tuple[float, float], rate: float, rounds: int, delta: float) -> float:
+    """Epsilon from below, of rounds with noise of deviation 1 that a client is in at random."""
+    if delta == 0:
+        return math.inf if pair[0] != pair[1] else 0.0
+    # theory/claims.md, Proposition 3.
+    attack = DrawnRound(NormalRound(*pair), rate)
+    losses = [(loss, rounds) for loss in attack.attained()]
+    losses += [(loss, 1) for loss in attack.together(rounds)]
+    return max(reached_epsilon(loss, parts, delta) for loss, parts in losses)
+
+
+def below_if_seen(apart: float, rate: float, rounds: int, delta: float) -> float:
+    """Epsilon from below against whoever sees in which rounds the client takes part.
+
+    Example:
+        >>> below_if_seen(1.0, 0.5, 100, 1e-5) < gaussian_epsilon_below(50**0.5, 2e-5)
+        True
+    """
+    # theory/claims.md, Proposition 4: in half of all runs it takes part at least so often.
+    often = math.floor(rounds * rate * (1 - 4 * UNIT))
+    if often == 0 or 2 * delta >= 1:
+        return 0.0
+    return gaussian_epsilon_below(apart * math.sqrt(often) * (1 - 4 * UNIT), 2 * delta)
+
+
 def _worlds(
-    claim: PrivacyClaim, neighboring: Neighboring, apart: float, assumed: bool, amplified: bool
-) -> list[tuple[float, float]]:
+    claim: PrivacyClaim, neighboring: Neighboring, apart: float, assumed: bool
+) -> tuple[float, float]:
     """Inputs of neighbours that can occur, in deviations from where the client is absent."""
     # theory/claims.md, Proposition 3: a stand-in is the origin of a cohort of a fixed size.
-    if assumed or not amplified:
-        return [(apart, 0.0), (0.0, -apart)]
-    if claim.sampling == "fixed":
-        here = 2 * apart if neighboring == "zero_out" else apart
-        there = apart if neighboring == "zero_out" else 0.0
-        return [(here, there), (-there, -here)]
-    if neighboring == "zero_out":
-        return [(apart, 0.0), (0.0, -apart)]
-    return [(apart / 2, -apart / 2)]
+    zeroed = neighboring == "zero_out"
+    if assumed or (claim.sampling == "fixed") != zeroed:
+        return apart, 0.0
+    return (2 * apart, apart) if zeroed else (apart / 2, -apart / 2)
 
 
 def _notes(claim: PrivacyClaim) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from randquant._internal import cache, validate
+from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
@@ -89,10 +89,6 @@ def tune_coordinate(
     validate.choice("mechanism", name, tunable_mechanisms())
     record = channel_mechanisms()[name]
     zooms = (3 if target.levels <= 16 else 1) if zooms is None else zooms
-    asked = {"mechanism": name, "target": target, "zooms": zooms}
-    known = _kept(record, asked, target)
-    if known is not None:
-        return known
     family = record.coordinate or _from_signature(record)
     search = _Search(name, family, target, {} if memory is None else memory)
     best = search.run(zooms)
@@ -101,8 +97,6 @@ def tune_coordinate(
     certificate = certify(best.channel)
     if certificate.epsilon.upper > target.epsilon:
         raise ArithmeticError(f"{best.parameters} certifies {certificate}, above the target.")
-    if _of_the_package(record):
-        cache.keep("parameters", asked, best.parameters)
     return TunedCoordinate(best.parameters, best.channel, certificate, best.error(target.objective))
 
 
@@ -115,31 +109,6 @@ def quick_mechanisms() -> list[str]:
 def tunable_mechanisms() -> list[str]:
     """Every channel mechanism except fixed channels."""
     return [name for name, record in channel_mechanisms().items() if record.tunable]
-
-
-def _kept(
-    record: MechanismRecord, asked: Mapping[str, Any], target: CoordinateTarget
-) -> TunedCoordinate | None:
-    """Where an earlier search ended: built, certified and measured again, or None."""
-    parameters = cache.recall("parameters", asked) if _of_the_package(record) else None
-    if not isinstance(parameters, dict):
-        return None
-    try:
-        channel = build(record.name, parameters)
-    except (ValueError, TypeError, ArithmeticError):
-        return None
-    certificate = certify(channel)
-    if (channel.clip, channel.levels) != (target.clip, target.levels):
-        return None
-    if not certificate.epsilon.upper <= target.epsilon:
-        return None
-    error = getattr(moments(channel), target.objective)
-    return TunedCoordinate(parameters, channel, certificate, error)
-
-
-def _of_the_package(record: MechanismRecord) -> bool:
-    """Whether the version says which mechanism it is: a user's own may change under its name."""
-    return record.constructor.__module__.startswith("randquant.")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from randquant._internal import cache, validate
+from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting
@@ -74,15 +74,6 @@ def tune_update(
         (1.0, True)
     """
     family = update_family(name, setting)
-    asked = {
-        "mechanism": name, "setting": setting, "epsilon": epsilon, "delta": delta,
-        "rounds": rounds, "examples": examples, **({} if cohorts is None else {"cohorts": cohorts}),
-    }  # fmt: skip
-    # A guess only: `calibrate` accounts for the mechanism that it leads to.
-    guess = cache.recall("noise", asked)
-    kept = isinstance(guess, float) and family.reach[0] <= guess <= family.reach[1]
-    # Where a part is sent, as much less noise hides it.
-    start = guess if kept else family.start(deviation * setting.part)
     calibration = calibrate(
         lambda noise: tuned_mechanism(name, setting, family.parameters(noise)),
         epsilon,
@@ -92,11 +83,10 @@ def tune_update(
         neighboring=setting.neighboring,
         examples=examples,
         cohorts=cohorts,
-        start=start,
+        # Where a part is sent, as much less noise hides it.
+        start=family.start(deviation * setting.part),
         reach=family.reach,
     )
-    if calibration.noise != guess:
-        cache.keep("noise", asked, calibration.noise)
     return TunedUpdate(family.parameters(calibration.noise), calibration)
 
 

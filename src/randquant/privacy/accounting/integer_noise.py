@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from randquant._internal import validate
 from randquant.privacy.accounting.attacks import DrawnRound
 from randquant.privacy.accounting.gaussian import step_square
-from randquant.privacy.accounting.release import ReleaseDefaults, check_size
+from randquant.privacy.accounting.release import Rounds, check_size
 from randquant.privacy.accounting.rounds import IntegerRound, places_of
 from randquant.privacy.certificates.noise import Noise, shift_divergence
 from randquant.privacy.guarantee import (
@@ -22,7 +22,7 @@ from randquant.privacy.guarantee import (
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseRelease(ReleaseDefaults):
+class NoiseRelease(Rounds):
     """Sums over a cohort of integer updates with integer noise; the server sees the sums only.
 
     Attributes:
@@ -65,11 +65,6 @@ class NoiseRelease(ReleaseDefaults):
     def trust(self) -> Trust:
         """The server sees only the sum of a cohort's codes."""
         return "aggregate"
-
-    @property
-    def releases(self) -> int:
-        """Single-coordinate releases."""
-        return self.dimension * self.rounds
 
     @property
     def distance(self) -> float:

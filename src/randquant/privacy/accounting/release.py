@@ -136,6 +136,20 @@ class Release(ReleaseDefaults, Protocol):
         ...
 
 
+class Rounds(ReleaseDefaults):
+    """So many coordinates in each of so many rounds: a base."""
+
+    __slots__ = ()
+
+    dimension: int
+    rounds: int
+
+    @property
+    def releases(self) -> int:
+        """Single-coordinate releases."""
+        return self.dimension * self.rounds
+
+
 class Releasing(Protocol):
     """The part of a whole-update mechanism that the accountant uses."""
 

@@ -18,7 +18,6 @@ from randquant.privacy.accounting.attacks import DrawnRound, on_rounds, on_updat
 from randquant.privacy.accounting.bell import bell_square
 from randquant.privacy.accounting.examples import check_examples, share
 from randquant.privacy.accounting.martingale import Steps, steps_of_sums
-from randquant.privacy.accounting.release import ReleaseDefaults
 from randquant.privacy.accounting.rounds import NormalRound, SumRound, places_of
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
@@ -36,8 +35,19 @@ Norm = Literal["l1", "l2"]
 """The norm in which a whole update is clipped."""
 
 
+class _Codes(checks.Rounds):
+    """Codes of a channel: a base."""
+
+    __slots__ = ()
+
+    @property
+    def distance(self) -> float:
+        """Zero: codes are drawn from exactly the certified integers."""
+        return 0.0
+
+
 @dataclass(frozen=True, slots=True)
-class ChannelRelease(ReleaseDefaults):
+class ChannelRelease(_Codes):
     """One client's coordinates through a channel, each coordinate clipped by itself.
 
     Attributes:
@@ -64,16 +74,6 @@ class ChannelRelease(ReleaseDefaults):
         checks.check_size(self.dimension, self.rounds)
         checks.check_words(self.trust, self.neighboring, ("local", "aggregate"))
         checks.check_cohort(self.cohort, self.trust)
-
-    @property
-    def releases(self) -> int:
-        """Single-coordinate releases."""
-        return self.dimension * self.rounds
-
-    @property
-    def distance(self) -> float:
-        """Zero: codes are drawn from exactly the certified integers."""
-        return 0.0
 
     def renyi(self, order: float) -> float:
         """Sum of the Rényi divergences of all releases, which are independent; an upper bound."""
@@ -113,7 +113,7 @@ class ChannelRelease(ReleaseDefaults):
 
 
 @dataclass(frozen=True, slots=True)
-class VectorRelease(ReleaseDefaults):
+class VectorRelease(_Codes):
     """Whole updates of clipped norm, sent coordinate by coordinate through one channel.
 
     Attributes:
@@ -161,16 +161,6 @@ class VectorRelease(ReleaseDefaults):
     def unit(self) -> Unit:
         """An example if `examples` are given."""
         return "client" if self.examples is None else "example"
-
-    @property
-    def releases(self) -> int:
-        """Single-coordinate releases."""
-        return self.dimension * self.rounds
-
-    @property
-    def distance(self) -> float:
-        """Zero: codes are drawn from exactly the certified integers."""
-        return 0.0
 
     def renyi(self, order: float) -> float:
         """Least of three bounds: kappa · ||x - x'||^2, lipschitz · ||x - x'||_1, d · epsilon."""
@@ -274,7 +264,7 @@ class VectorRelease(ReleaseDefaults):
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianRelease(ReleaseDefaults):
+class GaussianRelease(checks.Rounds):
     """Whole updates, or sums of them, released with Gaussian noise.
 
     Attributes:
@@ -305,11 +295,6 @@ class GaussianRelease(ReleaseDefaults):
         # Squares of numbers outside these bounds would overflow or underflow.
         validate.real("noise_multiplier", self.noise_multiplier, low=1e-100, high=1e101)
         checks.check_size(self.dimension, self.rounds)
-
-    @property
-    def releases(self) -> int:
-        """Single-coordinate releases."""
-        return self.dimension * self.rounds
 
     @property
     def distance(self) -> float:

@@ -146,6 +146,11 @@ class Sampled(HiddenRelease):
     @property
     def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:
         """Inputs that are easy to tell apart from each other and from absence, in every round."""
+        apart, away = distance_of(self.release), distance_of(self.absent)
+        gaussian = self.release.gaussian_multiplier is not None
+        zeroed = self.scheme == "fixed" and self.neighboring == "zero_out"
+        if zeroed and gaussian and apart and away and away < 2 * apart * (1 - 1e-9):
+            return ()  # a stand-in is nearer than the opposite update, which is attacked with
         # theory/composition.md, Proposition 12: taking part less often tells less.
         rate = self.rate * (1 - 8 * UNIT)
         rounds = self._attacked_rounds(self.scheme == "fixed")

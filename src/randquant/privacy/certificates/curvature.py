@@ -16,17 +16,11 @@ from randquant.privacy.divergence import UNIT, renyi
 
 @dataclass(frozen=True, slots=True)
 class CellLines:
-    """A channel's cells of positive width, as lines; codes that are never sent are left out.
-
-    It also describes the distribution of a sum of codes: outcomes take the place of codes, and
-    weights are known within a relative error.
-    """
+    """A channel's cells of positive width, as lines; codes that are never sent are left out."""
 
     inputs: np.ndarray  # (V,) rising
-    weights: np.ndarray  # (V, m) int64, or float64 over a denominator of 1; all positive
+    weights: np.ndarray  # (V, m) int64, all positive
     denominator: int
-    error: float = 0.0  # relative, of each weight
-    missing: float = 0.0  # what outcomes that are left out may add to a moment, at most
 
     @classmethod
     def of(cls, channel: Channel) -> CellLines:
@@ -72,10 +66,6 @@ class CellLines:
         change += 8 * UNIT * (np.abs(parts[0]) + np.abs(parts[1]) + np.abs(parts[2]))
         same = first == second
         change = np.where(same[..., None], np.abs(step[first]), change)
-        if self.error > 0:
-            ends = [self.weights[v] for v in (low, low + 1, high, high + 1)]
-            # The same proposition: weights that are off by `error` move a change by at most that.
-            change += 2.5 * self.error * np.sum(ends, axis=0) / self.denominator
         divisor = np.where(same, self.widths[first], gap)[..., None]
         slope = np.divide(change, divisor, out=np.zeros_like(change), where=divisor > 0)
         gap = np.where(same, np.abs(x - y) * self.widths[first], gap)
@@ -84,68 +74,9 @@ class CellLines:
 
     def divergences(self, order: float) -> tuple[np.ndarray, np.ndarray]:
         """(V, V) lower and upper bounds of the divergence between the rows of any two vertices."""
-        if self.error == 0:
-            pairs = [renyi(row, self.weights, self.denominator, order) for row in self.weights]
-        else:
-            logs = np.log(self.weights / self.denominator)
-            pairs = [self._divergence(row, logs, order) for row in logs]
+        pairs = [renyi(row, self.weights, self.denominator, order) for row in self.weights]
         lower, upper = (np.array(side) for side in zip(*pairs, strict=True))
         return lower, upper
-
-    def _divergence(self, p: np.ndarray, q: np.ndarray, order: float):
-        """Of a row from all rows, given as logarithms; by shifting with the largest term."""
-        terms = order * p - (order - 1) * q
-        shift = terms.max(axis=-1)
-        total = np.log(np.exp(terms - shift[:, None]).sum(axis=-1)) + shift
-        # theory/vector-sums.md, Proposition 13.
-        error = 2 * order * self.error + UNIT * (
-            p.size + 32 + 16 * order * (np.abs(p).max() + np.abs(q).max())
-        )
-        lower = np.maximum(total - error, 0.0)
-        # theory/vector-sums.md, Proposition 10: log(1 + a + b) <= log(1 + a) + b.
-        upper = np.maximum(total + error, 0.0) + 1.1 * self.missing  # total is hardly below 0
-        return lower / (order - 1) * (1 - 8 * UNIT), upper / (order - 1) * (1 + 8 * UNIT)
-
-    def close(self, order: float) -> float:
-        """The value that pairs within a cell approach, rounded up like `curvature`: not a bound."""
-        slopes, rows = self.slopes(), self.weights / self.denominator
-        largest = -np.inf
-        for v, row in enumerate(rows):
-            own, alike = slopes[None, max(v - 1, 0) : v + 1], row[None, None]
-            logs = log_curvature(own, alike, alike, order, self.error)
-            largest = max(largest, float(logs.max()))
-        with np.errstate(over="ignore"):
-            return float(np.exp(largest))
-
-    def curvature(self, order: float, enough: float = np.inf) -> float:
-        """Bound divergence over squared distance, all pairs at once; infinite beyond `enough`.
-
-        A chord's slope is an average of the slopes of the cells it crosses, so the steepest of
-        them, at the worst pair of rows, is above every pair: little above, where rows are alike.
-        """
-        # theory/vector-sums.md, Proposition 5: the square of an average is at most that of squares.
-        slopes, rows = self.slopes()[None], self.weights / self.denominator
-        steepest, bound, bend = -np.inf, 0.0, 0.0
-        if 2 < order < 3:  # the one case that is not convex in p: see the derivation
-            spread = np.abs(np.diff(np.log(rows), axis=0)).max()
-            bend = 2 * (order - 2) * np.log(np.cosh(spread / 2)) + 512 * UNIT + 4 * self.error
-        for row in rows:
-            logs = log_curvature(slopes, row[None, None], rows[None], order, self.error)
-            steepest = max(steepest, float(logs.max()))
-            with np.errstate(over="ignore"):
-                bound = float(np.exp(steepest + bend)) * (1 + 32 * UNIT)
-            if bound > enough:
-                return np.inf
-        return bound
-
-    def slopes(self) -> np.ndarray:
-        """(V-1, m): the slope of each cell, rounded up."""
-        change = np.abs(np.diff(self.weights, axis=0)) / self.denominator
-        if self.error > 0:
-            # theory/vector.md, Proposition 10, as in `chords`, which counts both ends twice.
-            ends = self.weights[:-1] + self.weights[1:]
-            change += 5 * self.error * ends / self.denominator
-        return change / self.widths[:, None] * (1 + 8 * UNIT)
 
     def exact(self, x: float) -> tuple[np.ndarray, int]:
         """The row at x in exact integers, and their sum; no rounded dither."""
@@ -157,13 +88,10 @@ class CellLines:
         return (d - n) * start + n * end, d * self.denominator
 
 
-def log_curvature(
-    slope: np.ndarray, p: np.ndarray, q: np.ndarray, order: float, relative: float = 0.0
-) -> np.ndarray:
+def log_curvature(slope: np.ndarray, p: np.ndarray, q: np.ndarray, order: float) -> np.ndarray:
     """(n, 4, 4): log of sum_i slope_i^2 C(p_i, q_i), slopes of one corner, rows of another.
 
-    C(p, q) = (p^a q^(1-a) - q - a(p - q))/((a - 1)(p - q)^2); rounded up, p and q being within
-    `relative` of the truth, beyond rounding.
+    C(p, q) = (p^a q^(1-a) - q - a(p - q))/((a - 1)(p - q)^2); rounded up.
 
     Guarantees:
         Probabilities may be as small as 1e-280: their squares are not formed.
@@ -179,11 +107,9 @@ def log_curvature(
     total = np.matmul((slope / size) ** 2, factor.swapaxes(1, 2))
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(total) + shift[:, None, :]
-        # theory/vector.md, Proposition 12: 1300 holds 1,150 of G, 1.05 the second order of all. Of
-        # the 4 (order + 2), 2 order + 1 are what errors of p and q, `relative`, cost.
+        # theory/vector.md, Proposition 12: 1300 holds 1,150 of G, 1.05 the second order of all.
         error = 1300 + 9 * order + slope.shape[-1] + 12 * shift[:, None, :] + 10 * np.abs(logs)
-        error = 1.05 * UNIT * error + 4 * (order + 2) * relative
-        return np.where(total > 0, logs + error, -np.inf)
+        return np.where(total > 0, logs + 1.05 * UNIT * error, -np.inf)
 
 
 def _curvature(ratio: np.ndarray, order: float) -> tuple[np.ndarray, np.ndarray]:

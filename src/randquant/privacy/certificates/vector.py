@@ -242,7 +242,7 @@ class BoxSearch:
         corners = np.repeat(cells[:, None], 4, axis=1)
         p, q = self.lines.rows(corners[..., 0], x), self.lines.rows(corners[..., 1], y)
         gap, slope = self.lines.chords(corners, x, y)
-        logs = log_curvature(slope, p, q, self.order, self.lines.error)
+        logs = log_curvature(slope, p, q, self.order)
         own = logs[:, range(4), range(4)]
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             moment = _log_moment(above_one * gap**2, own)
@@ -261,7 +261,7 @@ class BoxSearch:
             if 2 < self.order < 3:  # the one case that is not convex in p: see the derivation
                 spread = np.abs(np.log(p[:, 2] / p[:, 0])).max(axis=1)
                 steepest += 2 * (self.order - 2) * np.log(np.cosh(spread / 2))
-                steepest += 512 * UNIT + 4 * self.lines.error
+                steepest += 512 * UNIT
             grown = _log_moment(scale, steepest)
             bound = np.where(near > 0, grown / scale, np.exp(steepest))
             # theory/vector.md, Proposition 5.
@@ -280,8 +280,6 @@ class BoxSearch:
         Tight for two equally likely codes, and the best bound at orders beyond hundreds.
         Infinite where a cell lies between.
         """
-        if self.lines.error > 0:
-            return np.full(len(cells), np.inf)
         ahead = cells[:, 0] <= cells[:, 1]
         near = np.where(ahead[:, None], sides[:, 0], sides[:, 1])
         far = np.where(ahead[:, None], sides[:, 1], sides[:, 0])

@@ -23,7 +23,6 @@ _LARGE, _SMALL = 2.0**128, 2.0**-128
 _DOWN, _UP = 2.0**-LIMB, 2.0**LIMB
 _NEVER, _EVER = -(2**40), 2**40  # exponents of a zero, and above all others
 _LOST = -4 * LIMB  # terms so far below the largest one are less than 2**-768 of it
-_LOG2 = math.log(2.0)
 
 KEEP_ALL = 1e15
 """A floor so low that nothing is trimmed."""
