@@ -18,6 +18,7 @@ from randquant.channels.keys import Key
 from randquant.planning.limits import gaussian_multiplier
 from randquant.privacy.accounting.accountant import account
 from randquant.reports.figures import Axis, line_chart
+from randquant.training.parameter_free import ParameterFreeStep
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "examples" / "hospitals"))
@@ -28,14 +29,15 @@ from run import DELTA, planned  # noqa: E402
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 ROUNDS = 20
 CLIP = 1.0
-"""Chosen once, for all; the server's learning rate is 1."""
+"""Chosen once, for all; the server's step needs no rate."""
 
 
-def trained(direction) -> np.ndarray:
-    """Weights after ROUNDS steps from zero."""
-    weights = np.zeros(FEATURES)
+def trained(direction, deviation: float) -> np.ndarray:
+    """Weights after ROUNDS steps from zero, as the controller takes them."""
+    rule = ParameterFreeStep([(FEATURES,)], ROUNDS, CLIP, deviation / CLIP)
+    weights, state = np.zeros(FEATURES, np.float32), rule.init()
     for _ in range(ROUNDS):
-        weights = weights + direction(weights)
+        weights, state = rule.step(weights, -direction(weights), state)
     return weights
 
 
@@ -54,13 +56,18 @@ def run(mechanism, multiplier: float | None, cut: dict, seed: int) -> dict[str, 
         noise = chance.normal(0, multiplier * 2 * CLIP / len(pooled[1]), FEATURES)
         return step(weights, *pooled, CLIP) + noise
 
-    ways = {"hospitals": private, "central": central}
     if multiplier is None:
         ways = {
-            "hospitals": lambda w: np.mean([step(w, *each, CLIP) for each in trains], 0),
-            "central": lambda w: step(w, *pooled, 1e6),  # unclipped
+            "hospitals": (lambda w: np.mean([step(w, *each, CLIP) for each in trains], 0), 0.0),
+            "central": (lambda w: step(w, *pooled, 1e6), 0.0),  # unclipped
         }
-    return {name: accuracy(trained(way), *test) for name, way in ways.items()}
+    else:
+        noise = mechanism.expected_error(FEATURES).deviation(len(trains), 0.0)
+        ways = {
+            "hospitals": (private, noise),
+            "central": (central, multiplier * 2 * CLIP / len(pooled[1])),
+        }
+    return {name: accuracy(trained(*way), *test) for name, way in ways.items()}
 
 
 def measured(folder: str, seeds: int) -> dict:

@@ -106,7 +106,7 @@ def saved_state(path) -> bytes:
     strategy.m_t = {"w": np.arange(3.0), "empty": np.zeros((0, 2), dtype=">f4")}
     strategy.v_t = [np.full(2, float(n)) for n in range(12)]
     model = ArrayRecord({"w": Array(np.arange(6.0).reshape(2, 3)), "n": Array(np.array(3))})
-    state.save(path, {"rounds": 1}, model, strategy)
+    state.save(path, {"rounds": 1}, model, strategy, {})
     return path.read_bytes()
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import fuzz_flower
+import fuzz_helper
 import fuzz_nvflare
 import numpy as np
 import safetensors.numpy
@@ -465,6 +466,9 @@ TARGETS = {
     "state of a server": Target(_states, _damaged_state, _read_state),
     "terms of a secure sum": Target(_terms, damaged_json, _read_terms),
     "messages of a secure sum": Target(_sums, damaged, _read_sum),
+    "messages of a sum with a helper": Target(
+        fuzz_helper.seeds, fuzz_helper.damage, fuzz_helper.read
+    ),
 }
 
 

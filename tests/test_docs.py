@@ -31,6 +31,7 @@ TASKS = [
     "train",
     "train-settings",
     "own-loop",
+    "helper-sums",
     "plan",
     "plan-explained",
     "compare",
@@ -95,7 +96,9 @@ def test_the_readme_is_short():
     assert len(README.split()) <= 700
 
 
-@pytest.mark.parametrize("name", ["train", "plan", "flower", "nvflare", "own-loop", "check"])
+@pytest.mark.parametrize(
+    "name", ["train", "plan", "flower", "nvflare", "own-loop", "helper-sums", "check"]
+)
 def test_a_page_for_users_is_short(name):
     """What stands behind it has pages of its own."""
     assert len((DOCS / f"{name}.md").read_text().splitlines()) <= 120
@@ -129,8 +132,8 @@ def test_the_python_of_the_docs_prints_what_they_say(code, expected, tmp_path, m
 
 def test_every_page_with_examples_is_among_them():
     assert {name.rsplit("-", 1)[0] for name in EXAMPLES} == {
-        "README.md", "own-loop.md", "account-for-a-run.md", "certify.md", "check.md",
-        "train.md", "plan.md",
+        "README.md", "own-loop.md", "helper-sums.md", "account-for-a-run.md", "certify.md",
+        "check.md", "train.md", "plan.md",
     }  # fmt: skip
 
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from randquant.privacy.certificates.vector import kappa, squared_distance
     from randquant.privacy.guarantee import Guarantee, Interval
     from randquant.reports.notebook import plot, report
+    from randquant.training.client_steps import local_steps
     from randquant.training.federated import train
     from randquant.training.local import Local
     from randquant.training.server import Server
@@ -102,6 +103,7 @@ __all__ = [
     "kappa_sum",
     "load",
     "load_channel",
+    "local_steps",
     "moments",
     "mvu",
     "optm",

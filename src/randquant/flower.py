@@ -9,18 +9,25 @@ if TYPE_CHECKING:
     from randquant.integrations.accountant import RoundEvent, RunAccountant
     from randquant.integrations.among_clients import AmongClients
     from randquant.integrations.flower.mod import QuantizeMod
+    from randquant.integrations.flower.parameter_free import ParameterFree
     from randquant.integrations.flower.strategy import QuantizedStrategy
+    from randquant.integrations.helper_service import TLS, RemoteHelper
     from randquant.integrations.limits import ClientLimits
     from randquant.integrations.offer import Offer
+    from randquant.integrations.with_helper import WithHelper
 
 __all__ = [
+    "TLS",
     "AmongClients",
     "ClientLimits",
     "Offer",
+    "ParameterFree",
     "QuantizeMod",
     "QuantizedStrategy",
+    "RemoteHelper",
     "RoundEvent",
     "RunAccountant",
+    "WithHelper",
 ]
 
 lazily(__name__)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from secure_sums import STEPS, Round, terms_of, vectors_of
 
-from randquant.aggregation.secagg import masks
+from randquant.aggregation import masks
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.messages import masked_format
 from randquant.aggregation.secagg.terms import NEIGHBOURS, ProtocolError, Terms

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from secure_sums import STEPS, MixedRound, Round, terms_of, vectors_of, wanted
 
-from randquant.aggregation.secagg import crypto, group, masks, messages, sharing
+from randquant.aggregation import masks
+from randquant.aggregation.secagg import crypto, group, messages, sharing
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.dealing import Dealing
 from randquant.aggregation.secagg.group import ORDER

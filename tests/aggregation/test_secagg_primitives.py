@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from randquant.aggregation.secagg import crypto, group, masks
+from randquant.aggregation import masks
+from randquant.aggregation.secagg import crypto, group
 from randquant.aggregation.secagg.terms import ProtocolError
 
 ORDER = 2**252 + 27742317777372353535851937790883648493  # RFC 8032, section 5.1

@@ -3,7 +3,8 @@
 import numpy as np
 from secure_sums import Round, terms_of, vectors_of
 
-from randquant.aggregation.secagg import crypto, masks, messages, sharing
+from randquant.aggregation import masks
+from randquant.aggregation.secagg import crypto, messages, sharing
 from randquant.aggregation.secagg.group import SCALAR_BYTES, read_scalar
 from randquant.aggregation.secagg.terms import _ring
 from randquant.channels import wire

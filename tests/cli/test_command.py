@@ -55,7 +55,7 @@ LINES = [
     "check --clip-norm 1 --sigma 2 --epsilon 3",
     "schema",
 ]
-"""Of every command that needs no run; the others are in test_main and test_runs."""
+"""Of every command that needs no run; the others are in test_main, test_runs and test_helper."""
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -69,4 +69,4 @@ def test_every_command_prints_exactly_one_object(line, capsys):
 
 def test_every_command_is_asked_for_its_object():
     tried = {line.split()[0] for line in LINES}
-    assert tried | {"train", "runs", "report", "bench"} == set(all_commands())
+    assert tried | {"train", "runs", "report", "bench", "helper"} == set(all_commands())

@@ -201,7 +201,7 @@ def with_head(data: bytes, change) -> bytes:
 def test_a_state_comes_back_as_it_was(tmp_path):
     path, strategy = tmp_path / "state", FedAdam()
     saved_state(path)
-    record, model = state.load(path, strategy)
+    record, model, _ = state.load(path, strategy)
     assert record == {"rounds": 1}
     assert (model["w"].numpy() == np.arange(6.0).reshape(2, 3)).all()
     assert model["n"].numpy().shape == ()

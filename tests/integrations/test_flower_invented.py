@@ -16,7 +16,8 @@ from flower_rounds import NOISY, exact, fedavg, model, mover, noisy, one_round, 
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from randquant._internal.rounding import round_up
-from randquant.aggregation.secagg import crypto, group, masks, sharing
+from randquant.aggregation import masks
+from randquant.aggregation.secagg import crypto, group, sharing
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.messages import (
     PART_BYTES,

@@ -190,7 +190,7 @@ def test_only_its_user_reads_an_account_and_a_servers_state(tmp_path):
     try:
         answer(a_context(tmp_path / "account"))
         model = ArrayRecord({"w": Array(np.zeros(2))})
-        state.save(tmp_path / "state", {}, model, FedAdam())
+        state.save(tmp_path / "state", {}, model, FedAdam(), {})
     finally:
         os.umask(before)
     for name in ("account", "state"):
@@ -199,7 +199,7 @@ def test_only_its_user_reads_an_account_and_a_servers_state(tmp_path):
 
 def test_a_servers_state_behind_a_link_is_refused(tmp_path):
     model = ArrayRecord({"w": Array(np.zeros(2))})
-    state.save(tmp_path / "state", {}, model, FedAdam())
+    state.save(tmp_path / "state", {}, model, FedAdam(), {})
     (tmp_path / "link").symlink_to(tmp_path / "state")
     with pytest.raises(ValueError, match="got a symbolic link"):
         state.load(tmp_path / "link", FedAdam())
@@ -502,7 +502,7 @@ def test_file_and_name_are_on_the_disk_before_anything_is_sent(tmp_path, monkeyp
     assert done == wanted(tmp_path / "b")
     done.clear()
     model = ArrayRecord({"w": Array(np.zeros(2))})
-    state.save(tmp_path / "c", {}, model, FedAdam())
+    state.save(tmp_path / "c", {}, model, FedAdam(), {})
     assert done == [str(tmp_path.parent), *wanted(tmp_path / "c")]
 
 

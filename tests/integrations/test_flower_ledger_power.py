@@ -69,7 +69,7 @@ def server_trace(tmp_path, monkeypatch, rounds=2):
             accountant.compose(RoundEvent(OFFER, frozenset({1, 2})))
             record = {"rounds": number, "accountant": accountant.state_dict()}
             state.save(tmp_path / "server" / "runs" / "one" / "server.state", record, MODEL,
-                       FedAdam())  # fmt: skip
+                       FedAdam(), {})  # fmt: skip
             trace.note("asked")
     return trace.events
 
@@ -85,7 +85,7 @@ def of_server(folder):
     if not path.exists():
         return 0
     accountant = RunAccountant(1e-5)
-    record, _ = state.load(path, FedAdam())
+    record, _, _ = state.load(path, FedAdam())
     accountant.load_state_dict(record["accountant"])
     return accountant.answers(1)
 
@@ -214,10 +214,10 @@ def work(path, write):
     """Save rounds for ever, and report each one that is saved."""
     accountant, rounds = RunAccountant(1e-5), 0
     if path.exists():
-        record, _ = state.load(path, FedAdam())
+        record, _, _ = state.load(path, FedAdam())
         accountant.load_state_dict(record["accountant"])
     while True:
         rounds += 1
         accountant.compose(RoundEvent(OFFER, frozenset({1, 2})))
-        state.save(path, {"accountant": accountant.state_dict()}, MODEL, FedAdam())
+        state.save(path, {"accountant": accountant.state_dict()}, MODEL, FedAdam(), {})
         os.write(write, struct.pack("<q", rounds))

@@ -72,7 +72,7 @@ def test_the_sum_is_exact_without_the_killed_clients_mask(deployed):
     lattice = stochastic_rounding(clip=CLIP, levels=2, margin=MARGIN).lattice
     assert lattice is not None
     first, step = lattice
-    _, saved = state.load(folder / "server" / "server.state", FedAvgM())
+    _, saved, _ = state.load(folder / "server" / "server.state", FedAvgM())
     for name, old in model.state_dict().items():
         mean = (saved[name].numpy() - old.numpy()) / RATE
         totals = (mean - 2 * first) / step * (CLIENTS - 1)  # of both rounds

@@ -332,7 +332,7 @@ def test_rounds_without_enough_answers_leave_the_model_and_stop_the_job(tmp_path
     server.run()
     assert server.saved == []
     assert server.controller._run.done == 0
-    assert sum("a round failed, the model is as before" in line for line in server.log) == 2
+    assert sum("failed, the model is as before" in line for line in server.log) == 2
     assert server.log[-1].startswith("panic")
     assert server.controller._run.accountant.get_privacy_spent().releases == 2 * 16  # asked twice
 

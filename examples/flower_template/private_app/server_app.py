@@ -4,7 +4,6 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
 from private_app import task
@@ -19,7 +18,6 @@ def main(grid: Grid, context: Context) -> None:
     config, model = context.run_config, task.build_model()
     folder = Path(config["folder"] or f"private-app-{context.run_id}")
     strategy = QuantizedStrategy.for_target(
-        FedAvg(fraction_evaluate=0.0),  # the server evaluates
         epsilon=config["epsilon"],
         rounds=config["num-server-rounds"],
         clients=config["clients"],

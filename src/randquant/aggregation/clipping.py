@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from randquant.aggregation.payloads import finite
-from randquant.privacy.accounting.releases import Norm
+
+if TYPE_CHECKING:
+    from randquant.privacy.accounting.releases import Norm
 
 
 def clip_to_norm(update: np.ndarray, clip_norm: float, norm: Norm = "l2") -> np.ndarray:
@@ -37,6 +40,27 @@ def clip_to_norm(update: np.ndarray, clip_norm: float, norm: Norm = "l2") -> np.
     exact /= largest  # so that no square overflows or underflows
     length = math.sqrt(float(exact @ exact)) if norm == "l2" else float(np.abs(exact).sum())
     return (exact * min(largest, limit / length)).astype(np.float32)
+
+
+def scale_to_norm(update: np.ndarray, length: float) -> np.ndarray:
+    """Scale an update, long or short, to an L2 norm, up to rounding; zeros stay zeros.
+
+    What is sent is clipped as ever: no guarantee relies on this.
+
+    Args:
+        update: (d,) floats.
+        length: of the result.
+
+    Raises:
+        ValueError: the update holds a NaN or an infinity.
+
+    Example:
+        >>> scale_to_norm(np.float32([3e-40, 4e-40]), 1.0).round(3)
+        array([0.6, 0.8], dtype=float32)
+    """
+    exact = finite(update).astype(np.float64)  # no square of a float32 underflows in it
+    norm = math.sqrt(float(exact @ exact))
+    return (exact * (length / norm) if norm else exact).astype(np.float32)
 
 
 def add_clipped(total: np.ndarray, row: np.ndarray, clip_norm: float) -> None:

@@ -70,6 +70,7 @@ class RunAccountant:
         max_epsilon: float | None = None,
         *,
         stable: bool = False,
+        counts_on: str = "",
     ) -> None:
         self.delta = validate.real("delta", delta, above=0, below=1)
         validate.choice("neighboring", neighboring, NEIGHBORINGS)
@@ -77,7 +78,7 @@ class RunAccountant:
         self.max_epsilon = max_epsilon
         if max_epsilon is not None and max_epsilon != math.inf:
             validate.real("max_epsilon", max_epsilon, above=0)
-        self.stable = stable
+        self.stable, self.counts_on = stable, counts_on
         self._spent: dict[int, Counter[Offer]] = {}
         self.num_releases = 0
 
@@ -171,7 +172,8 @@ class RunAccountant:
         if others:
             alone = self.get_epsilon(self.delta, alone=True)
             left = "no guarantee" if math.isinf(alone) else f"epsilon <= {round_up(alone)}"
-            assumed = f"{assumed}, and {left} if all others are invented"
+            on = f" and {self.counts_on}" if self.counts_on else ""
+            assumed = f"{assumed}{on}, and {left} if all others are invented"
         return assumed + self.chosen()
 
     def chosen(self) -> str:

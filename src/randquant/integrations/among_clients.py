@@ -15,7 +15,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.draw import Draw
 from randquant.aggregation.secagg.graphs import Losses
 from randquant.aggregation.secagg.server import SumServer
-from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
 from randquant.channels.wire import upload
 from randquant.integrations import protocol, sums
 from randquant.integrations.offer import Offer
@@ -190,6 +190,8 @@ class AmongClients:
     handshake: Way = "apart"
     step_timeout: float = 600.0
 
+    counts_on = ""  # nobody but the other clients
+
     def __post_init__(self) -> None:
         validate.choice("handshake", self.handshake, WAYS)
         if self.neighbours is not None:
@@ -198,6 +200,9 @@ class AmongClients:
             validate.kind("losses", self.losses, Losses)
             if self.neighbours is not None:
                 raise ValueError("Expected neighbours or losses, got both: losses choose them.")
+
+    def check(self, log: Log) -> None:
+        """Nothing is needed before the first round."""
 
     def fewest(self, mechanism: UpdateMechanism) -> int:
         """Fewest clients in a sum of a mechanism's codes, checked.
@@ -225,6 +230,17 @@ class AmongClients:
         chosen = self.losses.graph(clients)
         log(INFO, f"randquant: neighbours of a client in the secure sum: {chosen.reason}.")
         return chosen.neighbours
+
+    def most_lost(self, cohort: int) -> tuple[int, str]:
+        """How many of a cohort may be lost in a sum, and why no more.
+
+        Raises:
+            ValueError: no number of neighbours withstands `losses`.
+        """
+        self.degree(cohort, lambda level, line: None)
+        others = cohort - 1
+        why = f"two thirds of {others} neighbours must answer to the end"
+        return others - part_of(others, TWO_THIRDS), why
 
     def begin(self, offer: Offer, clients: Sequence[int], log: Log) -> RoundSum:
         """The sum of a round of new terms.

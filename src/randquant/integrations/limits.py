@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,10 @@ from randquant.integrations.ledger import OWN
 from randquant.integrations.trained import Arrays, Buffers, Layout, Patterns
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
+HELPER = re.compile("[0-9a-fA-F]{64}")
+
 if TYPE_CHECKING:
+    from randquant.aggregation.helper.terms import HelperTerms
     from randquant.integrations.offer import Offer
 
 
@@ -47,6 +51,8 @@ class ClientLimits:
             other numbers, which may change from round to round. None accepts the offer's.
         epsilon_alone: limit of what epsilon would be if all other clients were invented by the
             server, or told it all they know: of this client's codes alone. Infinity sets no limit.
+        helper: public identity, 64 hexadecimal digits, of the helper that this client trusts not to
+            collude with the server: refuse sums with another one. None refuses all of them.
     """
 
     epsilon: float
@@ -61,6 +67,7 @@ class ClientLimits:
     buffers: Buffers | None = None
     coordinates: tuple[int, int] | None = None
     epsilon_alone: float = math.inf
+    helper: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "epsilon_alone"):
@@ -71,6 +78,11 @@ class ClientLimits:
         validate.choice("trust", self.trust, ("local", "aggregate"))
         validate.whole("colluders", self.colluders, low=0)
         validate.real("threshold", self.threshold, above=0, high=1)
+        if self.helper is not None and not HELPER.fullmatch(str(self.helper)):
+            raise ValueError(
+                "Expected a helper's identity in 64 hexadecimal digits, as randquant helper keygen "
+                f"prints it, got {validate.shown(self.helper)}."
+            )
         if self.buffers is not None:
             validate.choice("buffers", self.buffers, trained.BUFFERS)
         if self.coordinates is not None:
@@ -86,18 +98,32 @@ class ClientLimits:
                 own[name.replace("-", "_")] = float(value)
         if (value := config.get("randquant-all-neighbours")) is not None:
             own["all_neighbours"] = value not in (False, "false")
+        if (value := config.get("randquant-helper")) is not None:
+            own["helper"] = str(value)
         return replace(self, **own) if own else self
+
+    @property
+    def of_helper(self) -> bytes:
+        """The trusted helper's identity, 32 bytes; ProtocolError if there is none."""
+        if self.helper is None:
+            raise ProtocolError(
+                "Expected a sum without a helper, as this client trusts none, got one with a "
+                "helper."
+            )
+        return bytes.fromhex(self.helper)
 
     def accountant(self) -> RunAccountant:
         """An empty account with this limit."""
         return RunAccountant(self.delta, self.neighboring, self.epsilon)
 
-    def check_offer(self, offer: Offer, terms: Terms | None, accountant: RunAccountant) -> None:
+    def check_offer(
+        self, offer: Offer, terms: Terms | HelperTerms | None, accountant: RunAccountant
+    ) -> None:
         """Raise ProtocolError unless this client agrees to an offer, and can afford it.
 
         Args:
             offer: the server's.
-            terms: of the secure sum; None without one.
+            terms: of the secure sum, among clients or with a helper; None without one.
             accountant: this client's earlier answers. After a refusal it is of no use.
         """
         mechanism = offer.mechanism
@@ -131,19 +157,28 @@ class ClientLimits:
                     f"{_shown(got)} with all earlier answers, at delta {accountant.delta}."
                 )
 
-    def _check_terms(self, offer: Offer, terms: Terms) -> None:
+    def _check_terms(self, offer: Offer, terms: Terms | HelperTerms) -> None:
         """Raise ProtocolError unless a sum hides as many clients as the offer assumes."""
-        others, counted = len(terms.clients) - 1, terms.least - self.colluders
+        counted = terms.least - self.colluders
+        clients = len(terms.clients) if isinstance(terms, Terms) else terms.cohort
         if offer.mechanism.cohort > counted:
             raise ProtocolError(
                 f"Expected an offer for a cohort of at most {counted}, the clients of every sum "
                 f"without those that may collude, got {offer.mechanism.cohort}."
             )
-        if terms.bits < offer.bits(len(terms.clients)):
+        if terms.bits < offer.bits(clients):
             raise ProtocolError(
-                f"Expected a modulus of {offer.bits(len(terms.clients))} bits or more for a sum "
-                f"over {len(terms.clients)} clients, got {terms.bits}: it would wrap around."
+                f"Expected a modulus of {offer.bits(clients)} bits or more for a sum over "
+                f"{clients} clients, got {terms.bits}: it would wrap around."
             )
+        if isinstance(terms, Terms):
+            self._check_neighbours(terms)
+        else:
+            terms.key.check(self.of_helper)
+
+    def _check_neighbours(self, terms: Terms) -> None:
+        """Raise ProtocolError unless the other clients in a sum hide this one."""
+        others = len(terms.clients) - 1
         if self.all_neighbours and terms.neighbours < others:
             raise ProtocolError(
                 f"Expected all {others} others as neighbours, got {terms.neighbours}: with fewer, "
@@ -191,7 +226,7 @@ class ClientLimits:
         return layout
 
 
-def whether_known(terms: Terms | None, directory: bool) -> str:
+def whether_known(terms: Terms | HelperTerms | None, directory: bool) -> str:
     """What a client can know of the others in a sum, to follow what its epsilon assumes of them.
 
     Args:
@@ -200,6 +235,11 @@ def whether_known(terms: Terms | None, directory: bool) -> str:
     """
     if terms is None:
         return ""
+    if not isinstance(terms, Terms):
+        return (
+            "; it counts on its helper to know all clients in a sum, and not to collude with the "
+            "server"
+        )
     if not directory:
         return "; without a directory this client cannot know that the other clients exist"
     if terms.neighbours < len(terms.clients) - 1:

@@ -5,12 +5,14 @@ No engine is in here: messages come in and go out as values.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Any
 
+from randquant.aggregation.clipping import scale_to_norm
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES
 from randquant.aggregation.secagg.terms import ProtocolError
@@ -25,6 +27,9 @@ from randquant.integrations.membership import Membership, identity
 from randquant.integrations.protocol import RoundMessage
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from randquant.aggregation.helper.terms import HelperTerms
     from randquant.aggregation.mechanism import UpdateMechanism
     from randquant.integrations.trained import Arrays, Layout
 
@@ -94,9 +99,11 @@ class Member:
         Raises:
             ProtocolError: this client does not agree.
         """
-        if request.offer:  # in one message, without secure aggregation
+        if request.offer:  # in one message: without secure aggregation, or with a helper
             own = Membership(request.session, request.offer, examples=self.examples)
             own.check_same(self.state)
+            if request.terms:
+                own = replace(own, helped=_helped(own, request.terms))
         else:
             own = Membership.recall(self.state, request.session, self.files)
         if self.drawn:
@@ -116,7 +123,7 @@ class Member:
         Raises:
             ProtocolError: a limit does not allow it, or this request was answered before.
         """
-        ledger, terms = self.ledger, None if own.client is None else own.client.terms
+        ledger, terms = self.ledger, own.terms
         with ledger.checked(lambda each: self.limits.check_offer(own.offer, terms, each)):
             if not step:
                 return
@@ -142,6 +149,8 @@ class Member:
         if offer.buffers == "frozen" and old is not None:
             layout.check_frozen(old, new)
         update = layout.update(old, new)
+        if offer.scaled and (norm := offer.mechanism.clip_norm) is not None:
+            update = scale_to_norm(update, norm)
         if offer.beside is not None:
             update = offer.beside.joined(update, numbers, agreed.request.threshold)
         return agreed.mechanism.of_client(self.number).encode(update, Key.generate())
@@ -149,15 +158,26 @@ class Member:
     def upload(self, agreed: Agreed, payload: bytes) -> RoundMessage:
         """The answer with an encoded update: masked, if the round is a secure sum."""
         own, request, size = agreed.own, agreed.request, agreed.own.offer.size
-        if own.client is None:
+        if own.terms is None:
             payload = protocol.addressed(agreed.mechanism, payload, own.session, self.number, size)
         else:
             assert agreed.mechanism.coding is not None  # a sum's offer sends codes
             codes = wire.unpack(agreed.mechanism.coding, payload, size)
-            payload = own.client.mask(codes, request.of_others)
-            own.remember(self.state)
+            payload = self._masked(own, codes, request)
         following = self._next_step(request, protocol.ADVERTISE)
         return RoundMessage(request.step, own.session, payload=payload, following=following)
+
+    def _masked(self, own: Membership, codes: np.ndarray, request: RoundMessage) -> bytes:
+        """The codes of a secure sum as they are sent."""
+        if own.client is not None:
+            payload = own.client.mask(codes, request.of_others)
+            own.remember(self.state)
+            return payload
+        from randquant.aggregation.helper.message import masked_message
+
+        assert own.helped is not None  # there are terms
+        key, _ = identity(self.files)
+        return masked_message(own.helped, self.number, codes, self.limits.of_helper, key)
 
     def answer(self, request: RoundMessage) -> RoundMessage:
         """Take a step of a round other than the upload; those of a secure sum are taken once.
@@ -246,6 +266,17 @@ class Member:
             )
         part = os.urandom(PART_BYTES) if offer.drawn else b""
         return replace(own, commitment=request.commitment, part=part)
+
+
+def _helped(own: Membership, text: str) -> HelperTerms:
+    """The terms of a sum with a helper; ProtocolError unless they are of this round's offer."""
+    from randquant.aggregation.helper.terms import HelperTerms
+
+    terms = HelperTerms.from_text(text)
+    offered = hashlib.sha256(own.text.encode()).digest()
+    if (terms.session, terms.dimension, terms.offer) != (own.session, own.offer.size, offered):
+        raise ProtocolError("Expected terms of this round's offer, got another's.")
+    return terms
 
 
 def _after_advertising(client: Client, request: RoundMessage) -> dict[int, bytes]:

@@ -16,12 +16,13 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from randquant.aggregation.secagg import draw
 from randquant.aggregation.secagg.client import Client
-from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.integrations.foreign import DamagedFile
 from randquant.integrations.ledger import State
 from randquant.integrations.protocol import read_terms, terms_text
 
 if TYPE_CHECKING:
+    from randquant.aggregation.helper.terms import HelperTerms
     from randquant.aggregation.mechanism import UpdateMechanism
     from randquant.integrations.offer import Offer
 
@@ -40,6 +41,7 @@ class Membership:
         commitment: the server's, to its part of the round's seed; empty if there is none.
         part: this client's part of the seed.
         examples: what this client counts for, whatever the offer says; None for all its data.
+        helped: terms of a sum with a helper, which takes one message; None for another way.
     """
 
     session: bytes
@@ -48,6 +50,12 @@ class Membership:
     commitment: bytes = b""
     part: bytes = b""
     examples: int | None = None
+    helped: HelperTerms | None = None
+
+    @property
+    def terms(self) -> Terms | HelperTerms | None:
+        """Terms of the secure sum; None without one."""
+        return self.helped if self.client is None else self.client.terms
 
     @cached_property
     def offer(self) -> Offer:
@@ -129,7 +137,10 @@ def _offer(text: str, examples: int | None) -> Offer:
     from randquant.integrations.offer import Offer
 
     offer = Offer.from_text(text)
-    return offer if offer.examples == examples else replace(offer, examples=examples)
+    if offer.examples == examples:
+        return offer
+    # A mean of single examples' gradients must not be scaled up: each would count for more.
+    return replace(offer, examples=examples, scaled=offer.scaled and examples is None)
 
 
 def _checksum(fields: Mapping[str, object]) -> bytes:

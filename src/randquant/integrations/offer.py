@@ -43,6 +43,8 @@ class Offer:
         beside: what a client sends beside its update, in the same vector; None for nothing.
         examples: fewest examples (patients) of a client, if the account is for one of them and
             updates are means of gradients that are clipped one by one; None for a whole client.
+        scaled: whether a client scales its update to clip_norm, a short one too, for a server whose
+            steps need no rate.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or out of bounds.
@@ -62,6 +64,7 @@ class Offer:
     buffers: Buffers = "refuse"
     beside: Alongside | None = None
     examples: int | None = None
+    scaled: bool = False
     _text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +90,14 @@ class Offer:
             if self.mechanism.trust != "local":
                 raise ValueError("Expected examples under local trust only, got them in a sum.")
             self.release(1, "replace_one", "local")  # ValueError: there is no bound for one
+        validate.kind("scaled", self.scaled, bool)
+        clip = None if self.beside is None else self.beside.clip
+        if self.scaled and (self.mechanism.clip_norm is None or self.examples or clip):
+            raise ValueError(
+                "Expected updates scaled to a fixed clip_norm, of clients as a whole, got a "
+                "threshold that follows norms, single examples, or no clip_norm: take a server's "
+                "step with a rate, such as FedAvg()."
+            )
         object.__setattr__(self, "_text", self._written())
 
     @property
@@ -141,7 +152,7 @@ class Offer:
 
     def _written(self) -> str:
         own = {"format": FORMAT, "dimension": self.dimension, "examples": self.examples}
-        trained = {"parts": self.parts, "buffers": self.buffers}
+        trained = {"parts": self.parts, "buffers": self.buffers, "scaled": self.scaled}
         beside = {} if self.beside is None else {"beside": _told(self.beside)}
         fields = {**self.mechanism.record(), **own, **trained, **beside}
         return json.dumps(to_json(fields), sort_keys=True)
@@ -196,7 +207,7 @@ def _read(text: str) -> Offer:
     record: dict[str, Any] = json.loads(text)
     if record.pop("format") != FORMAT:
         raise ValueError("its format is another")
-    own = {name: record.pop(name) for name in ("dimension", "buffers", "examples")}
+    own = {name: record.pop(name) for name in ("dimension", "buffers", "examples", "scaled")}
     parts, told = record.pop("parts"), record.pop("beside", None)
     if not isinstance(parts, list):
         raise ValueError("its parts are not a list of names")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
-from logging import INFO
+from logging import ERROR, INFO
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.history import History, Measured, RoundRow
 from randquant.integrations.offer import Offer
 from randquant.integrations.sums import Log
-from randquant.integrations.trained import Buffers, Layout
+from randquant.integrations.trained import Arrays, Buffers, Layout
+from randquant.integrations.untuned import START, UntunedSteps
 from randquant.planning.privacy import CLIP_NORM, Privacy
 
 
@@ -33,6 +34,7 @@ class ServerRun:
         log: takes a level of `logging` and a line.
         alongside: what clients send beside their updates; None for nothing.
         patience: how many rounds in a row may fail.
+        untuned: steps without a rate; None if another step is taken with a mean.
 
     Attributes:
         done: rounds that are over, those before a restart included.
@@ -53,8 +55,16 @@ class ServerRun:
         log: Log,
         alongside: Alongside | None = None,
         patience: int = 3,
+        untuned: UntunedSteps | None = None,
     ) -> None:
         self.mechanism, self.accountant, self.alongside = mechanism, accountant, alongside
+        self.untuned = untuned
+        if untuned is not None and mechanism.clip_norm is None:
+            raise ValueError(
+                "Expected a mechanism with a clip_norm for steps without a rate, got one that "
+                "clips coordinates one by one: take FedAvg() on Flower, "
+                "JobOptions(learning_rate=1.0) on NVFlare."
+            )
         self.patience, self._log = validate.whole("patience", patience, low=1), log
         self.begin()
 
@@ -66,6 +76,8 @@ class ServerRun:
         self.squares: tuple[float, ...] = ()
         self.threshold = 0.0 if self.alongside is None else self.alongside.clip_norm
         self.numbers: Mapping[str, float] = {}
+        if self.untuned is not None:
+            self.untuned.restore({}, None)
 
     def offer(
         self,
@@ -79,7 +91,8 @@ class ServerRun:
         dimension, now = layout.dimension + extra, self.mechanism
         if clients is not None:  # at the same cost, whatever it adapts to
             now = now.adapted(self.squares, dimension, clients)
-        return Offer(now, dimension, layout.parts, buffers, self.alongside, examples)
+        scaled = self.untuned is not None and examples is None
+        return Offer(now, dimension, layout.parts, buffers, self.alongside, examples, scaled)
 
     def eligible(self, offer: Offer, connected: Iterable[int]) -> list[int]:
         """The connected clients that an answer would not take above the limit."""
@@ -103,6 +116,20 @@ class ServerRun:
         self.squares = squares
         return mean
 
+    def step(
+        self,
+        offer: Offer,
+        layout: Layout,
+        model: Arrays,
+        mean: np.ndarray,
+        clients: int,
+        rounds: int,
+    ) -> np.ndarray:
+        """What to add to the trained arrays: the mean update, unless steps are untuned."""
+        if self.untuned is None:
+            return mean
+        return self.untuned.step(offer, layout, model, mean, clients, rounds)
+
     def figures(self, offer: Offer, clients: int) -> dict[str, float]:
         """The last round's numbers, each with the standard deviation of its noise."""
         found: dict[str, float] = {}
@@ -123,10 +150,13 @@ class ServerRun:
     ) -> RoundRow:
         """Note a round with so many clients in its mean."""
         self._failures = 0
+        if self.untuned is not None:
+            self.untuned.taken()
         return self._note(number, asked, asked - clients, sizes)
 
     def failed(self, number: int, asked: int, error: Exception) -> None:
         """Note a round that failed; RoundsFailed if that were too many in a row."""
+        self._log(ERROR, f"randquant: round {number} failed, the model is as before: {error}")
         self._failures += 1
         self._note(number, asked, asked, {}, str(error))
         if self._failures >= self.patience:
@@ -143,11 +173,18 @@ class ServerRun:
             "squares": self.squares,
             "threshold": self.threshold,
             "history": [dataclasses.asdict(row) for row in self.history],
+            "untuned": {} if self.untuned is None else self.untuned.record(),
         }
 
-    def restore(self, record: Mapping[str, Any]) -> None:
-        """Undo `record`; ValueError if it is none, or of another account."""
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Arrays by name that belong to the record."""
+        return {} if self.untuned is None else self.untuned.arrays()
+
+    def restore(self, record: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Undo `record` and `arrays`; ValueError if it is none, or of another account."""
         self.begin()
+        if self.untuned is not None:
+            self.untuned.restore(record.get("untuned", {}), arrays.get(START))
         done = validate.whole("rounds", record.get("rounds"), low=0)
         self.accountant.load_state_dict(record.get("accountant", {}))
         self.done, self.squares = done, tuple(record.get("squares", ()))

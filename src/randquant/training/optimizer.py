@@ -180,12 +180,12 @@ def _make(make: MakeOptimizer, tensors: list[nn.Parameter]) -> torch.optim.Optim
 
 
 def to_tensors(state: OptimizerState) -> tuple[dict[str, np.ndarray], str]:
-    """An optimiser's state as arrays by name, and JSON text for all the rest.
+    """A server step's state as arrays by name, and JSON text for all the rest.
 
     Guarantees: `from_tensors` inverts it exactly.
 
     Raises:
-        TypeError: the state holds something that is no number, text or tensor.
+        TypeError: the state holds something that is no number, text, array or tensor.
 
     Example:
         >>> arrays, text = to_tensors({"step": torch.tensor(2.0), "betas": (0.9, 0.99)})
@@ -195,10 +195,10 @@ def to_tensors(state: OptimizerState) -> tuple[dict[str, np.ndarray], str]:
     arrays: dict[str, np.ndarray] = {}
 
     def plain(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            name = f"optimizer {len(arrays)}"
-            arrays[name] = value.detach().cpu().numpy().copy()
-            return {"tensor": name}
+        if isinstance(value, torch.Tensor | np.ndarray):
+            name, tensor = f"optimizer {len(arrays)}", torch.as_tensor(value)
+            arrays[name] = tensor.detach().cpu().numpy().copy()
+            return {"tensor" if tensor is value else "array": name}
         if isinstance(value, Mapping):
             return {"mapping": [[key, plain(part)] for key, part in value.items()]}
         if isinstance(value, tuple):
@@ -224,8 +224,9 @@ def from_tensors(arrays: Mapping[str, np.ndarray], text: str) -> OptimizerState:
         if not isinstance(plain, dict):
             return plain
         ((kind, content),) = plain.items()
-        if kind == "tensor":
-            return torch.from_numpy(arrays[content].copy())
+        if kind in ("array", "tensor"):
+            array = arrays[content].copy()
+            return array if kind == "array" else torch.from_numpy(array)
         if kind == "tuple":
             return tuple(value(part) for part in content)
         return {key: value(part) for key, part in content}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 OF_CLASSES, OF_NUMBERS = 4.0, 1.0
 """How far the first steps would come together, in lengths of an initialisation, if all the means
@@ -82,9 +81,8 @@ class ParameterFreeStep:
         if not state:
             first = self.reach * usual_length(self.shapes)
             size = first / math.sqrt(self.rounds * (1 + self.dimension * noise**2))
-            start = torch.from_numpy(parameters.copy())
-            state = {"start": start, "size": size, "round": 0, "agreement": 0.0}
-        away = here - state["start"].numpy()
+            state = {"start": parameters.copy(), "size": size, "round": 0, "agreement": 0.0}
+        away = here - state["start"]
         far = _norm(away)
         agreement = float(np.sum(move * away)) / far if far else 0.0
         most = min(GROWTH / self.rounds, FASTEST)

@@ -5,9 +5,16 @@ against a server that lies about who is left, and shares that can be checked aga
 deal or reveal wrong ones. Threat model: `docs/secure-aggregation.md`.
 """
 
-from randquant.aggregation.secagg.client import Client
-from randquant.aggregation.secagg.graphs import Losses
-from randquant.aggregation.secagg.server import SumServer
-from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
+
+if TYPE_CHECKING:
+    from randquant.aggregation.secagg.client import Client
+    from randquant.aggregation.secagg.graphs import Losses
+    from randquant.aggregation.secagg.server import SumServer
+    from randquant.aggregation.secagg.terms import ProtocolError, Terms
 
 __all__ = ["Client", "Losses", "ProtocolError", "SumServer", "Terms"]
+
+lazily(__name__)

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from randquant._internal import validate
-from randquant.aggregation.secagg import crypto, group, masks
+from randquant.aggregation import masks
+from randquant.aggregation.secagg import crypto, group
 from randquant.aggregation.secagg.dealing import KEY, PROOF_BYTES, SEED, deal, fits
 from randquant.aggregation.secagg.group import SCALAR_BYTES
 from randquant.aggregation.secagg.messages import (

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from randquant.aggregation.secagg import group, masks, messages, sharing
+from randquant.aggregation import masks
+from randquant.aggregation.secagg import group, messages, sharing
 from randquant.aggregation.secagg.crypto import KEY_BYTES, sealing_key
 from randquant.aggregation.secagg.dealing import Dealing
 from randquant.aggregation.secagg.group import SCALAR_BYTES

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-_U8, _U32 = np.uint64(8), np.uint64(32)
+_U8, _U16, _U32 = np.uint64(8), np.uint64(16), np.uint64(32)
 _LOW = np.uint64(2**32 - 1)
 
 
@@ -105,16 +105,27 @@ def pack_wide(codes, bits, body):
 def add_wide(body, bits, totals):
     """Add the codes of a body to totals (n,), unsigned integers that may wrap around."""
     width, mask = np.uint64(bits), np.uint64((1 << bits) - 1)
-    last = np.uint64(body.shape[0] - 1)
-    for k in range(totals.shape[0]):
+    one, two, three, seven = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(7)
+    # Up to 17 bits span three bytes: without a loop, as far as there are three, the compiler
+    # vectorises, and it is three times as fast.
+    whole = (body.shape[0] - 3) * 8 // bits if bits <= 17 else 0
+    done = max(0, min(totals.shape[0], whole))
+    for k in range(done):
         position = np.uint64(k) * width
-        byte = position >> np.uint64(3)
+        byte = position >> three
+        word = np.uint64(body[byte]) | np.uint64(body[byte + one]) << _U8
+        word |= np.uint64(body[byte + two]) << _U16
+        totals[np.uint64(k)] += (word >> (position & seven)) & mask
+    last = np.uint64(body.shape[0] - 1)
+    for k in range(done, totals.shape[0]):
+        position = np.uint64(k) * width
+        byte = position >> three
         word = np.uint64(0)
         # Up to 32 bits span five bytes; past the end the last byte is read again and masked out.
         for i in range(5):
             at = min(byte + np.uint64(i), last)
             word |= np.uint64(body[at]) << np.uint64(8 * i)
-        totals[np.uint64(k)] += (word >> (position & np.uint64(7))) & mask
+        totals[np.uint64(k)] += (word >> (position & seven)) & mask
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")

@@ -277,11 +277,13 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray, padding: int | None
             f"{totals.shape}, {totals.dtype}."
         )
     body = _checked_body(channel, payload, totals.size, padding)
-    if channel.bits > 8 or channel.levels < 1 << channel.bits:
+    if channel.bits > 8 and channel.levels == 1 << channel.bits and totals.dtype.kind == "u":
+        packing.add_wide(body, channel.bits, totals)
+    elif channel.bits > 8 or channel.levels < 1 << channel.bits:
         # Some bit patterns may not be codes: check all of them before adding.
         totals += _codes(channel, body, totals.size).astype(totals.dtype)
-        return
-    packing.add(body, channel.bits, totals)
+    else:
+        packing.add(body, channel.bits, totals)
 
 
 def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:

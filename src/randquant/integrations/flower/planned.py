@@ -13,10 +13,11 @@ from flwr.serverapp.strategy import Strategy
 from randquant._internal import validate
 from randquant._internal.bars import waiting
 from randquant.aggregation.registry import update_mechanism
-from randquant.aggregation.secagg.terms import TWO_THIRDS, part_of
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.messages import arrays_of
+from randquant.integrations.flower.parameter_free import ParameterFree
 from randquant.integrations.trained import Layout, parts_of
+from randquant.integrations.with_helper import WithHelper
 from randquant.planning.choice import choose
 from randquant.planning.plan.record import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy
@@ -37,7 +38,7 @@ MOST_DELTA = 1e-5
 
 def for_target(
     cls: type[W],
-    strategy: Strategy,
+    strategy: Strategy | None = None,
     *,
     epsilon: float,
     rounds: int,
@@ -54,8 +55,8 @@ def for_target(
 
     Args:
         cls: the class.
-        strategy: as for the constructor. Its `min_train_nodes` and `min_available_nodes` are raised
-            to the cohort where they are lower.
+        strategy: as for the constructor; by default `ParameterFree()`. Its `min_train_nodes` and
+            `min_available_nodes` are raised to the cohort where they are lower.
         epsilon: the target in nats, for one client's whole participation; training ends before a
             round that would exceed it.
         rounds: how many rounds; `start` runs as many by default.
@@ -91,10 +92,9 @@ def for_target(
         A target that leaves no useful signal is a warning in the log, with what it would take.
 
     Example:
-        >>> from flwr.serverapp.strategy import FedAvg
         >>> from randquant.flower import QuantizedStrategy
         >>> strategy = QuantizedStrategy.for_target(
-        ...     FedAvg(), epsilon=8.0, rounds=20, cohort=200, model=650)
+        ...     epsilon=8.0, rounds=20, cohort=200, model=650)
         >>> strategy.rounds, strategy.least, strategy.accountant.max_epsilon
         (20, 200, 8.0)
     """
@@ -102,12 +102,12 @@ def for_target(
     validate.whole("cohort", cohort, low=2 if trust == "aggregate" else 1)
     validate.choice("trust", trust, ("aggregate", "local"))
     population = cohort if clients is None else validate.whole("clients", clients, low=cohort)
-    summed = cohort - _spared(cohort, dropouts, trust)
-    if trust == "aggregate":  # ValueError: no number of neighbours withstands the losses
-        options.get("sums", AmongClients()).degree(cohort, lambda level, line: None)
+    sums: AmongClients | WithHelper = options.get("sums", AmongClients())
+    summed = cohort - _spared(cohort, dropouts, trust, sums)
     validate.kind("privacy", privacy, Privacy)
     for name, plain in (("unit", "client"), ("norm", "l2"), ("sampling", "fixed")):
         validate.choice(name, getattr(privacy, name), (plain,))
+    strategy = ParameterFree() if strategy is None else strategy
     most = min(rounds, privacy.max_participations or rounds)
     delta = min(MOST_DELTA, 0.1 / population) if delta is None else delta
     dimension = _dimension(model, options.get("local", Local())) + privacy.beside
@@ -137,18 +137,13 @@ def for_target(
     return made
 
 
-def _spared(cohort: int, dropouts: int, trust: str) -> int:
-    """The dropouts that a sum withstands, checked against its threshold."""
+def _spared(cohort: int, dropouts: int, trust: str, sums: AmongClients | WithHelper) -> int:
+    """The dropouts that a sum withstands, checked."""
     validate.whole("dropouts", dropouts, low=0)
     if trust == "local":
         return 0
-    others = cohort - 1
-    most = others - part_of(others, TWO_THIRDS)
-    validate.whole(
-        "dropouts", dropouts, high=most,
-        why=f"two thirds of {others} neighbours must answer to the end",
-    )  # fmt: skip
-    return dropouts
+    most, why = sums.most_lost(cohort)
+    return validate.whole("dropouts", dropouts, high=most, why=why)
 
 
 def _dimension(model: Any, local: Local) -> int:

@@ -13,30 +13,40 @@ from flwr.serverapp.strategy import Strategy
 from randquant.integrations import state
 from randquant.integrations.flower.messages import read_array as read
 
-MODEL, INNER = "model/", "inner/"
+MODEL, INNER, RUN = "model/", "inner/", "run/"
 
 
-def save(path: Path, record: Mapping[str, Any], model: ArrayRecord, inner: Strategy) -> None:
-    """Write a record of JSON data, a model, and the arrays of a strategy's state."""
+def save(
+    path: Path,
+    record: Mapping[str, Any],
+    model: ArrayRecord,
+    inner: Strategy,
+    of_run: Mapping[str, np.ndarray],
+) -> None:
+    """Write a record of JSON data, a model, and the arrays of a strategy's and a run's state."""
     arrays = {MODEL + name: read(array) for name, array in model.items()}
+    arrays |= {RUN + name: array for name, array in of_run.items()}
     for name, value in vars(inner).items():
         for key, array in _arrays_in(value).items():
             arrays[f"{INNER}{name}/{key}"] = array
     state.write(path, record, arrays)
 
 
-def load(path: Path, inner: Strategy) -> tuple[dict[str, Any], ArrayRecord]:
-    """Undo `save`: restore the strategy's arrays; return (record, model).
+def load(path: Path, inner: Strategy) -> tuple[dict[str, Any], ArrayRecord, dict[str, np.ndarray]]:
+    """Undo `save`: restore the strategy's arrays; return (record, model, the run's arrays).
 
     Raises:
         ValueError: the file is damaged.
     """
     try:
         record, arrays = state.read(path)
-        model, by_attribute = {}, {}
+        model, of_run, by_attribute = {}, {}, {}
         for name, array in arrays.items():
             if name.startswith(MODEL):
                 model[name.removeprefix(MODEL)] = Array(array)
+                continue
+            if name.startswith(RUN):
+                of_run[name.removeprefix(RUN)] = array
                 continue
             attribute, key = name.removeprefix(INNER).split("/", 1)
             known = vars(inner).get(attribute, "") if name.startswith(INNER) else ""
@@ -48,7 +58,7 @@ def load(path: Path, inner: Strategy) -> tuple[dict[str, Any], ArrayRecord]:
     for attribute, parts in by_attribute.items():
         in_order = list(parts) == [f"#{place}" for place in range(len(parts))]
         setattr(inner, attribute, list(parts.values()) if in_order else parts)
-    return record, ArrayRecord(model)
+    return record, ArrayRecord(model), of_run
 
 
 def _arrays_in(value: Any) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable
-from logging import ERROR, INFO, WARNING
+from logging import INFO, WARNING
 from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -22,14 +22,23 @@ from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower import messages, state
 from randquant.integrations.flower.grids import EligibleGrid, PollingGrid
 from randquant.integrations.flower.messages import FlowerRound
+from randquant.integrations.flower.parameter_free import ParameterFree
 from randquant.integrations.flower.planned import for_target
-from randquant.integrations.flower.wrapped import check_inner, check_nodes, fewest, summarise
+from randquant.integrations.flower.wrapped import (
+    check_inner,
+    check_local,
+    check_nodes,
+    fewest,
+    summarise,
+)
 from randquant.integrations.history import History, RoundRow
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import UPLOAD
 from randquant.integrations.run import RoundsFailed, ServerRun, beside
 from randquant.integrations.sums import JointSum, RoundSum, ready
 from randquant.integrations.trained import Arrays, Layout, parts_of
+from randquant.integrations.untuned import UntunedSteps
+from randquant.integrations.with_helper import WithHelper
 from randquant.planning.privacy import Privacy
 from randquant.training.local import Local
 
@@ -45,7 +54,7 @@ class QuantizedStrategy(Strategy):
 
     Args:
         strategy: selects clients, and takes the step: FedAvg, FedAvgM, FedAdam, FedProx and others
-            that need only the mean.
+            that need only the mean. By default `ParameterFree`, whose steps need no rate.
         mechanism: with `aggregate` trust, codes are summed by secure aggregation, in sums of
             `mechanism.cohort` clients or more.
         stop_at_epsilon: clients whose epsilon would exceed this are left out; if too few are left,
@@ -57,7 +66,7 @@ class QuantizedStrategy(Strategy):
             and counted; and `buffers`: what to do about a model with running statistics (of a batch
             norm): `refuse` it, train with `frozen` ones, which clients check, or let the `server`
             have its own: clients may compute others, which they do not send.
-        sums: how secure sums are made.
+        sums: how secure sums are made: `AmongClients`, or `WithHelper` in one message.
         folder: folder for the model, the strategy's moments and the account, which are written
             after every round and before clients are asked. A run started again with the same
             folder continues.
@@ -82,27 +91,34 @@ class QuantizedStrategy(Strategy):
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: Strategy | None,
         mechanism: UpdateMechanism,
         *,
         stop_at_epsilon: float | None = None,
         delta: float = 1e-5,
         privacy: Privacy = Privacy(),  # noqa: B008 - it is frozen
         local: Local = Local(),  # noqa: B008 - it is frozen
-        sums: AmongClients = AmongClients(),  # noqa: B008 - it is frozen
+        sums: AmongClients | WithHelper = AmongClients(),  # noqa: B008 - it is frozen
         folder: str | Path | None = None,
         patience: int = 3,
     ) -> None:
-        check_inner(strategy)
-        self.strategy, self.sums = strategy, sums
-        self.local = _checked(local)
+        self.strategy, self.sums = ParameterFree() if strategy is None else strategy, sums
+        check_inner(self.strategy)
+        self.local = check_local(local)
         along = beside(mechanism, privacy)
-        offer = Offer(mechanism, 2**29, beside=along)  # checks both
+        untuned = None
+        if isinstance(self.strategy, ParameterFree):
+            untuned = UntunedSteps(self.strategy.predicts)
+        offer = Offer(mechanism, 2**29, beside=along, scaled=untuned is not None)  # checks all
         Offer.from_text(offer.to_text())  # as clients will
         accountant = RunAccountant(
-            delta, privacy.neighboring, stop_at_epsilon, stable=sums.stable_numbers
+            delta,
+            privacy.neighboring,
+            stop_at_epsilon,
+            stable=sums.stable_numbers,
+            counts_on=sums.counts_on,
         )
-        self.run = ServerRun(mechanism, accountant, log, along, patience)
+        self.run = ServerRun(mechanism, accountant, log, along, patience, untuned)
         self.least = sums.fewest(mechanism)
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
         self._path = None if folder is None else Path(folder) / STATE_FILE
@@ -153,7 +169,7 @@ class QuantizedStrategy(Strategy):
             current = FlowerRound(number, arrays, requests, joint, grid, self.sums.step_timeout)
             current.ask(until=UPLOAD)
         except ValueError as error:
-            self._fail(number, 0, error)
+            self.run.failed(number, 0, error)
             return []
         own, asked = joint.pending.keys(), {each.metadata.dst_node_id for each in requests}
         self.run.charge(offer, asked & own, lambda: self._save(number - 1, arrays))
@@ -176,9 +192,11 @@ class QuantizedStrategy(Strategy):
             current.take(replies)
             current.ask()
             mean = run.released(taken.offer, taken.mean(), taken.clients)
-            moved = {name: Array(array) for name, array in layout.moved(old, mean).items()}
+            rounds = self._last or self.rounds
+            step = run.step(taken.offer, layout, old, mean, taken.clients, rounds)
+            moved = {name: Array(array) for name, array in layout.moved(old, step).items()}
         except ValueError as error:
-            self._fail(number, asked, error)
+            self.run.failed(number, asked, error)
             return None, None
         finally:
             self._prepared = joint.following
@@ -187,7 +205,7 @@ class QuantizedStrategy(Strategy):
             number, [messages.only_reply(replies, given)]
         )
         if arrays is None:
-            self._fail(number, asked, RuntimeError("the strategy took no step"))
+            self.run.failed(number, asked, RuntimeError("the strategy took no step"))
             return None, None
         self._settle(layout, old, arrays)
         sizes = {
@@ -247,7 +265,8 @@ class QuantizedStrategy(Strategy):
         Raises:
             TooFewNodes: fewer nodes are connected than a round needs; no client was asked.
             RoundsFailed: `patience` rounds in a row have failed.
-            ValueError: the folder holds a run of another mechanism, model, or account.
+            ValueError: there is no helper to sum with, or the folder holds a run of another
+                mechanism, model, or account.
             BlockingIOError: another process is training in the folder.
         """
         if statistics is not None and (buffers := self.local.buffers) != "server":
@@ -259,6 +278,8 @@ class QuantizedStrategy(Strategy):
             arrays = self._restored(initial_arrays)
             done, planned = self.run.done, self.rounds if num_rounds is None else num_rounds
             if planned > done:
+                if self.run.mechanism.trust == "aggregate":
+                    self.sums.check(log)
                 check_nodes(grid, self.strategy, self.needed, connect_timeout)
             self._last, self._statistics, self._prepared = planned, statistics, None
 
@@ -357,17 +378,13 @@ class QuantizedStrategy(Strategy):
             for name, value in layout.settled(old, messages.arrays_of(arrays), given).items():
                 arrays[name] = Array(value)
 
-    def _fail(self, number: int, asked: int, error: Exception) -> None:
-        """Log why a round failed; the model is unchanged."""
-        log(ERROR, "randquant: round %d failed, the model is as before: %s", number, error)
-        self.run.failed(number, asked, error)
-
     def _save(self, rounds: int, arrays: ArrayRecord) -> None:
         """Write the model, the strategy's moments and the account after so many rounds."""
         if self._path is not None:
             offer = self.run.offer(self._layout(messages.arrays_of(arrays)), self.local.buffers)
             own = {"offer": offer.digest, "strategy": type(self.strategy).__name__}
-            state.save(self._path, {**self.run.record(rounds), **own}, arrays, self.strategy)
+            record = {**self.run.record(rounds), **own}
+            state.save(self._path, record, arrays, self.strategy, self.run.arrays())
 
     def _restored(self, initial: ArrayRecord) -> ArrayRecord:
         """The model to continue with: the folder's, if it has one."""
@@ -376,7 +393,7 @@ class QuantizedStrategy(Strategy):
         layout = self._layout(model)  # checks it
         if self._path is None or not self._path.exists():
             return initial
-        record, arrays = state.load(self._path, self.strategy)
+        record, arrays, of_run = state.load(self._path, self.strategy)
         wanted = self.run.offer(layout, self.local.buffers).digest, type(self.strategy).__name__
         same = Layout.of(messages.arrays_of(arrays)) == Layout.of(model)
         if (record.get("offer"), record.get("strategy")) != wanted or not same:
@@ -384,16 +401,6 @@ class QuantizedStrategy(Strategy):
                 f"Expected {self._path} to be of this mechanism, model and strategy, got another "
                 "run's: choose another folder."
             )
-        self.run.restore(record)
+        self.run.restore(record, of_run)
         log(INFO, "randquant: continuing after round %d.", self.run.done)
         return arrays
-
-
-def _checked(local: Local) -> Local:
-    """Settings of what is trained; ValueError if there are others, which nothing would follow."""
-    if local != Local(parts=local.parts, frozen=local.frozen, buffers=local.buffers):
-        raise ValueError(
-            "Expected local to say what is trained (parts, frozen, buffers), got other settings "
-            "too: the train function decides them."
-        )
-    return local

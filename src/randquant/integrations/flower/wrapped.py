@@ -14,6 +14,7 @@ from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.flower.messages import EXAMPLES
+from randquant.training.local import Local
 
 LOOK_AT_EACH = (
     "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
@@ -101,3 +102,13 @@ def fewest(strategy: Strategy, least: int) -> int:
     """Fewest clients with which a strategy begins a round of `least` clients or more."""
     names = ("min_available_nodes", "min_train_nodes")
     return max([least, *(getattr(strategy, name, 0) for name in names)])
+
+
+def check_local(local: Local) -> Local:
+    """Settings of what is trained; ValueError if there are others, which nothing would follow."""
+    if local != Local(parts=local.parts, frozen=local.frozen, buffers=local.buffers):
+        raise ValueError(
+            "Expected local to say what is trained (parts, frozen, buffers), got other settings "
+            "too: the train function decides them."
+        )
+    return local

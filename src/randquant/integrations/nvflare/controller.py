@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from logging import INFO, WARNING
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from nvflare.apis.controller_spec import ClientTask, Task
@@ -31,6 +31,7 @@ from randquant.integrations.protocol import RoundMessage
 from randquant.integrations.run import RoundsFailed, ServerRun
 from randquant.integrations.sums import Log, PlainSum
 from randquant.integrations.trained import Layout
+from randquant.integrations.untuned import START, Predicts, UntunedSteps
 from randquant.privacy.guarantee import Neighboring
 
 
@@ -39,7 +40,9 @@ class JobOptions:
     """What else a job may set.
 
     Args:
-        learning_rate: the model moves by this times the mean update.
+        learning_rate: the model moves by this times the mean update; auto for steps that need no
+            rate (docs/theory/untuned.md). Then sites scale their updates to clip_norm.
+        predicts: for these, what the model predicts, `classes` or `numbers`.
         patience: how many rounds in a row may fail before the job is stopped.
         timeout: seconds for a round.
         task_name: of the task that sites train for.
@@ -47,14 +50,17 @@ class JobOptions:
             where a job that was killed goes on.
     """
 
-    learning_rate: float = 1.0
+    learning_rate: float | Literal["auto"] = "auto"
+    predicts: Predicts = "classes"
     patience: int = 3
     timeout: int = 600
     task_name: str = AppConstants.TASK_TRAIN
     persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID
 
     def __post_init__(self) -> None:
-        validate.real("learning_rate", self.learning_rate, above=0)
+        if self.learning_rate != "auto":
+            validate.real("learning_rate", self.learning_rate, above=0)
+        UntunedSteps(self.predicts)  # checks it
         validate.whole("timeout", self.timeout, low=1)
         validate.whole("patience", self.patience, low=1)
 
@@ -138,8 +144,6 @@ class QuantizeController(Controller):
                 try:
                     self._round(sites, fl_ctx, abort_signal)
                 except ValueError as error:
-                    line = f"randquant: a round failed, the model is as before: {error}"
-                    self.log_error(fl_ctx, line)
                     try:
                         run.failed(run.done + 1, len(sites), error)
                     except RoundsFailed as failed:
@@ -178,11 +182,17 @@ class QuantizeController(Controller):
                 "every site's answer by itself."
             )
         accountant = RunAccountant(self.delta, self.neighboring, self.stop_at_epsilon, stable=True)
-        return ServerRun(mechanism, accountant, log, patience=self.options.patience)
+        options, untuned = self.options, None
+        if options.learning_rate == "auto":
+            untuned = UntunedSteps(options.predicts)
+        return ServerRun(mechanism, accountant, log, patience=options.patience, untuned=untuned)
 
     def _logger(self, fl_ctx: FLContext) -> Log:
         def log(level: int, line: str) -> None:
-            (self.log_warning if level >= WARNING else self.log_info)(fl_ctx, line)
+            if level >= ERROR:
+                self.log_error(fl_ctx, line)
+            else:
+                (self.log_warning if level >= WARNING else self.log_info)(fl_ctx, line)
 
         return log
 
@@ -225,13 +235,16 @@ class QuantizeController(Controller):
             return
         now.take(received)
         mean = run.released(offer, now.mean(), now.clients)
-        step = np.float32(self.options.learning_rate) * mean
-        self._take_over(self._model | self._layout().moved(self._model, step))
+        layout, rate = self._layout(), self.options.learning_rate
+        step = run.step(offer, layout, self._model, mean, now.clients, self.rounds)
+        if rate != "auto":
+            step = np.float32(rate) * step
+        self._take_over(self._model | layout.moved(self._model, step))
         run.done += 1
-        self._save()
-        self._persistor.save(self._learnable, fl_ctx)
         sizes = {"upload_bytes": now.upload_bytes, "plain_bytes": offer.plain_bytes}
         run.succeeded(run.done, len(sites), now.clients, sizes)
+        self._save()
+        self._persistor.save(self._learnable, fl_ctx)
         told = f"{run.accountant.told()}; {SO_FAR}"
         log(INFO, f"randquant: round {run.done} of {self.rounds}: {told}")
 
@@ -250,14 +263,15 @@ class QuantizeController(Controller):
 
     def _save(self) -> None:
         record = {**self._run.record(self._run.done), "offer": self._offer().digest}
-        state.write(self._path, record, self._model)
+        state.write(self._path, record, {**self._model, **self._run.arrays()})
 
     def _restore(self) -> None:
         try:
             record, model = state.read(self._path)
+            of_run = {START: model.pop(START)} if START in model else {}
             if record["offer"] != self._offer().digest or _kinds(model) != _kinds(self._model):
                 raise ValueError("it is of another mechanism or model")
-            self._run.restore(record)
+            self._run.restore(record, of_run)
         except state.ERRORS as error:
             raise state.refused(self._path, error) from error
         self._take_over(model)

@@ -1,0 +1,35 @@
+"""Masks: streams of AES-256 in counter mode, added modulo a power of two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from randquant.channels.keys import Key
+
+_PART = 2**16  # coordinates at a time: their masks stay in the processor's cache
+
+
+def dtype(bits: int) -> np.dtype:
+    """The narrowest unsigned integers that wrap around at a multiple of 2**bits."""
+    return np.dtype(np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32)
+
+
+def add(totals: np.ndarray, secret: bytes, sign: int) -> None:
+    """Add a secret's mask to totals (d,), of `dtype`, or subtract it, modulo the type's range."""
+    add_all(totals, [secret], sign)
+
+
+def add_all(totals: np.ndarray, secrets: Iterable[bytes], sign: int) -> None:
+    """Add the masks of many secrets to totals, or subtract them."""
+    words = np.empty(_PART * totals.itemsize // 8, dtype=np.uint64)
+    apply = np.add if sign > 0 else np.subtract
+    for secret in secrets:
+        fill = Key(secret).stream()
+        for start in range(0, totals.size, _PART):
+            part = totals[start : start + _PART]
+            fill(words[: -(-part.nbytes // words.itemsize)])
+            # Little-endian, as the stream's bytes: the same mask on every machine.
+            mask = words.astype("<u8", copy=False).view(totals.dtype.newbyteorder("<"))
+            apply(part, mask[: part.size], out=part)

@@ -1,0 +1,156 @@
+"""`randquant helper`: the identity of a helper of secure sums, and what it has answered."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from randquant._internal import tables
+from randquant._internal.disk import flush, make_folder, opener, sync_folder
+from randquant._internal.serialization import naming
+from randquant.aggregation.helper.helper import Helper, HelperLimits
+from randquant.aggregation.helper.journal import NAME, HelperJournal
+from randquant.cli.command import Command, Output
+from randquant.integrations.helper_limit import within
+from randquant.integrations.membership import identity as read_identity
+
+
+def run(
+    action: Literal["keygen", "serve", "status"],
+    path: str,
+    /,
+    key: str | None = None,
+    listen: str = "0.0.0.0:9443",
+    authority: str | None = None,
+    certificate: str | None = None,
+    private_key: str | None = None,
+    directory: str | None = None,
+    least: int = 2,
+    most_sums: int | None = None,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+) -> Output:
+    """Make a helper's identity, answer servers over mutual TLS, or show what was answered.
+
+    Args:
+        action: keygen makes an identity; serve answers servers until it is stopped; status shows in
+            how many sums clients are.
+        path: of the file that keygen writes, or of the folder where a helper keeps its journal.
+        key: for serve: the file that keygen wrote.
+        listen: for serve: host and port.
+        authority: for serve: certificate in PEM of who signed the servers' certificates.
+        certificate: for serve: this helper's certificate in PEM.
+        private_key: for serve: the certificate's private key in PEM.
+        directory: for serve: JSON file of clients' public identities, by number; seeds without
+            their signatures are left out.
+        least: for serve: fewest clients in a sum, whatever a server asks for.
+        most_sums: for serve: in how many sums a client may be.
+        epsilon: for serve: limit of each client's epsilon, by the offers that servers bring.
+        delta: for serve: of that limit.
+    """
+    if action == "keygen":
+        return _keygen(Path(path))
+    if action == "status":
+        return _status(Path(path))
+    files = {"authority": authority, "certificate": certificate, "private-key": private_key}
+    missing = [name for name, file in {"key": key, **files}.items() if file is None]
+    if key is None or missing:
+        raise ValueError(f"Expected --{missing[0]} FILE with serve, got none.")
+    affords = within(math.inf if epsilon is None else epsilon, delta)
+    limits = HelperLimits(least, most_sums, affords=affords)
+    return _serve(Path(path), key, limits, directory, listen, [str(f) for f in files.values()])
+
+
+def _serve(
+    folder: Path,
+    key: str,
+    limits: HelperLimits,
+    directory: str | None,
+    listen: str,
+    files: Sequence[str],
+) -> Output:
+    """Answer servers until the process is told to stop."""
+    from randquant.integrations.helper_service import TLS, service  # needs an engine's extra
+
+    known = {"randquant-identity": key}
+    if directory is not None:
+        known["randquant-directory"] = directory
+    identity, members = read_identity(known)
+    assert identity is not None  # a key was given
+    make_folder(folder)
+    helper = Helper(folder, identity, limits, members)
+    authority, certificate, private_key = map(Path, files)
+    server, port = service(helper, listen, TLS(authority, certificate, private_key))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    server.start()
+    public = identity.public_key().public_bytes_raw().hex()
+    logging.getLogger(__name__).info("helper %s listens on port %d", public, port)
+    stopped.wait()
+    server.stop(grace=5).wait()
+    return _status(folder)
+
+
+def _keygen(path: Path) -> Output:
+    """Write a new private key, which only this user can read, and its public half beside it."""
+    identity = Ed25519PrivateKey.generate()
+    secret = identity.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    public = identity.public_key().public_bytes_raw().hex()
+    beside = path.with_name(path.name + ".pub")
+    _write_new(path, secret, 0o600)
+    _write_new(beside, (public + "\n").encode(), 0o644)
+    result = {"private": str(path), "public": str(beside), "identity": public}
+    lines = [
+        f"private        {path}  (stays with the helper)",
+        f"public         {beside}",
+        f"identity       {public}  (goes into each client's own settings)",
+    ]
+    return Output(result, lines)
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    """Write a file that was not there: a key that is replaced is lost to all who rely on it."""
+    with naming(path):
+        try:
+            file = open(path, "xb", opener=functools.partial(opener, mode=mode))  # noqa: SIM115
+        except FileExistsError:
+            raise FileExistsError(
+                f"Expected a new file {path}, got one that is there: choose another name."
+            ) from None
+        with contextlib.closing(file):
+            file.write(data)
+            file.flush()
+            flush(file.fileno())
+        sync_folder(path.parent)
+
+
+def _status(folder: Path) -> Output:
+    """Show how many clients are in how many sums."""
+    if not (folder / NAME).exists():
+        raise FileNotFoundError(f"Expected a helper's folder {folder}, got none with {NAME}.")
+    sums = HelperJournal(folder).sums()
+    counted = sorted(Counter(sums.values()).items())
+    rows = [[str(count), f"{clients:,}"] for count, clients in counted]
+    result = {
+        "clients": len(sums),
+        "most_sums": max(sums.values(), default=0),
+        "by_sums": {str(count): clients for count, clients in counted},
+    }
+    return Output(result, tables.text(["sums", "clients in so many"], rows))
+
+
+COMMAND = Command(run, example="randquant helper keygen helper.key")

@@ -1,0 +1,50 @@
+"""A helper's own limit of each client's epsilon, by the offers that servers bring."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+
+from randquant._internal import validate
+from randquant.aggregation.helper.helper import Affords
+from randquant.aggregation.helper.terms import HelperTerms
+from randquant.integrations.accountant import RoundEvent, RunAccountant
+from randquant.integrations.ledger import OWN
+from randquant.integrations.offer import Offer
+
+
+def within(epsilon: float, delta: float = 1e-5) -> Affords:
+    """What a helper allows with `HelperLimits(affords=within(8.0))`.
+
+    Args:
+        epsilon: limit of a client's epsilon over all sums that this helper has answered; infinity
+            only checks each offer. All sums of a journal must have been answered so.
+        delta: in (0, 1).
+
+    Returns:
+        From the terms of a sum, and how often a client is in sums of each offer with it, to whether
+        it may be. An offer that needs more clients than the terms guarantee is refused, as is one
+        that is not as certified.
+
+    Raises:
+        TypeError, ValueError: an argument is out of bounds.
+    """
+    if epsilon != math.inf:
+        validate.real("epsilon", epsilon, above=0)
+    validate.real("delta", delta, above=0, below=1)
+
+    def affords(terms: HelperTerms, sums: Mapping[str, int]) -> bool:
+        account = RunAccountant(delta)
+        for text, count in sums.items():
+            try:
+                offer = Offer.from_text(text)
+            except ValueError:
+                return False
+            now = hashlib.sha256(text.encode()).digest() == terms.offer
+            if now and (offer.mechanism.cohort > terms.least or offer.size != terms.dimension):
+                return False
+            account.compose(RoundEvent(offer, frozenset({OWN})), count)
+        return epsilon == math.inf or account.get_epsilon(delta) <= epsilon
+
+    return affords

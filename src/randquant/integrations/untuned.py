@@ -1,0 +1,85 @@
+"""The server's step where nobody gives a rate, whatever engine a run is on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.integrations.offer import Offer
+from randquant.integrations.trained import Arrays, Layout
+from randquant.training.parameter_free import OF_CLASSES, OF_NUMBERS, ParameterFreeStep
+
+Predicts = Literal["classes", "numbers"]
+REACH: Mapping[Predicts, float] = {"classes": OF_CLASSES, "numbers": OF_NUMBERS}
+
+START = "start of the run"
+"""Name of the array that the steps remember, among those of a run's state."""
+
+
+class UntunedSteps:
+    """A run's steps without a rate: `ParameterFreeStep` with what a round's offer says.
+
+    A step becomes part of the state when the round has succeeded.
+
+    Args:
+        predicts: what the model predicts, which decides how far the first steps go.
+
+    Raises:
+        ValueError: it is neither `classes` nor `numbers`.
+    """
+
+    def __init__(self, predicts: Predicts) -> None:
+        validate.choice("predicts", predicts, tuple(REACH))
+        self.reach = REACH[predicts]
+        self._state: Mapping[str, Any] = {}
+        self._next: Mapping[str, Any] = {}
+
+    def step(
+        self,
+        offer: Offer,
+        layout: Layout,
+        model: Arrays,
+        mean: np.ndarray,
+        clients: int,
+        rounds: int,
+    ) -> np.ndarray:
+        """What to add to the trained arrays, (dimension,) float32.
+
+        Args:
+            offer: of the round, with a clip_norm.
+            layout, model: what is trained, before the step.
+            mean: the mean update.
+            clients: how many it is of.
+            rounds: of the whole run, as declared.
+        """
+        norm = offer.mechanism.clip_norm
+        assert norm is not None  # see `Offer.scaled` and `Offer.examples`
+        scale, noise = norm, None
+        with contextlib.suppress(TypeError):  # a mechanism whose error is not known
+            error = offer.mechanism.expected_error(offer.dimension)
+            scale, noise = error.gain * norm, error.deviation(clients, 0.0) / norm
+        shapes = [shape for _, shape, _ in layout.trained]
+        rule = ParameterFreeStep(shapes, rounds, scale, noise, self.reach)
+        here = layout.update(None, model)
+        there, self._next = rule.step(here, -mean, self._state)
+        return there - here
+
+    def taken(self) -> None:
+        """Keep the last step: its round has succeeded."""
+        self._state = self._next
+
+    def record(self) -> dict[str, Any]:
+        """JSON data of the state, without its array."""
+        return {name: value for name, value in self._state.items() if name != "start"}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The array of the state, by its name; empty before the first step."""
+        return {START: self._state["start"]} if self._state else {}
+
+    def restore(self, record: Mapping[str, Any], start: np.ndarray | None) -> None:
+        """Undo `record` and `arrays`."""
+        self._state = {} if start is None else {**record, "start": start}

@@ -1,0 +1,200 @@
+"""Secure sums with a helper: one message from each client, and one request to the helper."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from logging import INFO
+from typing import Protocol
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.aggregation.helper.collector import HelperSum
+from randquant.aggregation.helper.sealing import SEALED_BYTES, SIGNATURE_BYTES, HelperKey
+from randquant.aggregation.helper.terms import HelperTerms
+from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.channels.wire import upload
+from randquant.integrations import protocol, sums
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import RoundMessage
+from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
+
+
+class HelperConnection(Protocol):
+    """How a server reaches a helper: a `Helper` of its own process, or `RemoteHelper`."""
+
+    @property
+    def key(self) -> HelperKey:
+        """The key that clients seal to now; OSError or ValueError if there is no helper."""
+        ...
+
+    def answer(self, request: bytes) -> bytes:
+        """The sum of masks; ProtocolError if it refuses, OSError if it does not answer."""
+        ...
+
+
+class HelperRound:
+    """A sum of codes with a helper: the server sees the sum only, the helper no code.
+
+    Args:
+        offer, terms: what clients agree to.
+        helper: is asked once all messages are in.
+        log: see `Intake`.
+        clients: who is asked.
+        directory: public keys of all clients' identities, if they have them.
+    """
+
+    def __init__(
+        self,
+        offer: Offer,
+        terms: HelperTerms,
+        helper: HelperConnection,
+        log: Log,
+        clients: Sequence[int],
+        directory: Mapping[int, bytes] | None = None,
+    ) -> None:
+        self.offer, self.terms, self._helper = offer, terms, helper
+        self._sum = HelperSum(terms, directory)
+        self.refused = self._sum.refused
+        self._intake = Intake(self.refused, log)
+        self.clients = self.upload_bytes = 0
+        self._totals: np.ndarray | None = None
+        text = terms.to_text()
+        request = RoundMessage(protocol.UPLOAD, terms.session, offer.to_text(), text)
+        self.pending: Requests = dict.fromkeys(clients, request)
+
+    @property
+    def step(self) -> str:
+        """See `RoundSum`."""
+        return sums.step_of(self.pending)
+
+    @property
+    def most(self) -> int:
+        """See `RoundSum`."""
+        vector = upload.masked(self.terms.dimension, self.terms.bits)
+        return sums.REST + vector + SEALED_BYTES[self.terms.key.suite] + SIGNATURE_BYTES
+
+    @property
+    def enough(self) -> int:
+        """See `RoundSum`."""
+        return self.terms.least
+
+    def take(self, answers: Answers) -> None:
+        """See `RoundSum`; ProtocolError too if the helper refuses or does not answer."""
+        step, asked = self.step, self.pending
+        self.pending = {}
+        self._intake.take(step, asked, answers, self._added)
+        self._totals = self._intake.named(self._unmasked)
+        self.clients = len(self._sum.clients)
+
+    def mean(self) -> np.ndarray:
+        """See `RoundSum`."""
+        assert self._totals is not None  # nothing is pending
+        return self.offer.mechanism.decode(self._totals, self.clients, self.offer.dimension)
+
+    def _added(self, client: int, answer: RoundMessage) -> None:
+        self._sum.add(client, answer.update)
+        self.upload_bytes = max(self.upload_bytes, len(answer.update))
+
+    def _unmasked(self) -> np.ndarray:
+        request = self._sum.request(self.offer.to_text())
+        try:
+            answer = self._helper.answer(request)
+        except OSError as error:
+            raise ProtocolError(f"Expected the helper's answer, got none: {error}") from error
+        return self._sum.unmask(answer, self.offer.channel.levels - 1).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class WithHelper:
+    """Secure sums with a helper that does not collude with the server.
+
+    Each client sends one message, and losing any of them costs nothing. Clients have the helper's
+    identity in their own settings (`randquant-helper`); the server is not asked for it.
+
+    Args:
+        helper: how it is reached.
+        least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
+            may collude with the server; by default the cohort.
+        directory: public keys of all clients' identities by number, 32 bytes of Ed25519; the helper
+            should have the same.
+        stable_numbers: see `AmongClients`.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind or out of bounds.
+
+    References:
+        `docs/helper-sums.md`; proofs in `docs/theory/helper-sums.md`.
+    """
+
+    helper: HelperConnection
+    least: int | None = None
+    directory: Mapping[int, bytes] | None = None
+    stable_numbers: bool = False
+
+    handshake = "apart"  # there is none
+    step_timeout = 600.0
+    counts_on = "the helper does not collude with the server"
+
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.helper, "answer", None)):
+            raise TypeError(
+                "Expected a helper that answers requests, such as RemoteHelper, got "
+                f"{validate.shown(self.helper)}."
+            )
+
+    def check(self, log: Log) -> None:
+        """Say which helper there is; ValueError, before anybody is asked, if there is none."""
+        log(INFO, f"randquant: sums with a helper, whose key is {self._key().fingerprint.hex()}.")
+
+    def fewest(self, mechanism: UpdateMechanism) -> int:
+        """Fewest clients in a sum of a mechanism's codes, checked; ValueError if it has none."""
+        least = mechanism.cohort if self.least is None else self.least
+        why = "the guarantee needs that many"
+        validate.whole("least", least, low=mechanism.cohort, why=why)
+        if mechanism.trust == "aggregate":
+            validate.whole("least", least, low=2, why="a sum of one hides nothing")
+        return least
+
+    def most_lost(self, cohort: int) -> tuple[int, str]:
+        """How many of a cohort may be lost in a sum, and why no more."""
+        return cohort - 2, "a sum of one hides nothing"
+
+    def begin(self, offer: Offer, clients: Sequence[int], log: Log) -> RoundSum:
+        """The sum of a round of new terms.
+
+        Raises:
+            ProtocolError: fewer clients than `least`, or no helper.
+            ValueError: the offer needs a seed that all draw together.
+        """
+        if offer.mechanism.trust == "local":
+            return PlainSum(offer, clients, log)
+        least = self.fewest(offer.mechanism)
+        if len(clients) < least:
+            raise ProtocolError(
+                f"Expected {least} clients or more in the round, got {len(clients)}: let the "
+                "strategy select more, or lower the mechanism's cohort."
+            )
+        if offer.drawn:
+            raise ProtocolError(
+                "Expected a mechanism without a subset of coordinates or drawn rotations for sums "
+                "with a helper, got one: leave coordinates out, or sum among clients."
+            )
+        terms = HelperTerms(
+            os.urandom(protocol.SESSION_BYTES), self._key(), len(clients), least, offer.size,
+            offer.bits(len(clients)), hashlib.sha256(offer.to_text().encode()).digest(),
+        )  # fmt: skip
+        return HelperRound(offer, terms, self.helper, log, clients, self.directory)
+
+    def _key(self) -> HelperKey:
+        try:
+            return self.helper.key
+        except OSError as error:
+            raise ProtocolError(
+                f"Expected a helper for secure sums, got none: {error}. Start it (randquant helper "
+                "serve), or sum among clients (AmongClients)."
+            ) from error

@@ -1,0 +1,72 @@
+"""A client's steps in a training function of one's own, without a learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from randquant._internal import validate
+from randquant.training.curvature import gradients, length_along
+from randquant.training.generators import seeded
+from randquant.training.inputs import Features
+from randquant.training.local import LOCAL_EPOCHS
+from randquant.training.problem import Loss
+
+
+def local_steps(
+    model: nn.Module,
+    batches: Iterable[tuple[Features, Tensor]],
+    loss: Loss = nn.functional.cross_entropy,
+    epochs: int = LOCAL_EPOCHS,
+) -> float:
+    """Train a model on one client's data, in steps as long as its own curvature asks for.
+
+    It is what `train` does with a client by default, for a training function of Flower or NVFlare:
+    it needs no learning rate, and no privacy, which is added to what is sent. The model is left in
+    the mode in which it was given.
+
+    Args:
+        model: trained in place, in its parameters that require a gradient.
+        batches: the client's (features, targets), such as a DataLoader, or `[(x, y)]` for all in
+            one; iterated once an epoch.
+        loss: from (outputs, targets) to the mean loss.
+        epochs: passes over the batches.
+
+    Returns:
+        The loss before the first step.
+
+    Raises:
+        ValueError: there is no batch, or no parameter to train.
+
+    References:
+        `docs/theory/untuned.md`.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1)
+        >>> x, y = torch.eye(2), torch.tensor([[1.0], [-1.0]])
+        >>> first = local_steps(model, [(x, y)], torch.nn.functional.mse_loss, epochs=100)
+        >>> float(torch.nn.functional.mse_loss(model(x), y)) < 0.01 * first
+        True
+    """
+    validate.whole("epochs", epochs, low=1)
+    weights = [each for each in model.parameters() if each.requires_grad]
+    if not weights:
+        raise ValueError("Expected a model with parameters that require a gradient, got none.")
+    losses: list[float] = []
+    for _ in range(epochs):
+        for features, targets in batches:
+            seed = int(torch.randint(2**31, ()))  # dropout draws the same for both outputs
+            with seeded(seed, weights[0].device):
+                found = gradients(model, weights, (features, targets), loss)
+            with seeded(seed, weights[0].device):
+                length = length_along(model, weights, (features, targets), loss, found)
+            with torch.no_grad():
+                for weight, part in zip(weights, found.parts, strict=True):
+                    weight -= length * part
+            losses.append(float(found.loss))
+    if not losses:
+        raise ValueError("Expected batches of a client's data, got none.")
+    return losses[0]

@@ -1,0 +1,163 @@
+"""Rounds without a rate on Flower and NVFlare: scaled updates, steps from released means alone."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flower_grid import InProcessGrid, client_app
+from flower_rounds import ANYTHING, HEAD, exact, fedavg, model, noisy, run
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import FedAvg
+from nvflare_job import MODEL, Server
+
+import randquant as rq
+from randquant.aggregation.vector import VectorMechanism
+from randquant.flower import Offer, ParameterFree, QuantizedStrategy
+from randquant.integrations.membership import Membership
+from randquant.integrations.run import RoundsFailed
+from randquant.training.parameter_free import OF_CLASSES, OF_NUMBERS, ParameterFreeStep
+
+DIMENSION = 5
+WAY = np.array([2.0, -1.0, 0.5, 0.0, 1.0], np.float32)
+# Nearly without noise: what is decoded is nearly what was sent.
+CLEAR = VectorMechanism(rq.stochastic_rounding(clip=1.0, levels=64, margin=0.0), 1.0, "local")
+
+
+def moved_by(length):
+    """Clients whose training moves the model along one way, by so much."""
+    return lambda node, name, array: array + np.float32(length) * WAY
+
+
+def strategy(inner=None, mechanism=CLEAR, **options):
+    return QuantizedStrategy(inner, mechanism, **options)
+
+
+def trained(length=1.0, rounds=3, made=None, fault=None):
+    grid = InProcessGrid(client_app(ANYTHING, moved_by(length)), range(1, 5), fault)
+    made = made or strategy()
+    return run(made, grid, rounds=rounds).arrays["w"].numpy(), grid, made
+
+
+@pytest.mark.parametrize("length", [1e-6, 1.0, 1e6])
+def test_long_and_short_updates_count_alike_and_steps_are_the_rules(length):
+    weights, _, _ = trained(length)
+    error = CLEAR.expected_error(DIMENSION)
+    rule = ParameterFreeStep([(DIMENSION,)], 3, error.gain, error.deviation(4, 0.0), OF_CLASSES)
+    expected, state = np.zeros(DIMENSION, np.float32), rule.init()
+    for _ in range(3):
+        expected, state = rule.step(expected, -WAY / np.linalg.norm(WAY), state)
+    assert np.allclose(weights, expected, atol=0.05 * np.abs(expected).max())
+
+
+def test_numbers_reach_less_far_than_classes():
+    far, near = (trained(made=strategy(ParameterFree(p)))[0] for p in ("classes", "numbers"))
+    ratio = np.linalg.norm(far) / np.linalg.norm(near)
+    assert ratio == pytest.approx(OF_CLASSES / OF_NUMBERS, rel=0.1)
+
+
+def test_every_offer_says_that_updates_are_scaled_and_only_then():
+    for inner, scaled in ((None, True), (ParameterFree(), True), (fedavg(), False)):
+        _, grid, made = trained(made=strategy(inner), rounds=1)
+        offers = [
+            json.loads(m.content[HEAD]["offer"])
+            for _, _, m, _ in grid.seen
+            if m.content[HEAD]["step"] == "upload"
+        ]
+        assert offers
+        assert {offer["scaled"] for offer in offers} == {scaled}
+        assert isinstance(made.strategy, FedAvg)
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_steps(tmp_path):
+    whole = strategy(folder=tmp_path / "whole")
+    trained(rounds=4, made=whole)
+    ended = strategy(folder=tmp_path / "ended")
+    grid = InProcessGrid(client_app(ANYTHING, moved_by(1.0)), range(1, 5))
+    calls = []
+
+    def evaluate(number, arrays):
+        calls.append(number)
+        if len(calls) == 3:  # the model of the start, and after rounds 1 and 2
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ended.start(grid, model(), 4, evaluate_fn=evaluate)
+    again = strategy(folder=tmp_path / "ended")
+    trained(rounds=4, made=again)
+    assert again.run.done + 2 == 4
+    one, other = whole.run.untuned.record(), again.run.untuned.record()
+    assert (one["round"], other["round"]) == (4, 4)
+    assert one["size"] == pytest.approx(other["size"], rel=0.03)
+    assert np.array_equal(again.run.untuned.arrays()["start of the run"], np.zeros(DIMENSION))
+
+
+def test_a_round_that_fails_leaves_the_steps_as_they_were():
+    made = strategy(patience=1)
+    grid = InProcessGrid(client_app(ANYTHING, moved_by(math.nan)), range(1, 5))
+    with pytest.raises(RoundsFailed):
+        run(made, grid, rounds=2)
+    assert made.run.untuned.record() == {}
+
+
+def test_without_noise_that_is_known_or_with_other_thresholds_it_is_refused():
+    with pytest.raises(ValueError, match=r"clip_norm.*FedAvg"):
+        QuantizedStrategy(None, exact())
+    with pytest.raises(ValueError, match="threshold that follows norms"):
+        QuantizedStrategy(None, noisy(), privacy=rq.Privacy(clip_quantile=0.5))
+    with pytest.raises(ValueError, match="predicts"):
+        ParameterFree("words")
+
+
+def test_a_client_that_counts_examples_never_scales_a_mean_of_their_gradients():
+    """A mean of n clipped gradients is short by nature; scaled up, one example would count more."""
+    offer = Offer(noisy("local"), DIMENSION, scaled=True)
+    own = Membership(b"s" * 16, offer.to_text(), examples=100)
+    assert (own.offer.examples, own.offer.scaled) == (100, False)
+    with pytest.raises(ValueError, match="scaled"):
+        replace(own.offer, scaled=True)
+
+
+def test_nvflare_steps_by_the_rule_unless_a_rate_is_given(tmp_path):
+    server = Server(tmp_path / "auto", rounds=2)
+    server.run()
+    [first, second] = server.sums
+    error = first.offer.mechanism.expected_error(14)
+    rule = ParameterFreeStep([(3, 4), (2,)], 2, error.gain, error.deviation(3, 0.0))
+    here, state = np.zeros(14, np.float32), rule.init()
+    for number, now in enumerate((first, second)):
+        assert now.offer.scaled
+        here, state = rule.step(here, -now.mean(), state)
+        saved = np.concatenate([server.saved[number][n].ravel() for n in ("weight", "bias")])
+        assert np.allclose(saved, here, atol=1e-6)
+    plain = Server(tmp_path / "plain", rounds=1, learning_rate=1.0)
+    plain.run()
+    assert not plain.sums[0].offer.scaled
+    assert np.array_equal(plain.saved[0]["weight"].ravel(), plain.sums[0].mean()[:12])
+
+
+def test_nvflare_goes_on_with_the_same_steps(tmp_path):
+    Server(tmp_path, rounds=2).run()
+    server = Server(tmp_path, rounds=4)
+    server.run()
+    state = server.controller._run.untuned.record()
+    assert state["round"] == 4
+    kept = server.controller._run.untuned.arrays()["start of the run"]
+    assert np.array_equal(kept, np.zeros(14))
+    assert set(server.saved[-1]) == set(MODEL)
+
+
+def test_arrays_that_are_not_trained_are_left_out_of_the_step():
+    both = ArrayRecord({
+        "w": Array(np.zeros(DIMENSION, np.float32)), "head": Array(np.ones(2, np.float32))
+    })  # fmt: skip
+    made = strategy(local=rq.Local(parts=("w",)))
+
+    def train(node, name, array):
+        return array + WAY if array.size == DIMENSION else array
+
+    grid = InProcessGrid(client_app(ANYTHING, train), range(1, 5))
+    result = run(made, grid, both, rounds=1).arrays
+    assert np.array_equal(result["head"].numpy(), np.ones(2))
+    assert np.abs(result["w"].numpy()).max() > 0

@@ -1,0 +1,290 @@
+"""Sums with a helper on Flower: one message from each client, and a helper over mutual TLS."""
+
+import hashlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flower_grid import InProcessGrid, client_app
+from flower_rounds import (
+    HEAD,
+    changed_request,
+    exact,
+    fedavg,
+    mean_of,
+    mover,
+    noisy,
+    refusals,
+    run,
+)
+from tls import parties
+
+import randquant as rq
+from randquant.aggregation.helper import Helper, HelperLimits, HelperTerms
+from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.flower import QuantizedStrategy, QuantizeMod, RemoteHelper, WithHelper
+from randquant.integrations.helper_limit import within
+from randquant.integrations.helper_service import service
+from randquant.integrations.offer import Offer
+from randquant.integrations.run import RoundsFailed
+
+NODES = range(1, 6)
+
+
+def public(identity):
+    return identity.public_key().public_bytes_raw()
+
+
+@pytest.fixture
+def identity():
+    return Ed25519PrivateKey.generate()
+
+
+@pytest.fixture
+def trusting(identity):
+    """A mod of clients that know this helper."""
+    return QuantizeMod(epsilon=math.inf, helper=public(identity).hex())
+
+
+def trained(mod, helper, mechanism=None, fault=None, rounds=1, change=None, **options):
+    grid = InProcessGrid(client_app(mod, mover), NODES, fault)
+    if change is not None:
+        changed_request(grid, "upload", change)
+    strategy = QuantizedStrategy(fedavg(), mechanism or exact(), sums=WithHelper(helper), **options)
+    return run(strategy, grid, rounds=rounds).arrays["w"].numpy(), grid, strategy
+
+
+def test_one_message_from_each_client_gives_the_exact_mean(tmp_path, identity, trusting):
+    weights, grid, strategy = trained(trusting, Helper(tmp_path, identity))
+    assert np.allclose(weights, mean_of(NODES), atol=1e-6)
+    assert sorted((step, node) for step, node, _, _ in grid.seen) == [("upload", n) for n in NODES]
+    [row] = strategy.history
+    assert row.dropped == 0
+    assert row.upload_bytes - row.plain_bytes < 1300
+    assert "the helper does not collude with the server" in strategy.accountant.told()
+
+
+def test_losing_all_but_two_clients_costs_nothing(tmp_path, identity, trusting):
+    def fault(step, node, reply):
+        return [] if node > 2 else [reply]
+
+    weights, _, strategy = trained(trusting, Helper(tmp_path, identity), fault=fault)
+    assert np.allclose(weights, mean_of([1, 2]), atol=1e-6)
+    assert strategy.history[0].dropped == 3
+
+
+def test_a_client_sends_nothing_for_a_helper_that_it_does_not_know(tmp_path, identity):
+    stranger = public(Ed25519PrivateKey.generate()).hex()
+    for mod, reason in (
+        (QuantizeMod(epsilon=math.inf), "this client trusts none"),
+        (QuantizeMod(epsilon=math.inf, helper=stranger), "signed by the helper that this client"),
+    ):
+        weights, grid, strategy = trained(mod, Helper(tmp_path, identity))
+        assert not weights.any()
+        assert all(reason in text for text in refusals(grid).values())
+        assert len(refusals(grid)) == len(NODES)
+        assert "Expected messages of 2 clients" in strategy.history[0].failed
+
+
+def changed_terms(**fields):
+    """Let the server's terms say something else."""
+
+    def change(message):
+        record = json.loads(message.content[HEAD]["terms"])
+        message.content[HEAD]["terms"] = json.dumps({**record, **fields})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"least": 1}, "terms of a sum with a helper"),
+        ({"bits": 1}, "it would wrap around"),
+        ({"dimension": 9}, "of this round's offer"),
+        ({"session": b"other".hex()}, "of this round's offer"),
+        ({"offer": bytes(32).hex()}, "of this round's offer"),
+        ({"cohort": 10**6}, "it would wrap around"),
+        ({"key": {}}, "terms of a sum with a helper"),
+    ],
+)
+def test_terms_that_a_client_must_not_agree_to_are_refused(
+    fields, reason, tmp_path, identity, trusting
+):
+    weights, grid, _ = trained(trusting, Helper(tmp_path, identity), change=changed_terms(**fields))
+    assert not weights.any()
+    assert all(reason in text for text in refusals(grid).values()), refusals(grid)
+    assert len(refusals(grid)) == len(NODES)
+
+
+def test_a_sum_of_fewer_than_the_offer_counts_on_is_refused(tmp_path, identity, trusting):
+    helper = Helper(tmp_path, identity)
+    change = changed_terms(least=2)
+    weights, grid, _ = trained(trusting, helper, noisy(cohort=3), change=change)
+    assert not weights.any()
+    assert all("a cohort of at most 2" in text for text in refusals(grid).values())
+
+
+def test_a_mechanism_with_a_drawn_subset_is_refused_in_a_sentence(tmp_path, identity, trusting):
+    some = replace(noisy(), coordinates=2)
+    strategy = QuantizedStrategy(fedavg(), some, sums=WithHelper(Helper(tmp_path, identity)))
+    run(strategy, InProcessGrid(client_app(trusting, mover), NODES))
+    assert "without a subset of coordinates" in strategy.history[0].failed
+
+
+class Unreachable:
+    """A helper that is there until it is not."""
+
+    def __init__(self, helper, after):
+        self._helper, self.after = helper, after
+
+    @property
+    def key(self):
+        if self.after < 0:
+            raise ConnectionRefusedError("nobody listens")
+        return self._helper.key
+
+    def answer(self, request):
+        if self.after == 0:
+            raise TimeoutError("no answer")
+        self.after -= 1
+        return self._helper.answer(request)
+
+
+def test_without_a_helper_nobody_is_asked(tmp_path, identity, trusting):
+    helper = Unreachable(Helper(tmp_path, identity), -1)
+    grid = InProcessGrid(client_app(trusting, mover), NODES)
+    strategy = QuantizedStrategy(fedavg(), exact(), sums=WithHelper(helper))
+    with pytest.raises(ValueError, match="Expected a helper for secure sums, got none: nobody"):
+        run(strategy, grid)
+    assert not grid.seen
+
+
+def test_a_helper_that_is_lost_costs_its_rounds_and_nothing_else(tmp_path, identity, trusting):
+    helper = Unreachable(Helper(tmp_path, identity), 1)
+    with pytest.raises(RoundsFailed, match="no answer"):
+        trained(trusting, helper, rounds=5, patience=2)
+    strategy = QuantizedStrategy(fedavg(), exact(), sums=WithHelper(helper))
+    grid = InProcessGrid(client_app(trusting, mover), NODES)
+    helper.after = 9
+    assert np.allclose(run(strategy, grid).arrays["w"].numpy(), mean_of(NODES), atol=1e-6)
+
+
+def test_a_helper_that_has_started_again_takes_the_next_round(tmp_path, identity, trusting):
+    class Restarting:
+        helper, asked = Helper(tmp_path, identity), 0
+
+        @property
+        def key(self):
+            return self.helper.key
+
+        def answer(self, request):
+            self.asked += 1
+            if self.asked == 1:  # after clients have sealed to its first key
+                self.helper = Helper(tmp_path, identity)
+            return self.helper.answer(request)
+
+    weights, _, strategy = trained(trusting, Restarting(), rounds=2)
+    assert "started again" in strategy.history[0].failed
+    assert np.allclose(weights, mean_of(NODES), atol=1e-6)
+    assert strategy.accountant.answers(1) == 2  # both rounds are counted
+
+
+def test_the_helpers_own_limit_leaves_clients_out(tmp_path, identity, trusting):
+    helper = Helper(tmp_path, identity, HelperLimits(most_sums=2))
+    _, _, strategy = trained(trusting, helper, rounds=3)
+    assert [bool(row.failed) for row in strategy.history] == [False, False, True]
+    assert "within the helper's limits, got 0" in strategy.history[2].failed
+
+
+def test_a_helper_limits_epsilon_by_the_offers_that_it_is_shown(tmp_path):
+    offer = Offer(noisy(cohort=3), 5)
+    text = offer.to_text()
+    terms = HelperTerms(
+        b"s", Helper(tmp_path, Ed25519PrivateKey.generate(), suite="X25519").key, 9, 3,
+        offer.size, 8, hashlib.sha256(text.encode()).digest(),
+    )  # fmt: skip
+    one = rq.account([offer.release(1, "replace_one", "aggregate")], 1e-5).epsilon
+    assert within(1.2 * one)(terms, {text: 1})
+    assert not within(1.2 * one)(terms, {text: 2})
+    assert not within(1e9)(terms, {text: 1, "": 1})  # a sum of an unknown offer
+    assert not within(1e9)(replace(terms, least=2), {text: 1})  # fewer than it counts on
+    assert within(math.inf)(terms, {text: 10**6})
+
+
+@pytest.fixture
+def served(tmp_path, identity):
+    """A service of a helper, and how the server reaches it."""
+    own, server, *_ = parties(tmp_path / "tls", "helper", "server")
+    running, port = service(Helper(tmp_path / "helper", identity), "localhost:0", own)
+    running.start()
+    yield f"localhost:{port}", server
+    running.stop(grace=None).wait()
+
+
+def test_a_round_over_mutual_tls(served, trusting):
+    address, tls = served
+    weights, _, _ = trained(trusting, RemoteHelper(address, tls), rounds=2)
+    assert np.allclose(weights, 2 * mean_of(NODES), atol=1e-6)
+
+
+def test_a_refusal_of_the_helper_is_its_own_sentence(served):
+    with pytest.raises(ProtocolError, match=r"^The helper: Expected a request to a helper"):
+        RemoteHelper(*served).answer(b"nonsense")
+
+
+def test_a_server_that_the_authority_does_not_know_is_not_heard(served, tmp_path):
+    address, tls = served
+    [stranger] = parties(tmp_path / "others", "server")
+    half = replace(stranger, authority=tls.authority)  # knows the helper, is unknown to it
+    for files in (stranger, half):
+        with pytest.raises(OSError, match=address):
+            _ = RemoteHelper(address, files, timeout=5).key
+
+
+@pytest.mark.slow
+def test_the_command_serves_is_killed_and_started_again(tmp_path, identity, capfd):
+    """Real processes: a helper killed between two rounds; its account is on its disk."""
+    own, tls = parties(tmp_path / "tls", "helper", "server")
+    command = [sys.executable, "-m", "randquant"]
+    keygen = subprocess.run(
+        [*command, "helper", "keygen", str(tmp_path / "id"), "--json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    pinned = json.loads(keygen.stdout)["identity"]
+    serve = [
+        *command, "helper", "serve", str(tmp_path / "journal"), "--key", str(tmp_path / "id"),
+        "--listen", "localhost:0", "--authority", str(own.authority),
+        "--certificate", str(own.certificate), "--private-key", str(own.private_key),
+    ]  # fmt: skip
+
+    def started():
+        process = subprocess.Popen(serve, stderr=subprocess.PIPE, text=True, env=os.environ)
+        line = process.stderr.readline()
+        assert f"helper {pinned} listens on port" in line
+        return process, f"localhost:{int(line.split()[-1])}"
+
+    mod = QuantizeMod(epsilon=math.inf, helper=pinned)
+    for number in (1, 2):
+        process, address = started()
+        weights, _, _ = trained(mod, RemoteHelper(address, tls))
+        assert np.allclose(weights, mean_of(NODES), atol=1e-6)
+        if number == 1:
+            process.kill()
+            process.wait()
+        else:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0
+        process.stderr.close()
+    status = subprocess.run(
+        [*command, "helper", "status", str(tmp_path / "journal"), "--json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(status.stdout) == {"clients": 5, "most_sums": 2, "by_sums": {"2": 5}}

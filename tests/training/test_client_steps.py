@@ -1,0 +1,77 @@
+"""A client's steps in a training function of one's own: those of `train`'s clients."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import randquant as rq
+from randquant.training.client import Learner
+from randquant.training.problem import problem_of
+from randquant.training.work import Work
+
+
+def data(samples=9):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(samples, 6, generator=generator), torch.arange(samples) % 3
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_they_are_those_of_a_client_of_train(hidden):
+    torch.manual_seed(0)
+    model = (
+        nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)) if hidden else nn.Linear(6, 3)
+    )
+    learner = Learner(problem_of(model, [data()]), Work(None, 5, "auto"))
+    (update,), (loss,) = learner.updates([0])
+    before = learner.parameters()
+    assert rq.local_steps(model, [data()]) == pytest.approx(loss, rel=1e-6)
+    after = torch.cat([each.detach().reshape(-1) for each in model.parameters()]).numpy()
+    assert np.allclose(before - after, update, rtol=1e-3, atol=1e-5)
+
+
+def test_frozen_parts_the_mode_and_the_generator_stay_as_they_are():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 3)).train()
+    model[0].requires_grad_(False)
+    frozen, trained = model[0].weight.clone(), model[2].weight.clone()
+    rq.local_steps(model, [data()], epochs=2)
+    assert model.training
+    assert torch.equal(model[0].weight, frozen)
+    assert not torch.equal(model[2].weight, trained)
+
+
+def test_steps_with_dropout_lower_the_loss_as_both_outputs_have_the_same_zeros():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 3))
+    features, labels = data(60)
+    first = rq.local_steps(model, [(features, labels)], epochs=40)
+    with torch.no_grad():
+        last = functional.cross_entropy(model.eval()(features), labels)
+    assert float(last) < 0.75 * first
+
+
+def test_batches_of_a_loader_are_used_in_every_epoch():
+    seen = []
+
+    def loss(output, targets):
+        seen.append(len(targets))
+        return functional.cross_entropy(output, targets)
+
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data()), batch_size=4)
+    rq.local_steps(nn.Linear(6, 3), loader, loss, epochs=2)
+    # Once for the gradient, and once for the curvature.
+    assert seen == [each for size in [4, 4, 1] * 2 for each in (size, size)]
+
+
+@pytest.mark.parametrize(
+    ("model", "batches", "epochs", "said"),
+    [
+        (nn.Linear(6, 3).requires_grad_(False), [data()], 1, "parameters that require a gradient"),
+        (nn.Linear(6, 3), [], 1, "batches of a client's data"),
+        (nn.Linear(6, 3), [data()], 0, "epochs"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(model, batches, epochs, said):
+    with pytest.raises(ValueError, match=said):
+        rq.local_steps(model, batches, epochs=epochs)
