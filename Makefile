@@ -8,8 +8,9 @@ BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 # Workers take tests from each other at the end; until then a file's tests share their fixtures.
-# One thread each: threads of torch that wait for a core that another worker has are busy waiting.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
+# One thread each. Where a test asks torch for two, they sleep until the other one has a core:
+# by default they spin, while the core that they wait for belongs to another worker.
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
 
 PAPERS := papers/tests papers/src
 

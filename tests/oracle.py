@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -175,30 +174,3 @@ def composed_delta(p: Sequence[int], q: Sequence[int], releases: int, epsilon) -
         exact = [mpmath.mpf(f.numerator) / f.denominator for f in (first, second)]
         delta += max(exact[0] - tilt * exact[1], 0)
     return delta
-
-
-def between_vertices(channel) -> tuple[np.ndarray, np.ndarray]:
-    """Eight inputs of each cell in float64, and the last vertex: (T,) inputs, (T, m) rows."""
-    rows = channel.weights / channel.denominator
-    shares = np.arange(8)[:, None] / 8
-    cells = itertools.pairwise(zip(channel.inputs, rows, strict=True))
-    fine = [
-        ((1 - shares) * x + shares * y, (1 - shares) * a + shares * b) for (x, a), (y, b) in cells
-    ]
-    inputs = np.append(np.concatenate([at.ravel() for at, _ in fine]), channel.inputs[-1])
-    return inputs, np.concatenate([*[part for _, part in fine], rows[-1:]])
-
-
-def steepest_sum(channel, clients: int, order: float) -> float:
-    """The largest D/h^2 in float64: others at vertices, the client there or between."""
-    rows = channel.weights / channel.denominator
-    inputs, own = between_vertices(channel)
-    apart = inputs[:, None] - inputs
-    best = 0.0
-    for others in itertools.combinations_with_replacement(range(len(rows)), clients - 1):
-        noise = functools.reduce(np.convolve, rows[list(others)], np.ones(1))
-        laws = np.array([np.convolve(row, noise) for row in own])
-        moments = (laws[:, None] ** order * laws[None] ** (1 - order)).sum(axis=2)
-        ratio = np.log(moments) / (order - 1) / np.where(apart == 0, np.inf, apart) ** 2
-        best = max(best, float(ratio.max()))
-    return best

@@ -62,9 +62,10 @@ def followed_by_output(page: str, language: str) -> list[tuple[str, str]]:
     return re.findall(rf"```{language}\n{inside}```\n+```text\n{inside}```", page, flags=re.DOTALL)
 
 
+LONG = ("rq.train(", "rq.plan(")
 EXAMPLES = {
     f"{name}-{place}": pytest.param(
-        *example, marks=[pytest.mark.slow] * ("rq.train(" in example[0])
+        *example, marks=[pytest.mark.slow] * any(long in example[0] for long in LONG)
     )
     for name, page in RUN.items()
     for place, example in enumerate(followed_by_output(page, "python"))

@@ -59,9 +59,7 @@ def test_a_step_names_what_it_does_and_ends_with_an_error_too(seen):
 
 
 def test_a_plan_counts_its_mechanisms(seen):
-    plan(
-        50, 20, 20, 3, 8.0, mechanisms=["stochastic-rounding", "skellam"], privacy=Privacy(bits=12)
-    )
+    plan(50, 20, 20, 3, 8.0, mechanisms=["binomial", "skellam"], privacy=Privacy(bits=12))
     assert shares(seen, "")[0] == (0, 2)
     assert ("skellam", 1, 2) in seen
     assert seen[-1] == ("", 2, 2)

@@ -28,21 +28,22 @@ SUMMARY = RunSummary(
 RUN = RunRecord(
     TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.5}, rounds=30), METRICS, SUMMARY
 )
-TEXT = render(
-    RUN,
-    RUN,
-    EpsilonCurve([1.1, 2.0, 8.0, 64.0, 512.0], [0.4, 0.8, 2.0, 2.9, 3.1], 3.125),
-    CodeShares([-1.0, 1.0], {"x = -clip": [0.6, 0.4], "x = 0": [0.5, 0.5]}),
-)
+CURVE = EpsilonCurve([1.1, 2.0, 8.0, 64.0, 512.0], [0.4, 0.8, 2.0, 2.9, 3.1], 3.125)
+SHARES = CodeShares([-1.0, 1.0], {"x = -clip": [0.6, 0.4], "x = 0": [0.5, 0.5]})
 
 LIVE = "[...document.querySelectorAll('figure.chart')].every(figure => figure.view)"
 DOMAIN = "document.querySelector('figure.lines').view.scale('x').domain()"
 
 
+@pytest.fixture(scope="module")
+def text():
+    return render(RUN, RUN, CURVE, SHARES)
+
+
 @pytest.fixture
-def open_page(browser, tmp_path):
+def open_page(browser, tmp_path, text):
     path = tmp_path / "report.html"
-    path.write_text(TEXT)
+    path.write_text(text)
     said: list[str] = []
     asked: list[str] = []
 
@@ -124,14 +125,14 @@ def test_without_a_script_every_picture_is_there(open_page):
         assert 100 < picture.bounding_box()["width"] <= 350
 
 
-def test_the_policy_stops_a_script_that_is_not_the_pages(browser, tmp_path):
+def test_the_policy_stops_a_script_that_is_not_the_pages(browser, tmp_path, text):
     """The check above can fail: a planted script is refused, and the console says so."""
     path = tmp_path / "report.html"
     planted = "<script>document.title = 'planted'</script></body>"
-    path.write_text(TEXT.replace("</body>", planted))
+    path.write_text(text.replace("</body>", planted))
     said: list[str] = []
     tab = browser.new_page()
     tab.on("console", lambda message: said.append(message.text))
     tab.goto(path.as_uri())
     assert tab.title() != "planted"
-    assert any("Content Security Policy" in text for text in said)
+    assert any("Content Security Policy" in line for line in said)

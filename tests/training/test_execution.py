@@ -118,10 +118,11 @@ def kill_at(folder, number: int) -> None:
     ("model", "rounds", "kills"),
     [
         ("softmax", 9, (8,)),
-        pytest.param("mlp", 120, (3, 50, 101), marks=pytest.mark.slow),
-        pytest.param("cnn", 120, (3, 50, 101), marks=pytest.mark.slow),
+        ("mlp", 120, (3, 50, 101)),
+        ("cnn", 120, (3, 50, 101)),
     ],
 )
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_bits(model, rounds, kills, tmp_path):
     config = CONFIG.changed(model=model, rounds=rounds)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
