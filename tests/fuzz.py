@@ -373,7 +373,8 @@ def _states() -> list[bytes]:
         arrays = {"w": np.arange(6.0).reshape(2, 3), "b": np.ones((0, 2), dtype=np.float32)}
         model = {name: Array(array) for name, array in arrays.items()}
         record = {"rounds": 3, "accountant": _account().state_dict()}
-        state.save(path, record, ArrayRecord(model), _adam(6))
+        of_run = {"start of the run": np.arange(3, dtype=np.float32)}
+        state.save(path, record, ArrayRecord(model), _adam(6), of_run)
         return [path.read_bytes()]
 
 
@@ -381,11 +382,11 @@ def _read_state(data: bytes, folder: Path) -> None:
     path, strategy = folder / "state", FedAdam()
     fields = set(vars(strategy))
     path.write_bytes(data)
-    record, model = state.load(path, strategy)
+    record, model, of_run = state.load(path, strategy)
     assert set(vars(strategy)) == fields, "a new attribute"
-    state.save(path, record, model, strategy)
-    again, same = state.load(path, other := FedAdam())
-    assert (again, list(same)) == (record, list(model))
+    state.save(path, record, model, strategy, of_run)
+    again, same, kept = state.load(path, other := FedAdam())
+    assert (again, list(same), list(kept)) == (record, list(model), list(of_run))
     for name, array in model.items():
         np.testing.assert_array_equal(same[name].numpy(), array.numpy())
     assert repr(vars(other)) == repr(vars(strategy))

@@ -37,6 +37,11 @@ FAULTS = {
          "False",
          "no limit"),
     ],
+    "integrations/helper_limit.py": [
+        ("offer.mechanism.cohort > terms.least or offer.size != terms.dimension",
+         "False",
+         "a helper counts a sum of few clients as one of many"),
+    ],
     "integrations/member.py": [
         ("ledger.accountant.compose(RoundEvent(own.offer, frozenset({OWN})))",
          "None",
@@ -44,9 +49,12 @@ FAULTS = {
         ("not step",
          "True",
          "a request is answered, and never counted"),
+        ("(terms.session, terms.dimension, terms.offer) != (own.session, own.offer.size, offered)",
+         "False",
+         "a helper is told of another offer than the one that is answered"),
     ],
     "integrations/membership.py": [
-        ("offer if offer.examples == examples else replace(offer, examples=examples)",
+        ("replace(offer, examples=examples, scaled=offer.scaled and examples is None)",
          "offer",
          "a server says whether a client or an example is counted"),
     ],
