@@ -3,10 +3,11 @@
 A SuperLink over TLS and two SuperNodes as processes of their own, on this machine, train the model
 of examples/flower_template on digits in several ways, as often as `--times` says, in turn: FedAvg
 as Flower runs it by default, where clients also evaluate, in a message of its own (plain), or only
-train (plain-trained); and private updates of local trust (local) or in secure sums, whose handshake
-is apart or ahead. In `ahead` the accuracy of the cohort is in the sum, so that a round tells as
-much as one of `plain`; `ahead-trained` and the others only train. Ways that are not named are not
-measured, save those of FedAvg that they are compared with.
+train (plain-trained); and private updates of local trust (local) or in secure sums: among clients,
+whose handshake is apart or ahead, or with a helper, a service of its own on this machine. In
+`ahead` and `helper` the accuracy of the cohort is in the sum, so that a round tells as much as one
+of `plain`; the others only train. Ways that are not named are not measured, save those of FedAvg
+that they are compared with.
 
 Seconds are of the clock, from each run's round 2 on. Most of a round is waiting, since Flower looks
 for messages every three seconds and starts a process for each. So rounds differ by three seconds,
@@ -14,6 +15,7 @@ and means of a few rounds by one.
 """
 
 import argparse
+import contextlib
 import json
 import shutil
 import signal
@@ -21,14 +23,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 
 from results import save
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-sys.path.insert(0, str(EXAMPLES / "flower_app"))
+sys.path[:0] = [str(EXAMPLES / "flower_app"), str(EXAMPLES.parent / "tests")]
 
 import deploy  # noqa: E402 - the example's own module
+from tls import parties  # noqa: E402 - certificates of the tests' own
 
 WAYS = {
     "plain": ("FedAvg, which also evaluates", 2, "plain"),
@@ -36,6 +41,8 @@ WAYS = {
     "plain-trained": ("FedAvg, which only trains", 1, "plain-trained"),
     "ahead-trained": ('secure sum, `handshake="ahead"`', 3, "plain-trained"),
     "apart-trained": ('secure sum, `handshake="apart"`', 5, "plain-trained"),
+    "helper": ("secure sum with accuracy, with a helper", 1, "plain"),
+    "helper-trained": ("secure sum, with a helper", 1, "plain-trained"),
     "local-trained": ("private, local trust", 1, "plain-trained"),
 }
 """What each is, its messages in a round, and FedAvg that tells as much."""
@@ -55,7 +62,8 @@ def protected(message, context, call_next):
         return call_next(message, context)
     from randquant.flower import QuantizeMod
 
-    return QuantizeMod(epsilon=1e9, delta=1e-5)(message, context, call_next)
+    known = context.run_config["helper"] or None
+    return QuantizeMod(epsilon=1e9, delta=1e-5, helper=known)(message, context, call_next)
 
 
 def begun(message, context):
@@ -107,10 +115,16 @@ def main(grid, context):
     strategy, rounds = FedAvg(**asked), config["num-server-rounds"]
     if kind != "plain":
         import randquant as rq
-        from randquant.flower import AmongClients, QuantizedStrategy
+        from randquant.flower import TLS, AmongClients, QuantizedStrategy, RemoteHelper, WithHelper
 
         told = rq.Privacy(numbers=() if trained else [rq.Number("accuracy")])
-        how = {"trust": "local"} if kind == "local" else {"sums": AmongClients(handshake=kind)}
+        if kind == "local":
+            how = {"trust": "local"}
+        elif kind == "helper":
+            address, *files = config["helper-files"].split()
+            how = {"sums": WithHelper(RemoteHelper(address, TLS(*files)))}
+        else:
+            how = {"sums": AmongClients(handshake=kind)}
         strategy = QuantizedStrategy.for_target(
             strategy, epsilon=1000, rounds=rounds, cohort=2, model=model, patience=1,
             privacy=told, **how,
@@ -130,7 +144,34 @@ def main(grid, context):
 '''
 
 
-def measured(deployment: deploy.Deployment, way: str, rounds: int) -> list[float]:
+@contextlib.contextmanager
+def helper_service(folder: Path) -> Iterator[dict[str, str]]:
+    """A helper in a process of its own; what a run's configuration says of it."""
+    own, server = parties(folder / "tls", "helper", "server")
+    command = [sys.executable, "-m", "randquant", "helper"]
+    key = str(folder / "helper.key")
+    if not Path(key).exists():
+        subprocess.run([*command, "keygen", key], check=True, capture_output=True)
+    process = subprocess.Popen(
+        [*command, "serve", str(folder / "journal"), "--key", key, "--listen", "localhost:0",
+         "--authority", own.authority, "--certificate", own.certificate,
+         "--private-key", own.private_key],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        port = process.stderr.readline().split()[-1]
+        files = [f"localhost:{port}", server.authority, server.certificate, server.private_key]
+        public = Path(f"{key}.pub").read_text().strip()
+        yield {"helper": public, "helper-files": " ".join(files)}
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def measured(
+    deployment: deploy.Deployment, way: str, rounds: int, helper: Mapping[str, str]
+) -> list[float]:
     """Seconds of each round of one run."""
     folder, results = deployment.folder, deployment.folder / "seconds.json"
     app = folder / "app"
@@ -141,11 +182,12 @@ def measured(deployment: deploy.Deployment, way: str, rounds: int) -> list[float
     text = (app / "pyproject.toml").read_text()
     key = "[tool.flwr.app.config]\n"
     (app / "pyproject.toml").write_text(
-        text.replace(key, f'{key}way = ""\nresults = ""\n')  # a run sets known keys only
+        # A run sets known keys only.
+        text.replace(key, f'{key}way = ""\nresults = ""\nhelper = ""\nhelper-files = ""\n')
     )
     (app / "private_app" / "client_app.py").write_text(CLIENT)
     (app / "private_app" / "server_app.py").write_text(SERVER)
-    settings = {"way": way, "num-server-rounds": rounds, "results": str(results)}
+    settings = {"way": way, "num-server-rounds": rounds, "results": str(results), **helper}
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()]
     (folder / "run.toml").write_text("".join(lines))
     run = deployment.start(
@@ -175,9 +217,9 @@ def main() -> None:
         deployment.start_superlink()
         deployment.register()
         deployment.start_supernodes(1e9)
-        for _ in range(options.times):
-            for way, runs in seconds.items():
-                runs.append(measured(deployment, way, options.rounds))
+        for _, (way, runs) in product(range(options.times), seconds.items()):
+            with helper_service(folder) as helper:
+                runs.append(measured(deployment, way, options.rounds, helper))
                 print(f"{way:14}", ", ".join(f"{s:.1f}" for s in runs[-1]), flush=True)
         save("flower_rounds", {"clients": CLIENTS, "ways": summary(seconds)})
         shutil.rmtree(folder, ignore_errors=True)
