@@ -525,3 +525,17 @@ def test_a_site_that_trusts_no_helper_or_another_sends_nothing(tmp_path):
 def test_without_a_helper_a_mechanism_for_sums_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"sums=WithHelper\(\.\.\.\)"):
         with_helper(tmp_path, helper=False)
+
+
+def test_with_a_helper_a_round_has_min_clients_too(tmp_path):
+    few = with_helper(tmp_path / "few", min_clients=3, rounds=1, patience=1)
+    few.controller.mechanism = replace(SUMMED, cohort=2).record()
+    few.tamper = lambda site, reply: make_reply(ReturnCode.ERROR) if site == "va" else reply
+    few.controller.start_controller(few.context)
+    few.run()
+    assert not few.saved
+    none = with_helper(tmp_path / "none", rounds=1)
+    none.controller.mechanism = replace(SUMMED, cohort=4).record()
+    none.controller.start_controller(none.context)
+    none.run()
+    assert any("3 sites may take part" in line and "4 are needed" in line for line in none.log)

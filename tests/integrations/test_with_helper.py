@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -219,6 +220,20 @@ def test_a_helper_limits_epsilon_by_the_offers_that_it_is_shown(tmp_path):
     assert within(math.inf)(terms, {text: 10**6})
 
 
+def test_the_operator_and_not_the_server_says_what_a_helpers_limit_is_for(tmp_path):
+    """A server's word that a client has a million examples must not make its epsilon small."""
+    offer = Offer(noisy(cohort=3), 5)
+    lying = replace(offer, examples=10**6)
+    key = Helper(tmp_path, Ed25519PrivateKey.generate(), suite="X25519").key
+    one = rq.account([offer.release(1, "replace_one", "aggregate")], 1e-5).epsilon
+    for each in (offer, lying):
+        text = each.to_text()
+        digest = hashlib.sha256(text.encode()).digest()
+        terms = HelperTerms(b"s", key, 9, 3, offer.size, 8, digest)
+        assert not within(0.9 * one)(terms, {text: 1})
+        assert within(0.9 * one, examples=100)(terms, {text: 1})
+
+
 @pytest.fixture
 def served(tmp_path, identity):
     """A service of a helper, and how the server reaches it."""
@@ -233,6 +248,24 @@ def test_a_round_over_mutual_tls(served, trusting):
     address, tls = served
     weights, _, _ = trained(trusting, RemoteHelper(address, tls), rounds=2)
     assert np.allclose(weights, 2 * mean_of(NODES), atol=1e-6)
+
+
+def test_no_second_helper_listens_on_the_same_port(served, tmp_path, identity):
+    address, _ = served
+    [own] = parties(tmp_path / "second", "helper")
+    with pytest.raises(OSError, match="Expected an address to listen on"):
+        service(Helper(tmp_path / "other", identity), address, own)
+
+
+def test_a_helper_that_is_starting_is_waited_for(tmp_path, identity):
+    own, tls = parties(tmp_path / "tls", "helper", "server")
+    running, port = service(Helper(tmp_path / "helper", identity), "localhost:0", own)
+    remote = RemoteHelper(f"localhost:{port}", tls)
+    later = threading.Timer(1.0, running.start)
+    later.start()
+    remote.key.check(public(identity))
+    later.join()
+    running.stop(grace=None).wait()
 
 
 def test_a_refusal_of_the_helper_is_its_own_sentence(served):

@@ -41,6 +41,9 @@ FAULTS = {
         ("offer.mechanism.cohort > terms.least or offer.size != terms.dimension",
          "False",
          "a helper counts a sum of few clients as one of many"),
+        ("Offer.from_text(text).for_unit(examples)",
+         "Offer.from_text(text)",
+         "a server says what a helper's limit is for"),
     ],
     "integrations/member.py": [
         ("ledger.accountant.compose(RoundEvent(own.offer, frozenset({OWN})))",
@@ -54,8 +57,8 @@ FAULTS = {
          "a helper is told of another offer than the one that is answered"),
     ],
     "integrations/membership.py": [
-        ("replace(offer, examples=examples, scaled=offer.scaled and examples is None)",
-         "offer",
+        ("Offer.from_text(text).for_unit(examples)",
+         "Offer.from_text(text)",
          "a server says whether a client or an example is counted"),
     ],
     "integrations/protocol.py": [

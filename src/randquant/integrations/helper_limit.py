@@ -14,13 +14,15 @@ from randquant.integrations.ledger import OWN
 from randquant.integrations.offer import Offer
 
 
-def within(epsilon: float, delta: float = 1e-5) -> Affords:
+def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> Affords:
     """What a helper allows with `HelperLimits(affords=within(8.0))`.
 
     Args:
         epsilon: limit of a client's epsilon over all sums that this helper has answered; infinity
             only checks each offer. All sums of a journal must have been answered so.
         delta: in (0, 1).
+        examples: the limit is for one of so many examples of a client, as the operator says and not
+            as a server's offer does; None for all data of a client.
 
     Returns:
         From the terms of a sum, and how often a client is in sums of each offer with it, to whether
@@ -38,8 +40,8 @@ def within(epsilon: float, delta: float = 1e-5) -> Affords:
         account = RunAccountant(delta)
         for text, count in sums.items():
             try:
-                offer = Offer.from_text(text)
-            except ValueError:
+                offer = Offer.from_text(text).for_unit(examples)
+            except ValueError:  # also where there is no bound for one example
                 return False
             now = hashlib.sha256(text.encode()).digest() == terms.offer
             if now and (offer.mechanism.cohort > terms.least or offer.size != terms.dimension):

@@ -22,10 +22,14 @@ SERVICE = "randquant.Helper"
 KEY, ANSWER = f"/{SERVICE}/Key", f"/{SERVICE}/Answer"
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 """A request of 100,000 clients has 120 MB."""
+LISTENING = [*UNLIMITED, ("grpc.so_reuseport", 0), ("grpc.server_handshake_timeout_ms", 3000)]
+"""Two helpers on one port would share its calls; strangers must not keep connections open."""
 
 AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 TRIES = 3
 """Calls before a helper counts as unreachable: the same request again has the same answer."""
+STARTING = 30.0
+"""Seconds, at most, to wait for a helper that is starting, before clients are asked."""
 
 
 @dataclass(frozen=True)  # without slots: NVFlare reads its jobs' values by __dict__
@@ -77,7 +81,8 @@ class RemoteHelper:
             ProtocolError: it answers something else.
         """
         try:
-            return HelperKey.from_record(json.loads(self._call(KEY, b"")))
+            found = self._call(KEY, b"", min(self.timeout, STARTING))
+            return HelperKey.from_record(json.loads(found))
         except (ValueError, RecursionError) as error:
             raise ProtocolError("Expected a helper's key, got something else.") from error
 
@@ -88,13 +93,13 @@ class RemoteHelper:
             ProtocolError: the helper refuses; the message is its own.
             OSError: it does not answer.
         """
-        return self._call(ANSWER, request)
+        return self._call(ANSWER, request, self.timeout, TRIES)
 
-    def _call(self, name: str, request: bytes) -> bytes:
+    def _call(self, name: str, request: bytes, timeout: float, tries: int = 1) -> bytes:
         call = self._channel.unary_unary(name)
-        for left in reversed(range(TRIES)):
+        for left in reversed(range(tries)):
             try:
-                return call(request, timeout=self.timeout, wait_for_ready=name == ANSWER)
+                return call(request, timeout=timeout, wait_for_ready=True)
             except grpc.RpcError as error:
                 code, details = error.code(), error.details()  # type: ignore[attr-defined]
                 if code == grpc.StatusCode.INVALID_ARGUMENT:
@@ -110,14 +115,15 @@ def service(helper: Helper, address: str, tls: TLS) -> tuple[grpc.Server, int]:
     Args:
         helper: answers.
         address: where to listen, `HOST:PORT`; port 0 for a free one.
-        tls: the helper's files; only servers whose certificate the authority has signed are heard.
+        tls: the helper's files. Whoever has a certificate of this authority is heard as a server:
+            it should sign servers only, and no site or client.
 
     Raises:
         OSError: a file cannot be read, or nobody can listen there.
     """
     authority, certificate, private = tls.read()
     credentials = grpc.ssl_server_credentials([(private, certificate)], authority, True)
-    server = grpc.server(ThreadPoolExecutor(2), options=UNLIMITED)
+    server = grpc.server(ThreadPoolExecutor(2), options=LISTENING)
 
     def key(request: bytes, context: grpc.ServicerContext) -> bytes:
         return json.dumps(helper.key.to_record()).encode()

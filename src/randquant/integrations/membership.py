@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,11 +136,7 @@ class Membership:
 def _offer(text: str, examples: int | None) -> Offer:
     from randquant.integrations.offer import Offer
 
-    offer = Offer.from_text(text)
-    if offer.examples == examples:
-        return offer
-    # A mean of single examples' gradients must not be scaled up: each would count for more.
-    return replace(offer, examples=examples, scaled=offer.scaled and examples is None)
+    return Offer.from_text(text).for_unit(examples)
 
 
 def _checksum(fields: Mapping[str, object]) -> bytes:

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from randquant._internal import validate
@@ -144,6 +144,18 @@ class Offer:
             raise ValueError("Expected a mechanism that protects, got one that does not.")
         release = release.under(trust)
         return release if self.examples is None else release.of_one_example(self.examples)
+
+    def for_unit(self, examples: int | None) -> Offer:
+        """The same offer, counted for one of so many examples of a client, or for all its data.
+
+        A mean of single examples' gradients must not be scaled up: each would count for more.
+
+        Raises:
+            ValueError: there is no bound for one example.
+        """
+        if self.examples == examples:
+            return self
+        return replace(self, examples=examples, scaled=self.scaled and examples is None)
 
     def to_text(self) -> str:
         """Return JSON: the mechanism, a channel with its certificate, and the other fields."""

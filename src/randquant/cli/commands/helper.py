@@ -41,6 +41,7 @@ def run(
     most_sums: int | None = None,
     epsilon: float | None = None,
     delta: float = 1e-5,
+    examples: int | None = None,
 ) -> Output:
     """Make a helper's identity, answer servers over mutual TLS, or show what was answered.
 
@@ -59,6 +60,7 @@ def run(
         most_sums: for serve: in how many sums a client may be.
         epsilon: for serve: limit of each client's epsilon, by the offers that servers bring.
         delta: for serve: of that limit.
+        examples: for serve: fewest examples (patients) of a client, if epsilon is of one of them.
     """
     if action == "keygen":
         return _keygen(Path(path))
@@ -68,7 +70,7 @@ def run(
     missing = [name for name, file in {"key": key, **files}.items() if file is None]
     if key is None or missing:
         raise ValueError(f"Expected --{missing[0]} FILE with serve, got none.")
-    affords = within(math.inf if epsilon is None else epsilon, delta)
+    affords = within(math.inf if epsilon is None else epsilon, delta, examples)
     limits = HelperLimits(least, most_sums, affords=affords)
     return _serve(Path(path), key, limits, directory, listen, [str(f) for f in files.values()])
 

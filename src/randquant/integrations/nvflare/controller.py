@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any, Literal
@@ -117,6 +117,8 @@ class QuantizeController(Controller):
         """Load the first model."""
         self._run = self._begun(self._logger(fl_ctx))
         self._learnable: ModelLearnable = self._persistor.load(fl_ctx)
+        if START in self._model:
+            raise ValueError(f"Expected a model without an array {START!r}, which is the run's.")
         self._take_over(self._model)
         self._offer()  # checks the model
 
@@ -139,11 +141,11 @@ class QuantizeController(Controller):
                 log(INFO, f"randquant: continuing after round {run.done}.")
             while run.done < self.rounds and not abort_signal.triggered:
                 sites = self._eligible(log)
-                if len(sites) < self.min_clients:
+                if len(sites) < self._least:
                     log(
                         INFO, f"randquant: training ends before round {run.done + 1}: {len(sites)} "
                         f"sites may take part within epsilon {self.stop_at_epsilon}, and "
-                        f"{self.min_clients} are needed.",
+                        f"{self._least} are needed.",
                     )  # fmt: skip
                     break
                 try:
@@ -177,6 +179,13 @@ class QuantizeController(Controller):
     @property
     def _model(self) -> dict[str, np.ndarray]:
         return self._learnable[ModelLearnableKey.WEIGHTS]
+
+    @property
+    def _least(self) -> int:
+        """Fewest sites of a round."""
+        if self.sums is None:
+            return self.min_clients
+        return max(self.min_clients, self.sums.fewest(self._run.mechanism))
 
     def _begun(self, log: Log) -> ServerRun:
         """A run that has done nothing yet."""
@@ -263,7 +272,7 @@ class QuantizeController(Controller):
         """The sum of a round with these sites."""
         clients, offer = sorted(map(number, sites)), self._offer()
         if self.sums is not None and offer.mechanism.trust == "aggregate":
-            return self.sums.begin(offer, clients, log)
+            return replace(self.sums, least=self._least).begin(offer, clients, log)
         return PlainSum(offer, clients, log, self.min_clients, drawn=False)
 
     def _task_data(self, now: RoundSum) -> Shareable:

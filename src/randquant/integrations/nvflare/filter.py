@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from logging import WARNING
 from pathlib import Path
+from typing import Any
 
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.filter import Filter
@@ -75,6 +76,7 @@ class QuantizeFilter(Filter):
         self.epsilon, self.folder, self.delta = epsilon, folder, delta
         self.neighboring: Neighboring = neighboring
         self.examples, self.helper, self.identity = examples, helper, identity
+        self._state: dict[str, dict[str, Any]] = {}  # of this process: an older account is noticed
         self._limits()  # checks them
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -131,6 +133,6 @@ class QuantizeFilter(Filter):
             (self.log_warning if level >= WARNING else self.log_info)(fl_ctx, line)
 
         return Member(
-            messages.number(name), self._limits(), {}, files, log, drawn=False,
+            messages.number(name), self._limits(), self._state, files, log, drawn=False,
             examples=self.examples,
         )  # fmt: skip
