@@ -257,7 +257,7 @@ def _servers(folder: Path) -> Iterator[Kind]:
     strategy.start(grid, model(), 3, evaluate_fn=note)  # type: ignore[arg-type]
 
     def server() -> tuple:
-        record, arrays = state.load(path, fedavg())
+        record, arrays, _ = state.load(path, fedavg())
         accountant = RunAccountant(1e-5)
         accountant.load_state_dict(record["accountant"])
         return record, [(n, _hex(a.numpy())) for n, a in arrays.items()], accountant.state_dict()

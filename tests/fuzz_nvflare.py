@@ -24,7 +24,7 @@ from nvflare_job import Server, asked, context_of, passed, result
 
 from randquant.integrations.ledger import OWN
 from randquant.integrations.nvflare import messages
-from randquant.integrations.nvflare.messages import PAYLOAD, REQUEST, SESSION, number
+from randquant.integrations.nvflare.messages import PAYLOAD, REQUEST, SESSION, TERMS, number
 
 SITE = "va"
 VALUES: list[Any] = [
@@ -82,7 +82,7 @@ def _change(rng: random.Random, message: dict) -> None:
             )
             return
     place = rng.choice([each for each in places if isinstance(each, dict) and each] or [message])
-    keys = [*place, REQUEST, SESSION, PAYLOAD, ""]
+    keys = [*place, REQUEST, SESSION, TERMS, PAYLOAD, ""]
     key = rng.choice(keys)
     match rng.randrange(4):
         case 0:

@@ -121,7 +121,7 @@ class Ahead:
         self.counted += Counter(told)
         asked = RunAccountant(1e-5)
         if (folder / "server.state").exists():
-            record, arrays = state.load(folder / "server.state", fedavg())
+            record, arrays, _ = state.load(folder / "server.state", fedavg())
             asked.load_state_dict(record["accountant"])
             wanted = record["rounds"] * mean_of(self.clients)
             np.testing.assert_allclose(arrays["w"].numpy(), wanted, atol=1e-4)
@@ -135,7 +135,7 @@ class Ahead:
 
     def finish(self, folder: Path) -> None:
         self.run(folder, lambda node: None)
-        record, arrays = state.load(folder / "server.state", fedavg())
+        record, arrays, _ = state.load(folder / "server.state", fedavg())
         assert record["rounds"] == self.rounds
         wanted = self.rounds * mean_of(self.clients)
         np.testing.assert_allclose(arrays["w"].numpy(), wanted, atol=1e-4)

@@ -40,8 +40,10 @@ def request_in(task: Shareable) -> RoundMessage:
         raise ValueError("Expected a task of QuantizeController, got another: it has no request.")
     if len(session) != SESSION_BYTES:
         raise ValueError(f"Expected a session of {SESSION_BYTES} bytes, got {len(session)}.")
-    terms = _header(task, TERMS) or ""
-    return RoundMessage.read({"step": UPLOAD, "session": session, "offer": text, "terms": terms})
+    head: dict[str, Any] = {"step": UPLOAD, "session": session, "offer": text}
+    if (terms := _header(task, TERMS)) is not None:
+        head["terms"] = terms
+    return RoundMessage.read(head)
 
 
 def result_of(answer: RoundMessage) -> Shareable:
