@@ -24,6 +24,7 @@ from nvflare_job import Server, asked, context_of, passed, result
 
 from randquant.integrations.ledger import OWN
 from randquant.integrations.nvflare import messages
+from randquant.integrations.nvflare import QuantizeFilter
 from randquant.integrations.nvflare.messages import PAYLOAD, REQUEST, SESSION, TERMS, number
 
 SITE = "va"
@@ -108,10 +109,9 @@ def read(data: bytes, folder: Path) -> None:
 
 
 def _read_task(data: bytes, folder: Path) -> None:
-    server, task, good = _job()
+    _, task, good = _job()
     shutil.rmtree(folder / "sites", ignore_errors=True)
-    site = server.filters[SITE]
-    site.folder = str(folder / "sites")
+    site = QuantizeFilter(1e9, str(folder / "sites"))
     try:
         task = Shareable.from_bytes(_changed(data, task).to_bytes())
     except Exception as error:  # NVFlare's own, before any of ours
