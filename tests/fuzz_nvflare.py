@@ -23,8 +23,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare_job import Server, asked, context_of, passed, result
 
 from randquant.integrations.ledger import OWN
-from randquant.integrations.nvflare import messages
-from randquant.integrations.nvflare import QuantizeFilter
+from randquant.integrations.nvflare import QuantizeFilter, messages
 from randquant.integrations.nvflare.messages import PAYLOAD, REQUEST, SESSION, TERMS, number
 
 SITE = "va"
