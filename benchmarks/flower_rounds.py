@@ -204,6 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=4, help="of a run, from 2 (default 4)")
     parser.add_argument("--times", type=int, default=2, help="runs of each way (default 2)")
+    parser.add_argument("--save", default="flower_rounds", help="name of the results' file")
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"of {', '.join(WAYS)}")
     options = parser.parse_args()
     if options.rounds < 2 or options.times < 1 or not {*options.ways} <= {*WAYS}:
@@ -221,7 +222,7 @@ def main() -> None:
             with helper_service(folder) as helper:
                 runs.append(measured(deployment, way, options.rounds, helper))
                 print(f"{way:14}", ", ".join(f"{s:.1f}" for s in runs[-1]), flush=True)
-        save("flower_rounds", {"clients": CLIENTS, "ways": summary(seconds)})
+        save(options.save, {"clients": CLIENTS, "ways": summary(seconds)})
         shutil.rmtree(folder, ignore_errors=True)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         sys.exit(f"flower_rounds.py: {error}")

@@ -531,11 +531,13 @@ def test_the_load_of_secure_sums_is_the_measured_one():
 
 
 def test_the_seconds_of_rounds_on_flower_are_the_measured_ones():
-    page, found = (ROOT / "docs" / "flower-costs.md").read_text(), result("flower_rounds")["ways"]
-    assert {"plain", "ahead", "plain-trained", "ahead-trained"} <= found.keys()
-    for way in found.values():
-        figures = f"{way['messages']} | {way['mean']:.1f} | {way['over_fedavg']:.2f}"
-        assert f"| {way['what']} | {figures} |" in page
+    page = (ROOT / "docs" / "flower-costs.md").read_text()
+    for name, kind in (("flower_rounds", "ahead"), ("flower_rounds_helper", "helper")):
+        found = result(name)["ways"]
+        assert {"plain", kind, "plain-trained", f"{kind}-trained"} <= found.keys()
+        for way in found.values():
+            figures = f"{way['messages']} | {way['mean']:.1f} | {way['over_fedavg']:.2f}"
+            assert f"| {way['what']} | {figures} |" in page
 
 
 def test_the_bytes_of_secure_sums_are_the_counted_ones(monkeypatch):
