@@ -35,13 +35,18 @@ DELTA = 1e-5
 
 
 def planned(
-    epsilon: float, rounds: int, examples: int, trust: Literal["local", "aggregate"] = "local"
+    epsilon: float,
+    rounds: int,
+    examples: int,
+    trust: Literal["local", "aggregate"] = "local",
+    bits: int | None = None,
 ) -> UpdateMechanism:
     """The mechanism with the least noise that keeps a patient's epsilon.
 
-    It has 5 bits a coordinate; in sums, where every hospital's noise hides all patients, 8.
+    It has 5 bits a coordinate; in sums, where every hospital's noise hides all patients, 8, which
+    take a minute to plan.
     """
-    bits = 5 if trust == "local" else 8
+    bits = bits or (5 if trust == "local" else 8)
     setting = UpdateSetting(dimension=FEATURES, cohort=len(SITES), bits=bits, trust=trust)
     deviation = gaussian_multiplier(epsilon, DELTA, rounds) * 2 / examples
     tuned = tune_update(
@@ -57,10 +62,11 @@ def job(
     rounds: int,
     sums: WithHelper | None = None,
     identity: str | None = None,
+    bits: int | None = None,
 ) -> FedJob:
     """The job: a controller at the server, an executor with a filter at each hospital."""
     examples = min(len(split(*patients(data, site), 0)[0][1]) for site in SITES)
-    mechanism = planned(epsilon, rounds, examples, "local" if sums is None else "aggregate")
+    mechanism = planned(epsilon, rounds, examples, "local" if sums is None else "aggregate", bits)
     made = FedJob("hospitals", min_clients=len(SITES))
     made.set_app_packages(["randquant"])
     controller = QuantizeController(
@@ -86,6 +92,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/hospitals"))
     parser.add_argument("--epsilon", type=float, default=4.0, help="of a patient")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--bits", type=int, help="a coordinate: by default 5, or 8 in sums")
     parser.add_argument("--helper", help="HOST:PORT of a helper of secure sums")
     parser.add_argument("--helper-identity", help="what randquant helper keygen printed")
     parser.add_argument("--tls", type=Path, help="folder of the server's certificates")
@@ -99,8 +106,9 @@ def main() -> None:
         files = (given.tls.resolve() / n for n in ("authority.pem", "server.pem", "server.key"))
         sums = WithHelper(RemoteHelper(given.helper, TLS(*map(str, files))))
     made = job(
-        given.data.resolve(), folder, given.epsilon, given.rounds, sums, given.helper_identity
-    )
+        given.data.resolve(), folder, given.epsilon, given.rounds, sums, given.helper_identity,
+        given.bits,
+    )  # fmt: skip
     made.simulator_run(str(folder / "workspace"), threads=len(SITES))
     report(given.data, folder / "workspace" / "server")
 

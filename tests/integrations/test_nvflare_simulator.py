@@ -113,7 +113,7 @@ def test_four_hospitals_sum_with_a_helper_that_is_another_process(tmp_path):
     pinned = identity.public_key().public_bytes_raw().hex()
     run = started(
         tmp_path, tmp_path / "run", "--helper", f"localhost:{port}", "--helper-identity", pinned,
-        "--tls", str(tmp_path / "tls"),
+        "--tls", str(tmp_path / "tls"), "--bits", "3",
     )  # fmt: skip
     printed = run.communicate(timeout=400)[0]
     service_.stop(grace=None).wait()
