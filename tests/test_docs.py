@@ -506,8 +506,10 @@ def test_the_figures_of_secure_sums_are_the_measured_ones():
 def test_the_accuracy_of_hospitals_is_the_measured_one():
     page, found = (ROOT / "docs" / "nvflare.md").read_text(), result("hospitals")
     for row in found["rows"]:
-        cells = [f"{100 * row[n]['mean']:.1f} ± {100 * row[n]['deviation']:.1f}" if n in row else "–"
-                 for n in ("hospitals", "sums", "central")]  # fmt: skip
+        cells = [
+            f"{100 * row[n]['mean']:.1f} ± {100 * row[n]['deviation']:.1f}" if n in row else "–"
+            for n in ("hospitals", "sums", "central")
+        ]
         private = row["epsilon"] is not None
         first = [f"{row['epsilon']:g}", f"{math.ceil(row['hospital']):,}"] if private else []
         assert f"| {' | '.join([*(first or ['no privacy', '–']), *cells])} |" in page
