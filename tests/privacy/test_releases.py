@@ -163,3 +163,28 @@ def test_noise_counts_the_clients_the_coordinates_and_the_rounds():
     assert release.distance > 0
     # Noise of variance 1000 against a squared distance of 400, nearly a Gaussian's.
     assert 1 < release.renyi(4.0) / (3 * 4.0 * 400 / (2 * 1000)) < 1.05
+
+
+@pytest.mark.parametrize("order", [2, 8, 32])
+def test_one_example_in_a_sum_is_bounded_by_exact_enumeration(order):
+    """Of three clients' bits, whatever the others hold; their means are 2 clip_norm / n apart."""
+    channel, examples = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.1), 10
+    mechanism = rq.VectorMechanism(channel, clip_norm=0.5, trust="aggregate", cohort=3)
+    bound = mechanism.release(1, 1).of_one_example(examples).renyi(order)
+    apart, worst = 2 * 0.5 / examples, 0.0
+
+    def law(*inputs):
+        total = np.ones(1)
+        for x in inputs:
+            one = (x + 0.6) / 1.2  # of the upper code, by linear interpolation
+            total = np.convolve(total, [1 - one, one])
+        return total
+
+    for x in np.linspace(-0.5, 0.5 - apart, 9):
+        for others in itertools.combinations_with_replacement(np.linspace(-0.5, 0.5, 5), 2):
+            p, q = law(x, *others), law(x + apart, *others)
+            for one, other in ((p, q), (q, p)):
+                divergence = np.log(np.sum(one**order * other ** (1.0 - order))) / (order - 1)
+                worst = max(worst, divergence)
+    assert worst <= bound
+    assert worst >= bound / 3  # the bound is of this size

@@ -51,6 +51,25 @@ def test_steps_with_dropout_lower_the_loss_as_both_outputs_have_the_same_zeros()
     assert float(last) < 0.75 * first
 
 
+def test_a_model_of_two_inputs_with_a_batch_norm_sees_each_batch_once():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.of_x, self.of_z, self.norm = nn.Linear(4, 8), nn.Linear(3, 8), nn.BatchNorm1d(8)
+            self.out = nn.Linear(8, 2)
+
+        def forward(self, x, z):
+            return self.out(torch.relu(self.norm(self.of_x(x) + self.of_z(z))))
+
+    torch.manual_seed(0)
+    model, features = Two(), (torch.randn(40, 4), torch.randn(40, 3))
+    labels = (features[0][:, 0] + features[1][:, 0] > 0).long()
+    first = rq.local_steps(model, [(features, labels)], epochs=20)
+    assert int(model.norm.num_batches_tracked) == 20
+    with torch.no_grad():
+        assert float(functional.cross_entropy(model.eval()(*features), labels)) < 0.3 * first
+
+
 def test_batches_of_a_loader_are_used_in_every_epoch():
     seen = []
 

@@ -210,12 +210,8 @@ class AmongClients:
         Raises:
             ValueError: its guarantee needs more, or its updates are not summed so.
         """
-        least = mechanism.cohort if self.least is None else self.least
-        why = "the guarantee needs that many"
-        validate.whole("least", least, low=mechanism.cohort, why=why)
-        if mechanism.trust == "aggregate":
-            validate.whole("least", least, low=2, why="a sum of one hides nothing")
-        elif self.handshake == "ahead":
+        least = sums.fewest(mechanism, self.least)
+        if mechanism.trust != "aggregate" and self.handshake == "ahead":
             raise ValueError(
                 "Expected handshake='ahead' under aggregate trust, got it under local trust, where "
                 "nothing is summed and a round takes one message: leave it out."
@@ -252,11 +248,7 @@ class AmongClients:
         if offer.mechanism.trust == "local":
             return PlainSum(offer, clients, log)
         least = self.fewest(offer.mechanism)
-        if len(clients) < least:
-            raise ProtocolError(
-                f"Expected {least} clients or more in the round, got {len(clients)}: let the "
-                "strategy select more, or lower the mechanism's cohort."
-            )
+        sums.check_enough(clients, least)
         session, bits = os.urandom(protocol.SESSION_BYTES), offer.bits(len(clients))
         degree = self.degree(len(clients), log)
         terms = Terms(session, tuple(clients), offer.size, bits, least, degree)

@@ -14,6 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from randquant._internal import validate
+from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.draw import Draw
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.channels.keys import Key
@@ -280,6 +282,28 @@ def _part(answer: RoundMessage | Exception) -> RoundMessage | Exception:
         return answer
     missing = ProtocolError("Expected a reply to the next sum's step too, got none.")
     return missing if answer.following is None else answer.following
+
+
+def fewest(mechanism: UpdateMechanism, least: int | None) -> int:
+    """Fewest clients in a sum of a mechanism's codes; by default its cohort.
+
+    Raises:
+        ValueError: its guarantee needs more.
+    """
+    least = mechanism.cohort if least is None else least
+    validate.whole("least", least, low=mechanism.cohort, why="the guarantee needs that many")
+    if mechanism.trust == "aggregate":
+        validate.whole("least", least, low=2, why="a sum of one hides nothing")
+    return least
+
+
+def check_enough(clients: Sequence[int], least: int) -> None:
+    """Raise ProtocolError if a round has fewer clients than its sum needs."""
+    if len(clients) < least:
+        raise ProtocolError(
+            f"Expected {least} clients or more in the round, got {len(clients)}: let the "
+            "strategy select more, or lower the mechanism's cohort."
+        )
 
 
 def step_of(pending: Requests) -> str:

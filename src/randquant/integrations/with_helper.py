@@ -153,12 +153,7 @@ class WithHelper:
 
     def fewest(self, mechanism: UpdateMechanism) -> int:
         """Fewest clients in a sum of a mechanism's codes, checked; ValueError if it has none."""
-        least = mechanism.cohort if self.least is None else self.least
-        why = "the guarantee needs that many"
-        validate.whole("least", least, low=mechanism.cohort, why=why)
-        if mechanism.trust == "aggregate":
-            validate.whole("least", least, low=2, why="a sum of one hides nothing")
-        return least
+        return sums.fewest(mechanism, self.least)
 
     def most_lost(self, cohort: int) -> tuple[int, str]:
         """How many of a cohort may be lost in a sum, and why no more."""
@@ -174,11 +169,7 @@ class WithHelper:
         if offer.mechanism.trust == "local":
             return PlainSum(offer, clients, log)
         least = self.fewest(offer.mechanism)
-        if len(clients) < least:
-            raise ProtocolError(
-                f"Expected {least} clients or more in the round, got {len(clients)}: let the "
-                "strategy select more, or lower the mechanism's cohort."
-            )
+        sums.check_enough(clients, least)
         if offer.drawn:
             raise ProtocolError(
                 "Expected a mechanism without a subset of coordinates or drawn rotations for sums "

@@ -61,9 +61,12 @@ def local_steps(
             seed = int(torch.randint(2**31, ()))  # dropout draws the same for both outputs
             with seeded(seed, weights[0].device):
                 found = gradients(model, weights, (features, targets), loss)
+            held = [buffer.clone() for buffer in model.buffers()]
             with seeded(seed, weights[0].device):
                 length = length_along(model, weights, (features, targets), loss, found)
             with torch.no_grad():
+                for buffer, before in zip(model.buffers(), held, strict=True):
+                    buffer.copy_(before)  # running statistics have seen this batch once
                 for weight, part in zip(weights, found.parts, strict=True):
                     weight -= length * part
             losses.append(float(found.loss))
