@@ -105,11 +105,16 @@ def measured(folder: str, seeds: int) -> dict:
 def drawn(found: dict) -> str:
     """Accuracy against a patient's epsilon."""
     *private, plain = found["rows"]
-    names = {"hospitals": "four hospitals, local trust", "central": "central, a trusted curator"}
+    names = {
+        "hospitals": "four hospitals, local trust", "central": "central, a trusted curator",
+        "sums": "one sum of all, with a helper",
+    }  # fmt: skip
     lines = []
-    for colour, (name, label) in zip(("c1", "c2"), names.items(), strict=True):
+    for colour, (name, label) in zip(("c1", "c2", "c3"), names.items(), strict=True):
         points = [(row["epsilon"], 100 * row[name]["mean"]) for row in private]
         lines.append((label, points, colour))
+        if name not in plain:
+            continue
         level = [(x, 100 * plain[name]["mean"]) for x, _ in points]
         lines.append((f"{label.split(',')[0]}, no privacy", level, f"{colour} dashed"))
     title = f"Test accuracy against a patient's epsilon (delta {found['delta']:g})"

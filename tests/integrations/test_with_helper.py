@@ -25,9 +25,11 @@ from flower_rounds import (
     refusals,
     run,
 )
+from pages import Page
 from tls import parties
 
 import randquant as rq
+from randquant._internal.rounding import round_up
 from randquant.aggregation.helper import Helper, HelperLimits, HelperTerms
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.flower import QuantizedStrategy, QuantizeMod, RemoteHelper, WithHelper
@@ -70,6 +72,17 @@ def test_one_message_from_each_client_gives_the_exact_mean(tmp_path, identity, t
     assert row.dropped == 0
     assert row.upload_bytes - row.plain_bytes < 1300
     assert "the helper does not collude with the server" in strategy.accountant.told()
+
+
+def test_the_page_says_what_a_helper_changes(tmp_path, identity, trusting):
+    _, _, strategy = trained(trusting, Helper(tmp_path, identity), noisy(cohort=4), rounds=2)
+    alone = strategy.accountant.get_epsilon(strategy.accountant.delta, alone=True)
+    rq.report(strategy.outcome(), tmp_path / "page.html")
+    words = Page((tmp_path / "page.html").read_text()).words
+    assert f"≤ {round_up(alone)} if it does, or all others are invented" in " ".join(words.split())
+    assert "sealed for the helper" in words
+    for other in ("keys and shares", "A client with a directory"):
+        assert other not in words
 
 
 def test_losing_all_but_two_clients_costs_nothing(tmp_path, identity, trusting):

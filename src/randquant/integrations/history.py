@@ -60,6 +60,7 @@ class History:
         measured: the server's evaluation by round, if there was one; only its numbers are kept.
         target: the epsilon that ends the training, if there is one.
         assumes: what the guarantee assumes of other clients (`Accountant.assumes`).
+        helped: whether updates are summed with a helper.
     """
 
     title: str
@@ -68,6 +69,7 @@ class History:
     measured: Measured = field(default_factory=dict)
     target: float | None = None
     assumes: str = ""
+    helped: bool = False
 
     def __post_init__(self) -> None:
         numbers = {

@@ -200,7 +200,10 @@ class ServerRun:
         """The run for a report, with what the server has measured."""
         own = self.accountant
         spent = own.get_privacy_spent()
-        return History(title, self.history, spent, measured, own.max_epsilon, own.assumes())
+        return History(
+            title, self.history, spent, measured, own.max_epsilon, own.assumes(),
+            bool(own.counts_on),
+        )  # fmt: skip
 
     def _note(
         self, number: int, asked: int, dropped: int, sizes: Mapping[str, int], why: str = ""

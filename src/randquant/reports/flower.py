@@ -16,6 +16,18 @@ from randquant.reports.pages import DataTable, Notes, Paragraphs, Section
 
 Card = tuple[str, str, list[str]]  # name, figure, lines below it
 
+MEMBERS = (
+    "A helper with a directory of all members leaves out seeds that no member has signed; without "
+    "one nobody can know that the server has not invented the others."
+)
+IN_STEPS = (
+    "The rest are keys and shares of the secure sum: they grow with the clients a round, and not "
+    "with the model."
+)
+IN_ONE = (
+    "The seed of the mask, sealed for the helper, is counted with the update; nothing grows with "
+    "the clients a round."
+)
 DIRECTORY = (
     "A client with a directory of all members checks that the others exist; without one it cannot "
     "know that the server has not invented them."
@@ -60,7 +72,7 @@ def page(history: History) -> str:
     notes = [f"Round {row.round} failed, the model stayed: {row.failed}" for row in rows
              if row.failed]  # fmt: skip
     table = DataTable(*facts(history), "numbers")
-    told = [_meaning(rows, guarantee, history.assumes)]
+    told = [_meaning(history)]
     sections = [
         Section("What the guarantee means", told, columns=False, text=True),
         Section("Rounds", figures(history)),
@@ -115,12 +127,14 @@ def _largest(rows: Sequence[RoundRow], name: str) -> str:
     return formatting.size_of(max((getattr(row, name) for row in rows), default=0))
 
 
-def _meaning(rows: Sequence[RoundRow], guarantee: Guarantee, assumes: str) -> Paragraphs:
+def _meaning(history: History) -> Paragraphs:
+    rows, guarantee = history.rows, history.guarantee
     items = [("There is no guarantee.", "No finite ε is proven for this run.")]
     summed = guarantee.trust == "aggregate"
     if not math.isinf(guarantee.epsilon):
-        assumed = f"{formatting.bound(guarantee.epsilon)} {assumes}."
-        assumed = assumed.replace("epsilon <= ", "ε\u00a0≤\u00a0") + f" {DIRECTORY}" * summed
+        assumed = f"{formatting.bound(guarantee.epsilon)} {history.assumes}."
+        known = MEMBERS if history.helped else DIRECTORY
+        assumed = assumed.replace("epsilon <= ", "ε\u00a0≤\u00a0") + f" {known}" * summed
         items = [
             ("What is promised.", meaning.promise(guarantee)),
             ("What it assumes.", assumed),
@@ -131,9 +145,8 @@ def _meaning(rows: Sequence[RoundRow], guarantee: Guarantee, assumes: str) -> Pa
         text = (
             f"Of the {_largest(rows, 'sent_bytes')} that a client sent in a round, "
             f"{_largest(rows, 'upload_bytes')} are its update, masked in the sum (without masks "
-            f"{_largest(rows, 'plain_bytes')}, which the server would see one by one). The rest "
-            "are keys and shares of the secure sum: they grow with the clients a round, and not "
-            "with the model."
+            f"{_largest(rows, 'plain_bytes')}, which the server would see one by one). "
+            f"{IN_ONE if history.helped else IN_STEPS}"
         )
         items.append(("What was sent.", text))
     return Paragraphs(items)
