@@ -1,10 +1,11 @@
 """Four hospitals train one model on NVFlare's simulator; its log has a patient's guarantee.
 
 python examples/hospitals/run.py --data FOLDER [--epsilon 4] [--rounds 20] [--folder runs/hospitals]
-    [--helper HOST:PORT --helper-identity HEX --tls FOLDER]
+    [--helper HOST:PORT --helper-identity HEX --tls FOLDER | --helper-key FILE]
 
-With a helper (randquant helper serve) the server sees the sum of the hospitals' answers only, and
-the noise of all of them hides a patient of any. FOLDER has authority.pem, server.pem, server.key.
+With a helper the server sees the sum of the hospitals' answers only, and the noise of all of them
+hides a patient of any. It is a service (randquant helper serve; FOLDER has authority.pem,
+server.pem and server.key), or one more site, whose key is in FILE (randquant helper keygen).
 
 Started again with the same folder it continues where it was killed.
 """
@@ -12,6 +13,8 @@ Started again with the same folder it continues where it was killed.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from pathlib import Path
 from typing import Literal
@@ -24,14 +27,17 @@ from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.integrations.helper_member import HelperMember
 from randquant.integrations.helper_service import TLS, RemoteHelper
-from randquant.integrations.nvflare import QuantizeController, QuantizeFilter
+from randquant.integrations.nvflare import HelperExecutor, QuantizeController, QuantizeFilter
 from randquant.integrations.with_helper import WithHelper
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.tuning.update import tune_update
 
 DELTA = 1e-5
+AGENCY = "agency"
+"""The site that is the helper."""
 
 
 def planned(
@@ -82,7 +88,19 @@ def job(
                 epsilon, str(folder / "sites"), DELTA, examples=examples, helper=identity
             )
             made.to(each, site, filter_type=kind, tasks=["train"])
+    if sums is not None and AGENCY in sums.apart:
+        made.to(HelperExecutor(), AGENCY, tasks=["randquant_helper"])
     return made
+
+
+def agency(folder: Path, key: Path) -> str:
+    """Write what a helper's operator keeps at its site; return the identity that sites know."""
+    settings = {"randquant-identity": str(key.resolve()),
+                "randquant-helper-journal": str(folder / "helper")}  # fmt: skip
+    own = folder / "helper.json"
+    own.write_text(json.dumps(settings))
+    os.environ["RANDQUANT_HELPER"] = str(own)  # as the agency's machine would have it
+    return key.with_name(key.name + ".pub").read_text().strip()
 
 
 def main() -> None:
@@ -93,6 +111,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=4.0, help="of a patient")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--bits", type=int, help="a coordinate: by default 5, or 8 in sums")
+    parser.add_argument("--helper-key", type=Path, help="key of a helper that is one more site")
     parser.add_argument("--helper", help="HOST:PORT of a helper of secure sums")
     parser.add_argument("--helper-identity", help="what randquant helper keygen printed")
     parser.add_argument("--tls", type=Path, help="folder of the server's certificates")
@@ -101,15 +120,16 @@ def main() -> None:
         parser.error(f"Expected {missing[0]}.csv in {given.data}, got no such file.")
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    sums = None
-    if given.helper:
+    sums, identity = None, given.helper_identity
+    if given.helper_key:
+        sums, identity = WithHelper(HelperMember(AGENCY)), agency(folder, given.helper_key)
+    elif given.helper:
         files = (given.tls.resolve() / n for n in ("authority.pem", "server.pem", "server.key"))
         sums = WithHelper(RemoteHelper(given.helper, TLS(*map(str, files))))
     made = job(
-        given.data.resolve(), folder, given.epsilon, given.rounds, sums, given.helper_identity,
-        given.bits,
-    )  # fmt: skip
-    made.simulator_run(str(folder / "workspace"), threads=len(SITES))
+        given.data.resolve(), folder, given.epsilon, given.rounds, sums, identity, given.bits
+    )
+    made.simulator_run(str(folder / "workspace"), threads=len(SITES) + 1)
     report(given.data, folder / "workspace" / "server")
 
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
@@ -27,7 +26,6 @@ from nvflare_job import (
 
 from randquant._internal import locks
 from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.helper import Helper
 from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.foreign import DamagedFile
@@ -35,7 +33,6 @@ from randquant.integrations.nvflare import QuantizeController, QuantizeFilter, m
 from randquant.integrations.nvflare.messages import PAYLOAD, REQUEST, SESSION, number
 from randquant.integrations.offer import Offer
 from randquant.integrations.trained import Layout
-from randquant.integrations.with_helper import WithHelper
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
 
@@ -481,61 +478,3 @@ def test_a_server_leaves_a_site_of_another_name_out(tmp_path):
     assert server.controller._run.done == 1
     [line] = [line for line in server.log if "a site is left out" in line]
     assert line.isprintable()
-
-
-SUMMED = VectorMechanism(stochastic_rounding(0.5, 2, 0.1), 1.0, "aggregate", len(SITES))
-
-
-def with_helper(folder, helper=True, known=None, **options):
-    """A job whose sites and server know one helper."""
-    identity = Ed25519PrivateKey.generate()
-    own = Helper(folder / "helper", identity)
-    server = Server(folder, mechanism=SUMMED, sums=WithHelper(own) if helper else None, **options)
-    pinned = identity.public_key().public_bytes_raw().hex() if known is None else known
-    server.filters = {
-        site: QuantizeFilter(
-            1e9, str(folder / "sites"), examples=options.get("examples"), helper=pinned or None
-        )
-        for site in SITES
-    }
-    return server
-
-
-def test_with_a_helper_the_noise_of_all_sites_hides_one_patient(tmp_path):
-    server = with_helper(tmp_path, examples=120, rounds=2, learning_rate=1.0).run()
-    run = server.controller._run
-    release = SUMMED.release(14, 2).of_one_example(120)
-    assert run.accountant.get_privacy_spent() == account([release], 1e-5)
-    alone = account([release.under("local")], 1e-5).epsilon
-    assert run.accountant.get_privacy_spent().epsilon < alone
-    means = sum(now.mean() for now in server.sums)
-    assert np.allclose(server.saved[-1]["weight"].ravel(), means[:12], atol=1e-6)
-    said = " ".join(server.log)
-    assert "at least 2 honest others and the helper does not collude with the server" in said
-
-
-def test_a_site_that_trusts_no_helper_or_another_sends_nothing(tmp_path):
-    for number_, known in enumerate(("", "ab" * 32)):
-        server = with_helper(tmp_path / str(number_), known=known, rounds=1, patience=1).run()
-        assert not server.saved
-        assert any("failed, the model is as before" in line for line in server.log)
-        assert not list((tmp_path / str(number_) / "sites").glob("*.account"))
-
-
-def test_without_a_helper_a_mechanism_for_sums_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"sums=WithHelper\(\.\.\.\)"):
-        with_helper(tmp_path, helper=False)
-
-
-def test_with_a_helper_a_round_has_min_clients_too(tmp_path):
-    few = with_helper(tmp_path / "few", min_clients=3, rounds=1, patience=1)
-    few.controller.mechanism = replace(SUMMED, cohort=2).record()
-    few.tamper = lambda site, reply: make_reply(ReturnCode.ERROR) if site == "va" else reply
-    few.controller.start_controller(few.context)
-    few.run()
-    assert not few.saved
-    none = with_helper(tmp_path / "none", rounds=1)
-    none.controller.mechanism = replace(SUMMED, cohort=4).record()
-    none.controller.start_controller(none.context)
-    none.run()
-    assert any("3 sites may take part" in line and "4 are needed" in line for line in none.log)

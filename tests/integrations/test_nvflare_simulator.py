@@ -12,7 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tls import parties
 
+from randquant import cli
 from randquant.aggregation.helper import Helper
+from randquant.aggregation.helper.journal import HelperJournal
 from randquant.integrations import state as server_state
 from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.helper_service import service
@@ -122,3 +124,17 @@ def test_four_hospitals_sum_with_a_helper_that_is_another_process(tmp_path):
     assert state(tmp_path / "run")[0] == ROUNDS
     assert set(helper.sums.values()) == {ROUNDS}
     assert len(helper.sums) == len(SITES)
+
+
+@pytest.mark.slow
+def test_four_hospitals_sum_with_a_helper_that_is_a_site_and_opens_no_port(tmp_path):
+    invented(tmp_path)
+    key = tmp_path / "helper.key"
+    assert cli.main(["helper", "keygen", str(key)]) == 0
+    run = started(tmp_path, tmp_path / "run", "--helper-key", str(key), "--bits", "3")
+    printed = run.communicate(timeout=400)[0]
+    assert run.returncode == 0, printed
+    assert printed.count("patients right") == len(SITES)
+    assert state(tmp_path / "run")[0] == ROUNDS
+    sums = HelperJournal(tmp_path / "run" / "helper").sums()
+    assert list(sums.values()) == [ROUNDS] * len(SITES)

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flower_grid import InProcessGrid, client_app
 from flower_rounds import (
     HEAD,
@@ -32,7 +33,13 @@ import randquant as rq
 from randquant._internal.rounding import round_up
 from randquant.aggregation.helper import Helper, HelperLimits, HelperTerms
 from randquant.aggregation.secagg.terms import ProtocolError
-from randquant.flower import QuantizedStrategy, QuantizeMod, RemoteHelper, WithHelper
+from randquant.flower import (
+    HelperMember,
+    QuantizedStrategy,
+    QuantizeMod,
+    RemoteHelper,
+    WithHelper,
+)
 from randquant.integrations.helper_limit import within
 from randquant.integrations.helper_service import service
 from randquant.integrations.offer import Offer
@@ -146,11 +153,50 @@ def test_a_sum_of_fewer_than_the_offer_counts_on_is_refused(tmp_path, identity, 
     assert all("a cohort of at most 2" in text for text in refusals(grid).values())
 
 
-def test_a_mechanism_with_a_drawn_subset_is_refused_in_a_sentence(tmp_path, identity, trusting):
-    some = replace(noisy(), coordinates=2)
-    strategy = QuantizedStrategy(fedavg(), some, sums=WithHelper(Helper(tmp_path, identity)))
-    run(strategy, InProcessGrid(client_app(trusting, mover), NODES))
-    assert "without a subset of coordinates" in strategy.history[0].failed
+def some(cohort=3):
+    """Two of the coordinates, which server and helper draw."""
+    return replace(noisy(cohort=cohort), coordinates=2)
+
+
+def test_the_coordinates_of_a_round_are_drawn_by_server_and_helper(tmp_path, identity, trusting):
+    sizes = []
+
+    def look(message):
+        sizes.append(json.loads(message.content[HEAD]["terms"])["dimension"])
+
+    helper = Helper(tmp_path, identity)
+    weights, grid, strategy = trained(trusting, helper, some(), rounds=3, change=look)
+    assert not refusals(grid)
+    assert set(sizes) == {2}
+    assert [row.failed for row in strategy.history] == ["", "", ""]
+    assert [step for step, _, _, _ in grid.seen] == ["upload"] * 3 * len(NODES)
+    assert np.count_nonzero(weights)
+
+
+def changed_proof(change):
+    """Let the server send another proof of the seed."""
+
+    def changed(message):
+        head = message.content[HEAD]
+        head["proof"] = change(head["proof"])
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda proof: bytes(32) + proof[32:],  # a part that it has chosen afterwards
+        lambda proof: proof[:32] + bytes(64),
+        lambda proof: b"",
+    ],
+)
+def test_a_seed_that_the_helper_has_not_signed_is_refused(change, tmp_path, identity, trusting):
+    helper = Helper(tmp_path, identity)
+    weights, grid, _ = trained(trusting, helper, some(), change=changed_proof(change))
+    assert not weights.any()
+    assert len(refusals(grid)) == len(NODES)
+    assert all("have drawn together" in text for text in refusals(grid).values())
 
 
 class Unreachable:
@@ -334,3 +380,80 @@ def test_the_command_serves_is_killed_and_started_again(tmp_path, identity, capf
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert json.loads(status.stdout) == {"clients": 5, "most_sums": 2, "by_sums": {"2": 5}}
+
+
+AGENCY = 99
+"""The SuperNode that is the helper."""
+
+
+def with_node(mod, settings, **options):
+    """(model, grid, strategy) of rounds whose helper is a SuperNode with these settings."""
+    grid = InProcessGrid(client_app(mod, mover), [*NODES, AGENCY])
+    grid.contexts[AGENCY].node_config.update(settings)
+    strategy = QuantizedStrategy(
+        fedavg(), exact(), sums=WithHelper(HelperMember(AGENCY)), **options
+    )
+    return grid, strategy
+
+
+@pytest.fixture
+def settings(tmp_path, identity):
+    key = tmp_path / "helper.key"
+    key.write_bytes(identity.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return {"randquant-helper-journal": str(tmp_path / "journal"), "randquant-identity": str(key)}
+
+
+def test_a_supernode_is_the_helper_and_trains_nothing(settings, trusting):
+    grid, strategy = with_node(trusting, settings)
+    weights = run(strategy, grid, rounds=2).arrays["w"].numpy()
+    assert np.allclose(weights, 2 * mean_of(NODES), atol=1e-6)
+    assert [step for step, node, _, _ in grid.seen if node == AGENCY] == [""] * 5  # keys and sums
+    assert sorted(node for step, node, _, _ in grid.seen if step) == sorted([*NODES] * 2)
+    for _, node, request, _ in grid.seen:
+        if node == AGENCY:
+            assert set(request.content) == {"randquant.helper"}  # no model
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"randquant-helper-least": 6}, "sums of 6 clients or more"),
+        ({"randquant-helper-most-sums": 1}, "within the helper's limits, got 0"),
+    ],
+)
+def test_the_operator_of_a_supernode_limits_what_it_answers(change, reason, settings, trusting):
+    grid, strategy = with_node(trusting, {**settings, **change})
+    run(strategy, grid, rounds=2)
+    assert reason in strategy.history[-1].failed
+
+
+def test_a_supernode_without_these_settings_is_no_helper(trusting, settings):
+    for given, reason in (
+        ({}, "a member that is none"),
+        ({**settings, "randquant-identity": "/nowhere"}, "This client's files cannot be used"),
+    ):
+        grid, strategy = with_node(trusting, given)
+        with pytest.raises(ProtocolError, match=reason):
+            run(strategy, grid)
+        assert {node for _, node, _, _ in grid.seen} == {AGENCY}
+
+
+def test_a_supernode_that_is_gone_is_named_before_anybody_is_asked(trusting, settings):
+    grid, strategy = with_node(trusting, settings)
+    grid.offline.add(AGENCY)
+    with pytest.raises(ProtocolError, match=f"SuperNode {AGENCY} does not answer"):
+        run(strategy, grid)
+    assert not grid.seen
+
+
+def test_no_client_is_mistaken_for_a_helper(trusting, settings):
+    """A server asks a client for what only a helper has, and another helper than is pinned."""
+    grid, strategy = with_node(trusting, settings)
+    strategy.sums.helper.name = 1
+    with pytest.raises(ProtocolError, match="a member that is none"):
+        run(strategy, grid)
+    other = Ed25519PrivateKey.generate()
+    mod = QuantizeMod(epsilon=math.inf, helper=public(other).hex())
+    grid, strategy = with_node(mod, settings)
+    assert not run(strategy, grid).arrays["w"].numpy().any()
+    assert all("signed by the helper" in text for text in refusals(grid).values())

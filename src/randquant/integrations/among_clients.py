@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
 from randquant.channels.wire import upload
 from randquant.integrations import protocol, sums
+from randquant.integrations.helper_member import Ask
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import RoundMessage
 from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
@@ -191,6 +192,7 @@ class AmongClients:
     step_timeout: float = 600.0
 
     counts_on = ""  # nobody but the other clients
+    apart: ClassVar[frozenset[int | str]] = frozenset()  # nobody connects who is no client
 
     def __post_init__(self) -> None:
         validate.choice("handshake", self.handshake, WAYS)
@@ -201,7 +203,7 @@ class AmongClients:
             if self.neighbours is not None:
                 raise ValueError("Expected neighbours or losses, got both: losses choose them.")
 
-    def check(self, log: Log) -> None:
+    def check(self, log: Log, ask: Ask) -> None:
         """Nothing is needed before the first round."""
 
     def fewest(self, mechanism: UpdateMechanism) -> int:

@@ -106,16 +106,24 @@ class Member:
                 own = replace(own, helped=_helped(own, request.terms))
         else:
             own = Membership.recall(self.state, request.session, self.files)
-        if self.drawn:
-            mechanism = own.mechanism(self.number, request.proof)
-        else:
-            mechanism = own.offer.mechanism.in_round(protocol.public_seed(request.session))
+        mechanism = self._in_round(own, request)
         if own.client is not None:
             own.client.look_at(request.of_others)
         layout = self.limits.layout(own.offer, model)
         if layout.kept:
             self.log(INFO, f"randquant: no update is sent of {logged(', '.join(layout.kept))}.")
         return Agreed(request, own, mechanism, layout)
+
+    def _in_round(self, own: Membership, request: RoundMessage) -> UpdateMechanism:
+        """The offered mechanism with the round's seed; ProtocolError unless its proof is valid."""
+        mechanism = own.offer.mechanism
+        if own.helped is not None and own.offer.drawn:
+            from randquant.aggregation.helper.joint_seed import proved
+
+            return mechanism.in_round(proved(own.session, request.proof, self.limits.of_helper))
+        if self.drawn:
+            return own.mechanism(self.number, request.proof)
+        return mechanism.in_round(protocol.public_seed(request.session))
 
     def charge(self, own: Membership, step: str = "") -> None:
         """Count an answer, on the disk, before anything of it is sent; without a step only check.

@@ -46,7 +46,7 @@ class RoundMessage:
         survivors: clients in a sum, in the request to confirm them.
         commitment: the server's, to its part of the round's seed, sent with the offer.
         part: a client's part of the seed, in its answer to the offer.
-        proof: of the seed, in the request to upload (`aggregation.secagg.draw`).
+        proof: of the seed, in the request to upload (`secagg.draw`, or `helper.joint_seed`).
         threshold: what clients clip their updates to before numbers are added, in that request.
         inbox: in a request messages of other clients by sender, in a reply those to them.
         payload: a client's update, in its reply to upload.

@@ -13,19 +13,21 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.helper.collector import HelperSum
+from randquant.aggregation.helper.joint_seed import JointSeed
 from randquant.aggregation.helper.sealing import SEALED_BYTES, SIGNATURE_BYTES, HelperKey
 from randquant.aggregation.helper.terms import HelperTerms
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.channels.wire import upload
 from randquant.integrations import protocol, sums
+from randquant.integrations.helper_member import Ask, HelperMember
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import RoundMessage
 from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
 
 
 class HelperConnection(Protocol):
-    """How a server reaches a helper: a `Helper` of its own process, or `RemoteHelper`."""
+    """How a server reaches a helper: `RemoteHelper`, `HelperMember`, or a `Helper` itself."""
 
     @property
     def key(self) -> HelperKey:
@@ -33,7 +35,7 @@ class HelperConnection(Protocol):
         ...
 
     def answer(self, request: bytes) -> bytes:
-        """The sum of masks; ProtocolError if it refuses, OSError if it does not answer."""
+        """Of `Helper.answer`; ProtocolError if it refuses, OSError if it does not answer."""
         ...
 
 
@@ -46,6 +48,9 @@ class HelperRound:
         log: see `Intake`.
         clients: who is asked.
         directory: public keys of all clients' identities, if they have them.
+
+    Raises:
+        ProtocolError: the offer needs a seed, and the helper does not sign one.
     """
 
     def __init__(
@@ -63,8 +68,14 @@ class HelperRound:
         self._intake = Intake(self.refused, log)
         self.clients = self.upload_bytes = 0
         self._totals: np.ndarray | None = None
-        text = terms.to_text()
-        request = RoundMessage(protocol.UPLOAD, terms.session, offer.to_text(), text)
+        self._mechanism, proof = offer.mechanism, b""
+        if offer.drawn:
+            draw = JointSeed(terms.session)
+            seed, proof = draw.close(_answered(helper, draw.request))
+            self._mechanism = offer.mechanism.in_round(seed)
+        request = RoundMessage(
+            protocol.UPLOAD, terms.session, offer.to_text(), terms.to_text(), proof=proof
+        )
         self.pending: Requests = dict.fromkeys(clients, request)
 
     @property
@@ -94,19 +105,23 @@ class HelperRound:
     def mean(self) -> np.ndarray:
         """See `RoundSum`."""
         assert self._totals is not None  # nothing is pending
-        return self.offer.mechanism.decode(self._totals, self.clients, self.offer.dimension)
+        return self._mechanism.decode(self._totals, self.clients, self.offer.dimension)
 
     def _added(self, client: int, answer: RoundMessage) -> None:
         self._sum.add(client, answer.update)
         self.upload_bytes = max(self.upload_bytes, len(answer.update))
 
     def _unmasked(self) -> np.ndarray:
-        request = self._sum.request(self.offer.to_text())
-        try:
-            answer = self._helper.answer(request)
-        except OSError as error:
-            raise ProtocolError(f"Expected the helper's answer, got none: {error}") from error
+        answer = _answered(self._helper, self._sum.request(self.offer.to_text()))
         return self._sum.unmask(answer, self.offer.channel.levels - 1).astype(np.int64)
+
+
+def _answered(helper: HelperConnection, request: bytes) -> bytes:
+    """The helper's answer; ProtocolError if there is none."""
+    try:
+        return helper.answer(request)
+    except OSError as error:
+        raise ProtocolError(f"Expected the helper's answer, got none: {error}") from error
 
 
 @dataclass(frozen=True)  # without slots: NVFlare reads its jobs' values by __dict__
@@ -147,8 +162,20 @@ class WithHelper:
                 f"{validate.shown(self.helper)}."
             )
 
-    def check(self, log: Log) -> None:
-        """Say which helper there is; ValueError, before anybody is asked, if there is none."""
+    @property
+    def apart(self) -> frozenset[int | str]:
+        """Who connects to the server and is no client."""
+        return frozenset([self.helper.name] if isinstance(self.helper, HelperMember) else [])
+
+    def check(self, log: Log, ask: Ask) -> None:
+        """Say which helper there is; ValueError, before anybody is asked, if there is none.
+
+        Args:
+            log: see `Intake`.
+            ask: how the engine reaches a member.
+        """
+        if isinstance(self.helper, HelperMember):
+            self.helper.reached_by(ask)
         log(INFO, f"randquant: sums with a helper, whose key is {self._key().fingerprint.hex()}.")
 
     def fewest(self, mechanism: UpdateMechanism) -> int:
@@ -164,17 +191,11 @@ class WithHelper:
 
         Raises:
             ProtocolError: fewer clients than `least`, or no helper.
-            ValueError: the offer needs a seed that all draw together.
         """
         if offer.mechanism.trust == "local":
             return PlainSum(offer, clients, log)
         least = self.fewest(offer.mechanism)
         sums.check_enough(clients, least)
-        if offer.drawn:
-            raise ProtocolError(
-                "Expected a mechanism without a subset of coordinates or drawn rotations for sums "
-                "with a helper, got one: leave coordinates out, or sum among clients."
-            )
         terms = HelperTerms(
             os.urandom(protocol.SESSION_BYTES), self._key(), len(clients), least, offer.size,
             offer.bits(len(clients)), hashlib.sha256(offer.to_text().encode()).digest(),

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from randquant._internal import validate
 from randquant.aggregation import masks
+from randquant.aggregation.helper import joint_seed
 from randquant.aggregation.helper.journal import HelperJournal, HelperJournalSums
 from randquant.aggregation.helper.request import (
     SPENT,
@@ -165,6 +166,7 @@ class Helper:
         validate.kind("identity", identity, Ed25519PrivateKey)
         validate.choice("suite", suite, SUITES)
         self._limits, self._directory = limits or HelperLimits(), directory
+        self._identity = identity
         self._journal = HelperJournal(validate.path("folder", folder))
         self._opening = OpeningKey.generate(suite, identity)
         if kept:
@@ -180,6 +182,11 @@ class Helper:
         return self._opening.key
 
     @property
+    def identity(self) -> bytes:
+        """Its public identity, 32 bytes, which clients have in their settings."""
+        return self._identity.public_key().public_bytes_raw()
+
+    @property
     def sums(self) -> Mapping[int, int]:
         """In how many sums each client is, by its number."""
         return self._journal.sums()
@@ -187,14 +194,16 @@ class Helper:
     def answer(self, request: bytes) -> bytes:
         """The sum of the masks of a request's clients, for `HelperSum.unmask`.
 
-        Clients whose seeds do not open, are not signed by them, or who are beyond the operator's
-        limits are left out, and listed.
+        A request of `JointSeed` is answered by a signature. Clients whose seeds do not open, are
+        not signed by them, or who are beyond the operator's limits are left out, and listed.
 
         Raises:
             ProtocolError: the request is malformed, of another key, beyond a limit, of another set
                 of clients than was answered, or of too few. Nothing is answered or counted then.
             OSError: the journal cannot be written.
         """
+        if isinstance(request, bytes) and request.startswith(joint_seed.ASKED):
+            return joint_seed.signed(self._identity, request)
         asked = HelperRequest.from_bytes(request)
         terms, digest = asked.terms, asked.terms.digest
         if terms.key != self.key:

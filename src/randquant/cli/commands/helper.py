@@ -5,26 +5,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import signal
 import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from randquant._internal import tables
-from randquant._internal.disk import flush, make_folder, opener, sync_folder
+from randquant._internal.disk import flush, opener, sync_folder
 from randquant._internal.serialization import naming
-from randquant.aggregation.helper.helper import Helper, HelperLimits
 from randquant.aggregation.helper.journal import NAME, HelperJournal
 from randquant.cli.command import Command, Output
-from randquant.integrations.helper_limit import within
-from randquant.integrations.membership import identity as read_identity
+from randquant.integrations.helper_member import JOURNAL, helper_of
 
 
 def run(
@@ -70,37 +67,29 @@ def run(
     missing = [name for name, file in {"key": key, **files}.items() if file is None]
     if key is None or missing:
         raise ValueError(f"Expected --{missing[0]} FILE with serve, got none.")
-    affords = within(math.inf if epsilon is None else epsilon, delta, examples)
-    limits = HelperLimits(least, most_sums, affords=affords)
-    return _serve(Path(path), key, limits, directory, listen, [str(f) for f in files.values()])
+    given = {
+        JOURNAL: path, "randquant-identity": key, "randquant-directory": directory,
+        "randquant-helper-least": least, "randquant-helper-most-sums": most_sums,
+        "randquant-helper-examples": examples, "randquant-epsilon": epsilon,
+        "randquant-delta": delta,
+    }  # fmt: skip
+    settings = {name: value for name, value in given.items() if value is not None}
+    return _serve(Path(path), settings, listen, [str(file) for file in files.values()])
 
 
-def _serve(
-    folder: Path,
-    key: str,
-    limits: HelperLimits,
-    directory: str | None,
-    listen: str,
-    files: Sequence[str],
-) -> Output:
+def _serve(folder: Path, settings: dict[str, Any], listen: str, files: Sequence[str]) -> Output:
     """Answer servers until the process is told to stop."""
     from randquant.integrations.helper_service import TLS, service  # needs an engine's extra
 
-    known = {"randquant-identity": key}
-    if directory is not None:
-        known["randquant-directory"] = directory
-    identity, members = read_identity(known)
-    assert identity is not None  # a key was given
-    make_folder(folder)
-    helper = Helper(folder, identity, limits, members)
+    helper = helper_of(settings)
     server, port = service(helper, listen, TLS(*files))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     server.start()
-    public = identity.public_key().public_bytes_raw().hex()
-    logging.getLogger(__name__).info("helper %s listens on port %d", public, port)
+    log = logging.getLogger(__name__)
+    log.info("helper %s listens on port %d", helper.identity.hex(), port)
     stopped.wait()
     server.stop(grace=5).wait()
     return _status(folder)

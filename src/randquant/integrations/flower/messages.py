@@ -38,6 +38,9 @@ NEXT = {HEAD: "randquant.next", INBOX: "randquant.next.inbox"}
 
 OURS = (HEAD, INBOX, PAYLOAD, *NEXT.values())
 
+HELPER = "randquant.helper"
+"""The record of a request to a helper, and of its answer."""
+
 REASON = "refused"
 """In the place of a reply to the next sum's step: why this client is not in that sum."""
 

@@ -19,7 +19,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.accountant import SO_FAR, RunAccountant
 from randquant.integrations.among_clients import AmongClients
-from randquant.integrations.flower import messages, state, wrapped
+from randquant.integrations.flower import helper_node, messages, state, wrapped
 from randquant.integrations.flower.grids import EligibleGrid, PollingGrid
 from randquant.integrations.flower.messages import FlowerRound
 from randquant.integrations.flower.parameter_free import ParameterFree
@@ -264,6 +264,7 @@ class QuantizedStrategy(Strategy):
         """
         if statistics is not None and (buffers := self.local.buffers) != "server":
             raise ValueError(f"Expected buffers='server' with statistics, got {buffers=}.")
+        grid = helper_node.clients_of(PollingGrid.over(grid), self.sums.apart)
         with contextlib.ExitStack() as stack:
             if self._path is not None:
                 make_folder(self._path.parent)
@@ -272,7 +273,7 @@ class QuantizedStrategy(Strategy):
             done, planned = self.run.done, self.rounds if num_rounds is None else num_rounds
             if planned > done:
                 if self.run.mechanism.trust == "aggregate":
-                    self.sums.check(log)
+                    self.sums.check(log, helper_node.asking(grid, self.sums.step_timeout))
                 wrapped.check_nodes(grid, self.strategy, self.needed, connect_timeout)
             self._last, self._statistics, self._prepared = planned, statistics, None
 
@@ -280,8 +281,8 @@ class QuantizedStrategy(Strategy):
                 return evaluate_fn(number + done, model) if evaluate_fn else None
 
             result = super().start(
-                PollingGrid.over(grid), arrays, max(planned - done, 0), timeout, train_config,
-                evaluate_config, evaluate if evaluate_fn else None,
+                grid, arrays, max(planned - done, 0), timeout, train_config, evaluate_config,
+                evaluate if evaluate_fn else None,
             )  # fmt: skip
             result.arrays = result.arrays or arrays
             for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp",

@@ -25,6 +25,7 @@ from randquant.aggregation.saved import from_record
 from randquant.integrations import state
 from randquant.integrations.accountant import SO_FAR, RunAccountant
 from randquant.integrations.foreign import logged
+from randquant.integrations.nvflare.helper_site import asking
 from randquant.integrations.nvflare.messages import number, read, site_name, task_of
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import RoundMessage
@@ -134,7 +135,8 @@ class QuantizeController(Controller):
             make_folder(self._path.parent)
             stack.enter_context(locks.folder(self._path.parent))
             if self.sums is not None:
-                self.sums.check(log)  # ValueError: there is no helper
+                # ValueError: there is no helper
+                self.sums.check(log, asking(self, fl_ctx, abort_signal, self.options.timeout))
             if self._path.exists():  # read under the lock: nobody adds a round meanwhile
                 self._restore()
                 self._persistor.save(self._learnable, fl_ctx)  # this job's has not seen it
@@ -231,7 +233,8 @@ class QuantizeController(Controller):
             except ValueError as error:
                 log(WARNING, f"randquant: a site is left out: {error}")
                 continue
-            numbers[number(name)] = name
+            if self.sums is None or name not in self.sums.apart:
+                numbers[number(name)] = name
         return sorted(numbers[each] for each in self._run.eligible(self._offer(), numbers))
 
     def _round(self, sites: list[str], fl_ctx: FLContext, abort_signal: Signal) -> None:

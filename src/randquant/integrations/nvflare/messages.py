@@ -18,7 +18,7 @@ from randquant.channels.encoding.inputs import floats
 from randquant.integrations.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMessage
 
 REQUEST, SESSION, PAYLOAD = "randquant.request", "randquant.session", "randquant.payload"
-TERMS = "randquant.terms"
+TERMS, PROOF = "randquant.terms", "randquant.proof"
 """Headers of a task, and the field of an answer."""
 
 
@@ -27,7 +27,8 @@ def task_of(
 ) -> Shareable:
     """A task: a model to train, and what its update is asked for as."""
     task = DXO(DataKind.WEIGHTS, dict(model)).to_shareable()
-    own = {REQUEST: request.offer, SESSION: request.session, TERMS: request.terms}
+    own = {REQUEST: request.offer, SESSION: request.session, TERMS: request.terms,
+           PROOF: request.proof}  # fmt: skip
     for name, value in {**own, **headers}.items():
         task.set_header(name, value)
     return task
@@ -41,8 +42,9 @@ def request_in(task: Shareable) -> RoundMessage:
     if len(session) != SESSION_BYTES:
         raise ValueError(f"Expected a session of {SESSION_BYTES} bytes, got {len(session)}.")
     head: dict[str, Any] = {"step": UPLOAD, "session": session, "offer": text}
-    if (terms := _header(task, TERMS)) is not None:
-        head["terms"] = terms
+    for name, header in (("terms", TERMS), ("proof", PROOF)):
+        if (value := _header(task, header)) is not None:
+            head[name] = value
     return RoundMessage.read(head)
 
 

@@ -1,0 +1,60 @@
+"""A SuperNode as the helper of secure sums: the server's requests to it, and its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from logging import INFO
+
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.common import log
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.flower.grids import EligibleGrid
+from randquant.integrations.flower.messages import HELPER
+from randquant.integrations.helper_member import Ask, answered
+
+REQUEST, ANSWER = "request", "answer"
+"""The only field of a message's record."""
+
+
+def asking(grid: Grid, timeout: float) -> Ask:
+    """How a server reaches a SuperNode, within so many seconds."""
+
+    def ask(node: int | str, request: bytes) -> bytes:
+        record = RecordDict({HELPER: ConfigRecord({REQUEST: request})})
+        message = Message(record, int(node), MessageType.TRAIN, group_id="helper", ttl=timeout)
+        for reply in grid.send_and_receive([message], timeout=timeout):
+            if not reply.has_error():
+                return _field(reply.content, ANSWER)
+            if reply.error.code == ErrorCode.MOD_FAILED_PRECONDITION:
+                raise ProtocolError(f"The helper: {reply.error.reason}")
+        raise OSError(f"SuperNode {node} does not answer")
+
+    return ask
+
+
+def answer(message: Message, context: Context) -> Message:
+    """This SuperNode's answer as a helper; ProtocolError if it is none, or refuses."""
+    request = _field(message.content, REQUEST)
+    given = answered(context.node_config, request)
+    log(INFO, "randquant: this helper has answered a request of %d bytes.", len(request))
+    return Message(RecordDict({HELPER: ConfigRecord({ANSWER: given})}), reply_to=message)
+
+
+def clients_of(grid: Grid, apart: frozenset[int | str]) -> Grid:
+    """The grid without nodes that are no clients."""
+
+    def eligible(nodes: Iterable[int]) -> list[int]:
+        return [node for node in nodes if node not in apart]
+
+    return EligibleGrid(grid, eligible) if apart else grid
+
+
+def _field(content: RecordDict, name: str) -> bytes:
+    record = content.get(HELPER)
+    value = record.get(name) if isinstance(record, ConfigRecord) else None
+    if not isinstance(value, bytes):
+        raise ProtocolError("Expected a helper's request or answer in bytes, got something else.")
+    return value

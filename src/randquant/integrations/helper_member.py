@@ -1,0 +1,119 @@
+"""A helper that is one more member of the federation: a SuperNode, or a site of NVFlare.
+
+Such a member connects to the server by itself, as clients do, so that no port must be open for it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from randquant._internal.disk import make_folder
+from randquant.aggregation.helper.helper import Helper, HelperLimits
+from randquant.aggregation.helper.sealing import HelperKey
+from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.foreign import DamagedFile
+from randquant.integrations.helper_limit import within
+from randquant.integrations.membership import identity as read_identity
+
+JOURNAL = "randquant-helper-journal"
+"""The setting that makes a member a helper: the folder of its journal."""
+
+KEY = b""
+"""A request for the key that clients seal to."""
+
+Ask = Callable[[int | str, bytes], bytes]
+"""Sends a member a request, and returns its answer; OSError if there is none, ProtocolError if it
+refuses."""
+
+
+class HelperMember:
+    """A helper that takes part in the engine's run, and trains nothing.
+
+    Its operator names its files in its own settings (docs/helper-sums.md), which no server sees.
+
+    Args:
+        name: number of the SuperNode, as `flwr supernode list` prints it; name of the site.
+
+    Example:
+        >>> HelperMember("agency").name
+        'agency'
+    """
+
+    def __init__(self, name: int | str) -> None:
+        self.name = name
+        self._ask: Ask | None = None
+
+    def reached_by(self, ask: Ask) -> None:
+        """Use an engine's messages, before anything else."""
+        self._ask = ask
+
+    @property
+    def key(self) -> HelperKey:
+        """The key that clients seal to; OSError or ProtocolError if there is none."""
+        try:
+            return HelperKey.from_record(json.loads(self.answer(KEY)))
+        except ProtocolError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError("Expected a helper's key, got something else.") from error
+
+    def answer(self, request: bytes) -> bytes:
+        """The member's answer to a request; OSError or ProtocolError if there is none."""
+        if self._ask is None:
+            raise OSError("no run has begun")
+        return self._ask(self.name, request)
+
+
+def answered(settings: Mapping[str, Any], request: bytes) -> bytes:
+    """A helper's answer to a request, in a process that may end after it.
+
+    Args:
+        settings: its operator's.
+        request: `KEY`, or one of `Helper.answer`.
+
+    Raises:
+        ProtocolError: this member is no helper, or the helper refuses.
+        OSError, DamagedFile: a file cannot be used.
+    """
+    if JOURNAL not in settings:
+        raise ProtocolError("Expected a request to a helper, got one to a member that is none.")
+    helper = helper_of(settings, kept=True)
+    return json.dumps(helper.key.to_record()).encode() if request == KEY else helper.answer(request)
+
+
+def helper_of(settings: Mapping[str, Any], *, kept: bool = False) -> Helper:
+    """The helper that its operator's settings describe.
+
+    Args:
+        settings: `randquant-helper-journal`, a folder; `randquant-identity`, its key in PEM;
+            and any of `randquant-directory` (as of a client), `randquant-helper-least`,
+            `randquant-helper-most-sums`, `randquant-epsilon`, `randquant-delta` and
+            `randquant-helper-examples` (`HelperLimits`, `within`).
+        kept: see `Helper`.
+
+    Raises:
+        DamagedFile, OSError: a file cannot be used.
+        TypeError, ValueError: a setting is out of bounds.
+    """
+    identity, directory = read_identity(settings)
+    if not isinstance(identity, Ed25519PrivateKey):
+        raise DamagedFile("Expected a helper's key in randquant-identity, got none.")
+    folder = Path(str(settings[JOURNAL]))
+    make_folder(folder)
+    return Helper(folder, identity, _limits(settings), directory, kept=kept)
+
+
+def _limits(settings: Mapping[str, Any]) -> HelperLimits:
+    most, examples = (
+        None if (value := settings.get(f"randquant-helper-{name}")) is None else int(value)
+        for name in ("most-sums", "examples")
+    )
+    epsilon = float(settings.get("randquant-epsilon", math.inf))
+    affords = within(epsilon, float(settings.get("randquant-delta", 1e-5)), examples)
+    return HelperLimits(int(settings.get("randquant-helper-least", 2)), most, affords=affords)
