@@ -4,10 +4,10 @@ A SuperLink over TLS and two SuperNodes as processes of their own, on this machi
 of examples/flower_template on digits in several ways, as often as `--times` says, in turn: FedAvg
 as Flower runs it by default, where clients also evaluate, in a message of its own (plain), or only
 train (plain-trained); and private updates of local trust (local) or in secure sums: among clients,
-whose handshake is apart or ahead, or with a helper, a service of its own on this machine. In
-`ahead` and `helper` the accuracy of the cohort is in the sum, so that a round tells as much as one
-of `plain`; the others only train. Ways that are not named are not measured, save those of FedAvg
-that they are compared with.
+whose handshake is apart or ahead, or with a helper, a service of its own on this machine (helper)
+or a third SuperNode (node). In `ahead`, `helper` and `node` the accuracy of the cohort is in the
+sum, so that a round tells as much as one of `plain`; the others only train. Ways that are not named
+are not measured, save those of FedAvg that they are compared with.
 
 Seconds are of the clock, from each run's round 2 on. Most of a round is waiting, since Flower looks
 for messages every three seconds and starts a process for each. So rounds differ by three seconds,
@@ -17,6 +17,7 @@ and means of a few rounds by one.
 import argparse
 import contextlib
 import json
+import re
 import shutil
 import signal
 import statistics
@@ -43,11 +44,15 @@ WAYS = {
     "apart-trained": ('secure sum, `handshake="apart"`', 5, "plain-trained"),
     "helper": ("secure sum with accuracy, with a helper", 1, "plain"),
     "helper-trained": ("secure sum, with a helper", 1, "plain-trained"),
+    "node": ("secure sum with accuracy, the helper a SuperNode", 2, "plain"),
+    "node-trained": ("secure sum, the helper a SuperNode", 2, "plain-trained"),
     "local-trained": ("private, local trust", 1, "plain-trained"),
 }
 """What each is, its messages in a round, and FedAvg that tells as much."""
 
 CLIENTS = 2
+KEYS = ("way", "results", "helper", "helper-files", "helper-node")
+HELPER = [sys.executable, "-m", "randquant", "helper"]
 
 CLIENT = '''"""The template's training; protected unless the run is plain FedAvg."""
 
@@ -115,7 +120,9 @@ def main(grid, context):
     strategy, rounds = FedAvg(**asked), config["num-server-rounds"]
     if kind != "plain":
         import randquant as rq
-        from randquant.flower import TLS, AmongClients, QuantizedStrategy, RemoteHelper, WithHelper
+        from randquant.flower import (
+            TLS, AmongClients, HelperMember, QuantizedStrategy, RemoteHelper, WithHelper,
+        )
 
         told = rq.Privacy(numbers=() if trained else [rq.Number("accuracy")])
         if kind == "local":
@@ -123,6 +130,8 @@ def main(grid, context):
         elif kind == "helper":
             address, *files = config["helper-files"].split()
             how = {"sums": WithHelper(RemoteHelper(address, TLS(*files)))}
+        elif kind == "node":
+            how = {"sums": WithHelper(HelperMember(int(config["helper-node"])))}
         else:
             how = {"sums": AmongClients(handshake=kind)}
         strategy = QuantizedStrategy.for_target(
@@ -148,12 +157,9 @@ def main(grid, context):
 def helper_service(folder: Path) -> Iterator[dict[str, str]]:
     """A helper in a process of its own; what a run's configuration says of it."""
     own, server = parties(folder / "tls", "helper", "server")
-    command = [sys.executable, "-m", "randquant", "helper"]
-    key = str(folder / "helper.key")
-    if not Path(key).exists():
-        subprocess.run([*command, "keygen", key], check=True, capture_output=True)
+    key, public = helper_key(folder)
     process = subprocess.Popen(
-        [*command, "serve", str(folder / "journal"), "--key", key, "--listen", "localhost:0",
+        [*HELPER, "serve", str(folder / "journal"), "--key", key, "--listen", "localhost:0",
          "--authority", own.authority, "--certificate", own.certificate,
          "--private-key", own.private_key],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
@@ -162,11 +168,47 @@ def helper_service(folder: Path) -> Iterator[dict[str, str]]:
         assert process.stderr is not None
         port = process.stderr.readline().split()[-1]
         files = [f"localhost:{port}", server.authority, server.certificate, server.private_key]
-        public = Path(f"{key}.pub").read_text().strip()
         yield {"helper": public, "helper-files": " ".join(files)}
     finally:
         process.terminate()
         process.wait()
+
+
+@contextlib.contextmanager
+def helper_node(deployment: deploy.Deployment) -> Iterator[dict[str, str]]:
+    """A SuperNode that is the helper, while a run needs it: FedAvg would let it train."""
+    folder, name = deployment.folder, f"node{CLIENTS}"
+    key, public = helper_key(folder)
+    if not (folder / f"{name}.id").exists():
+        deploy.make_keys(folder, CLIENTS)
+        call = deployment.start(
+            "register", "flwr", "supernode", "register", f"{name}.pub", "here", "--format", "json"
+        )
+        call.wait(300)
+        number = re.search(r'"node-id": "?(\d+)', (folder / "register.log").read_text())
+        if not number:
+            raise RuntimeError(f"Expected a registered SuperNode, see {folder}/register.log.")
+        (folder / f"{name}.id").write_text(number[1])
+    settings = {"randquant-helper-journal": str(folder / "node-journal"),
+                "randquant-identity": key}  # fmt: skip
+    process = deployment.start(
+        "helper-node", "flower-supernode", "--superlink", f"127.0.0.1:{deployment.port}",
+        "--root-certificates", "ca.pem", "--auth-supernode-private-key", f"{name}.key",
+        "--port", str(deploy.free_ports(1)[0]),
+        "--node-config", " ".join(f"{k}={json.dumps(v)}" for k, v in settings.items()),
+    )  # fmt: skip
+    try:
+        yield {"helper": public, "helper-node": (folder / f"{name}.id").read_text()}
+    finally:
+        deploy.end([process], signal.SIGTERM, 20)
+
+
+def helper_key(folder: Path) -> tuple[str, str]:
+    """A helper's key file, and its public identity."""
+    key = folder / "helper.key"
+    if not key.exists():
+        subprocess.run([*HELPER, "keygen", str(key)], check=True, capture_output=True)
+    return str(key), key.with_name("helper.key.pub").read_text().strip()
 
 
 def measured(
@@ -183,7 +225,7 @@ def measured(
     key = "[tool.flwr.app.config]\n"
     (app / "pyproject.toml").write_text(
         # A run sets known keys only.
-        text.replace(key, f'{key}way = ""\nresults = ""\nhelper = ""\nhelper-files = ""\n')
+        text.replace(key, f"{key}" + "".join(f'{name} = ""\n' for name in KEYS))
     )
     (app / "private_app" / "client_app.py").write_text(CLIENT)
     (app / "private_app" / "server_app.py").write_text(SERVER)
@@ -219,7 +261,8 @@ def main() -> None:
         deployment.register()
         deployment.start_supernodes(1e9)
         for _, (way, runs) in product(range(options.times), seconds.items()):
-            with helper_service(folder) as helper:
+            beside = helper_node(deployment) if way.startswith("node") else helper_service(folder)
+            with beside as helper:
                 runs.append(measured(deployment, way, options.rounds, helper))
                 print(f"{way:14}", ", ".join(f"{s:.1f}" for s in runs[-1]), flush=True)
         save(options.save, {"clients": CLIENTS, "ways": summary(seconds)})

@@ -407,7 +407,9 @@ def test_a_supernode_is_the_helper_and_trains_nothing(settings, trusting):
     grid, strategy = with_node(trusting, settings)
     weights = run(strategy, grid, rounds=2).arrays["w"].numpy()
     assert np.allclose(weights, 2 * mean_of(NODES), atol=1e-6)
-    assert [step for step, node, _, _ in grid.seen if node == AGENCY] == [""] * 5  # keys and sums
+    assert [step for step, node, _, _ in grid.seen if node == AGENCY] == [
+        ""
+    ] * 3  # its key, and the sums
     assert sorted(node for step, node, _, _ in grid.seen if step) == sorted([*NODES] * 2)
     for _, node, request, _ in grid.seen:
         if node == AGENCY:
@@ -457,3 +459,18 @@ def test_no_client_is_mistaken_for_a_helper(trusting, settings):
     grid, strategy = with_node(mod, settings)
     assert not run(strategy, grid).arrays["w"].numpy().any()
     assert all("signed by the helper" in text for text in refusals(grid).values())
+
+
+def test_a_supernode_with_another_key_is_asked_again(settings, trusting, tmp_path):
+    """One round is lost, as with a service that has started again."""
+    grid, strategy = with_node(trusting, settings)
+    begun = []
+
+    def move(message):
+        begun.append(message)
+        if len(begun) == len(NODES) + 1:  # in the second round, with the first one's key
+            grid.contexts[AGENCY].node_config["randquant-helper-journal"] = str(tmp_path / "other")
+
+    changed_request(grid, "upload", move)
+    run(strategy, grid, rounds=3)
+    assert ["another" in row.failed for row in strategy.history] == [False, True, False]

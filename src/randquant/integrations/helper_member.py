@@ -48,26 +48,32 @@ class HelperMember:
     def __init__(self, name: int | str) -> None:
         self.name = name
         self._ask: Ask | None = None
+        self._known: HelperKey | None = None  # it is kept, and each request takes a message
 
     def reached_by(self, ask: Ask) -> None:
         """Use an engine's messages, before anything else."""
-        self._ask = ask
+        self._ask, self._known = ask, None
 
     @property
     def key(self) -> HelperKey:
         """The key that clients seal to; OSError or ProtocolError if there is none."""
-        try:
-            return HelperKey.from_record(json.loads(self.answer(KEY)))
-        except ProtocolError:
-            raise
-        except (ValueError, RecursionError) as error:
-            raise ProtocolError("Expected a helper's key, got something else.") from error
+        if self._known is None:
+            answer = self.answer(KEY)
+            try:
+                self._known = HelperKey.from_record(json.loads(answer))
+            except (ValueError, RecursionError) as error:
+                raise ProtocolError("Expected a helper's key, got something else.") from error
+        return self._known
 
     def answer(self, request: bytes) -> bytes:
         """The member's answer to a request; OSError or ProtocolError if there is none."""
         if self._ask is None:
             raise OSError("no run has begun")
-        return self._ask(self.name, request)
+        try:
+            return self._ask(self.name, request)
+        except (OSError, ProtocolError):
+            self._known = None  # it may have another key by now
+            raise
 
 
 def answered(settings: Mapping[str, Any], request: bytes) -> bytes:
