@@ -1,15 +1,17 @@
 """Processes that are killed, and disks that are full: python tests/kills.py [TRIALS [SEED]].
 
-A training run, and a server with its clients on Flower whose handshakes run ahead, are stopped so
-often: by SIGKILL at any time, by a limit on the size of files, and by a disk without space (Linux,
-as root). What was reported before must be on the disk, at most one round more may be; the run must
-be able to go on; and in the end it is what it is without any of this.
+A training run, a server with its clients on Flower whose handshakes run ahead, and one with its
+clients and a helper are stopped so often: by SIGKILL at any time, by a limit on the size of files,
+and by a disk without space (Linux, as root). What was reported before must be on the disk, at most
+one round more may be; the run must be able to go on; and in the end it is what it is without any of
+this.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import random
 import resource
@@ -20,21 +22,27 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flower_grid import InProcessGrid, client_app, ledger_of
 from flower_rounds import ANYTHING, exact, fedavg, mean_of, model, mover
 from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
+from randquant.aggregation.helper.journal import HelperJournal
 from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower import state
+from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.helper_member import HelperMember
 from randquant.integrations.ledger import OWN
+from randquant.integrations.with_helper import WithHelper
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
 from randquant.training.runs import status as run_status
@@ -101,9 +109,15 @@ class Ahead:
     """A server and its clients, in one process."""
 
     clients, rounds = range(1, 6), 40
+    mod, sums = ANYTHING, AmongClients(handshake="ahead")
 
     def __init__(self) -> None:
         self.counted: Counter[int] = Counter()
+
+    @property
+    def nodes(self) -> Iterable[int]:
+        """Who is connected."""
+        return self.clients
 
     def run(self, folder: Path, report: Report) -> None:
         def reply(step, node, message):
@@ -111,8 +125,8 @@ class Ahead:
                 report(node)
             return [message]
 
-        grid = InProcessGrid(client_app(ANYTHING, mover), self.clients, reply)
-        for node in self.clients:
+        grid = InProcessGrid(client_app(self.mod, mover), self.nodes, reply)
+        for node in self.nodes:
             grid.contexts[node] = self._context(folder, node)
         self._strategy(folder).start(grid, model(), self.rounds)
 
@@ -146,7 +160,7 @@ class Ahead:
             inner,
             exact(cohort=5),
             folder=folder,
-            sums=AmongClients(handshake="ahead"),
+            sums=self.sums,
             patience=self.rounds,
         )
 
@@ -158,6 +172,45 @@ class Ahead:
         ledger = ledger_of(self._context(folder, node))
         with ledger.held():
             return ledger.accountant.answers(OWN)
+
+
+class Helped(Ahead):
+    """A server, its clients, and a SuperNode that is their helper, in one process."""
+
+    helper = 99
+    sums = WithHelper(HelperMember(helper))
+
+    def __init__(self, key: Path) -> None:
+        super().__init__()
+        identity = Ed25519PrivateKey.generate()
+        key.write_bytes(identity.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        self.key = key
+        pinned = identity.public_key().public_bytes_raw().hex()
+        self.mod = QuantizeMod(epsilon=math.inf, helper=pinned)
+
+    @property
+    def nodes(self) -> Iterable[int]:
+        """The clients, and the helper."""
+        return [*self.clients, self.helper]
+
+    def check(self, folder: Path, told: list[int]) -> None:
+        super().check(folder, told)
+        if (folder / "server.state").exists():
+            record, _, _ = state.load(folder / "server.state", fedavg())
+            counted = HelperJournal(folder / "helper").sums() if record["rounds"] else {}
+            for node in self.clients:
+                assert counted.get(node, 0) >= record["rounds"], "the helper has counted less"
+                assert counted.get(node, 0) <= self._answers(folder, node), "a sum of nothing"
+
+    def _context(self, folder: Path, node: int) -> Context:
+        if node != self.helper:
+            return super()._context(folder, node)
+        config = {
+            "randquant-helper-journal": str(folder / "helper"),
+            "randquant-identity": str(self.key),
+            "randquant-helper-least": len(self.clients),
+        }
+        return Context(1, node, config, RecordDict({}), {})  # type: ignore[arg-type]
 
 
 def stopped(work: Work, folder: Path, seconds: float, largest: int | None = None) -> bool:
@@ -240,6 +293,7 @@ def main(count: int, seed: int, folder: Path) -> None:
     def made() -> Iterator[tuple[str, Work]]:
         yield "training", Training(folder / f"whole{rng.random()}")
         yield "rounds ahead on Flower", Ahead()
+        yield "rounds with a helper", Helped(folder / f"key{rng.random()}")
 
     for name, work in made():
         early = kills(work, folder / f"killed {name}", count, rng, 0.3)
