@@ -9,7 +9,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 
 CLIENTS, SOME = 3, 4
-EXAMPLES = {name: each for name, each in all_mechanisms().items() if each.tunable}
+EXAMPLES = {name: each for name, each in all_mechanisms().items() if each.tuning.possible}
 CHANNELS = {name: each.example for name, each in EXAMPLES.items() if not each.whole_update}
 WHOLE = {name: each.example for name, each in EXAMPLES.items() if each.whole_update}
 

@@ -86,7 +86,7 @@ def _calls() -> Iterator[Call]:
     yield call("erm", rq.erm, clip=1.0, bins=[-2.0, 0.0, 2.0], gamma=0.2)
     yield call("two_bins", rq.two_bins, clip=1.0, bins=[-2.0, 0.0, 2.0],
                left=[[1.0], [0.5, 0.5]], right=[[0.5, 0.5], [1.0]])  # fmt: skip
-    yield call("optm", rq.optm, clip=1.0, bins=[-3.0, 3.0], epsilon=1.0, programme="full",
+    yield call("optm", rq.optm, clip=1.0, bins=[-3.0, 3.0], epsilon=1.0,
                density=None, reach=None)  # fmt: skip
     yield call("mvu", rq.mvu, clip=1.0, levels=2, epsilon=1.0, inputs=3, geometry="pure")
     yield call("imvu", rq.imvu, clip_norm=1.0, levels=2, epsilon=1.0, beta=1.0)

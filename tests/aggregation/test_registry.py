@@ -158,4 +158,4 @@ def test_what_is_planned_with_protects_under_that_trust(trust):
     for name in protecting_mechanisms(UpdateSetting(50, 20, 8, trust)):
         record = all_mechanisms()[name]
         assert trust in record.trusts
-        assert record.update is not None or name == "optm"
+        assert record.tuning.update is not None or name == "optm"

@@ -128,17 +128,6 @@ def test_it_is_no_worse_than_erm_on_the_same_bins(gamma):
     assert rq.moments(found).mae <= rq.moments(erm).mae * (1 + 1e-6)
 
 
-@pytest.mark.slow
-def test_the_reduced_programme_bounds_all_codes_by_one_another():
-    bins = [-3, -0.5, 0.5, 3]
-    channel = rq.optm(1.0, bins, 1.5, programme="reduced")
-    weights = channel.weights.astype(float)
-    assert weights.max() <= math.exp(1.5) * weights.min()
-    assert rq.moments(channel).mae > rq.moments(rq.optm(1.0, bins, 1.5)).mae
-    with pytest.raises(ValueError, match=r"above 1\.\d+, the least found under the reduced"):
-        rq.optm(1.0, bins, 1.0, programme="reduced")
-
-
 def test_samples_take_the_place_of_the_uniform_input():
     samples = np.random.default_rng(5).normal(1.0, 0.2, 400).clip(-2, 2)
     bins = [-8.0, 0.4, 1.2, 8.0]
@@ -169,7 +158,6 @@ def test_bins_are_searched_within_reach():
         ({"bins": [3, 0, -3]}, "increasing"),
         ({"epsilon": 0.5}, r"above 0\.693148, the least of any unbiased"),
         ({"epsilon": 0.0}, "epsilon"),
-        ({"programme": "third"}, "full, reduced"),
         ({"density": []}, "samples"),
         ({"reach": 4.0}, "number of bins"),
         ({"bins": 4}, "sends a bin to infinity"),

@@ -14,7 +14,7 @@ MIRRORED = rq.Channel(SMALL.inputs, SMALL.values, SMALL.weights[:, ::-1], SMALL.
 PLACES = [Fraction(k, 16) for k in (-16, -15, -13, -12, -8, -7, -1, 1, 8, 9, 15, 16)]
 
 
-@pytest.mark.parametrize("order", [1.1, 2.0, 2.5, 8.0])
+@pytest.mark.parametrize("order", [1.1, 2.5, 8.0])
 @pytest.mark.parametrize("channel", [SMALL, MIRRORED])
 def test_no_inputs_exceed_the_bound_and_it_is_near(channel, order):
     found = rq.kappa_sum(channel, 3, order)
@@ -23,8 +23,10 @@ def test_no_inputs_exceed_the_bound_and_it_is_near(channel, order):
     assert found.lower <= found.upper <= rq.kappa(channel, order).upper
 
 
-@pytest.mark.parametrize(("trials", "clients"), [(3, 40), (3, 400), (15, 10), (15, 100), (31, 48)])
-@pytest.mark.parametrize("order", [1.1, 2.0, 8.0])
+@pytest.mark.parametrize(
+    ("trials", "clients", "order"),
+    [(3, 40, 8.0), (3, 400, 1.1), (15, 10, 1.1), (15, 10, 8.0), (15, 60, 2.0), (31, 10, 8.0)],
+)
 def test_sums_of_bits_are_bounded_within_three_percent(trials, clients, order):
     channel = rq.pbm(clip=1.0, theta=0.25, trials=trials)
     found = rq.kappa_sum(channel, clients, order)

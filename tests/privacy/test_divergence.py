@@ -19,7 +19,7 @@ def rows(codes: int, bits: int = 62):
     return weight_rows(2, codes, bits)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.integers(2, 64).flatmap(rows), st.sampled_from(ORDERS))
 def test_the_interval_holds_the_exact_divergence(table, order):
     lower, upper = renyi(table[0], table[1], 2**62, order)
@@ -29,7 +29,7 @@ def test_the_interval_holds_the_exact_divergence(table, order):
         assert upper - lower <= 1e-11
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.integers(2, 16), st.integers(0, 40), st.sampled_from(ORDERS), st.randoms())
 def test_nearly_equal_rows_keep_their_digits(codes, shift, order, random):
     even = np.full(codes, 2**62 // codes)

@@ -30,7 +30,7 @@ def information(channel, cell: int, part: Fraction):
     return total
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(channels() | mechanism_channels(), st.fractions(0, 1, max_denominator=97))
 def test_it_is_the_largest_of_all_cell_ends(channel, part):
     found = rq.fisher_information(channel)

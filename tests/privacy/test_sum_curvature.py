@@ -62,7 +62,7 @@ def position(channel, x: float) -> float:
 
 
 @pytest.mark.parametrize("name", CHANNELS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.data())
 def test_no_others_make_the_divergence_larger(name, data):
     channel = CHANNELS[name]
@@ -75,7 +75,7 @@ def test_no_others_make_the_divergence_larger(name, data):
     assert divergence(channel, x, other, others, order) <= found.upper * square * (1 + 1e-9) + 1e-18
 
 
-@pytest.mark.parametrize("order", [1.1, 2.0, 2.5, 8.0, 40.0])
+@pytest.mark.parametrize("order", [1.1, 2.5, 8.0, 40.0])
 @pytest.mark.parametrize("name", ["1 bit", "2 bits", "skewed", "gapped"])
 def test_the_lower_end_is_attained(name, order):
     channel, clients = CHANNELS[name], 4
@@ -116,7 +116,7 @@ def test_one_bit_costs_hardly_more_than_its_least_variance():
 
 @pytest.mark.parametrize("name", CHANNELS)
 def test_more_clients_hide_more(name):
-    counts = (1, 2, 5, 20, 60) if name != "bent" else (1, 3, 9)
+    counts = (1, 2, 5, 40) if name != "bent" else (1, 3, 9)
     bounds = [kappa_sum(CHANNELS[name], clients, 3.0) for clients in counts]
     assert bounds[0] == kappa(CHANNELS[name], 3.0)
     for fewer, more in itertools.pairwise(bounds):
@@ -140,9 +140,8 @@ def test_what_jumps_stays_infinite():
 
 
 def test_high_orders_fall_back_to_one_client():
-    for order in (3000.0,):
-        found = kappa_sum(ONE_BIT, 30, order)
-        assert 0 <= found.lower <= found.upper <= kappa(ONE_BIT, order).upper
+    found = kappa_sum(ONE_BIT, 4, 3000.0)
+    assert 0 <= found.lower <= found.upper <= kappa(ONE_BIT, 3000.0).upper
 
 
 def test_mirrored_or_not_is_the_same():

@@ -63,7 +63,7 @@ def pairs(draw, channel):
     return tuple(min(max(u, -clip), clip) for u in (x, other))
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(finite_channels() | mechanism_channels(), ORDERS, st.data())
 def test_no_pair_of_inputs_exceeds_it(channel, order, data):
     found = rq.kappa(channel, order)
@@ -71,7 +71,7 @@ def test_no_pair_of_inputs_exceeds_it(channel, order, data):
         assert (found.lower, found.upper) == (math.inf, math.inf)
         return
     assert found.upper < math.inf
-    for _ in range(5):
+    for _ in range(3):
         x, other = data.draw(pairs(channel))
         if x != other:
             assert steepness(channel, x, other, order) <= found.upper
@@ -79,7 +79,7 @@ def test_no_pair_of_inputs_exceeds_it(channel, order, data):
         assert found.width <= 2e-4 * found.upper
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(finite_channels(), ORDERS)
 def test_the_lower_end_is_attained(channel, order):
     found = rq.kappa(channel, order)

@@ -22,7 +22,6 @@ from randquant.reports.figures import (
     checked,
     digits,
     grouped_bars,
-    heat_map,
     line_chart,
     plain,
 )
@@ -36,7 +35,6 @@ FIGURES = {
     "bars": grouped_bars("Bars", ["−1", "1", "1"], {"x": [0.1, 0.2, 0.7]}, "x", "share"),
     "amounts": HorizontalBars(title="Bytes", bars=(Bar("ours", 7, "7 bytes", "c1"),)),
     "parts": HorizontalBars(title="Time", bars=(Bar("all", 7, "7 s", "c1"),), stacked=True),
-    "heat": heat_map("Heat", [-1, 0, 1], [[0, 1, 2], [3, 4, 5], [6, 7, 8]], "x", "y", "nats"),
     "marks": ScatterPlot(
         title="Marks", series=(SERIES,), x=Axis("ε", log=True, bound=True), y=Axis("accuracy"),
         levels=(("limit", 65.0),),
@@ -86,29 +84,10 @@ def test_a_picture_fits_a_phone_and_says_what_it_is(figure):
 def test_what_is_drawn_are_the_figures_numbers():
     drawn = [(row["d"], row["x"], row["y"]) for row in rows(FIGURES["lines"])]
     assert drawn == [(1, 1, 1), (0, 1, 2), (0, 2, None), (0, 3, 5)]
-    cells = [(row["x"], row["y"], row["v"]) for row in rows(FIGURES["heat"])]
-    assert cells == [(x - 1, y - 1, 3 * y + x) for y in range(3) for x in range(3)]
     assert [row["y"] for row in rows(FIGURES["bars"])] == [0.1, 0.2, 0.7]
     assert len({row["x"] for row in rows(FIGURES["bars"])}) == 3  # equal labels are other slots
     assert [(r["x"], r["y"]) for r in rows(FIGURES["marks"]) if "run" in r] == [(None, 70), (2, 60)]
     assert [row["b"] for row in rows(FIGURES["areas"])][:4] == [0, 0.9, 0, 0.5]
-
-
-def test_cells_of_one_shade_are_one_path():
-    values = [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
-    drawn = charts.svg(heat_map("Heat", [-1, 0, 1], values, "x", "y", "nats"))
-    cells = [
-        (element.get("opacity"), *map(float, place.split("h")[0].split(",")))
-        for element in ElementTree.fromstring(drawn).iter("path")
-        for place in (element.get("d") or "").split("M")[1:]
-        if place.endswith("Z")
-    ]
-    across, down = sorted({x for _, x, _ in cells}), sorted({-y for *_, y in cells})
-    shades = {(across.index(x), down.index(-y)): shade for shade, x, y in cells}
-    expected = {0: "0.03", 1: "0.52", 2: None}  # from 0.03 to 1
-    assert len(cells) == 9
-    assert drawn.count('opacity="0.52"') == 1
-    assert shades == {(x, y): expected[values[y][x]] for x in range(3) for y in range(3)}
 
 
 def test_the_picture_has_the_figures_heights():
@@ -133,7 +112,6 @@ BOUNDED = {
     "across": lambda low, high: line_chart("", [("", [(low, 0), (high, 1)], "c1")], UP, "y"),
     "up": lambda low, high: line_chart("", [("", [(1, low), (2, high)], "c1")], "x", UP),
     "bars": lambda low, high: grouped_bars("", ["a", "b"], {"": [low, high]}, "x", UP),
-    "heat": lambda low, high: heat_map("", [0, 1], [[low, high], [high, low]], "x", "y", "nats"),
     "marks": lambda low, high: ScatterPlot(
         title="", x=UP, y=Axis("y"),
         series=(Series("", (Mark("a", "", low, 1, True), Mark("b", "", high, 1, True))),),

@@ -29,7 +29,7 @@ from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise.laws import NOISES
 from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
-from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, noise_family
+from randquant.mechanisms.tuning import Tuning, UpdateFamily, UpdateSetting, noise_family
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.certificates.noise import Noise
@@ -381,7 +381,7 @@ RECORDS = tuple(
         functools.partial(AdditiveMechanism, kind),
         HELP,
         example={"clip_norm": 1.0, "noise_multiplier": 1.0},
-        update=_updates,
+        tuning=Tuning(update=_updates),
         trusts=("aggregate",),
         whole_update=True,
         run_settings=("cohort", "coordinates", "subset_seed"),

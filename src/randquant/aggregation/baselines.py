@@ -21,7 +21,7 @@ from randquant.aggregation.payloads import finite, floats_in, mean_of_floats
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload
 from randquant.mechanisms.record import CLIP, CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
-from randquant.mechanisms.tuning import noise_family
+from randquant.mechanisms.tuning import Tuning, noise_family
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import GaussianRelease, Norm
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
@@ -320,7 +320,7 @@ RECORDS = (
         LocalGaussian,
         {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
         example={"clip_norm": 1.0, "noise_multiplier": 1.0},
-        update=noise_family,
+        tuning=Tuning(update=noise_family),
         trusts=("local",),
         whole_update=True,
         baseline=True,

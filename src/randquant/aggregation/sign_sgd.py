@@ -17,7 +17,7 @@ from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload
 from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
-from randquant.mechanisms.tuning import noise_family
+from randquant.mechanisms.tuning import Tuning, noise_family
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 
@@ -116,7 +116,7 @@ RECORDS = (
         SignSGD,
         {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER},
         example={"clip_norm": 1.0, "noise_multiplier": 0.5},
-        update=noise_family,
+        tuning=Tuning(update=noise_family),
         trusts=("local",),
         whole_update=True,
         baseline=True,

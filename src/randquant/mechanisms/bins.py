@@ -14,6 +14,7 @@ from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.record import CLIP, VALUES, MechanismRecord
 from randquant.mechanisms.tuning import (
     CoordinateFamily,
+    Tuning,
     UpdateFamily,
     UpdateSetting,
     even_values,
@@ -197,16 +198,18 @@ RECORDS = (
         erm,
         help={"clip": CLIP, "bins": VALUES, "gamma": "how strongly near bins are preferred, >= 0"},
         example={"clip": 1.5, "bins": [-3.0, -1.0, 1.0, 3.0], "gamma": 1.0},
-        coordinate=CoordinateFamily(
-            lambda target: {"margin": margins(target), "gamma": [0.0, 1.0, 3.0, 10.0, 100.0]},
-            lambda target, at: {
-                "clip": target.clip,
-                "bins": target.even_values(at["margin"]),
-                "gamma": six_digits(at["gamma"]),
-            },
+        tuning=Tuning(
+            coordinate=CoordinateFamily(
+                lambda target: {"margin": margins(target), "gamma": [0.0, 1.0, 3.0, 10.0, 100.0]},
+                lambda target, at: {
+                    "clip": target.clip,
+                    "bins": target.even_values(at["margin"]),
+                    "gamma": six_digits(at["gamma"]),
+                },
+            ),
+            update=_updates,
+            slow=("aggregate",),
         ),
-        update=_updates,
-        slow=("aggregate",),
         place=3,
     ),
 )

@@ -13,6 +13,7 @@ from randquant.channels.channel import Channel
 from randquant.mechanisms.record import CLIP, INPUTS, LEVELS, REACH, VALUES, MechanismRecord
 from randquant.mechanisms.tuning import (
     CoordinateFamily,
+    Tuning,
     UpdateFamily,
     UpdateSetting,
     even_values,
@@ -172,25 +173,27 @@ RECORDS = (
         },
         example={"clip": 1.5, "epsilon": 1.5, "values": [-3.0, -1.0, 1.0, 3.0]},
         # Evenly spaced levels, so that summed codes decode.
-        coordinate=CoordinateFamily(
-            lambda target: {"margin": few_margins(target)},
-            lambda target, at: {
-                "clip": target.clip,
-                "values": target.even_values(at["margin"]),
-                "epsilon": target.epsilon,
-                "objective": target.objective,
-                "inputs": 33 if target.levels <= 16 else 17,
-            },
+        tuning=Tuning(
+            coordinate=CoordinateFamily(
+                lambda target: {"margin": few_margins(target)},
+                lambda target, at: {
+                    "clip": target.clip,
+                    "values": target.even_values(at["margin"]),
+                    "epsilon": target.epsilon,
+                    "objective": target.objective,
+                    "inputs": 33 if target.levels <= 16 else 17,
+                },
+            ),
+            update=_updates,
+            slow=("aggregate",),
         ),
-        update=_updates,
-        slow=("aggregate",),
         place=8,
     ),
     MechanismRecord(
         "channel-file",
         channel_file,
         help={"path": "channel file, as design --save writes it"},
-        tunable=False,
+        tuning=Tuning(possible=False),
         place=9,
     ),
 )

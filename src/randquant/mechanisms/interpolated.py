@@ -13,7 +13,13 @@ from randquant.channels.channel import Channel
 from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.poisson_binomial import binomial
 from randquant.mechanisms.record import CLIP_NORM, LEVELS, MechanismRecord
-from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSetting, six_digits
+from randquant.mechanisms.tuning import (
+    CoordinateFamily,
+    Tuning,
+    UpdateFamily,
+    UpdateSetting,
+    six_digits,
+)
 from randquant.privacy.guarantee import Interval
 
 FLAT = 48.0
@@ -188,16 +194,18 @@ RECORDS = (
         },
         example={"clip_norm": 1.5, "levels": 4, "epsilon": 2.0},
         # There is one channel only: its epsilon is the target.
-        coordinate=CoordinateFamily(
-            lambda target: {"": [0.0]},
-            lambda target, at: {
-                "clip_norm": target.clip,
-                "levels": target.levels,
-                "epsilon": six_digits(target.epsilon * (1 - 1e-5)),
-            },
+        tuning=Tuning(
+            coordinate=CoordinateFamily(
+                lambda target: {"": [0.0]},
+                lambda target, at: {
+                    "clip_norm": target.clip,
+                    "levels": target.levels,
+                    "epsilon": six_digits(target.epsilon * (1 - 1e-5)),
+                },
+            ),
+            update=_updates,
+            slow=("aggregate",),
         ),
-        update=_updates,
-        slow=("aggregate",),
         place=7,
     ),
 )

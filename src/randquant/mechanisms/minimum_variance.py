@@ -8,7 +8,7 @@ from randquant._internal import validate
 from randquant.channels.channel import LARGEST, Channel
 from randquant.mechanisms.from_design import designed
 from randquant.mechanisms.record import CLIP, EPSILON, INPUTS, LEVELS, MechanismRecord
-from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, six_digits
+from randquant.mechanisms.tuning import Tuning, UpdateFamily, UpdateSetting, six_digits
 
 
 def mvu(
@@ -86,8 +86,7 @@ RECORDS = (
             "geometry": "pure, l1 or l2",
         },
         example={"clip": 1.5, "levels": 2, "epsilon": 1.5, "inputs": 2},
-        update=_updates,
-        slow=("aggregate",),
+        tuning=Tuning(update=_updates, slow=("aggregate",)),
         place=6,
     ),
 )

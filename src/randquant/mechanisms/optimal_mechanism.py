@@ -16,9 +16,9 @@ from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.mechanisms.bins import bins_of, two_bins
-from randquant.mechanisms.optm_programme import SelectionProblem, best, least_selectable
+from randquant.mechanisms.optm_programme import SelectionProblem, best
 from randquant.mechanisms.record import CLIP, DENSITY, EPSILON, REACH, VALUES, MechanismRecord
-from randquant.mechanisms.tuning import CoordinateFamily, few_margins
+from randquant.mechanisms.tuning import CoordinateFamily, Tuning, few_margins
 from randquant.privacy.certificates.coordinate import certify
 
 SLACKS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
@@ -29,7 +29,6 @@ def optm(
     clip: float,
     bins: int | Sequence[float] | np.ndarray,
     epsilon: float,
-    programme: str = "full",
     density: Sequence[float] | np.ndarray | None = None,
     reach: float | None = None,
 ) -> Channel:
@@ -40,9 +39,6 @@ def optm(
         bins: increasing values of the codes, beyond [-clip, clip] on both sides; or the number of
             bins, 2 to 16, whose positions are then searched too: symmetric unless density is given.
         epsilon: target pure epsilon per coordinate, in nats, > 0.
-        programme: `full` (Theorem 5): each code's largest probability is at most e^epsilon times
-            its smallest one. `reduced` (Theorem 6): the largest probability of all codes is at
-            most e^epsilon times the smallest one of all; more restrictive.
         density: samples of the input, over which the error is averaged (Theorem 4); by default the
             input is uniform. They are clipped to [-clip, clip].
         reach: largest magnitude of a bin, in the units of clip, if bins is a number.
@@ -70,16 +66,14 @@ def optm(
     """
     clip = validate.real("clip", clip, low=1e-30, high=1e30)
     epsilon = validate.real("epsilon", epsilon, low=1e-12, high=40)
-    validate.choice("programme", programme, ("full", "reduced"))
     samples = None if density is None else _samples(density, clip)
-    shared = programme == "reduced"
     if isinstance(bins, int | np.integer):
         count = validate.whole("bins", bins, low=2, high=16)
-        return _on_searched_bins(clip, count, epsilon, samples, shared, _reach(reach, clip))
+        return _on_searched_bins(clip, count, epsilon, samples, _reach(reach, clip))
     if reach is not None:
         raise ValueError("Expected reach only where bins is a number of bins to search for.")
     grid = tuple(float(value) for value in bins_of(bins, clip) / clip)
-    return _on_bins(clip, grid, epsilon, samples, shared)
+    return _on_bins(clip, grid, epsilon, samples)
 
 
 @functools.lru_cache(maxsize=64)
@@ -88,7 +82,6 @@ def _on_bins(
     bins: tuple[float, ...],
     epsilon: float,
     samples: tuple[float, ...] | None,
-    shared: bool,
 ) -> Channel:
     """The channel on given bins: lower the aim until the integers certify."""
     from randquant.mechanisms.design.constraints import Pure
@@ -100,15 +93,14 @@ def _on_bins(
             f"Expected epsilon above {round_up(least)}, the least of any unbiased mechanism on "
             f"these bins, got epsilon={epsilon}: raise it, or move the outermost bins outward."
         )
-    problem = SelectionProblem.of(np.array(bins), samples, shared)
+    problem = SelectionProblem.of(np.array(bins), samples)
     for slack in SLACKS:
         selections = best(problem, epsilon * (1 - slack))
         if selections is None:
-            name = "reduced" if shared else "full"
             raise ValueError(
-                f"Expected epsilon above {round_up(least_selectable(problem), 4)}, the least found "
-                f"under the {name} programme on these bins, got "
-                f"epsilon={epsilon}: raise it, or move the outermost bins outward."
+                f"Expected epsilon further above {round_up(least)}, the least of any unbiased "
+                f"mechanism on these bins, got epsilon={epsilon}: no start of the search met it; "
+                "raise it, or move the outermost bins outward."
             )
         ratio = math.exp(epsilon * (1 - slack / 2))
         repaired = problem.one_side(problem.present(selections), ratio, math.inf)
@@ -129,7 +121,6 @@ def _on_searched_bins(
     count: int,
     epsilon: float,
     samples: tuple[float, ...] | None,
-    shared: bool,
     reach: float,
 ) -> Channel:
     """The channel on the best bins found: a simplex search from a few spacings."""
@@ -154,7 +145,7 @@ def _on_searched_bins(
         bins = place(free)
         if min(np.diff(bins)) < 1e-3 or min(-bins[0], bins[-1]) < least * (1 + 1e-3):
             return 1e6
-        problem = SelectionProblem.of(bins, samples, shared)
+        problem = SelectionProblem.of(bins, samples)
         selections = best(problem, epsilon, starts=2)
         return 1e6 if selections is None else problem.error(selections)
 
@@ -168,7 +159,7 @@ def _on_searched_bins(
         solved = minimize(error, start, method="Nelder-Mead", options={"maxfev": 50 * half})
         if optimum is None or solved.fun < optimum.fun:
             optimum = solved
-    return _on_bins(clip, tuple(place(optimum.x)), epsilon, samples, shared)  # type: ignore[union-attr]
+    return _on_bins(clip, tuple(place(optimum.x)), epsilon, samples)  # type: ignore[union-attr]
 
 
 def _samples(density: Any, clip: float) -> tuple[float, ...]:
@@ -195,20 +186,21 @@ RECORDS = (
             "clip": CLIP,
             "bins": f"{VALUES}, or how many to search for",
             "epsilon": EPSILON,
-            "programme": "full or reduced",
             "density": DENSITY,
             "reach": REACH,
         },
         example={"clip": 1.5, "bins": [-3.0, -1.0, 1.0, 3.0], "epsilon": 1.5},
-        coordinate=CoordinateFamily(
-            lambda target: {"margin": few_margins(target)},
-            lambda target, at: {
-                "clip": target.clip,
-                "bins": target.even_values(at["margin"]),
-                "epsilon": target.epsilon,
-            },
+        tuning=Tuning(
+            coordinate=CoordinateFamily(
+                lambda target: {"margin": few_margins(target)},
+                lambda target, at: {
+                    "clip": target.clip,
+                    "bins": target.even_values(at["margin"]),
+                    "epsilon": target.epsilon,
+                },
+            ),
+            slow=("coordinate",),
         ),
-        slow=("coordinate",),
         place=4,
     ),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,24 +36,20 @@ class SelectionProblem:
         bins: (m,) increasing.
         cells: (j, low, high): inputs in [low, high] lie between bins j and j + 1.
         weights: per cell, (2, m): coefficient in the error of a code's probability at either end.
-        shared: whether all codes share one lower bound (Theorem 6).
     """
 
     bins: np.ndarray
     cells: list[tuple[int, float, float]]
     weights: list[np.ndarray]
-    shared: bool
 
     @classmethod
-    def of(
-        cls, bins: np.ndarray, samples: tuple[float, ...] | None, shared: bool
-    ) -> SelectionProblem:
+    def of(cls, bins: np.ndarray, samples: tuple[float, ...] | None) -> SelectionProblem:
         """The problem on these bins."""
         edges = [(max(low, -1.0), min(high, 1.0)) for low, high in itertools.pairwise(bins)]
         cells = [(j, low, high) for j, (low, high) in enumerate(edges) if low < high]
         points = None if samples is None else np.array(samples)
         weights = [_weights(bins, low, high, points) for _, low, high in cells]
-        return cls(bins, cells, weights, shared)
+        return cls(bins, cells, weights)
 
     def shares(self, j: int, x: float) -> np.ndarray:
         """(j + 1, m - 1 - j): probability of rounding x down, for each left and right bin."""
@@ -98,10 +94,8 @@ class SelectionProblem:
         return float(np.max(high - ratio * low))
 
     def _extremes(self, selections: Selections) -> tuple[np.ndarray, np.ndarray]:
-        """Largest and smallest probability of each code, or of all if they share a bound."""
+        """Largest and smallest probability of each code."""
         table = np.concatenate(self.rows(selections))
-        if self.shared:
-            table = table.reshape(-1, 1)
         return table.max(axis=0), table.min(axis=0)
 
     def joint(
@@ -150,10 +144,9 @@ class SelectionProblem:
         from scipy.optimize import linprog
 
         codes, count = len(self.bins), len(low)
-        bounds_of = np.ones((codes, 1)) if self.shared else np.eye(codes)
-        lower = bounds_of.shape[1]
-        cost, above, limits = np.zeros(count + lower + 1), [], []
-        sums, first = np.zeros((len(parts), count + lower + 1)), 0
+        # The last but one unknowns are the least probability of each code.
+        cost, above, limits = np.zeros(count + codes + 1), [], []
+        sums, first = np.zeros((len(parts), count + codes + 1)), 0
         per_cell = len(parts) // len(self.cells)
         for k, (at, twice) in enumerate(blocks):
             for part in range(per_cell * k, per_cell * (k + 1)):
@@ -163,9 +156,9 @@ class SelectionProblem:
             columns = slice(first - at[0].shape[1], first)
             for matrix, constant, weight in zip(at, twice, self.weights[k], strict=True):
                 cost[columns] += weight @ matrix
-                block = np.zeros((2, codes, count + lower + 1))
+                block = np.zeros((2, codes, count + codes + 1))
                 block[0, :, columns], block[1, :, columns] = matrix, -matrix
-                block[0, :, count:-1], block[1, :, count:-1] = -ratio * bounds_of, bounds_of
+                block[0, :, count:-1], block[1, :, count:-1] = -ratio * np.eye(codes), np.eye(codes)
                 block[0, :, -1] = -1
                 above.append(block.reshape(2 * codes, -1))
                 limits.append(np.concatenate([constant + np.zeros(codes)] * 2))
@@ -178,7 +171,7 @@ class SelectionProblem:
             b_ub=np.concatenate(limits),
             A_eq=sums,
             b_eq=np.ones(len(parts)),
-            bounds=[*zip(low, high, strict=True), *[(0, None)] * lower, (0, exceeding)],
+            bounds=[*zip(low, high, strict=True), *[(0, None)] * codes, (0, exceeding)],
             options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
         )
         return solved.x[:count] if solved.status == 0 else None
@@ -229,20 +222,6 @@ def best(problem: SelectionProblem, epsilon: float, starts: int = STARTS) -> Sel
         if best is None or problem.error(selections) < problem.error(best):
             best = selections
     return best
-
-
-def least_selectable(problem: SelectionProblem) -> float:
-    """The least epsilon found from uniform selections, by lowering the target while it helps."""
-    free = replace(problem, weights=[0 * weight for weight in problem.weights])
-    selections = problem.start(1)
-    epsilon = problem.epsilon(selections)
-    for share in (0.7, 0.9, 0.97, 0.99, 0.997):
-        while True:
-            closer = _descend(free, selections, math.exp(share * epsilon))
-            if not problem.epsilon(closer) < epsilon * (1 - 1e-3):
-                break
-            selections, epsilon = closer, problem.epsilon(closer)
-    return epsilon
 
 
 def _descend(problem: SelectionProblem, selections: Selections, ratio: float) -> Selections:

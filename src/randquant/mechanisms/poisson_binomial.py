@@ -10,7 +10,13 @@ from randquant._internal import validate
 from randquant.channels.channel import LARGEST, Channel
 from randquant.channels.probabilities import EVEN, from_probabilities, with_even
 from randquant.mechanisms.record import CLIP, INPUTS, MechanismRecord
-from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSetting, six_digits
+from randquant.mechanisms.tuning import (
+    CoordinateFamily,
+    Tuning,
+    UpdateFamily,
+    UpdateSetting,
+    six_digits,
+)
 
 RAREST = 2.0**-36
 """Where a code's probability would be less, a whole number over 2**62 would not tell it well."""
@@ -129,17 +135,19 @@ RECORDS = (
             "mixing": "share of codes drawn evenly; 0 is PBM as published",
         },
         example={"clip": 1.5, "theta": 0.25, "trials": 3},
-        coordinate=CoordinateFamily(
-            lambda target: {"theta": np.geomspace(1e-5, 0.5, 25)},
-            lambda target, at: {
-                "clip": target.clip,
-                "theta": six_digits(at["theta"]),
-                "trials": target.levels - 1,
-            },
+        tuning=Tuning(
+            coordinate=CoordinateFamily(
+                lambda target: {"theta": np.geomspace(1e-5, 0.5, 25)},
+                lambda target, at: {
+                    "clip": target.clip,
+                    "theta": six_digits(at["theta"]),
+                    "trials": target.levels - 1,
+                },
+            ),
+            update=_updates,
+            slow=("aggregate",),
         ),
-        update=_updates,
         implied=_implied,
-        slow=("aggregate",),
         place=2,
     ),
 )

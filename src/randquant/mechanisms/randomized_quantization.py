@@ -20,6 +20,7 @@ from randquant.mechanisms.tuning import (
     SHARES,
     SPREAD,
     CoordinateFamily,
+    Tuning,
     UpdateFamily,
     UpdateSetting,
     margins,
@@ -170,12 +171,14 @@ RECORDS = (
             "keep": "probability that an inner level is kept, 0 to 1",
         },
         example={"clip": 1.5, "margin": 1.5, "levels": 8, "keep": 0.42},
-        coordinate=CoordinateFamily(
-            lambda target: {"margin": margins(target), "keep": SHARES},
-            lambda target, at: target.sized(margin=target.clip * at["margin"], keep=at["keep"]),
+        tuning=Tuning(
+            coordinate=CoordinateFamily(
+                lambda target: {"margin": margins(target), "keep": SHARES},
+                lambda target, at: target.sized(margin=target.clip * at["margin"], keep=at["keep"]),
+            ),
+            update=_rqm_updates,
+            slow=("aggregate",),
         ),
-        update=_rqm_updates,
-        slow=("aggregate",),
         place=1,
     ),
     MechanismRecord(
@@ -184,13 +187,15 @@ RECORDS = (
         help={"clip": CLIP, "levels": LEVELS, "margin": MARGIN},
         example={"clip": 1.5, "levels": 2, "margin": 1.0},
         # Epsilon is finite only if all inputs lie between the two middle levels: search these.
-        coordinate=CoordinateFamily(
-            lambda target: {"middle": margins(target)},
-            lambda target, at: target.sized(
-                margin=target.clip * ((target.levels - 1) * (1 + at["middle"]) - 1)
+        tuning=Tuning(
+            coordinate=CoordinateFamily(
+                lambda target: {"middle": margins(target)},
+                lambda target, at: target.sized(
+                    margin=target.clip * ((target.levels - 1) * (1 + at["middle"]) - 1)
+                ),
             ),
+            update=_rounding_updates,
         ),
-        update=_rounding_updates,
         place=10,
     ),
 )

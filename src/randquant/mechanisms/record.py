@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSetting
+from randquant.mechanisms.tuning import Tuning
 from randquant.privacy.guarantee import Trust
 
 LAST = 1000
@@ -32,17 +32,11 @@ class MechanismRecord:
         help: one line on each parameter, by name, for the command line.
         example: parameters of an example, as JSON: few codes, evenly spaced. Contract tests build
             every mechanism with them.
-        coordinate: how to tune it to one coordinate's epsilon; None if that follows from the
-            signature, or is not possible.
-        update: from a setting to how to tune it to a whole run's guarantee; None if that is not
-            possible.
+        tuning: how it is tuned to a target.
         trusts: the kinds of trust that it supports; empty if it protects nothing.
         whole_update: whether it is a mechanism for whole updates without a channel.
         run_settings: settings of a run, `cohort` or `norm`, that the constructor takes as well.
         baseline: whether it samples in floating point: for comparison, not for deployment.
-        tunable: False for a fixed channel.
-        slow: what tuning it takes tens of seconds for, so that it is left out unless it is asked
-            for: `coordinate`, or whole updates under a kind of trust.
         implied: from the parameters to those that the constructor then chooses by itself, and that
             decide a figure: commands print them, and say how to turn them off.
         place: its position in lists and tables, which are ordered by place, then by name.
@@ -61,14 +55,11 @@ class MechanismRecord:
     constructor: Callable[..., Any]
     help: Mapping[str, str] = field(default_factory=dict)
     example: Mapping[str, Any] = field(default_factory=dict)
-    coordinate: CoordinateFamily | None = None
-    update: Callable[[UpdateSetting], UpdateFamily] | None = None
+    tuning: Tuning = field(default_factory=Tuning)
     trusts: tuple[Trust, ...] = ("local", "aggregate")
     whole_update: bool = False
     run_settings: tuple[str, ...] = ()
     baseline: bool = False
-    tunable: bool = True
-    slow: tuple[str, ...] = ()
     implied: Callable[..., Mapping[str, float]] | None = None
     place: int = LAST
 

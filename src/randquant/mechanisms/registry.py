@@ -10,7 +10,7 @@ from typing import Any
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.mechanisms.record import MechanismRecord
-from randquant.mechanisms.tuning import CoordinateFamily, UpdateFamily, UpdateSetting
+from randquant.mechanisms.tuning import CoordinateFamily, Tuning, UpdateFamily, UpdateSetting
 
 _known: dict[str, MechanismRecord] = {}
 
@@ -127,7 +127,8 @@ def register(
         2
         >>> unregister("wide-rounding")
     """
-    record = MechanismRecord(name, constructor, help or {}, example or {}, coordinate, update)
+    tuning = Tuning(coordinate, update)
+    record = MechanismRecord(name, constructor, help or {}, example or {}, tuning)
     if "clip" not in record.parameters:
         raise ValueError(
             f"Expected the constructor of {name} to take clip and its other parameters by name."

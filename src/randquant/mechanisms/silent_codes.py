@@ -11,7 +11,7 @@ from randquant._internal import validate
 from randquant.channels.channel import LARGEST, Channel
 from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.record import CLIP, MARGIN, MechanismRecord
-from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, six_digits
+from randquant.mechanisms.tuning import Tuning, UpdateFamily, UpdateSetting, six_digits
 
 HEARD = 25
 """How many codes of a sum's coordinate are not silent, on average: at 25 a sum is within 0.5 % of
@@ -91,7 +91,7 @@ RECORDS = (
             "rate": "probability that a code is not silent, clip/(clip + margin) to 1",
         },
         example={"clip": 1.5, "margin": 6.0, "rate": 0.5},
-        update=_updates,
+        tuning=Tuning(update=_updates),
         trusts=("aggregate",),
         place=11,
     ),

@@ -11,6 +11,7 @@ from randquant.mechanisms.record import CLIP, LEVELS, MechanismRecord
 from randquant.mechanisms.tuning import (
     SHARES,
     CoordinateFamily,
+    Tuning,
     UpdateFamily,
     UpdateSetting,
     six_digits,
@@ -108,15 +109,17 @@ RECORDS = (
             "mixing": "keeps the probability of either side within mixing and 1 - mixing",
         },
         example={"clip": 1.5, "levels": 4, "p": 0.3, "mixing": 0.2},
-        coordinate=CoordinateFamily(
-            lambda target: {
-                "p": [1e-3, *SHARES[4:-1], 0.999],
-                "mixing": np.geomspace(1e-9, 0.5, 19),
-            },
-            lambda target, at: target.sized(p=at["p"], mixing=at["mixing"]),
+        tuning=Tuning(
+            coordinate=CoordinateFamily(
+                lambda target: {
+                    "p": [1e-3, *SHARES[4:-1], 0.999],
+                    "mixing": np.geomspace(1e-9, 0.5, 19),
+                },
+                lambda target, at: target.sized(p=at["p"], mixing=at["mixing"]),
+            ),
+            update=_updates,
+            slow=("aggregate",),
         ),
-        update=_updates,
-        slow=("aggregate",),
         place=5,
     ),
 )

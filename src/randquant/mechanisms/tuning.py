@@ -216,3 +216,23 @@ def few_margins(target: CoordinateTarget) -> np.ndarray:
 def _least_margin(target: CoordinateTarget) -> float:
     """Slightly above the margin over clip below which no unbiased channel meets the target."""
     return 2 / math.expm1(target.epsilon) * (1 + 1e-5)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How a mechanism is tuned, if it is.
+
+    Attributes:
+        coordinate: to one coordinate's epsilon; None if that follows from the constructor's
+            signature, or is not possible.
+        update: from a setting to how to tune it to a whole run's guarantee; None if that is not
+            possible.
+        possible: False for a fixed channel.
+        slow: what takes tens of seconds, so that it is left out unless it is asked for:
+            `coordinate`, or whole updates under a kind of trust.
+    """
+
+    coordinate: CoordinateFamily | None = None
+    update: Callable[[UpdateSetting], UpdateFamily] | None = None
+    possible: bool = True
+    slow: tuple[str, ...] = ()

@@ -10,12 +10,10 @@ if TYPE_CHECKING:
     from randquant.reports.figures import (
         Axis,
         Figure,
-        HeatMap,
         LineChart,
         Mark,
         ScatterPlot,
         Series,
-        heat_map,
         line_chart,
     )
     from randquant.reports.figures import checked as figure_from_json
@@ -40,7 +38,6 @@ __all__ = [
     "DataTable",
     "Figure",
     "Group",
-    "HeatMap",
     "LineChart",
     "Mark",
     "Notes",
@@ -53,7 +50,6 @@ __all__ = [
     "figure_from_json",
     "figure_to_json",
     "formatting",
-    "heat_map",
     "line_chart",
     "page",
     "report_page",

@@ -9,14 +9,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
 import re
 from typing import Any
 
 from randquant.reports.figures import (
     Figure,
     GroupedBars,
-    HeatMap,
     HorizontalBars,
     LineChart,
     ScatterPlot,
@@ -100,26 +98,14 @@ def svg(figure: Figure, *, alone: bool = False, width: int = WIDTH) -> str:
         ImportError: vl-convert is not installed.
     """
     markup = _converter().vegalite_to_svg(specification(figure, alone=alone, width=width))
-    fine = 2 if isinstance(figure, HeatMap) else 1  # decimals: cells must meet
-    markup = _PLACES.sub(functools.partial(_shorter, decimals=fine), markup)
+    markup = _PLACES.sub(_shorter, markup)
     for unseen in _UNSEEN:
         markup = unseen.sub("", markup)
     markup = _own_names(markup, figure)
-    if isinstance(figure, HeatMap) and not alone:  # the style sheet fills the cells
-        markup = markup.replace(f' fill="{COLORS["blue"]}" stroke-width="0.5"', "")
-        markup = _CELLS.sub(_by_opacity, markup)
     if not alone:  # HTML knows what an SVG is, and its style sheet has the font
         markup = _PLAIN.sub("", markup)
         markup = _PLACES.sub(lambda place: _ZEROS.sub("", place[0]), markup)
     return markup if alone else _AXES.sub(lambda axis: _SHADES.sub("", axis[0]), coloured(markup))
-
-
-def _by_opacity(cells: re.Match[str]) -> str:
-    """Cells, none of which covers another, as one path of each opacity."""
-    paths: dict[str, list[str]] = {}
-    for place, opacity in _CELL.findall(cells[0]):
-        paths.setdefault(opacity, []).append(place)
-    return "".join(f'<path d="{"".join(d)}"{opacity}/>' for opacity, d in paths.items())
 
 
 def _own_names(drawn: str, figure: Figure) -> str:
@@ -184,16 +170,14 @@ def live(figure: Figure) -> str:
 
 
 _PLACES = re.compile(r' (?:d|transform|x|y|x2|y2|width|height|opacity)="[^"]*"')
-_CELL = re.compile(r'<path d="([^"]*)"((?: opacity="[^"]*")?)/>')
-_CELLS = re.compile(f"(?:{_CELL.pattern}){{2,}}")
 _LONG = re.compile(r"\d+\.\d{2,}(?![\de])")
 _ZEROS = re.compile(r"(?<=\d)\.0+(?![\de])|(?<=\.\d)0+(?![\de])")
 """Of decimals, what tells nothing: pages hold thousands."""
 
 
-def _shorter(place: re.Match[str], decimals: int) -> str:
-    """Places with that many decimals, opacities with two."""
-    decimals = 2 if place[0].startswith(" opacity") else decimals
+def _shorter(place: re.Match[str]) -> str:
+    """Places with one decimal, opacities with two."""
+    decimals = 2 if place[0].startswith(" opacity") else 1
     return _LONG.sub(lambda number: f"{float(number[0]):.{decimals}f}", place[0])
 
 
@@ -250,7 +234,6 @@ _DRAW: dict[type, Any] = {
     LineChart: lines.draw_lines,
     GroupedBars: bars.draw_bars,
     HorizontalBars: bars.draw_amounts,
-    HeatMap: areas.draw_heat,
     ScatterPlot: marks.draw_marks,
     StackedAreas: areas.draw_areas,
 }
@@ -284,13 +267,3 @@ _CONFIG = {
     },
     "text": {"fontSize": 12, "fill": SOFT},
 }  # fmt: skip
-
-
-def readable(value: float) -> str:
-    """A number of an axis, with a minus sign.
-
-    Example:
-        >>> readable(-1500.0)
-        '−1,500'
-    """
-    return f"{value:,.6g}".replace("-", "−") if math.isfinite(value) else "∞"

@@ -138,31 +138,6 @@ class HorizontalBars(_Figure, frozen=True, tag="amounts", kw_only=True):
     stacked: bool = False
 
 
-class HeatMap(_Figure, frozen=True, tag="heat", kw_only=True):
-    """A square of cells, darker for larger values.
-
-    Attributes:
-        places: (n,) evenly spaced centres of the cells, the same on both axes.
-        rows: (n, n) upper bounds >= 0, `rows[j][i]` at x = places[i], y = places[j].
-        unit: quantity and unit of the values.
-    """
-
-    places: tuple[Number, ...]
-    rows: tuple[tuple[Number, ...], ...]
-    x: Axis
-    y: Axis
-    unit: str
-
-    def __post_init__(self) -> None:
-        if {len(self.rows), *map(len, self.rows)} != {len(self.places)} or len(self.places) < 2:
-            raise ValueError("Expected a square of at least two by two cells.")
-
-    @property
-    def largest(self) -> float:
-        """The largest value."""
-        return max(map(max, self.rows)) or 1.0
-
-
 class ScatterPlot(_Figure, frozen=True, tag="marks", kw_only=True):
     """Marks in series over a logarithmic x axis.
 
@@ -195,9 +170,7 @@ class StackedAreas(_Figure, frozen=True, tag="areas", kw_only=True):
     value: str
 
 
-BOUND = Axis("", bound=True)
-
-Figure = LineChart | GroupedBars | HorizontalBars | HeatMap | ScatterPlot | StackedAreas
+Figure = LineChart | GroupedBars | HorizontalBars | ScatterPlot | StackedAreas
 """Any of the charts."""
 
 
@@ -249,20 +222,6 @@ def grouped_bars(
     return GroupedBars(
         title=title, labels=tuple(labels), groups=rows, x=_axis(x), y=_axis(y), note=note
     )
-
-
-def heat_map(
-    title: str,
-    places: Sequence[float],
-    rows: Sequence[Sequence[float]],
-    x: Axis | str,
-    y: Axis | str,
-    unit: str,
-) -> HeatMap:
-    """A square of cells; see `HeatMap`."""
-    cells = tuple(tuple(digits(value, BOUND) for value in row) for row in rows)
-    across = tuple(float(place) for place in places)
-    return HeatMap(title=title, places=across, rows=cells, x=_axis(x), y=_axis(y), unit=unit)
 
 
 def checked(data: Any) -> Figure:

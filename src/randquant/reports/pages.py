@@ -21,7 +21,6 @@ from randquant.reports import charts, runtime
 from randquant.reports.figures import (
     Figure,
     GroupedBars,
-    HeatMap,
     HorizontalBars,
     LineChart,
     ScatterPlot,
@@ -267,15 +266,14 @@ def _figure(figure: Figure, macros: Any, live: bool) -> Any:
     from markupsafe import Markup
 
     described = {"kind": figure.__struct_config__.tag, "title": figure.title, "note": figure.note}
-    top = f"{charts.readable(figure.largest)} {figure.unit}" if isinstance(figure, HeatMap) else ""
     if not charts.available():
-        return macros.figure(described, legend(figure), "", "", top)
+        return macros.figure(described, legend(figure), "", "")
     if not _drawable(figure):
         described["note"] = f"There is no finite value to draw. {figure.note}".strip()
-        return macros.figure(described, [], " ", "", "")
+        return macros.figure(described, [], " ", "")
     picture = Markup(charts.svg(figure))
     moving = Markup(charts.live(figure)) if live else ""
-    return macros.figure(described, legend(figure), picture, moving, top)
+    return macros.figure(described, legend(figure), picture, moving)
 
 
 def _drawable(figure: Figure) -> bool:

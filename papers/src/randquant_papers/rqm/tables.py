@@ -11,7 +11,7 @@ from randquant import Channel, Interval, certify, certify_pair
 from randquant import pbm as pbm_channel
 from randquant import rqm as rqm_channel
 from randquant.privacy import renyi, round_down, round_up
-from randquant.reports import heat_map, line_chart
+from randquant.reports import line_chart
 from randquant_papers.axes import DIVERGENCE, ORDER
 from randquant_papers.result import Claim, Reproduction, Table, Verdict, agrees
 
@@ -131,8 +131,11 @@ def figure_7() -> Reproduction:
             )
         )
         title = f"Rényi divergence of order {order:g}"
-        axes = ("x, the client's input", "x', what it is exchanged for")
-        figures.append(heat_map(title, places, upper.tolist(), *axes, "nats"))
+        lines = [
+            (f"x = {places[at]:g}", [*zip(places, upper[:, at], strict=True)], style)
+            for at, style in zip((0, 7, 15, 23, 30), ("c1", "c2", "c3", "c4", "c5"), strict=True)
+        ]
+        figures.append(line_chart(title, lines, "x', what x is exchanged for", DIVERGENCE))
         coarse = places[::5]
         cells = [(x, *map(float, upper[5 * j, ::5])) for j, x in enumerate(coarse)]
         columns = ("x' \\ x", *(f"{x:g}" for x in coarse))

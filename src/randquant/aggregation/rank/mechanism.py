@@ -35,7 +35,7 @@ from randquant.aggregation.rank.rotations import (
 from randquant.aggregation.rank.table import RankTable
 from randquant.channels.keys import Key
 from randquant.mechanisms.record import CLIP_NORM, MechanismRecord
-from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting, six_digits
+from randquant.mechanisms.tuning import Tuning, UpdateFamily, UpdateSetting, six_digits
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
 GROUPS = 2**24
@@ -362,7 +362,7 @@ RECORDS = (
         RankMechanism,
         HELP | {"unbiased": "ranks within blocks: exactly unbiased, with a larger error"},
         example={"clip_norm": 1.0, "epsilon": 2.0},
-        update=_family,
+        tuning=Tuning(update=_family),
         trusts=("local",),
         whole_update=True,
         run_settings=("client",),
@@ -372,7 +372,7 @@ RECORDS = (
         graded_rank,
         HELP,
         example={"clip_norm": 1.0, "epsilon": 2.0},
-        update=_graded_family,
+        tuning=Tuning(update=_graded_family),
         trusts=("local",),
         whole_update=True,
     ),

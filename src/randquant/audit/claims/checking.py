@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from randquant._internal import validate
-from randquant._internal.declared import Count
 from randquant._internal.rounding import round_down, round_up
-from randquant.audit.claims.claim import Noised, PrivacyClaim, Sampling, release_of
+from randquant.audit.claims.claim import PrivacyClaim, release_of
 from randquant.audit.claims.configurations import read
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.attacks import DrawnRound
@@ -24,7 +23,7 @@ from randquant.privacy.accounting.composition.rule import reached_epsilon
 from randquant.privacy.accounting.gaussian import gaussian_epsilon_below
 from randquant.privacy.accounting.rounds import NormalRound
 from randquant.privacy.divergence import UNIT
-from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Unit
+from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 
 Verdict = Literal["true", "false", "not proven"]
 """Of a stated epsilon: proven, refuted, or between the two bounds that are known."""
@@ -135,41 +134,14 @@ class ClaimCheck:
         return "\n".join(self.lines())
 
 
-def check(
-    configuration: str | Path | None = None,
-    *,
-    clip_norm: float | None = None,
-    clip: float | None = None,
-    noise_multiplier: float | None = None,
-    sigma: float | None = None,
-    sensitivity: float | None = None,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    rounds: Count | None = None,
-    sampling: Sampling | None = None,
-    rate: float | None = None,
-    dimension: Count | None = None,
-    unit: Unit | None = None,
-    trust: Noised | None = None,
-) -> ClaimCheck:
+def check(configuration: str | Path | None = None, **stated: Any) -> ClaimCheck:
     """Check what a stated privacy figure is worth.
 
     Args:
         configuration: a file to read the settings from, of Flower, NVFlare, pfl or Opacus: TOML,
             JSON, or Python that calls one of their classes; what is given here wins.
-        clip_norm: L2 threshold of a client's update, or an example's gradient.
-        clip: threshold of each coordinate instead, with dimension.
-        noise_multiplier: deviation of the noise over clip_norm.
-        sigma: deviation of the noise itself, where it is added: to a sum, or to one update.
-        sensitivity: what the noise was scaled to, if that is not clip_norm.
-        epsilon: the stated figure, in nats.
-        delta: of the stated figure; 1e-5 by default.
-        rounds: of the run, steps for examples; 1 by default.
-        sampling: none (all take part in all rounds), poisson or fixed cohorts.
-        rate: probability of taking part in a round, for poisson and fixed.
-        dimension: coordinates of an update.
-        unit: what is clipped: a client's update, or one example's gradient.
-        trust: who adds the noise: central, a trusted server to a sum, or local, each client.
+        stated: the attributes of `PrivacyClaim` that are known, by name, such as clip_norm, sigma
+            or noise_multiplier, epsilon, rounds, sampling and rate; None is for: not given.
 
     Returns:
         A ClaimCheck, which prints.
@@ -195,12 +167,9 @@ def check(
         >>> checked.readings[0].of("zero_out").epsilon > 2e8
         True
     """
-    given = {
-        "clip_norm": clip_norm, "clip": clip, "noise_multiplier": noise_multiplier, "sigma": sigma,
-        "sensitivity": sensitivity, "epsilon": epsilon, "delta": delta, "rounds": rounds,
-        "sampling": sampling, "rate": rate, "dimension": dimension, "unit": unit, "trust": trust,
-    }  # fmt: skip
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in stated.items() if value is not None}
+    if unknown := given.keys() - {field.name for field in dataclasses.fields(PrivacyClaim)}:
+        raise TypeError(f"Expected attributes of PrivacyClaim, got {', '.join(sorted(unknown))}.")
     written, notes = {}, ()
     if configuration is not None:
         written, notes = read(validate.path("configuration", configuration), given)

@@ -89,7 +89,7 @@ def tune_coordinate(
     validate.choice("mechanism", name, tunable_mechanisms())
     record = channel_mechanisms()[name]
     zooms = (3 if target.levels <= 16 else 1) if zooms is None else zooms
-    family = record.coordinate or _from_signature(record)
+    family = record.tuning.coordinate or _from_signature(record)
     search = _Search(name, family, target, {} if memory is None else memory)
     best = search.run(zooms)
     if best is None:
@@ -103,12 +103,12 @@ def tune_coordinate(
 def quick_mechanisms() -> list[str]:
     """Those of `tunable_mechanisms` that are tuned within seconds."""
     records = channel_mechanisms()
-    return [name for name in tunable_mechanisms() if "coordinate" not in records[name].slow]
+    return [name for name in tunable_mechanisms() if "coordinate" not in records[name].tuning.slow]
 
 
 def tunable_mechanisms() -> list[str]:
     """Every channel mechanism except fixed channels."""
-    return [name for name, record in channel_mechanisms().items() if record.tunable]
+    return [name for name, record in channel_mechanisms().items() if record.tuning.possible]
 
 
 @dataclass(frozen=True)

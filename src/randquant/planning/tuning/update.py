@@ -103,7 +103,7 @@ def update_family(name: str, setting: UpdateSetting) -> UpdateFamily:
     """
     known = all_mechanisms()
     record = known[validate.choice("mechanism", name, known)]
-    if record.update is None:
+    if record.tuning.update is None:
         raise ValueError(
             f"protects nothing under {setting.trust} trust"
             if record.whole_update
@@ -111,19 +111,19 @@ def update_family(name: str, setting: UpdateSetting) -> UpdateFamily:
         )
     if setting.trust not in record.trusts:
         raise ValueError(f"works under {' or '.join(record.trusts)} trust only")
-    return record.update(setting)
+    return record.tuning.update(setting)
 
 
 def protecting_mechanisms(setting: UpdateSetting) -> list[str]:
     """Every mechanism that protects whole updates under the setting's trust."""
     records = all_mechanisms().values()
-    return [r.name for r in records if r.tunable and setting.trust in r.trusts]
+    return [r.name for r in records if r.tuning.possible and setting.trust in r.trusts]
 
 
 def quick_mechanisms(setting: UpdateSetting) -> list[str]:
     """Those of `protecting_mechanisms` that are tuned within seconds."""
     known = all_mechanisms()
-    return [n for n in protecting_mechanisms(setting) if setting.trust not in known[n].slow]
+    return [n for n in protecting_mechanisms(setting) if setting.trust not in known[n].tuning.slow]
 
 
 def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:

@@ -63,7 +63,7 @@ def bell_square(channel: Channel, clients: int) -> float:
     mirror = low + high == one.denominator
     ends = low / one.denominator, high / one.denominator
     longest = _longest(*ends, clients - 1, mirror)
-    # theory/vector-sums.md, Proposition 17: the way from end to end is this long, at least.
+    # theory/vector-sums.md, Proposition 14: the way from end to end is this long, at least.
     return (longest / narrowest) ** 2 * SLACK
 
 
@@ -77,7 +77,7 @@ def _longest(low: float, high: float, others: int, mirror: bool) -> float:
         likely = np.flatnonzero(noise.mass >= LEAST)
         first, last = int(likely[0]), int(likely[-1])
         worst = max(worst, _within(noise.mass, low, high, error, first, last))
-        # theory/vector-sums.md, Proposition 20: a sum from above is one of the other bits.
+        # theory/vector-sums.md, Proposition 17: a sum from above is one of the other bits.
         below = noise.start + first
         above = at_left + at_right - (noise.start + last)
         worst = max(worst, _beyond(at_left, at_right, low, high, below))
@@ -107,7 +107,7 @@ def _within(
     here, kept = noise[first : last + 1], slice(first, last + 1)
     below = np.append(0.0, np.cumsum(noise)[:-1])[kept]
     above = np.append(np.cumsum(noise[::-1])[-2::-1], 0.0)[kept]
-    # theory/vector-sums.md, Proposition 21: sums of positive terms.
+    # theory/vector-sums.md, Proposition 18: sums of positive terms.
     error += (len(noise) + 8) * UNIT
     least = np.inf
     for share in (low, high):
@@ -120,7 +120,7 @@ def _height(tail: np.ndarray) -> np.ndarray:
     """The normal density where the normal law leaves `tail`, at most one half; rounded down."""
     tail = np.minimum(tail, 0.5)
     far = np.maximum(-ndtri_exp(np.log(tail)), 0.0)
-    # theory/vector-sums.md, Proposition 21: it is concave in the tail, and 0 at 0.
+    # theory/vector-sums.md, Proposition 18: it is concave in the tail, and 0 at 0.
     left = ndtr(-far) * (1 + 32 * UNIT * (1 + far**2))
     # 8 units and those of the exponent, twice.
     density = np.exp(-(far**2) / 2) / math.sqrt(2 * math.pi)
@@ -132,7 +132,7 @@ def _beyond(at_left: int, at_right: int, low: float, high: float, below: int) ->
     if below == 0:
         return 0.0
     sums = np.arange(below)
-    # theory/vector-sums.md, Proposition 20: odds of a bit, as if tilted, that make `sums` likely.
+    # theory/vector-sums.md, Proposition 17: odds of a bit, as if tilted, that make `sums` likely.
     odds = _odds(at_left, at_right, low, high, np.maximum(sums, 0.5))
     moments = sum(
         count * (np.log1p(end * odds / (1 - end)) + math.log1p(-end))

@@ -9,13 +9,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
 from randquant.privacy.divergence import UNIT
-
-NEGLIGIBLE = 1e-307
-"""Products below it are left out of a convolution; processors take long over smaller ones."""
 
 LOST = 1e-300
 """Probabilities below it are taken for 0 while laws are convolved."""
@@ -33,9 +29,10 @@ class ChainLaw:
 
     def convolve(self, other: ChainLaw, lost: float = LOST) -> ChainLaw:
         """The law of the sum; products and sums of positive numbers, so each is nearly exact."""
-        mass = convolved(self.mass, other.mass)
-        # theory/vector-sums.md, Proposition 8: fewer than 2n + 64 such losses stay below 1e-294 an
-        # entry, which counts where entries are 1e-275 or more.
+        mass = np.convolve(self.mass, other.mass)
+        # theory/vector-sums.md, Proposition 6: products beyond the range of floats are lost. Fewer
+        # than 2n + 64 such losses stay below 1e-294 an entry, which counts where entries are 1e-275
+        # or more.
         some = np.flatnonzero(mass >= lost)
         first, last = int(some[0]), int(some[-1])
         return ChainLaw(self.start + other.start + first, mass[first : last + 1])
@@ -64,7 +61,7 @@ def _binomial(row: np.ndarray, count: int, lost: float) -> ChainLaw:
     """The law of the sum of many bits with these probabilities, both positive."""
     total = float(row.sum())
     mode = min(int((count + 1) * row[1] / total), count)
-    # theory/vector-sums.md, Proposition 8: beyond, all is below 1e-300.
+    # theory/vector-sums.md, Proposition 6: beyond, all is below 1e-300.
     reach = math.isqrt(350 * count) + 2
     below = np.arange(mode, max(mode - reach, 0), -1)
     above = np.arange(mode, min(mode + reach, count))
@@ -114,44 +111,6 @@ def rounding(clients: int, levels: int) -> float:
     meets such laws of n/2, n/4, … and adds n (levels - 1).
     """
     depth = clients.bit_length()
-    # theory/vector-sums.md, Proposition 8; `depth` is at least log2(clients).
+    # theory/vector-sums.md, Proposition 6; `depth` is at least log2(clients).
     units = clients * ((levels - 1) * (depth / 2 + 1) + 4) + 8 * depth + 16
     return 1.05 * units * UNIT
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def convolved(first, second):
-    """Convolve two laws (n,), (m,): sums of at most min(n, m) products, one rounding for each."""
-    if first.shape[0] < second.shape[0]:
-        first, second = second, first
-    n, m = first.shape[0], second.shape[0]
-    # Four factors at a time, several outcomes at once: zeros around spare all special cases.
-    # Loops instead of slices: numba takes seconds to compile an assignment of arrays.
-    factors, padded = np.zeros(m + (-m) % 4), np.zeros(n + 6)
-    for i in range(m):
-        factors[i] = second[i]
-    for i in range(n):
-        padded[i + 3] = first[i]
-    # The largest of `padded` up to each place, and from it on.
-    before, after = padded.copy(), padded.copy()
-    for i in range(1, n + 6):
-        before[i] = max(before[i - 1], before[i])
-        after[n + 5 - i] = max(after[n + 6 - i], after[n + 5 - i])
-    out = np.zeros(n + factors.shape[0] - 1)
-    start, stop = 0, n + 3
-    for j in range(0, factors.shape[0], 4):
-        a, b, c, d = factors[j], factors[j + 1], factors[j + 2], factors[j + 3]
-        # theory/vector-sums.md, Proposition 8: smaller products, which take long, are left out.
-        least = NEGLIGIBLE / max(a, b, c, d, NEGLIGIBLE)
-        while start > 0 and before[start + 2] >= least:
-            start -= 1
-        while start < stop and before[start + 3] < least:
-            start += 1
-        while stop < n + 3 and after[stop] >= least:
-            stop += 1
-        while stop > start and after[stop - 1] < least:
-            stop -= 1
-        some, into = padded[start : stop + 3], out[j + start : j + stop]
-        for i in range(into.shape[0]):
-            into[i] += a * some[i + 3] + b * some[i + 2] + c * some[i + 1] + d * some[i]
-    return out[: n + m - 1]

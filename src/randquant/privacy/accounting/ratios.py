@@ -135,7 +135,7 @@ def _fill(first, second, keep, error, ends, way, tilted):
         if max(a, b) < keep:
             continue
         change = b - a
-        # theory/vector-sums.md, Proposition 9: errors of both laws, 1.25 times counted.
+        # theory/vector-sums.md, Proposition 7: errors of both laws, 1.25 times counted.
         raised = abs(change) + 2.5 * error * max(a, b)
         for end in range(2):
             q, p = (a, b) if end == 0 else (b, a)

@@ -199,7 +199,7 @@ class VectorRelease(_Codes):
     @property
     def squared_mu(self) -> float | None:
         """Of one bit of each client: all rounds' squared distance times that of a unit."""
-        # theory/vector-sums.md, Proposition 20; `rounded_up` pays for both products.
+        # theory/vector-sums.md, Proposition 17; `rounded_up` pays for both products.
         step = bell_square(self.channel, self.cohort)
         square = squared_distance(self.channel, self._apart, self.dimension)
         return None if math.isinf(step) else rounded_up(self.rounds * square * step)

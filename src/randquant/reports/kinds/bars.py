@@ -32,6 +32,7 @@ def draw_bars(figure: GroupedBars, alone: bool) -> Spec:
         for label, height in zip(labels, heights, strict=True)
     ]
     legend = {"title": None} if alone else None
+    colors = {"domain": names, "range": cycle(len(names))}
     side = {} if overlaid else {"xOffset": {"field": "k", "sort": None}}
     return {
         "data": {"values": rows},
@@ -56,13 +57,7 @@ def draw_bars(figure: GroupedBars, alone: bool) -> Spec:
                         "scale": {"paddingInner": 0.16, "paddingOuter": 0.08},
                     },
                     "y": {**up(figure.y, [0.0, *(row["y"] for row in rows)]), "stack": None},
-                    "color": {
-                        "field": "k",
-                        "type": "nominal",
-                        "legend": legend,
-                        "sort": None,
-                        "scale": {"domain": names, "range": cycle(len(names))},
-                    },
+                    "color": category("k", legend=legend, scale=colors),
                     "tooltip": [
                         tip("k", "bar", text=True),
                         tip("x", figure.x.label, text=True),

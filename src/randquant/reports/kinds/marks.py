@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from randquant.reports.figures import ScatterPlot, digits
-from randquant.reports.kinds.scales import INK, PAPER, Spec, cycle, shape, span, ticks, up
+from randquant.reports.kinds.scales import (
+    INK,
+    PAPER,
+    Spec,
+    category,
+    cycle,
+    quantity,
+    shape,
+    span,
+    ticks,
+    up,
+)
 
 
 def draw_marks(figure: ScatterPlot, alone: bool) -> Spec:
@@ -12,22 +23,17 @@ def draw_marks(figure: ScatterPlot, alone: bool) -> Spec:
     finite = [mark.x for mark in placed if mark.x is not None]
     low, high = (min(finite) / 1.2, max(finite) * 1.2) if finite else (0.1, 10.0)
     names = [each.label for each in figure.series]
-    domain = {"domain": names}
     legend = {"title": None} if alone else None
-    series = {"field": "k", "type": "nominal", "sort": None, "legend": legend}
-    painted = {**series, "scale": {**domain, "range": cycle(len(names))}}
-    shapes = [shape(k) for k in range(len(names))]
+    series = category("k", legend=legend)
+    painted = {**series, "scale": {"domain": names, "range": cycle(len(names))}}
+    shapes = {"domain": names, "range": [shape(k) for k in range(len(names))]}
     axis = {"grid": False, "title": figure.x.label, "labels": bool(finite), "ticks": bool(finite)}
     if high > 10 * low:
         axis |= {
             key: value for key, value in ticks(figure.x, low, high).items() if key != "gridOpacity"
         }
-    across = {
-        "field": "x",
-        "type": "quantitative",
-        "axis": axis,
-        "scale": {"type": "log", "domain": [low, high], "nice": False},
-    }
+    scale = {"type": "log", "domain": [low, high], "nice": False}
+    across = quantity("x", axis=axis, scale=scale)
     heights = [mark.y for mark in placed] + [y for _, y in figure.levels]
     bottom, top = span(heights or [0.0, 1.0])
     edge = 0.04 * (top - bottom)
@@ -52,7 +58,7 @@ def draw_marks(figure: ScatterPlot, alone: bool) -> Spec:
                     "legend": None,
                     "condition": {"test": "!datum.best", "value": PAPER},
                 },
-                "shape": {**series, "scale": {**domain, "range": shapes}},
+                "shape": {**series, "scale": shapes},
                 "strokeWidth": {"value": 1.6, "condition": {**chosen, "value": 3}},
                 "description": {"field": "t"},
                 "tooltip": tips,

@@ -59,7 +59,7 @@ def across(axis: Axis, values: Iterable[float]) -> Spec:
     low, high = span([*values] or [0.0, 1.0])
     scale = {"domain": [low, high], "nice": False, "type": "log" if axis.log else "linear"}
     shown: Spec = {"title": axis.label, **ticks(axis, low, high)}
-    return {"field": "x", "type": "quantitative", "scale": scale, "axis": shown}
+    return quantity("x", scale=scale, axis=shown)
 
 
 def up(axis: Axis, values: Sequence[float]) -> Spec:
@@ -70,7 +70,7 @@ def up(axis: Axis, values: Sequence[float]) -> Spec:
     kind = {"type": "log", "nice": False} if axis.log else {"nice": 5, "zero": False}
     scale = {"domain": [low, high], **kind}
     shown: Spec = {"title": None, **ticks(axis, low, high)}
-    return {"field": "y", "type": "quantitative", "scale": scale, "axis": shown}
+    return quantity("y", scale=scale, axis=shown)
 
 
 def ticks(axis: Axis, low: float, high: float) -> Spec:
@@ -109,7 +109,7 @@ def tip(field: str, title: str, *, text: bool = False) -> Spec:
     """Show a field when the pointer is on a mark."""
     if text or field == "k":
         return {"field": field, "type": "nominal", "title": title}
-    return {"field": field, "type": "quantitative", "title": title, "format": ",.6~g"}
+    return quantity(field, title=title, format=",.6~g")
 
 
 def cycle(count: int) -> list[str]:

@@ -209,16 +209,23 @@ def crossing(
     low, high = _bracket(falling, max(start, 0.0), step)
     if low is None or high is None:
         return (low and low[0]), (high and high[0])
+    before = math.inf
     for turn in range(60):
-        width = high[0] - low[0]
+        width, tolerance = high[0] - low[0], 1e-9 * high[0] + 1e-13
         # Tightness only: both ends are evaluated points.
-        if width <= 1e-9 * high[0] + 1e-13:
+        if width <= tolerance:
             break
-        part = 0.5
-        # A secant two times of three: bisection ends the search also where it fails.
-        if turn % 3 and math.isfinite(low[1]) and math.isfinite(high[1]):
-            part = min(max(low[1] / (low[1] - high[1]), 1e-3), 1 - 1e-3)
-        middle = low[0] + part * width
+        middle = low[0] + width / 2
+        # Bisection where two steps did not halve the width, or values are infinite.
+        if width < before / 2 and math.isfinite(low[1]) and math.isfinite(high[1]):
+            secant = low[0] + width * low[1] / (low[1] - high[1])
+            nearer = low[0] if low[1] < -high[1] else high[0]
+            # Every other time as far beyond it as the nearer end is before: both ends close in.
+            away = max(abs(secant - nearer), tolerance / 4) * (turn % 2)
+            middle = secant + math.copysign(away, secant - nearer)
+            if not low[0] < middle < high[0]:
+                middle = low[0] + width / 2
+        before = width if turn % 2 else before
         value = falling(middle)
         low, high = ((middle, value), high) if value > 0 else (low, (middle, value))
     return low[0], high[0]

@@ -49,7 +49,7 @@ class Bits:
         """Read them off the rows; None if they are not (nearly) such sums."""
         rows = np.unique(channel.weights, axis=0)
         if channel.levels == 2 or len(rows) == 2:
-            # theory/vector-sums.md, Propositions 2 and 17: every row is a mix of two, exactly.
+            # theory/vector-sums.md, Propositions 2 and 14: every row is a mix of two, exactly.
             ends = rows[0], rows[-1]
             return Bits(1, ends, 0.0, 0.0, np.array_equal(ends[0], ends[1][::-1]))
         if not rows.all():
@@ -65,7 +65,7 @@ class Bits:
         for row in rows.tolist():
             mean = sum(code * weight for code, weight in enumerate(row)) / total
             chance = round((mean - even * trials / 2) / (1 - even) / trials * SCALE)
-            # theory/vector-sums.md, Proposition 17: whatever they are read off as, rows are
+            # theory/vector-sums.md, Proposition 14: whatever they are read off as, rows are
             # compared.
             if not 0 < chance < SCALE:
                 return None
@@ -73,7 +73,7 @@ class Bits:
             if error > LARGEST_ERROR:
                 return None
             chances.append(chance)
-        # theory/vector-sums.md, Proposition 14: every bit is a mix of two at the ends.
+        # theory/vector-sums.md, Proposition 11: every bit is a mix of two at the ends.
         low, high = min(chances), max(chances)
         if abs(low + high - SCALE) <= 2**12:  # nearly mirrored: what is further out covers more
             low = min(low, SCALE - high)
@@ -93,7 +93,7 @@ def straightened(channel: Channel) -> tuple[Channel, float] | None:
     constant = bool((weights == weights[0]).all())
     if channel.levels != 2 or constant or widths.min() <= 0 or not weights.all():
         return None
-    # theory/vector-sums.md, Proposition 17: whole numbers, and a step over the steepest slope.
+    # theory/vector-sums.md, Proposition 14: whole numbers, and a step over the steepest slope.
     chances = [int(weight) * (SCALE // channel.denominator) for weight in weights[:, 1]]
     steps = np.array([abs(b - a) / SCALE for a, b in itertools.pairwise(chances)])
     low, high = min(chances), max(chances)

@@ -1,7 +1,7 @@
 """Blocks of clients: some laws that, shifted, are under the law of every block.
 
 The sum of a few codes is nearly normal, whatever their inputs. Derivation and rounding:
-`docs/theory/vector-sums.md`, Proposition 22.
+`docs/theory/vector-sums.md`, Proposition 19.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _cover(channel: Channel, size: int, few: bool, beside: bool = True) -> Cover
     caps = [TAKEN * kept] if bells else []
     for several in range(1, len(bells)):
         caps.append(TAKEN * float(_common(_pure(rows, size), kinds, bells[:several], caps)[-1]))
-    # theory/vector-sums.md, Proposition 22: what all blocks have of them at once.
+    # theory/vector-sums.md, Proposition 19: what all blocks have of them at once.
     laws = np.stack([_law(rows, block) for block in blocks])
     shares = tuple(int(share * SHARES) for share in _common(laws, kinds, bells, caps))
     if shares[0] <= LEAST_SHARE * SHARES:
@@ -224,7 +224,7 @@ def _common(
         # Relative to the law, as a solver's tolerance is absolute.
         several = [cover.T / law[:, None] for law in laws[first : first + AT_ONCE]]
         found = _solved(several, of, caps)
-        # theory/vector-sums.md, Proposition 22: whatever was found is scaled down, place by place,
+        # theory/vector-sums.md, Proposition 19: whatever was found is scaled down, place by place,
         # until it fits, and lowered by more than rounding.
         for relative, each in zip(several, found, strict=True):
             over = np.maximum(relative @ each, 1.0)[:, None]

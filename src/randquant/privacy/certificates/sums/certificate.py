@@ -43,6 +43,9 @@ DIGITS = 1e-6
 PRACTICE, MOST_PROMISING = 64, 2
 """Others among whom vertices are compared, and how many vertices all others are put at."""
 
+CLOSE = 1 - 1e-11
+"""An attack with this share of what one client shows is as strong as without others."""
+
 COUNTED, PURE = 2**17, 2**10
 """More other clients than this are counted as so many, and not attacked: more only hide better;
 and where no sum is too unlikely to count."""
@@ -171,6 +174,11 @@ def _attacked(
     rows: Rows, others: int, order: float, single: float
 ) -> tuple[float, tuple[int, int], int]:
     """The strongest attack, all others at one vertex: at most its divergence; pair, vertex."""
+    # theory/sums.md, Proposition 5: where an end shows as much as one client does, others are idle.
+    ends = list(_at_ends(rows)) if math.isinf(order) else []
+    for found in ends:
+        if found[0] >= single * CLOSE:
+            return found
     above_one = 1.0 if math.isinf(order) else order - 1
     best, place = -1.0, (0, 0, 0)
     depth = 0.0 if math.isinf(single) else single * above_one
@@ -188,9 +196,7 @@ def _attacked(
     vertex, p, q = place
     # A quotient and a product round: 2 of 4 units.
     lower = max(best, 0.0) / above_one * (1 - 4 * UNIT)
-    if math.isinf(order):
-        return max([(lower, (p, q), vertex), *_at_ends(rows)], key=lambda found: found[0])
-    return lower, (p, q), vertex
+    return max([(lower, (p, q), vertex), *ends], key=lambda found: found[0])
 
 
 def _pair_at(
@@ -224,7 +230,7 @@ def _upper(
     log_single = single * above_one * (1 + 4 * UNIT)
     best: tuple[float, Method] = (single, "one client")
     # theory/sums.md, Proposition 5: an attack as strong as without others; no bound is lower.
-    if attacked >= single * (1 - 1e-11):
+    if attacked >= single * CLOSE:
         return best
     asked, others = others, min(others, COUNTED)
     # theory/sums.md, Proposition 7: what is trimmed is 2^-90 of one client's moment.

@@ -1,12 +1,13 @@
 """All pairs of inputs at once, on a grid that is cut finer where that decides.
 
-Derivation and rounding: `docs/theory/vector-sums.md`, Propositions 18 and 23.
+Derivation and rounding: `docs/theory/vector-sums.md`, Propositions 15 and 20.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,11 +27,37 @@ Values = tuple[np.ndarray, np.ndarray]
 """Of pairs of points: the largest curvature of the cells between them; log moments."""
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The way from end to end of the inputs, each of its cells cut into equal parts.
+
+    Attributes:
+        inputs: (V,) vertices.
+        counts: (V - 1,) how many parts each cell has: powers of two, so that positions are exact.
+        cells: (P,) the cell of each part.
+        positions: (P + 1,) where in its cell each part begins; 1 at the very end.
+        widths: (P,) of the parts.
+    """
+
+    inputs: np.ndarray
+    counts: np.ndarray
+    cells: np.ndarray
+    positions: np.ndarray
+    widths: np.ndarray
+
+    @classmethod
+    def of(cls, inputs: np.ndarray, counts: np.ndarray) -> Parts:
+        """Cut the cells between `inputs` into so many parts."""
+        cells = np.repeat(np.arange(len(counts)), counts)
+        positions = np.concatenate([*[np.arange(n) / n for n in counts.tolist()], [1.0]])
+        return cls(inputs, counts, cells, positions, np.repeat(np.diff(inputs) / counts, counts))
+
+
 class PairGrid:
     """Points from end to end of the inputs, all vertices among them, and pairs of them.
 
     Attributes:
-        counts: (V - 1,) into how many parts each cell is cut.
+        parts: what lies between the points.
         boxes: (P, P), which pairs of parts are looked at.
         first, second: (N,) the points of each pair, corners of those boxes.
         used: (M,) all of these points, rising.
@@ -39,19 +66,10 @@ class PairGrid:
             past the last; the same for far pairs, of which no curvature is wanted.
     """
 
-    def __init__(self, inputs: np.ndarray, order: float, counts: np.ndarray, boxes: np.ndarray):
-        """A grid of some boxes.
-
-        Args:
-            inputs: (V,) vertices.
-            order: in (1, inf).
-            counts, boxes: see above; powers of two, so that positions in a cell are exact.
-        """
-        self.inputs, self.order, self.counts, self.boxes = inputs, order, counts, boxes
-        self.cells = np.repeat(np.arange(len(counts)), counts)
-        self.positions = np.concatenate([*[np.arange(n) / n for n in counts.tolist()], [1.0]])
-        self.widths = np.repeat(np.diff(inputs) / counts, counts)
-        corners = np.zeros((len(self.positions),) * 2, dtype=bool)
+    def __init__(self, parts: Parts, order: float, boxes: np.ndarray):
+        """Look at some boxes of pairs of parts; the order is in (1, inf)."""
+        self.parts, self.order, self.boxes = parts, order, boxes
+        corners = np.zeros((len(parts.positions),) * 2, dtype=bool)
         for i in (0, 1):
             for j in (0, 1):
                 rows, columns = slice(i, i + len(boxes)), slice(j, j + len(boxes))
@@ -63,12 +81,12 @@ class PairGrid:
         )  # fmt: skip
         self._index = np.full(corners.shape, -1)
         self._index[corners] = np.arange(len(self.first))
-        last = len(self.cells) - 1
+        last = len(parts.cells) - 1
         left, right = np.minimum(self.first, self.second), np.maximum(self.first, self.second)
-        self.low = self.cells[np.maximum(left - 1, 0)]
-        # theory/vector-sums.md, Proposition 18.
+        self.low = parts.cells[np.maximum(left - 1, 0)]
+        # theory/vector-sums.md, Proposition 15.
         near = right - left <= NEAR
-        self.high = np.where(near, self.cells[np.minimum(right, last)] + 1, self.low)
+        self.high = np.where(near, parts.cells[np.minimum(right, last)] + 1, self.low)
 
     @classmethod
     def whole(cls, inputs: np.ndarray, order: float) -> PairGrid:
@@ -76,22 +94,22 @@ class PairGrid:
         reach = float(inputs[-1] - inputs[0])
         parts = np.maximum(LEAST_PARTS * np.diff(inputs) / reach, 1.0)
         counts = 2 ** np.log2(parts).round().astype(int)
-        return cls(inputs, order, counts, np.ones((counts.sum(),) * 2, dtype=bool))
+        return cls(Parts.of(inputs, counts), order, np.ones((counts.sum(),) * 2, dtype=bool))
 
     def only(self, boxes: np.ndarray) -> PairGrid:
         """Some boxes only."""
-        return PairGrid(self.inputs, self.order, self.counts, boxes)
+        return PairGrid(self.parts, self.order, boxes)
 
     def finer(self, boxes: np.ndarray) -> PairGrid:
         """Some boxes only, and their parts cut in half."""
         # Powers of two stay such, and every part lies in one of the grid before.
-        touched = np.unique(self.cells[boxes.any(axis=0) | boxes.any(axis=1)])
-        counts = self.counts.copy()
+        parts = self.parts
+        touched = np.unique(parts.cells[boxes.any(axis=0) | boxes.any(axis=1)])
+        counts = parts.counts.copy()
         counts[touched] *= 2
-        times = (counts // self.counts)[self.cells]
-        return PairGrid(
-            self.inputs, self.order, counts, np.repeat(np.repeat(boxes, times, 0), times, 1)
-        )
+        times = (counts // parts.counts)[parts.cells]
+        halves = np.repeat(np.repeat(boxes, times, 0), times, 1)
+        return PairGrid(Parts.of(parts.inputs, counts), self.order, halves)
 
     @property
     def work(self) -> int:
@@ -100,13 +118,14 @@ class PairGrid:
 
     def turned(self, values: np.ndarray) -> np.ndarray:
         """Values of the mirrored pairs; inputs and boxes must be symmetric."""
-        last = len(self.cells)
+        last = len(self.parts.cells)
         return values[self._index[last - self.first, last - self.second]]
 
     def at_points(self, rows: np.ndarray) -> np.ndarray:
         """Laws at the points that are in some pair, from those at the vertices."""
-        at = np.append(self.cells, self.cells[-1])[self.used]
-        part = self.positions[self.used, None]
+        cells = self.parts.cells
+        at = np.append(cells, cells[-1])[self.used]
+        part = self.parts.positions[self.used, None]
         # theory/vector.md, Proposition 10: a mix with positive parts.
         return (1 - part) * rows[at] + part * rows[at + 1]
 
@@ -130,17 +149,17 @@ class PairGrid:
         corners = np.stack([[self._index[a + i, b + j] for j in (0, 1)] for i in (0, 1)])
         corners = np.moveaxis(corners, -1, 0)
         steep = np.where(self.high > self.low, curvature, np.inf)[corners]
-        # theory/vector-sums.md, Proposition 23: a power of M that is convex in either input.
+        # theory/vector-sums.md, Proposition 20: a power of M that is convex in either input.
         grown = np.expm1(logs / max(self.order - 1, 1.0))[corners]
         found = np.zeros(self.boxes.shape)
-        found[a, b] = bounds_of_boxes(steep, grown, a, b, self.widths, self.order)
+        found[a, b] = bounds_of_boxes(steep, grown, a, b, self.parts.widths, self.order)
         # The same Proposition: powers and their inverse.
         return found * (1 + (2**13 + 16 * self.order) * UNIT)
 
     def attained(self, values: Values) -> float:
         """About the largest that pairs of points have: no bound from these values is below it."""
         curvature, logs = values
-        at = self.inputs[0] + np.append(0.0, np.cumsum(self.widths))
+        at = self.parts.inputs[0] + np.append(0.0, np.cumsum(self.parts.widths))
         square = (at[self.first] - at[self.second]) ** 2
         apart = square > 0
         far = logs[apart] / ((self.order - 1) * square[apart])
@@ -180,8 +199,8 @@ def searched(
         wide = ~(grid.bounds(values) <= goal) & grid.boxes
         wide |= wide[::-1, ::-1] & mirrored
         finer = grid.finer(wide)
-        last = work + finer.work * outcomes > most or len(finer.cells) > MOST_PARTS
-        # theory/vector-sums.md, Proposition 23: every pair is in a box that counts.
+        last = work + finer.work * outcomes > most or len(finer.parts.cells) > MOST_PARTS
+        # theory/vector-sums.md, Proposition 20: every pair is in a box that counts.
         rest = grid.only(grid.boxes if last else grid.boxes & ~wide)
         work += rest.work * outcomes
         values = evaluate(rest, 1)

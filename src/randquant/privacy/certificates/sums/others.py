@@ -190,12 +190,12 @@ def at_two_ends(
     ends = [Law.of(end, int(end.sum()), floor) for end in bits.ends]
     codes, mirrored = bits.trials + 1, bits.mirrored and mirrored
     evenly = Law.of(np.ones(codes, int), codes, floor)
-    # theory/vector-sums.md, Proposition 24.
+    # theory/vector-sums.md, Proposition 21.
     groups = [
         Case(mass, _between(ends, sending * bits.trials, most, mirrored, evenly.power(draws)))
         for mass, sending, draws, most in _drawing(others, bits.even, most)
     ]
-    # theory/vector-sums.md, Proposition 15.
+    # theory/vector-sums.md, Proposition 12.
     unlike = 1.1 * math.expm1(others * math.log1p(bits.error))
     return Others(groups, mirrored, 0.0, unlike, "bits")
 
@@ -205,7 +205,7 @@ def _drawing(others: int, even: float, most: int) -> list[tuple[float, int, int,
     if even == 0:
         return [(0.0, others, 0, most)]
     least = [2**k for k in range(others.bit_length())] + [others + 1]
-    # theory/vector-sums.md, Proposition 24: P(k or more draw evenly), and that of none.
+    # theory/vector-sums.md, Proposition 21: P(k or more draw evenly), and that of none.
     groups = [(others * math.log1p(-even) * (1 - 16 * UNIT), others, 0, most)]
     for count, after in itertools.pairwise(least):
         mass = math.log(math.comb(others, count)) * (1 + 16 * UNIT)

@@ -186,11 +186,11 @@ class SumOutcomes:
         # theory/sums.md, Proposition 6.
         error = client.error + off + (noise.error + client.rows.shape[1] + 8) * UNIT
         change, sizes = np.abs(values[vertices:, some]).reshape(2, cells, -1)
-        # theory/vector-sums.md, Proposition 9: raised by the error of every term.
+        # theory/vector-sums.md, Proposition 7: raised by the error of every term.
         steep = (change + 1.1 * error * sizes) / top
         steep += 1.1 * client.error * (rows[:-1] + rows[1:])
         steep *= (1 + 8 * UNIT) / np.diff(client.inputs)[:, None]
-        # theory/vector-sums.md, Proposition 12, in logarithms: twice, which pays for rounding.
+        # theory/vector-sums.md, Proposition 10, in logarithms: twice, which pays for rounding.
         ratio = -np.log(rows.min(axis=0)) * (1 + 4 * error)
         with np.errstate(divide="ignore", over="ignore"):  # an outcome may not depend on the input
             bend = 2 * np.log(steep.max(axis=0)) + math.log(order) + (abs(order - 2) + 1) * ratio
@@ -228,7 +228,7 @@ def spread(noise: Law, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
 def largest_ratio(rows: np.ndarray) -> tuple[float, float]:
     """(ratio, loss): the largest of any two rows at one code, and its logarithm; rounded up."""
     # Rows are within 1 unit, the quotient 1: below 4 units. Bounds that use the logarithm have a
-    # factor to spare (theory/vector-sums.md, Proposition 10).
+    # factor to spare (theory/vector-sums.md, Proposition 8).
     ratio = float((rows.max(axis=0) / rows.min(axis=0)).max()) * (1 + 8 * UNIT)
     return ratio, math.log(ratio) * (1 + 8 * UNIT) + 8 * UNIT
 
@@ -301,10 +301,10 @@ def wrong(error: float, loss: float, scale: np.ndarray, order: float) -> float:
         scale: (L,) logarithms.
         order: in (1, inf).
     """
-    # theory/vector-sums.md, Proposition 24: logarithms as large as these.
+    # theory/vector-sums.md, Proposition 21: logarithms as large as these.
     deep = loss + float(np.abs(scale).max(initial=0.0))
     relative = 2 * error + 12 * UNIT
-    # theory/vector-sums.md, Propositions 9 and 18: of ratios; of powers, and a sum of so many.
+    # theory/vector-sums.md, Propositions 7 and 15: of ratios; of powers, and a sum of so many.
     slack = 4 * (order + 4) * relative + (4000 + (64 + 400 * loss) * order) * UNIT
     powers = 5000 * (order + 1) * (20 * deep + 12) * max(1, 1 / (order - 1))
     return slack + (powers + len(scale) + 64) * UNIT

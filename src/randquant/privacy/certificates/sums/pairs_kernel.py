@@ -51,7 +51,7 @@ def evaluate(
         for z in range(length):
             powers[z] = above * (logs[i, z] - logs[j, z]) + scale[z]
             top = max(top, powers[z])
-        # theory/vector-sums.md, Proposition 24: outcomes that count, in between.
+        # theory/vector-sums.md, Proposition 21: outcomes that count, in between.
         begin, end = 0, length
         while begin < end and max(powers[begin], scale[begin]) + most[begin] < top - RARE:
             begin += 1
@@ -62,7 +62,7 @@ def evaluate(
         for z in range(begin, end):
             ratio, weight = p[z] * over[z], mass[z] * shrunk
             z1 = ratio - 1.0
-            # theory/vector-sums.md, Proposition 18.
+            # theory/vector-sums.md, Proposition 15.
             if abs(z1) <= reach:
                 series = 1.0
                 for k in range(TERMS - 1, -1, -1):
@@ -71,7 +71,7 @@ def evaluate(
             else:
                 grown = ratio * (math.exp(powers[z] - top) - weight) / above - z1 * weight
                 growth[z] = max(grown, 0.0) / (z1 * z1)
-            # theory/vector-sums.md, Propositions 9 and 11: squares of rare outcomes underflow.
+            # theory/vector-sums.md, Propositions 7 and 9: squares of rare outcomes underflow.
             change = max(abs(p[z] - q[z]) + raised * max(p[z], q[z]), 0.0)
             terms[z] = change * over[z] * growth[z] * change
         excess[pair] = math.log(above * (_total(terms[begin:end]) + rest)) + top
@@ -104,7 +104,7 @@ def evaluate_plain(rows, grown, steep, first, second, low, high, order, error, c
         for z in range(length):
             ratio = p[z] * over[z]
             z1 = ratio - 1.0
-            # theory/vector-sums.md, Proposition 18.
+            # theory/vector-sums.md, Proposition 15.
             series = 1.0
             for k in range(TERMS - 1, -1, -1):
                 series = 1.0 + factors[k] * z1 * series
@@ -141,7 +141,7 @@ def bounds_of_boxes(steep, grown, first, second, widths, order):
         first, second: (B,) the parts in which x and x' are.
         widths: (P,) of all parts.
     """
-    # theory/vector-sums.md, Proposition 23: powers of S and M that are convex in either input.
+    # theory/vector-sums.md, Proposition 20: powers of S and M that are convex in either input.
     power, other, above = 1.0 / max(order - 2.0, 1.0), 1.0 / max(order - 1.0, 1.0), order - 1.0
     found, corners = np.zeros(steep.shape[0]), np.zeros((2, 2))
     for box in range(steep.shape[0]):

@@ -108,7 +108,7 @@ def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     if clients == 1:
         return alone
     if math.isinf(alone.upper):
-        # theory/vector-sums.md, Proposition 7.
+        # theory/vector-sums.md, Proposition 5.
         lower, witness = endless(channel, alone.witness)
         return Kappa(lower, alone.upper, order, witness)
     # theory/vector-sums.md, Proposition 1: counting on fewer is a bound.
@@ -127,12 +127,12 @@ def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
 def _upper(channel: Channel, others: int, order: float, attained: float) -> float:
     """A bound for that many others; infinite if none is found."""
     client = ClientRows.of(channel)
-    # theory/vector-sums.md, Proposition 24: what is trimmed is e^-50 of what one client shows.
+    # theory/vector-sums.md, Proposition 21: what is trimmed is e^-50 of what one client shows.
     depth = max(order - 1, 1.0) * client.loss + math.log(order + 1)
     floor = (depth + 65) / math.log(2)
     loose = CLOSE if len(client.inputs) == 2 else LOOSE
     best, mirrored = math.inf, mirrored_by(channel)
-    # theory/vector-sums.md, Propositions 2, 14, 22 and 24.
+    # theory/vector-sums.md, Propositions 2, 11, 19 and 21.
     for found in stand_ins(channel, others, floor, FEW, mirrored, depth + 60, order):
         best = min(best, _bounded(client, found, order, attained, loose))
         if best <= ENOUGH * attained:
@@ -145,7 +145,7 @@ def _bounded(
 ) -> float:
     """Bound divergence over squared distance for all pairs of inputs behind such others."""
     if others.mirrored:
-        # theory/vector-sums.md, Proposition 24: what is mirrored only nearly counts as an error.
+        # theory/vector-sums.md, Proposition 21: what is mirrored only nearly counts as an error.
         client = replace(client, error=2.1 * uneven(client.rows))
     most = FAINT * attained / len(others.groups)
     groups = [
@@ -157,7 +157,7 @@ def _bounded(
     outcomes = sum(len(each.scale) for group in groups for each in group)
     grid = PairGrid.whole(client.inputs, order)
     total = searched(grid, sums.evaluate, attained, outcomes, others.mirrored, WORK, loose)
-    # theory/vector-sums.md, Propositions 10 and 12: what is left out of a curvature.
+    # theory/vector-sums.md, Propositions 8 and 10: what is left out of a curvature.
     steep = np.abs(client.steps).max(axis=0) / np.diff(client.inputs).min()
     used = client.rows.max(axis=0) > 0
     steepest = float((steep[used] / client.rows.min(axis=0)[used]).max())
@@ -168,7 +168,7 @@ def _bounded(
 
 def _unlike(client: ClientRows, bound: float, unlike: float, order: float) -> float:
     """What a bound becomes if the others' law is only nearly a mix of those that it is of."""
-    # theory/vector-sums.md, Proposition 15.
+    # theory/vector-sums.md, Proposition 12.
     if order * unlike > PRECISE:
         return math.inf
     one, two = client.rows[:-1], client.rows[1:]
@@ -200,7 +200,7 @@ class _Sums:
                 worst = np.maximum(worst, self._values(grid, each))
             if self.mirrored:
                 worst = np.maximum(worst, [grid.turned(each) for each in worst])
-            # theory/vector-sums.md, Proposition 22: a mean over the others' cases.
+            # theory/vector-sums.md, Proposition 19: a mean over the others' cases.
             curvature, excess = curvature + worst[0], np.logaddexp(excess, worst[1])
         # A moment is at most that of one client's code.
         excess = np.minimum(excess + math.log(GROW), self._values(grid, self.alone)[1])
@@ -230,7 +230,7 @@ class _Sums:
         return self._raised(grid, sums, rows, off, curvature, excess)
 
     def _raised(self, grid: PairGrid, sums, rows, off: float, curvature, excess) -> Values:
-        # theory/vector-sums.md, Proposition 10: what is left out of a moment.
+        # theory/vector-sums.md, Proposition 8: what is left out of a moment.
         rest = math.log(1.1 * sums.missing + LEAST)
         excess = np.logaddexp(excess + math.log1p(off), rest)
         return (curvature * grid.bent(rows, sums.error) + LEAST) * (1 + off), excess
