@@ -37,7 +37,7 @@ EXTRAS = {
     "dp_accounting": {"privacy.accounting.dp_events"},
     "attr": {"privacy.accounting.dp_events"},
     "matplotlib": set(),
-    "Crypto": set(),
+    "Crypto": {"aggregation.vdaf"},
 }
 """Where packages that not every installation has may be imported: rooms, packages or modules."""
 

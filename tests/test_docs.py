@@ -32,6 +32,7 @@ TASKS = [
     "train-settings",
     "own-loop",
     "helper-sums",
+    "proven-sums",
     "plan",
     "plan-explained",
     "compare",
@@ -133,7 +134,7 @@ def test_the_python_of_the_docs_prints_what_they_say(code, expected, tmp_path, m
 def test_every_page_with_examples_is_among_them():
     assert {name.rsplit("-", 1)[0] for name in EXAMPLES} == {
         "README.md", "own-loop.md", "helper-sums.md", "account-for-a-run.md", "certify.md",
-        "check.md", "train.md", "plan.md",
+        "check.md", "train.md", "plan.md", "proven-sums.md",
     }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Secure sums with a helper: a client sends one message, the server learns the sum and no more.
 
 The server adds masked vectors, and a helper that does not collude with it removes the sum of their
-masks. Neither learns a client's vector. Proofs and limits: `docs/theory/helper-sums.md`.
+masks. Neither learns a client's vector. Where clients prove their codes valid, both check the
+proofs. Proofs of all this, and limits: `docs/theory/helper-sums.md`.
 """
 
 from typing import TYPE_CHECKING
@@ -12,9 +13,13 @@ if TYPE_CHECKING:
     from randquant.aggregation.helper.collector import HelperSum
     from randquant.aggregation.helper.helper import Helper, HelperLimits
     from randquant.aggregation.helper.message import masked_message
+    from randquant.aggregation.helper.proven import commitment_of, proven_message
     from randquant.aggregation.helper.sealing import HelperKey
     from randquant.aggregation.helper.terms import HelperTerms
 
-__all__ = ["Helper", "HelperKey", "HelperLimits", "HelperSum", "HelperTerms", "masked_message"]
+__all__ = [
+    "Helper", "HelperKey", "HelperLimits", "HelperSum", "HelperTerms", "commitment_of",
+    "masked_message", "proven_message",
+]  # fmt: skip
 
 lazily(__name__)

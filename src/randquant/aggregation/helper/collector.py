@@ -11,17 +11,12 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.helper.message import (
-    LARGEST_NUMBER,
-    SealedSeed,
-    masked_format,
-    read_message,
-)
+from randquant.aggregation import masks
+from randquant.aggregation.helper.message import LARGEST_NUMBER, SealedSeed
 from randquant.aggregation.helper.request import LEFT_OUT, read_answer, write_request
 from randquant.aggregation.helper.terms import HelperTerms
+from randquant.aggregation.helper.vectors import MaskedVectors, ProvenVectors
 from randquant.aggregation.secagg.terms import ProtocolError
-from randquant.channels import wire
-from randquant.channels.wire import upload
 
 MEMORY = 2**26
 """Bytes of masked vectors that are kept in memory; more are in a temporary file."""
@@ -38,6 +33,8 @@ class HelperSum:
         terms: the public terms.
         directory: each client's public identity, as the helper has them: a client that did not sign
             its seed is then refused at once.
+        verify_key: 32 random bytes, where the terms have its `proven.commitment_of`: clients then
+            send a `proven_message`. No client may know it.
 
     Attributes:
         refused: clients whose message is not in the sum, and why.
@@ -46,16 +43,22 @@ class HelperSum:
         See `Helper`.
     """
 
-    def __init__(self, terms: HelperTerms, directory: Mapping[int, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        terms: HelperTerms,
+        directory: Mapping[int, bytes] | None = None,
+        verify_key: bytes = b"",
+    ) -> None:
         validate.kind("terms", terms, HelperTerms)
-        self.terms, self._directory = terms, directory
+        self.terms, self._directory, self._verify_key = terms, directory, verify_key
         self.refused: dict[int, str] = {}
         self._digest = terms.digest
         self._seeds: dict[int, SealedSeed] = {}
         self._places: dict[int, int] = {}  # of each client's masked vector, in the file
         self._vectors = tempfile.SpooledTemporaryFile(max_size=MEMORY)  # noqa: SIM115
         weakref.finalize(self, self._vectors.close)
-        self._total = np.zeros(terms.dimension, dtype=np.uint32)
+        way = ProvenVectors if terms.largest else MaskedVectors
+        self._way = way(terms, self._digest, verify_key)
         self._request, self._clients = b"", frozenset[int]()
 
     @property
@@ -100,7 +103,7 @@ class HelperSum:
         """
         if not self._request:
             self._check_least(len(self._seeds))
-            self._request = write_request(self.terms, self._seeds, offer)
+            self._request = write_request(self.terms, self._seeds, offer, self._verify_key)
         return self._request
 
     def unmask(self, answer: bytes, largest: int | None = None) -> np.ndarray:
@@ -118,14 +121,13 @@ class HelperSum:
         if not self._request:
             raise ProtocolError("Expected the helper to be asked first.")
         digest = hashlib.sha256(self._request).digest()
-        left_out, streams = read_answer(self.terms, digest, self._seeds, answer)
+        left_out, answered = read_answer(self.terms, digest, self._seeds, answer)
         count = len(self._seeds) - len(left_out)
         self._check_least(count)
-        total = self._total.copy()
-        for client in left_out:
-            total -= self._vector(client)
-        total = total.astype(streams.dtype) - streams
-        total &= total.dtype.type((1 << self.terms.bits) - 1)
+        vectors = ((client, self._vector(client)) for client in left_out)
+        total = self._way.without(vectors, answered)
+        if self.terms.largest:
+            largest = self.terms.largest
         if largest is not None and int(total.max()) > (most := count * largest):
             raise ProtocolError(
                 f"Expected totals of {most} at most, got {int(total.max())}: the helper's answer "
@@ -133,11 +135,12 @@ class HelperSum:
             )
         self.refused |= {client: LEFT_OUT[why] for client, why in left_out.items()}
         self._clients = frozenset(self._seeds.keys() - left_out.keys())
-        return total
+        kind = masks.dtype(self.terms.bits)
+        return total.astype(kind) & kind.type((1 << self.terms.bits) - 1)
 
     def _taken(self, client: int, message: Any) -> SealedSeed:
-        """A message's sealed seed, once its masked vector is kept and added."""
-        seed, packed = read_message(self.terms, message)
+        """A message's sealed seed, once its vector is kept and added."""
+        seed, packed = self._way.read(message)
         if self._directory is not None and not seed.is_signed(
             self._digest, client, self._directory
         ):
@@ -145,19 +148,13 @@ class HelperSum:
         # Kept first: if the disk is full, or the vector is refused, the next client's is put here.
         self._vectors.seek(len(self._seeds) * len(packed))
         self._vectors.write(packed)
-        try:
-            wire.add(masked_format(self.terms.bits, self._digest, client), packed, self._total)
-        except ValueError as error:
-            raise ProtocolError(str(error)) from None
+        self._way.add(client, packed)
         return seed
 
-    def _vector(self, client: int) -> np.ndarray:
-        """A client's masked vector, as it was sent: (d,) unsigned integers."""
-        dimension, bits = self.terms.dimension, self.terms.bits
-        size = upload.masked(dimension, bits)
-        self._vectors.seek(self._places[client] * size)
-        packed = self._vectors.read(size)
-        return wire.unpack(masked_format(bits, self._digest, client), packed, dimension)
+    def _vector(self, client: int) -> bytes:
+        """A client's vector, as it was kept."""
+        self._vectors.seek(self._places[client] * self._way.size)
+        return self._vectors.read(self._way.size)
 
     def _check_least(self, count: int) -> None:
         if count < self.terms.least:

@@ -13,9 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from randquant._internal import validate
 from randquant.aggregation import masks
-from randquant.aggregation.helper import joint_seed
+from randquant.aggregation.helper import joint_seed, proven
 from randquant.aggregation.helper.journal import HelperJournal, HelperJournalSums
 from randquant.aggregation.helper.request import (
+    INVALID,
     SPENT,
     UNOPENED,
     UNSIGNED,
@@ -219,12 +220,14 @@ class Helper:
             return self._streams(asked, left_out, seeds)
         unsigned = self._unsigned(asked, digest)
         seeds = self._opened(asked, digest, asked.seeds.keys() - unsigned)
+        invalid = self._invalid(asked, digest, seeds)
 
         def decide(sums: HelperJournalSums) -> tuple[Collection[int], bytes]:
             spent = self._limits.spent(asked, sums)
             left_out = dict.fromkeys(asked.seeds.keys() - seeds.keys(), UNOPENED)
             left_out |= dict.fromkeys(unsigned, UNSIGNED)
-            left_out |= dict.fromkeys(spent & seeds.keys(), SPENT)
+            left_out |= dict.fromkeys(invalid, INVALID)
+            left_out |= dict.fromkeys(spent & (seeds.keys() - invalid), SPENT)
             counted = asked.seeds.keys() - left_out.keys()
             if len(counted) < terms.least:
                 raise ProtocolError(
@@ -256,16 +259,26 @@ class Helper:
         """The seeds that open, by client."""
         found = {}
         for client in clients:
-            seed = self._opening.open(asked.seeds[client].sealed, context(digest, client))
+            bound = context(digest, client) + asked.seeds[client].bound
+            seed = self._opening.open(asked.seeds[client].sealed, bound)
             if seed is not None:
                 found[client] = seed
         return found
 
+    def _invalid(self, asked: HelperRequest, digest: bytes, seeds: Mapping[int, bytes]) -> set[int]:
+        """Clients whose codes are not proven valid; none without proofs."""
+        if not asked.terms.largest:
+            return set()
+        return proven.invalid(asked.terms, digest, asked.verify_key, asked.seeds, seeds)
+
     def _streams(
         self, asked: HelperRequest, left_out: Mapping[int, int], seeds: Mapping[int, bytes]
     ) -> bytes:
-        """The answer: the sum of the masks of all that are not left out."""
-        total = np.zeros(asked.terms.dimension, dtype=masks.dtype(asked.terms.bits))
-        kept = asked.seeds.keys() - left_out.keys()
-        masks.add_all(total, (seeds[client] for client in kept), +1)
+        """The answer: the sum of the masks, or shares, of all that are not left out."""
+        terms, kept = asked.terms, asked.seeds.keys() - left_out.keys()
+        if terms.largest:
+            total = proven.helper_total(terms, terms.digest, (seeds[client] for client in kept))
+        else:
+            total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
+            masks.add_all(total, (seeds[client] for client in kept), +1)
         return write_answer(asked, left_out, total)

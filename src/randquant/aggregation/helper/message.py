@@ -37,16 +37,20 @@ class SealedSeed:
     Attributes:
         sealed: the seed of its mask.
         signature: by its identity, 64 bytes, or b"".
+        bound: what else the seal belongs to: nonce and public share of a proof, or b"".
+        verifier: the server's verifier share of a proof, or b"".
     """
 
     sealed: bytes
     signature: bytes = b""
+    bound: bytes = b""
+    verifier: bytes = b""
 
     def is_signed(self, digest: bytes, client: int, directory: Mapping[int, bytes]) -> bool:
         """Whether this client's identity in the directory signed it for these terms."""
         try:
             public = Ed25519PublicKey.from_public_bytes(directory[client])
-            public.verify(self.signature, _signed(digest, client, self.sealed))
+            public.verify(self.signature, signed(digest, client, self.sealed))
         except (KeyError, ValueError, InvalidSignature):
             return False
         return True
@@ -93,18 +97,13 @@ def masked_message(
     """
     validate.kind("terms", terms, HelperTerms)
     client = validate.whole("client", client, low=0, high=LARGEST_NUMBER)
-    validate.kind("codes", codes, np.ndarray)
-    if codes.shape != (terms.dimension,) or codes.dtype.kind != "u":
-        raise ValueError(
-            f"Expected codes ({terms.dimension},) of unsigned integers, got shape {codes.shape}, "
-            f"{codes.dtype}."
-        )
-    if int(codes.max()) >> terms.bits:
-        raise ValueError(f"Expected codes below 2**{terms.bits}, got {int(codes.max())}.")
+    if terms.largest:
+        raise ValueError("Expected terms of a sum without proofs: use `proven_message`.")
+    check_codes(terms, codes, (1 << terms.bits) - 1)
     terms.key.check(helper)
     digest, seed = terms.digest, os.urandom(SEED_BYTES)
     sealed = terms.key.seal(seed, context(digest, client))
-    signature = b"" if identity is None else identity.sign(_signed(digest, client, sealed))
+    signature = b"" if identity is None else identity.sign(signed(digest, client, sealed))
     total = codes.astype(masks.dtype(terms.bits))
     masks.add(total, seed, +1)
     total &= total.dtype.type((1 << terms.bits) - 1)
@@ -113,6 +112,18 @@ def masked_message(
         total.astype(np.uint8 if terms.bits <= 8 else np.uint32, copy=False),
     )
     return b"".join((MAGIC, sealed, signature, packed))
+
+
+def check_codes(terms: HelperTerms, codes: np.ndarray, largest: int) -> None:
+    """Raise TypeError or ValueError unless codes are (d,) unsigned integers up to `largest`."""
+    validate.kind("codes", codes, np.ndarray)
+    if codes.shape != (terms.dimension,) or codes.dtype.kind != "u":
+        raise ValueError(
+            f"Expected codes ({terms.dimension},) of unsigned integers, got shape {codes.shape}, "
+            f"{codes.dtype}."
+        )
+    if int(codes.max()) > largest:
+        raise ValueError(f"Expected codes of {largest} at most, got {int(codes.max())}.")
 
 
 def read_message(terms: HelperTerms, message: Any) -> tuple[SealedSeed, bytes]:
@@ -139,5 +150,6 @@ def masked_format(bits: int, digest: bytes, client: int) -> wire.Format:
     return wire.Format.of(2**bits, "masked for a helper", digest.hex(), str(client))
 
 
-def _signed(digest: bytes, client: int, sealed: bytes) -> bytes:
+def signed(digest: bytes, client: int, sealed: bytes) -> bytes:
+    """What a client's identity signs."""
     return b"randquant helper signature\0" + context(digest, client) + sealed

@@ -14,7 +14,8 @@ from randquant.aggregation.secagg.terms import ProtocolError
 FORMAT = "randquant helper terms, version 1"
 MOST_CLIENTS, MOST_COORDINATES = 2**24, 2**31
 LONGEST_SESSION, LONGEST_TEXT = 64, 2**14
-OFFER_BYTES = 32
+OFFER_BYTES = COMMITMENT_BYTES = 32
+LARGEST_CODE = 2**16 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,9 @@ class HelperTerms:
         dimension: coordinates of a vector.
         bits: the sum is taken modulo 2**bits, 1 to 32.
         offer: SHA-256 of what clients are asked to send, 32 bytes.
+        largest: the largest code, where each client proves that its codes are at most that; 0 for
+            sums without proofs.
+        commitment: SHA-256 of the key that proofs are verified with, 32 bytes; b"" without proofs.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -45,6 +49,8 @@ class HelperTerms:
     dimension: int
     bits: int
     offer: bytes = bytes(OFFER_BYTES)
+    largest: int = 0
+    commitment: bytes = b""
 
     def __post_init__(self) -> None:
         validate.kind("session", self.session, bytes)
@@ -56,11 +62,15 @@ class HelperTerms:
             "least": validate.whole("least", self.least, low=2, high=cohort),
             "dimension": validate.whole("dimension", self.dimension, low=1, high=MOST_COORDINATES),
             "bits": validate.whole("bits", self.bits, low=1, high=32),
+            "largest": validate.whole("largest", self.largest, low=0, high=LARGEST_CODE),
         }
         for name, value in whole.items():  # plain ints, for the digest
             object.__setattr__(self, name, value)
         validate.kind("offer", self.offer, bytes)
         validate.whole("bytes of offer", len(self.offer), low=OFFER_BYTES, high=OFFER_BYTES)
+        validate.kind("commitment", self.commitment, bytes)
+        size = COMMITMENT_BYTES if self.largest else 0
+        validate.whole("bytes of commitment", len(self.commitment), low=size, high=size)
 
     @property
     def digest(self) -> bytes:
@@ -82,9 +92,10 @@ class HelperTerms:
             record = json.loads(text)
             if record.pop("format") != FORMAT:
                 raise ValueError("its format is another")
-            session, offer = (bytes.fromhex(record.pop(name)) for name in ("session", "offer"))
+            texts = ("session", "offer", "commitment")
+            record |= {name: bytes.fromhex(record[name]) for name in texts}
             key = HelperKey.from_record(record.pop("key"))
-            return cls(session=session, key=key, offer=offer, **record)
+            return cls(key=key, **record)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise ProtocolError(
                 "Expected the terms of a sum with a helper, got something else."

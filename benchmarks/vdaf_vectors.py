@@ -1,0 +1,210 @@
+"""Check files of test vectors: python benchmarks/vdaf_vectors.py FILE...
+
+Files are those of draft-irtf-cfrg-vdaf, annex "Test Vectors", by their names: TYPE_n.json for a
+type of Prio3, whose number of proofs follows from the length of the leader's share, and
+XofTurboShake128.json. Every operation of a file is run in its order, on the file's own messages:
+it must give the file's bytes, or fail where the file says so. One line a file; the exit status is
+1 if any fails. A file of an unknown type, or one that cannot be read, counts as failed, and its
+line says that nothing was checked.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from randquant.aggregation.vdaf import (
+    Count,
+    Histogram,
+    MultihotCountVec,
+    Prio3,
+    Sum,
+    SumVec,
+    serialization,
+)
+from randquant.aggregation.vdaf.field import Field64, Field128
+from randquant.aggregation.vdaf.xof import XofTurboShake128
+
+MULTIPROOF = "WithMultiproof"
+"""Of any type: over Field64, with three proofs and this private identifier."""
+TYPES: dict[str, tuple[int, Any, Any, tuple[str, ...]]] = {
+    "Prio3Count": (1, Count, Field64, ()),
+    "Prio3Sum": (2, Sum, Field64, ("max_measurement",)),
+    "Prio3SumVec": (3, SumVec, Field128, ("length", "max_measurement", "chunk_length")),
+    "Prio3Histogram": (4, Histogram, Field128, ("length", "chunk_length")),
+    "Prio3MultihotCountVec": (
+        5, MultihotCountVec, Field128, ("length", "max_weight", "chunk_length"),
+    ),
+}  # fmt: skip
+
+
+class UnknownTypeError(Exception):
+    """A file of a type that is not implemented."""
+
+
+class Differs(Exception):
+    """An operation gives something else than the file says."""
+
+
+def prio3_of(kind: str, vector: dict[str, Any]) -> Prio3:
+    """The instance that a file is of."""
+    name = kind.removesuffix(MULTIPROOF)
+    if name not in TYPES:
+        raise UnknownTypeError(kind)
+    algorithm, circuit, field, parameters = TYPES[name]
+    multiproof = name != kind
+    if multiproof:
+        algorithm, field = 0xFFFFFFFF, Field64
+    valid = circuit(field, **{parameter: vector[parameter] for parameter in parameters})
+    proofs = vector.get("proofs") or stated_proofs(valid, vector) or (3 if multiproof else 1)
+    return Prio3(valid, algorithm, vector["shares"], proofs)
+
+
+def stated_proofs(valid: Any, vector: dict[str, Any]) -> int:
+    """The number of proofs by the length of the first leader's share; 0 if it fits none."""
+    one = Prio3(valid, 0)
+    size = len(vector["reports"][0]["input_shares"][0]) // 2 - 32 * one.has_joint_rand
+    elements, rest = divmod(size, one.field.ENCODED_SIZE)
+    proofs, beyond = divmod(elements - one.flp.MEAS_LEN, one.flp.PROOF_LEN)
+    return 0 if rest or beyond or not 1 <= proofs <= 255 else proofs
+
+
+class Run:
+    """The operations of one file; each returns what the file should say, with what it says."""
+
+    def __init__(self, kind: str, vector: dict[str, Any]) -> None:
+        self.prio3, self.vector = prio3_of(kind, vector), vector
+        self.ctx = bytes.fromhex(vector["ctx"])
+        self.verify_key = bytes.fromhex(vector["verify_key"])
+        self.states: dict[tuple[int, int], Any] = {}
+
+    def shard(self, report: dict, **_: Any) -> tuple[Any, Any]:
+        nonce, rand = bytes.fromhex(report["nonce"]), bytes.fromhex(report["rand"])
+        public, shares = self.prio3.shard(self.ctx, report["measurement"], nonce, rand)
+        encoded = [serialization.encode_input_share(self.prio3, each).hex() for each in shares]
+        wanted = report["public_share"], report["input_shares"]
+        return (serialization.encode_public_share(public).hex(), encoded), wanted
+
+    def verify_init(
+        self, report: dict, index: int, aggregator_id: int, **_: Any
+    ) -> tuple[Any, Any]:
+        public = bytes.fromhex(report["public_share"])
+        share = bytes.fromhex(report["input_shares"][aggregator_id])
+        state, verifier = self.prio3.verify_init(
+            self.verify_key, self.ctx, aggregator_id, bytes.fromhex(report["nonce"]),
+            serialization.decode_public_share(self.prio3, public),
+            serialization.decode_input_share(self.prio3, aggregator_id, share),
+        )  # fmt: skip
+        self.states[index, aggregator_id] = state
+        encoded = serialization.encode_verifier_share(self.prio3, verifier).hex()
+        return encoded, report["verifier_shares"][0][aggregator_id]
+
+    def verifier_shares_to_message(
+        self, report: dict, round_: int, **_: Any
+    ) -> tuple[Any, Callable[[], Any]]:
+        shares = [
+            serialization.decode_verifier_share(self.prio3, bytes.fromhex(each))
+            for each in report["verifier_shares"][round_]
+        ]
+        message = self.prio3.verifier_shares_to_message(self.ctx, shares)
+        encoded = serialization.encode_verifier_message(message).hex()
+        return encoded, lambda: report["verifier_messages"][round_]
+
+    def verify_next(
+        self, report: dict, index: int, round_: int, aggregator_id: int, **_: Any
+    ) -> tuple[Any, Callable[[], Any]]:
+        encoded = bytes.fromhex(report["verifier_messages"][round_ - 1])
+        message = serialization.decode_verifier_message(self.prio3, encoded)
+        out_share = self.prio3.verify_next(self.states[index, aggregator_id], message)
+        found = serialization.encode_agg_share(self.prio3, out_share).hex()
+        return found, lambda: "".join(report["out_shares"][aggregator_id])
+
+    def aggregate(self, aggregator_id: int, **_: Any) -> tuple[Any, Any]:
+        total = self.prio3.agg_init()
+        for report in self.vector["reports"]:
+            encoded = bytes.fromhex("".join(report["out_shares"][aggregator_id]))
+            share = serialization.decode_agg_share(self.prio3, encoded)
+            total = self.prio3.agg_update(total, share)
+        found = serialization.encode_agg_share(self.prio3, total).hex()
+        return found, self.vector["agg_shares"][aggregator_id]
+
+    def unshard(self, **_: Any) -> tuple[Any, Any]:
+        encoded = [bytes.fromhex(each) for each in self.vector["agg_shares"]]
+        shares = [serialization.decode_agg_share(self.prio3, each) for each in encoded]
+        reports = len(self.vector["reports"])
+        return self.prio3.unshard(shares, reports), self.vector["agg_result"]
+
+    def operate(self, operation: dict[str, Any]) -> None:
+        """Run one operation; Differs unless it does what the file says."""
+        step: Callable[..., tuple[Any, Any]] = getattr(self, operation["operation"])
+        index = operation.get("report_index", 0)
+        given = {
+            "report": self.vector["reports"][index], "index": index,
+            "round_": operation.get("round", 0), "aggregator_id": operation.get("aggregator_id", 0),
+        }  # fmt: skip
+        name = f"{operation['operation']} of report {index}"
+        try:
+            found, wanted = step(**given)
+        except ValueError as error:
+            if operation["success"]:
+                raise Differs(f"{name} fails: {error}") from error
+            return
+        if not operation["success"]:
+            raise Differs(f"{name} does not fail")
+        if found != (wanted() if callable(wanted) else wanted):
+            raise Differs(f"{name} gives something else")
+
+
+def check_xof(vector: dict[str, Any]) -> int:
+    """The file of the XOF: a seed, and vectors of elements."""
+    names = ("seed", "dst", "binder")
+    seed, dst, binder = (bytes.fromhex(vector[name]) for name in names)
+    found = {"derived_seed": XofTurboShake128.derive_seed(seed, dst, binder)}
+    for name, field in (("field64", Field64), ("field128", Field128)):
+        length = vector["length"]
+        expanded = XofTurboShake128.expand_into_vec(field, seed, dst, binder, length)
+        found[f"expanded_vec_{name}"] = bytes(field.encode_vec(expanded))
+    stated = {name: text for name, text in vector.items() if name.startswith(("derived", "expand"))}
+    for name, text in stated.items():
+        if name not in found or found[name].hex() != text:
+            raise Differs(f"{name} is something else")
+    return len(stated)
+
+
+def check(path: Path) -> int:
+    """Check one file, and return the number of its operations."""
+    vector, kind = json.loads(path.read_text()), path.stem.split("_")[0]
+    if kind == "XofTurboShake128":
+        return check_xof(vector)
+    run = Run(kind, vector)
+    if not vector["operations"]:
+        raise ValueError("no operations")
+    for operation in vector["operations"]:
+        run.operate(operation)
+    return len(vector["operations"])
+
+
+def line(path: Path) -> tuple[bool, str]:
+    """Whether a file is right, and its line."""
+    try:
+        return True, f"ok, {check(path)} operations"
+    except UnknownTypeError as error:
+        return False, f"FAILED: {error} is not a type that is known here, nothing was checked"
+    except Differs as error:
+        return False, f"FAILED: {error}"
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        return False, f"FAILED: cannot be read as a file of vectors ({error!r}), not checked"
+
+
+def main(names: list[str]) -> int:
+    results = [line(Path(name)) for name in names]
+    for name, (_, text) in zip(names, results, strict=True):
+        print(f"{name}: {text}")
+    return int(not names or not all(good for good, _ in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
