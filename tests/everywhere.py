@@ -31,7 +31,7 @@ if settings.get_current_profile_name() != "explore":
 
 pytest.approx = watched(pytest.approx)
 # No test can cut the power, so none waits for the disk: what is flushed, and when, is tested in
-# `power.py` and test_runs_integrity.py. `fstat` refuses what `fsync` refuses: a closed file.
+# test_flower_ledger_power.py. `fstat` refuses what `fsync` refuses: a closed file.
 os.fsync = os.fstat
 # What is imported and collected stays to the end: a million objects that are not looked through
 # again and again for what may be forgotten.

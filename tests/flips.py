@@ -8,6 +8,7 @@ change of white space), and how many were accepted with another content: these m
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import random
 import sys
@@ -123,13 +124,17 @@ QUANTILE = CONFIG.changed(
 )
 
 
+def _run(folder: Path, name: str = "run", config: TrainConfig = CONFIG) -> Iterator[Kind]:
+    folder.mkdir(exist_ok=True)
+    home = folder / name
+    execution.create(home, config.changed(baseline=config is CONFIG), overwrite=False)
+    execution.execute(home)
+    yield from _of_run(name, home)
+
+
 def _runs(folder: Path) -> Iterator[Kind]:
-    folder.mkdir()
-    for name, config in (("run", CONFIG), ("run with a clipping quantile", QUANTILE)):
-        home = folder / name
-        execution.create(home, config.changed(baseline=config is CONFIG), overwrite=False)
-        execution.execute(home)
-        yield from _of_run(name, home)
+    yield from _run(folder)
+    yield from _run(folder, "run with a clipping quantile", QUANTILE)
     torch.manual_seed(1)
     drawn = [(torch.randn(4, 20), torch.arange(4) % 6) for _ in range(12)]
     choices = [update_mechanism("skellam", NOISE, cohort=4, coordinates=k) for k in (None, 10)]
@@ -263,6 +268,7 @@ def _servers(folder: Path) -> Iterator[Kind]:
         return record, [(n, _hex(a.numpy())) for n, a in arrays.items()], accountant.state_dict()
 
     yield Kind("state of a server on Flower, handshake ahead", path, server)
+    yield _accountant(folder / "accountant", strategy.accountant)
 
     def account() -> tuple:
         ledger = ledger_of(contexts[1])
@@ -272,6 +278,18 @@ def _servers(folder: Path) -> Iterator[Kind]:
     yield Kind("account of a client on Flower", folder / "account1", account)
     yield _part_in_a_sum(folder, kept[-1])
     yield from _on_nvflare(folder)
+
+
+def _accountant(path: Path, accountant: RunAccountant) -> Kind:
+    """The state of an accountant, for whoever keeps it in a file of their own."""
+    path.write_text(json.dumps(accountant.state_dict()))
+
+    def read() -> dict:
+        again = RunAccountant(1e-5)
+        again.load_state_dict(json.loads(path.read_text()))
+        return again.state_dict()
+
+    return Kind("accountant", path, read)
 
 
 def _part_in_a_sum(folder: Path, record: ConfigRecord) -> Kind:

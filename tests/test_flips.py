@@ -3,7 +3,7 @@
 import flips
 import pytest
 
-FAST = (flips._mechanisms, flips._payloads)
+FAST = (flips._run, flips._servers, flips._mechanisms, flips._payloads)
 
 
 @pytest.mark.parametrize("made", FAST)

@@ -7,7 +7,6 @@ from torch import nn
 
 import randquant as rq
 from randquant_papers.text.adapters import with_adapters
-from randquant_papers.text.models import transformer
 
 
 def small():
@@ -80,12 +79,6 @@ def test_only_adapters_are_trained_and_sent():
         if not torch.equal(value, model.state_dict()[name])
     }  # fmt: skip
     assert changed and changed <= {"2.down", "2.up"}  # noqa: PT018
-
-
-def test_adapters_of_the_transformer_are_small():
-    adapted = with_adapters(transformer(), 2, ["blocks.*"])
-    trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
-    assert trained == 2 * 2 * ((64 + 192) + (64 + 64) + (64 + 256) + (256 + 64)) == 4096
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,10 @@ from small_mnist import small_mnist
 
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
-from randquant.training.runs import execution as runs
-from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
 from randquant_papers import cli, experiment
 from randquant_papers.experiment import Curve, Setting, Trained
 from randquant_papers.registry import ENTRIES, EXPERIMENTS
-from randquant_papers.sweep import names
 
 CONFIG = TrainConfig.of(
     "digits", "softmax", "clipped-sgd", {"clip": 0.1}, population=20, cohort=5, rounds=6,
@@ -92,50 +89,6 @@ def test_runs_are_trained_once_and_used_again(tmp_path, in_process):
     _, points, _ = free.line("accuracy", 100.0)
     assert [round for round, _ in points] == [2, 4, 6]
     assert points[-1][1] == pytest.approx(100 * mean)
-
-
-@pytest.mark.slow
-def test_a_killed_experiment_goes_on_to_the_same_bits(tmp_path):
-    config = PRIVATE.changed(rounds=12)
-    runs.create(tmp_path / "whole", config, overwrite=False)
-    whole = runs.execute(tmp_path / "whole")
-    stopped = Told(tmp_path / "parts", jobs=1)
-
-    def stop(*_):
-        stopped.count()
-        if stopped.rounds == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        experiment.train(
-            [Curve("", "c1", config)], dataclasses.replace(stopped.setting, on_round=stop)
-        )
-    folder = tmp_path / "parts" / names.folder(config)
-    assert (folder / "config.json").exists()
-    told = Told(tmp_path / "parts", jobs=1)
-    (parts,) = experiment.train([Curve("", "c1", config)], told.setting)
-    assert told.begun[0][0] == 1
-    kept = [
-        [(m.accuracy, m.loss, m.train_loss, m.epsilon) for m in each.metrics]
-        for each in (whole, parts.runs[0])
-    ]
-    assert kept[0] == kept[1]
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_names_itself_and_what_is_finished_is_kept(tmp_path):
-    bad = CONFIG.changed(
-        mechanism="gaussian",
-        parameters={"clip_norm": 0.5, "noise_multiplier": 1e20},
-        learning_rate=1e30,
-    )
-    curves = [Curve("good", "c1", CONFIG), Curve("bad", "c2", bad)]
-    folder = tmp_path / names.folder(bad)
-    with pytest.raises(ValueError, match=rf"gaussian in {folder}: .*diverged"):
-        experiment.train(curves, Setting(folder=tmp_path, jobs=1))
-    assert run_status.read(tmp_path / names.folder(CONFIG)).state == "finished"
-    with pytest.raises(ValueError, match="seeds"):
-        experiment.train(curves, Setting(folder=tmp_path, seeds=0))
 
 
 def test_data_are_the_papers_or_a_stand_in_that_is_named(tmp_path):
@@ -234,20 +187,6 @@ def test_equal_curves_are_told_apart_as_rarely_as_is_said():
         experiment.better("", *pair, list(pair), FULL).verdict != "cannot be told" for pair in pairs
     )
     assert 2 <= told <= 46
-
-
-def test_a_curve_that_rises_faster_is_higher_on_the_whole():
-    def rising(after: int) -> Trained:
-        return planted([[0.5 + shift] * after + [0.9 + shift] * (40 - after) for shift in
-                        (0.0, 0.001, -0.001)])  # fmt: skip
-
-    fast, slow = rising(5), rising(25)
-    assert fast.averages(0.0)[0] == pytest.approx(0.85)
-    assert fast.accuracies == pytest.approx(slow.accuracies)
-    whole = experiment.better("faster", fast, slow, [fast, slow], FULL, since=0.0)
-    assert (whole.verdict, whole.ours) == ("holds", "85.00 against 65.00 %")
-    late = experiment.better("higher", fast, slow, [fast, slow], FULL)
-    assert late.verdict == "cannot be told"
 
 
 # The command.

@@ -146,16 +146,6 @@ def test_the_links_lead_from_page_to_page(browser):
     page.close()
 
 
-def test_paper_is_white_even_where_the_screen_is_dark(browser):
-    page = browser.new_page(color_scheme="dark")
-    page.goto((GALLERY / "index.html").as_uri())
-    scheme = "getComputedStyle(document.documentElement).colorScheme"
-    assert page.evaluate(scheme) == "light dark"
-    page.emulate_media(media="print", color_scheme="dark")
-    assert page.evaluate(scheme) == "light"
-    page.close()
-
-
 PLANTED = {
     "console error": "<script>console.error('here')</script>",
     "page error": "<script>throw Error('here')</script>",

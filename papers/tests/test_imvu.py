@@ -18,10 +18,9 @@ from randquant.channels.keys import Key
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.tuning.update import tuned_mechanism, update_family
 from randquant.privacy.accounting.calibration import calibrate
-from randquant.reports.figures import line_chart
 from randquant_papers import frontiers
 from randquant_papers.experiment import Setting
-from randquant_papers.frontiers import GAUSSIAN, Frontiers, Grid, Kind
+from randquant_papers.frontiers import Frontiers, Grid, Kind
 from randquant_papers.imvu import training as figures
 from randquant_papers.page import as_page
 from randquant_papers.registry import reproduce
@@ -46,15 +45,6 @@ def write_mnist(folder):
         (folder / f"{split}-images-idx3-ubyte").write_bytes(head + images.tobytes())
         head = struct.pack(">II", 0x801, count)
         (folder / f"{split}-labels-idx1-ubyte").write_bytes(head + classes.tobytes())
-    return str(folder)
-
-
-def write_cifar_10(folder):
-    for file in (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"):
-        images, classes = pictures(12, len(file))
-        colours = np.stack([images] * 3, axis=1)
-        padded = np.pad(colours, ((0, 0), (0, 0), (2, 2), (2, 2))).reshape(12, -1)
-        np.column_stack([classes, padded]).astype(np.uint8).tofile(folder / file)
     return str(folder)
 
 
@@ -112,16 +102,6 @@ def test_figure_2_trains_clients_of_one_sample(tmp_path, tiny, in_process):
     for name in ("I-MVU, 1 bit", "MVU, 1 bit", "optimum, 1 bit (ours)"):
         # Gaussian noise is accounted exactly, one bit within some percent (theory/martingale.md).
         assert 1 < noise[name] < 1.02
-
-
-@pytest.mark.slow
-def test_figure_2_right_trains_on_colour_images(tmp_path, tiny, in_process):
-    pytest.importorskip("kymatio")
-    setting = Setting(write_cifar_10(tmp_path), quick=True, jobs=1, folder=tmp_path / "runs")
-    found = reproduce("imvu-fig2-cifar", setting)
-    sound(found, kinds=5)
-    assert not found.stand_in
-    assert "60 clients of one sample" in found.setting
 
 
 @pytest.mark.slow
@@ -236,13 +216,6 @@ def test_a_gap_has_to_exceed_the_noise_of_equal_mechanisms():
     assert told < 30
 
 
-def test_a_frontier_takes_what_is_certified_for_less():
-    found = planted([0, -30, 0])
-    assert found.best(ONE, 2.0) == found.best(ONE, 1.0)
-    with pytest.raises(ValueError, match="Expected a run of"):
-        found.best(ONE, 0.5)
-
-
 @pytest.mark.parametrize(
     ("noise", "verdict"),
     [((0.8, 1.0), "holds"), ((1.0, 1.0), "does not hold"), ((1.2, 1.0), "does not hold")],
@@ -252,25 +225,6 @@ def test_less_noise_is_computed(noise, verdict):
     assert frontiers.less_noise("", ONE, OTHER, found, "").verdict == verdict
     mixed = dataclasses.replace(found, noise={ONE: [0.8, 1.2], OTHER: [1.0, 1.0]})
     assert frontiers.less_noise("", ONE, OTHER, mixed, "").verdict == "cannot be told"
-
-
-def test_figure_4_judges_every_width(monkeypatch):
-    kinds = (figures.IMVU, *figures.WIDER, GAUSSIAN, figures.OPTIMUM, figures.OPTIMUM_2)
-    found = planted([0, 0], kinds=kinds, noise=[1.0] * 6 + [0.9])
-    monkeypatch.setattr(frontiers, "train", lambda *_: found)
-    monkeypatch.setattr(frontiers, "tables", lambda found: [])
-    monkeypatch.setattr(frontiers, "stated", lambda found: [])
-    monkeypatch.setattr(frontiers, "scatter", lambda found: line_chart("", [], "", ""))
-    result = reproduce("imvu-fig4", Setting(stand_in="digits", seeds=2))
-    assert [claim.verdict for claim in result.claims] == ["holds"] * 9
-    assert result.stand_in == "digits in place of FEMNIST"
-    worse = planted([-5, -5], kinds=kinds, noise=[1.0] * 7)
-    monkeypatch.setattr(frontiers, "train", lambda *_: worse)
-    verdicts = [
-        claim.verdict
-        for claim in reproduce("imvu-fig4", Setting(stand_in="digits", seeds=2)).claims
-    ]
-    assert verdicts == ["does not hold"] * 4 + ["holds"] * 4 + ["does not hold"]
 
 
 @pytest.mark.parametrize("name", ["imvu", "sign-sgd", "optimal", "local-gaussian"])

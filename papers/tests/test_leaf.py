@@ -87,15 +87,6 @@ def test_clients_hold_what_one_writer_wrote(data):
         datasets.split(data, WRITERS - 1, "natural")
 
 
-def test_other_partitions_are_as_they_were(data):
-    one = datasets.split(data, 6, "iid", seed=3)
-    assert all(map(np.array_equal, one, datasets.partition(data.train_labels, 6, "iid", seed=3)))
-    with pytest.raises(ValueError, match="iid, shards, dirichlet, natural"):
-        datasets.split(data, 6, "by hand")
-    with pytest.raises(ValueError, match=r"Expected a data set with writers .* got digits"):
-        datasets.split(datasets.load("digits"), 6, "natural")
-
-
 def test_a_run_on_writers(tmp_path, data):
     config = TrainConfig.of(
         "femnist", "softmax", "local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 1.0},

@@ -3,21 +3,15 @@
 import json
 import math
 import multiprocessing
-import signal
-import subprocess
-import sys
-import time
 
 import flips
 import pytest
 from filelock import FileLock
 
 from randquant import cli as product
-from randquant._internal import locks
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.runs import execution as runs
-from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
 from randquant_papers import cli, sweep
 from randquant_papers.sweep import names
@@ -142,13 +136,6 @@ def test_a_sweep_that_is_over_trains_nothing(grid):
     assert [outcome(status) for status in sweep.outcomes(folder)] == [outcome(s) for s in found]
 
 
-def test_the_frontiers_are_of_runs_that_finished(grid):
-    found = sweep.results(grid[1])
-    assert set(found.best) <= {status.folder.name for status in grid[1][:2]}
-    assert list(found.best_of) == ["gaussian, central trust"]
-    assert found.best_of["gaussian, central trust"] == found.best
-
-
 def test_the_command_prints_a_table_or_one_object(grid, capsys, tmp_path):
     folder = grid[0]
     spec = tmp_path / "grid.toml"
@@ -193,59 +180,6 @@ def test_what_may_not_be_begun_is_refused(grid, tmp_path, capsys):
     for wrong in (["sweep"], ["sweep", "/nowhere.toml"], ["sweep", "--resume", "--folder", "x"]):
         assert cli.main(wrong) == 2
         assert capsys.readouterr().err.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path):
-    text = TRAIN.format(rounds=300).replace("_every = 3", "_every = 30") + (
-        '[[case]]\nmechanism = "gaussian"\nclip_norm = 0.5\n[case.grid]\n'
-        "noise_multiplier = [2.0, 4.0, 8.0]\n"
-    )
-    spec, folder = tmp_path / "spec.toml", tmp_path / "sweep"
-    spec.write_text(text)
-    configs = list(sweep.read(text).grid())
-    first, second, third = (folder / names.folder(config) for config in configs)
-    command = [
-        sys.executable,
-        "-m",
-        "randquant_papers",
-        "sweep",
-        str(spec),
-        "--folder",
-        str(folder),
-    ]
-    process = subprocess.Popen([*command, "--jobs", "1", "--quiet"], stderr=subprocess.PIPE)
-    try:
-        log, deadline = second / "metrics.jsonl", time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < deadline:
-            if log.exists() and log.read_bytes().count(b"\n") >= 40:
-                break
-            time.sleep(0.001)
-        assert process.poll() is None, "the sweep ended before it could be killed"
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    deadline = time.monotonic() + 300
-    while locks.held(second) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not locks.held(second), "a child outlived the sweep"
-    assert run_status.read(first).state == "finished"
-    assert run_status.read(second).state == "unfinished"
-    trained = (first / "summary.json").stat().st_mtime_ns
-    sweep_status.give_up(second, "its process died", lasting=False)  # worth another try
-    assert sweep_status.read(second, configs[1]).state == "failed"
-    (third / "config.json").unlink()
-    (third / "config.json.partial").write_text("{")  # killed while it was made
-    watcher = Watcher()
-    found = conduct(folder, None, resume=True, watcher=watcher)
-    assert [status.state for status in found] == ["finished"] * 3
-    assert (first / "summary.json").stat().st_mtime_ns == trained
-    assert min(round for name, round in watcher.rounds if name == second.name) > 30
-    for config, path in zip(configs[1:], (second, third), strict=True):
-        alone = tmp_path / path.name
-        runs.create(alone, config, overwrite=False)
-        runs.execute(alone)
-        assert runs.load_parameters(path).tobytes() == runs.load_parameters(alone).tobytes()
 
 
 def test_a_process_that_dies_takes_its_own_run_along(tmp_path):

@@ -9,7 +9,6 @@ from pages import Page, check_charts, check_self_contained, drawn
 
 from randquant.privacy.guarantee import Guarantee
 from randquant.reports import runtime
-from randquant.reports.kinds import scales
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.runs.status import Status
@@ -90,28 +89,6 @@ def test_a_drawn_epsilon_is_never_below_the_real_one():
             assert run.epsilon <= row["x"] <= run.epsilon * 1.00001
 
 
-@pytest.mark.parametrize(
-    "runs",
-    [
-        RUNS[:1],
-        RUNS[5:7],
-        RUNS[7:8],
-        [finished(str(k), 0.5, 3.0, mechanism=f"m{k}") for k in range(12)],
-        [finished("zero", 0.1, 0.0), *RUNS[:2]],
-    ],
-    ids=["one", "no finite epsilon", "none finished", "many mechanisms", "epsilon zero"],
-)
-def test_other_sweeps_are_drawn_too(runs):
-    text = page.render("sweep", results(runs))
-    Page(text)
-    check_charts(text)
-
-
-def test_twelve_series_look_different():
-    looks = {(k % 8, scales.shape(k)) for k in range(32)}
-    assert len(looks) == 32
-
-
 def test_seeds_are_averaged():
     several = [
         finished("a", 0.80, 2.0, seed=0),
@@ -141,11 +118,6 @@ def test_seeds_are_averaged():
     assert "means over seeds" not in "\n".join(as_text(Path("/sweep"), single))
 
 
-def test_an_infinite_epsilon_is_no_promise():
-    assert results([RUNS[6]]).best == []
-    assert math.isinf(RUNS[6].epsilon)
-
-
 @pytest.fixture
 def open_page(browser, tmp_path):
     (tmp_path / "report.html").write_text(TEXT)
@@ -170,35 +142,6 @@ def mark(tab, name):
     return tab.locator(f'.picture [aria-label="{SAID[name]}"]')
 
 
-def middle(tab, name):
-    box = mark(tab, name).bounding_box()
-    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-
-@pytest.mark.slow
-def test_pointing_tapping_and_keys_show_a_run(open_page):
-    tab = open_page(viewport={"width": 1100, "height": 900})
-    panel = tab.locator("#panel")
-    panel.wait_for()
-    assert "Point at a run" in panel.inner_text()
-    tab.mouse.move(*middle(tab, "b"))
-    shown = panel.inner_text().split()
-    assert {"90.00", "8", "1,234"} <= set(shown)
-    assert tab.locator("tr.chosen").get_attribute("data-run") == "b"
-    tab.mouse.move(*middle(tab, "d"))
-    assert "gaussian" in panel.inner_text()
-    tab.locator("figure.marks .picture").focus()
-    tab.keyboard.press("ArrowRight")  # the next larger epsilon
-    assert tab.locator("tr.chosen").get_attribute("data-run") == "a"
-    tab.locator('tr[data-run="f"]').click()
-    assert "clipped-sgd" in panel.inner_text()
-    phone = open_page(viewport={"width": 390, "height": 844}, has_touch=True)
-    phone.locator("figure.marks").scroll_into_view_if_needed()
-    phone.locator("#panel").wait_for()
-    phone.touchscreen.tap(*middle(phone, "e"))
-    assert "88.00" in phone.locator("#panel").inner_text()
-
-
 def test_the_legend_hides_and_the_table_sorts(open_page):
     tab = open_page(viewport={"width": 1100, "height": 900})
     tab.locator("#panel").wait_for()
@@ -221,21 +164,3 @@ def test_the_legend_hides_and_the_table_sorts(open_page):
     assert order() == "fgbecad"
     tab.get_by_role("button", name="ε ≤").click()
     assert order() == "daebcgf"  # infinity after all numbers, nothing after infinity
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.slow
-def test_the_page_fits_a_phone_and_needs_no_script(open_page, scheme):
-    for script in (True, False):
-        tab = open_page(
-            viewport={"width": 390, "height": 844}, color_scheme=scheme, java_script_enabled=script
-        )
-        if script:
-            tab.locator("figure.marks").scroll_into_view_if_needed()
-            tab.locator("#panel").wait_for()
-        assert all(mark(tab, name).count() == 1 for name in SAID)
-        assert tab.locator("#panel").is_visible() == script
-        assert tab.locator('tr[data-run="b"]').is_visible()
-        assert tab.locator(".picture svg").bounding_box()["width"] <= 350
-        if script:
-            assert tab.evaluate("document.documentElement.scrollWidth") == 390

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from deployments import deployment
 from flower_grid import InProcessGrid
 from flwr.app import Context, RecordDict
 
@@ -24,8 +23,6 @@ sys.path.insert(0, str(APP))
 from text_app import client_app, server_app, task  # noqa: E402
 
 CLIENTS, RATE, CLIP_NORM = 3, 0.2, 1.4
-FINE = {"clip": 0.14, "levels": 256, "margin": 2.8e-3}
-"""Rounding that hides nothing, so that a run can be compared with another."""
 
 ONE_BIT = {"clip": 0.14, "levels": 2, "margin": 2.8e-3}
 
@@ -106,35 +103,6 @@ def check_one_round(folder, results):
 def test_adapters_alone_travel_and_move_as_in_the_simulation(folder, tmp_path):
     results = tmp_path / "results.json"
     in_process(settings(folder, results, 1, ONE_BIT))
-    check_one_round(folder, results)
-
-
-@pytest.mark.slow
-def test_two_rounds_end_where_the_simulation_does(folder, tmp_path):
-    rounds, results = 2, tmp_path / "results.json"
-    in_process(settings(folder, results, rounds, FINE))
-    mechanism = update_mechanism(
-        "stochastic-rounding", FINE, trust="aggregate", cohort=CLIENTS, clip_norm=CLIP_NORM
-    )
-    before, expected = trained_here(folder, mechanism, rounds)
-    moved = float((expected - before).norm())
-    # In both runs a coordinate of a mean is off by less than a step of the lattice.
-    step = 2 * (FINE["clip"] + FINE["margin"]) / 255
-    most = 2 * rounds * RATE * step * 4096**0.5
-    assert 2 * most < moved
-    assert float((found_there(results, folder) - expected).norm()) < most
-
-
-@pytest.mark.slow
-def test_real_processes_move_adapters_as_the_simulation_does(folder, tmp_path):
-    results = tmp_path / "run" / "results.json"
-    own = ("folder", "results", "stable-numbers")  # the deployment's
-    kept = {k: v for k, v in settings(folder, results, 1, ONE_BIT).items() if k not in own}
-    changed = [f"{name}={json.dumps(value)}" for name, value in kept.items()]
-    printed, status = deployment(
-        tmp_path / "run", CLIENTS, "--app", str(APP), "--epsilon", "1e9", settings=changed
-    )
-    assert status == 0, printed
     check_one_round(folder, results)
 
 

@@ -31,13 +31,6 @@ def test_long_work_is_shown_with_what_was_reported_last(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_short_work_shows_nothing(capsys):
-    with WaitingBar(shown=True, after=60.0) as bar:
-        bar("certifying", 1, 4)
-    assert bar._bars is None
-    assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_work_is_shown_on_a_terminal_only(terminal, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
@@ -96,9 +89,3 @@ def test_a_command_reports_its_work(monkeypatch):
     assert cli.main([*line.split(), "--mechanisms", "gaussian"]) == 0
     assert ("gaussian", 0, 1) in seen
     assert seen[-1][1:] == (1, 1)
-
-
-def test_programs_without_a_console_show_none(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", None)
-    with waiting(True):
-        report("certifying", 1, 4)

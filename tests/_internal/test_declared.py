@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import numpy as np
 import pytest
 from msgspec import Meta
 
@@ -105,17 +104,3 @@ def test_what_is_as_declared_has_its_kind():
     declared.checked(Record())
     with pytest.raises(ValueError, match="rounds"):
         declared.checked(Record(rounds=-1))
-
-
-def test_a_declaration_says_what_help_shows():
-    rounds, bins = HINTS["rounds"], HINTS["bins"]
-    assert (declared.text(rounds), declared.group(rounds)) == ("how many rounds, at most", "server")
-    assert (declared.text(bins), declared.group(bins)) == ("a count or values", "")
-    assert (declared.form(bins), declared.form(rounds)) == ("A,B,...", "")
-
-
-def test_numbers_of_numpy_are_numbers():
-    assert declared.check("rounds", HINTS["rounds"], np.int64(3)) == 3
-    assert type(declared.check("limit", HINTS["limit"], np.float32(0.5))) is float
-    with pytest.raises(ValueError, match="rounds >= 1"):
-        declared.check("rounds", HINTS["rounds"], np.int32(0))

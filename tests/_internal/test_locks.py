@@ -98,13 +98,6 @@ def test_to_ask_is_not_to_hold(tmp_path, monkeypatch):
     assert answers == [False] * 80
 
 
-def test_a_lock_file_keeps_what_it_has(tmp_path):
-    (tmp_path / "lock").write_text("someone's")
-    with locks.folder(tmp_path):
-        pass
-    assert (tmp_path / "lock").read_text() == "someone's"
-
-
 def test_a_lock_of_a_deleted_file_is_no_lock(tmp_path, monkeypatch):
     """Between opening the file and locking it, its owner deleted it: the new name is locked."""
     real, times = locks.lock_descriptor, []

@@ -137,6 +137,7 @@ def test_a_hundred_kills(tmp_path):
     assert recorded == TRIALS // 3
 
 
+@pytest.mark.slow
 def test_a_hundred_kills_of_a_helper_with_a_fresh_key(tmp_path):
     """After each, the next start has a new key, counts no less, and its first round works."""
     draw = random.Random(6)

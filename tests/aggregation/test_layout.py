@@ -36,12 +36,6 @@ def test_counters_and_running_statistics_are_left_out_by_name():
     assert layout.flatten(STATE).tolist() == [*range(12), 0.5, 0.5, 2.5]
 
 
-def test_running_statistics_of_keras_are_left_out_too():
-    weights = {"norm/gamma:0": np.ones(2), "norm/moving_mean:0": np.ones(2)}
-    weights["norm/moving_variance"] = np.ones(2)
-    assert StateLayout.of(weights).names == ("norm/gamma:0",)
-
-
 def test_a_vector_comes_back_under_the_same_names_and_shapes():
     layout = StateLayout.of(STATE)
     back = layout.unflatten(layout.flatten(STATE))

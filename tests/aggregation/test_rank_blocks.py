@@ -223,13 +223,6 @@ def test_the_certified_epsilon_of_two_million_coordinates():
     assert mechanism.form(2**21).of_index == 3
 
 
-def test_one_block_is_ranked_as_a_whole():
-    assert block_two_levels(1, 100, 3.0) == two_levels(100, 3.0)
-    assert block_gain(two_levels(100, 3.0), 1) == pytest.approx(
-        gain(two_levels(100, 3.0)), rel=1e-9
-    )
-
-
 # Rotations and bad input -----------------------------------------------------------------------
 
 

@@ -54,8 +54,3 @@ def test_rounds_of_several_releases_add_up():
     other = [RankRelease(table, 2), RankRelease(TABLES[1], 3)]
     assert 0 < account(other, 1e-3).lower < account(other, 1e-3).epsilon
     assert account(other, 1e-3).epsilon > account(parts[:1], 1e-3).epsilon
-
-
-def test_no_round_releases_nothing():
-    found = account([RankRelease(TABLES[0], 0)], 1e-3)
-    assert (found.epsilon, found.lower) == (0, 0)

@@ -73,9 +73,6 @@ def test_vectors_of_another_dimension_are_refused(rotation):
             action(bad)
 
 
-# What theory/rank.md, Proposition 11, says of signs and Hadamard transforms ---------------------
-
-
 def every_rotation(x, passes):
     """The vectors that x is rotated to by all choices of signs."""
     found = [np.asarray(x, dtype=np.float64)]
@@ -120,6 +117,9 @@ def test_the_mean_of_what_is_decoded_is_the_slope_of_a_norm(count):
     assert mean @ x == pytest.approx(norm(x), rel=1e-12)
     for direction in generator.normal(size=(50, 4)):
         assert mean @ direction <= norm(direction) * (1 + 1e-12)
+
+
+# What theory/rank.md, Proposition 11, says of signs and Hadamard transforms ---------------------
 
 
 def excess(threshold):

@@ -106,14 +106,6 @@ def test_no_mixture_is_easier_to_tell_from_a_uniform_index_than_the_table():
             assert (found <= scale[:, None] * worst).all()
 
 
-def test_rows_of_a_pair_sum_to_the_same_total():
-    table = RankTable((3, 2, 5), (9, 4, 1))
-    for p, q in (table.reversal, table.absence):
-        assert p.sum() == q.sum()
-    assert table.reversal[0].sum() == table.total == 40
-    assert sorted(table.reversal[0].tolist()) == sorted([27, 8, 3, 2])
-
-
 @pytest.mark.parametrize(
     ("counts", "weights", "sentence"),
     [

@@ -305,12 +305,6 @@ def test_a_payload_states_k_and_its_subset():
     assert sending(200).in_round(1).payload_bytes(200) == 40 + 25
 
 
-def test_bytes_are_those_of_k_coordinates():
-    assert sending(100).upload_bytes(200, 4) == 40 + math.ceil(100 * 3 / 8)
-    assert skellam(100).upload_bytes(200, 4) == 40 + 200
-    assert sending(100, "local", 1).upload_bytes(200) == 40 + 13
-
-
 @pytest.mark.parametrize("mechanism", [sending(100), skellam(100)], ids=["bits", "skellam"])
 def test_what_a_round_cannot_be_encoded_with_is_refused(mechanism):
     x = updates(1, 200, 1.0)[0]

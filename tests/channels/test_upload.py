@@ -74,12 +74,6 @@ def test_what_is_summed_has_the_length_of_a_masked_vector(mechanism, clients):
         assert mechanism.upload_bytes(dimension, clients) == len(sent)
 
 
-def test_the_sum_is_that_of_the_cohort_unless_said():
-    mechanism = ChannelMechanism(BIT, "aggregate", 200)
-    assert mechanism.upload_bytes(650) == mechanism.upload_bytes(650, 200) == 40 + 650
-    assert mechanism.upload_bytes(650, 512) == 40 + -(-650 * 9 // 8)
-
-
 def test_plain_codes_are_not_what_a_secure_sum_takes():
     """The planted error: bytes of the codes, where masked vectors are sent."""
     mechanism = VectorMechanism(BIT, 0.5, "aggregate", 200)

@@ -20,7 +20,7 @@ COMMANDS = {
     "audit": f"audit pbm {PBM} --audit-trials 1000",
     "compare": ["compare", "--channel", GIVEN],
     "tuned": "compare --clip 1 --bits 6 --epsilon 8 --mechanisms pbm",
-    "plan": "plan --dimension 11 --population 40 --cohort 40 --rounds 2 --epsilon 8 --bits 6 "
+    "plan": "plan --dimension 3 --population 9 --cohort 9 --rounds 1 --epsilon 8 --bits 6 "
     "--trust local --mechanisms pbm",
 }
 

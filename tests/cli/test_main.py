@@ -10,10 +10,6 @@ import randquant as rq
 from randquant import cli
 from randquant.cli.command import all_commands
 from randquant.cli.main import parse
-from randquant.mechanisms.interpolated import imvu
-from randquant.mechanisms.randomized_quantization import stochastic_rounding
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.releases import VectorRelease
 
 PAPER = "--clip 1.5 --margin 1.5 --levels 16 --keep 0.42"
 
@@ -65,12 +61,6 @@ def test_negative_numbers_are_numbers(capsys):
     assert result["witness"] == [-0.001, -1.5]
 
 
-def test_infinity_is_a_string_in_json(capsys):
-    result = run_json(capsys, "certify stochastic-rounding --clip 1 --levels 4")
-    assert result["epsilon"] == {"lower": "inf", "upper": "inf"}
-    assert result["order"] == "inf"
-
-
 def test_accountant(capsys):
     result = run_json(capsys, f"account rqm {PAPER} --dimension 650 --rounds 20 --delta 1e-5")
     assert 60_000 < result["epsilon_lower"] < result["epsilon"] < 1.002 * result["epsilon_lower"]
@@ -86,45 +76,7 @@ def test_accountant(capsys):
     assert (summed["epsilon"], summed["trust"]) == (result["epsilon"], "aggregate")
 
 
-@pytest.mark.parametrize("mechanism", ["skellam", "discrete-gaussian", "binomial"])
-def test_account_of_noise_on_sums(capsys, mechanism):
-    line = f"account {mechanism} --clip-norm 0.5 --noise-multiplier 5 --dimension 650 --rounds 77"
-    result = run_json(capsys, line + " --cohort 40")
-    gaussian = run_json(
-        capsys,
-        "account gaussian --clip-norm 0.5 --noise-multiplier 5 --dimension 650 --rounds 77",
-    )
-    assert gaussian["epsilon"] < result["epsilon"] < 1.001 * gaussian["epsilon"]
-    assert (result["trust"], result["cohort"]) == ("aggregate", 40)
-    code, _, err = run(capsys, line)
-    assert code == 2
-    assert "cohort" in err
-
-
 ROUNDING = "stochastic-rounding --clip 0.1 --levels 2 --margin 0.5"
-
-
-def test_account_of_whole_updates_through_a_channel(capsys):
-    size = "--dimension 650 --rounds 3"
-    line = f"account {ROUNDING} --clip-norm 0.5 --trust aggregate --cohort 40 {size}"
-    result = run_json(capsys, f"{line} --neighboring zero_out")
-    channel = stochastic_rounding(clip=0.1, levels=2, margin=0.5)
-    release = VectorRelease(channel, 0.5, 1024, 3, "aggregate", "zero_out", 40)
-    assert result["epsilon"] == account([release], 1e-5).epsilon
-    assert (result["clip_norm"], result["norm"]) == (0.5, "l2")
-    assert (result["neighboring"], result["trust"]) == ("zero_out", "aggregate")
-    assert result["parameters"] == {"clip": 0.1, "levels": 2, "margin": 0.5}
-    assert result["epsilon"] < run_json(capsys, line)["epsilon"]
-    alone = run_json(capsys, f"account {ROUNDING} {size}")
-    assert (alone["clip_norm"], alone["epsilon"] > result["epsilon"]) == (None, True)
-
-
-def test_a_channel_with_a_clip_norm_of_its_own_has_both(capsys):
-    line = "account imvu --clip-norm 0.5 --levels 2 --epsilon 1 --beta 4 --dimension 64 --rounds 1"
-    result = run_json(capsys, line)
-    release = VectorRelease(imvu(0.5, 2, 1.0, 4.0), 0.5, 64, 1)
-    assert result["epsilon"] == account([release], 1e-5).epsilon
-    assert (result["parameters"]["clip_norm"], result["clip_norm"]) == (0.5, 0.5)
 
 
 def test_train_within_limits(capsys, tmp_path):
@@ -146,14 +98,6 @@ def test_train_within_limits(capsys, tmp_path):
     code, _, err = run(capsys, f"train --resume {folder} --stop-at-epsilon 0.5")
     assert code == 2
     assert "declared before the first" in err
-
-
-def test_design(capsys):
-    result = run_json(capsys, "design --clip 1 --values -3,-0.5,0.5,3 --epsilon 1")
-    assert result["value"] == result["mae"] <= 1.7010
-    assert result["epsilon"]["upper"] <= 1
-    assert result["dual_bound"] <= result["value"]
-    assert result["values"] == [-3, -0.5, 0.5, 3]
 
 
 def test_bench(capsys):
@@ -207,16 +151,6 @@ def test_train_with_other_mechanisms(capsys, tmp_path, mechanism):
     )
     assert code == 0, err
     assert ("protects nothing" in out) == mechanism.startswith("clipped-sgd")
-
-
-def test_the_twin_without_privacy_clips_as_the_mechanism_does(capsys, tmp_path):
-    folder = tmp_path / "run"
-    line = (
-        f"train --mechanism sign-sgd --clip-norm 0.5 --noise-multiplier 1 --rounds 2 --run {folder}"
-    )
-    assert run(capsys, line + " --quiet")[0] == 0
-    twin = json.loads((folder / "baseline" / "config.json").read_text())
-    assert (twin["mechanism"], twin["parameters"]) == ("clipped-sgd", {"clip_norm": 0.5})
 
 
 WRONG = [

@@ -4,15 +4,12 @@ import json
 import os
 
 import pytest
-import torch
 
 from randquant import cli
 from randquant.cli.commands import train
 from randquant.cli.main import parse
 from randquant.training import functions, settings
 from randquant.training.config import TrainConfig
-from randquant.training.data.datasets import DATASETS
-from randquant.training.models import MODELS
 from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 from randquant.training.schema import run_schema
@@ -107,12 +104,6 @@ def test_a_file_of_settings_gives_the_run_that_the_same_options_give(here, capsy
     assert type(from_file.server.learning_rate) is float
 
 
-def test_options_win_over_the_file_and_may_be_of_its_mechanism(here):
-    config = trained("--config", "run.toml", "--rounds", "1", "--clip-norm", "2", "--no-baseline")
-    assert config.rounds == 1
-    assert config.parameters == {"clip_norm": 2.0, "noise_multiplier": 2}
-
-
 def test_a_runs_settings_are_a_file_of_settings(here):
     """What a run keeps in its folder can be written as TOML and trained again."""
     config = trained("--config", "run.toml", "--no-baseline")
@@ -148,11 +139,6 @@ def test_a_wrong_file_of_settings_is_one_sentence(here, capsys, text, word):
     said = refused(capsys, "--config", "wrong.toml")
     assert word in said
     assert "wrong.toml" in said
-
-
-def test_help_shows_the_parameters_of_the_files_mechanism(here, capsys):
-    assert cli.main(["train", "--config", "run.toml", "--help"]) == 0
-    assert "Parameters of gaussian" in capsys.readouterr().out
 
 
 def test_a_model_and_data_of_ones_own_are_trained_and_resumed(here, monkeypatch):
@@ -203,13 +189,6 @@ def wide_data():
     )
     _, objects = train._with_problem(train._config(call.values[0]), None)
     assert len(objects.problem.statistics) == 9
-
-
-def test_a_run_of_ones_own_is_not_continued_with_another_model(here, capsys):
-    trained("--model", "own.py:network", "--data", "own.py:clients", *NOISE, *QUICK)
-    (here / "own.py").write_text(OWN.replace("(4, shape.hidden)", "(4, shape.hidden, bias=False)"))
-    assert cli.main(["train", "--resume", "run", "--quiet"]) == 2
-    assert "began with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -268,21 +247,6 @@ def test_own_and_built_in_parts_go_together(here, words, dimension):
 )
 def test_what_cannot_be_trained_is_one_sentence(here, capsys, words, word):
     assert word in refused(capsys, *words, *QUICK)
-
-
-def test_torchs_random_state_stays_as_it_was(here):
-    torch.manual_seed(7)
-    before = torch.random.get_rng_state()
-    config = TrainConfig.of("own.py:clients", "own.py:network", "gaussian")
-    first, second = (functions.problem_by_function(config) for _ in range(2))
-    assert first.digest == second.digest
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_the_declaration_names_every_data_set_and_model():
-    properties = run_schema()["properties"]
-    assert all(name in properties["dataset"]["description"] for name in DATASETS)
-    assert all(name in properties["model"]["description"] for name in MODELS)
 
 
 def test_a_run_over_data_of_ones_own_says_how_many_clients_there_are(here, capsys):

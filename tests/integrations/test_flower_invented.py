@@ -128,13 +128,6 @@ def test_what_a_figure_assumes_follows_from_the_offer(mechanism, assumed, caplog
     assert sum("answers so far" in each and assumed in each for each in said) == 5
 
 
-def test_the_account_says_what_it_assumes():
-    grid = grid_of(QuantizeMod(epsilon=8.0))
-    codes_seen_by_an_inventor(grid)
-    kept = grid.contexts[VICTIM].state["randquant.spent"]["account"]
-    assert b'"assumes": "if every sum has at least 399 honest others"' in kept
-
-
 class Refused(Exception):
     """The victim's answer is an error."""
 

@@ -164,8 +164,12 @@ def test_an_account_that_could_lose_a_count_is_refused(change):
     assert other.answers(1) == 6
 
 
-def test_steps_are_remembered_where_a_state_is_lost(tmp_path):
-    """Flower sends a reply before it keeps the state: if that fails, the old one comes back."""
+@pytest.mark.parametrize("step", ["share", "upload"])
+def test_steps_are_remembered_where_a_state_is_lost(step, tmp_path):
+    """Flower sends a reply before it keeps the state: if that fails, the old one comes back.
+
+    A second upload would be under the same masks, and shares sealed again for a server's own keys.
+    """
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
     for node, context in grid.contexts.items():
         context.node_config["randquant-ledger"] = str(tmp_path / f"{node}.json")
@@ -178,7 +182,7 @@ def test_steps_are_remembered_where_a_state_is_lost(tmp_path):
         context.state = before
         second.append(grid.app(over_the_wire(message), context))
 
-    changed_request(grid, "upload", lost)
+    changed_request(grid, step, lost)
     with pytest.raises(RoundsFailed):
         run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
     assert len(second) == 5

@@ -20,7 +20,7 @@ from randquant.integrations.flower.wrapped import TooFewNodes
 from randquant.integrations.history import History, RoundRow
 from randquant.reports.flower import page
 
-TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 5}
+TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 650}
 
 
 def planned(inner=None, **changes):
@@ -31,7 +31,7 @@ def test_the_planned_rounds_run_and_spend_the_target_and_the_next_round_is_refus
     # One more round would exceed it: the noise is calibrated, and the limit is in force.
     grid = InProcessGrid(client_app(QuantizeMod(epsilon=8.0), mover), range(1, 8))
     strategy = planned()
-    result = run(strategy, grid, rounds=4)
+    result = run(strategy, grid, model(650), rounds=4)
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
     assert 7.5 < strategy.accountant.get_privacy_spent().epsilon <= 8.0
     assert "before round 4" in strategy.stopped
@@ -39,13 +39,13 @@ def test_the_planned_rounds_run_and_spend_the_target_and_the_next_round_is_refus
 
 def test_start_runs_the_planned_number_of_rounds():
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 7))
-    assert len(planned(rounds=2).start(grid, model()).train_metrics_clientapp) == 2
+    assert len(planned(rounds=2).start(grid, model(650)).train_metrics_clientapp) == 2
 
 
 def test_a_cohort_larger_than_the_nodes_is_refused_before_anybody_is_asked():
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 5))
     with pytest.raises(TooFewNodes, match="got 4 within 0 s: connect 2 more"):
-        run(planned(), grid, connect_timeout=0.0)
+        run(planned(), grid, model(650), connect_timeout=0.0)
     assert not grid.seen
 
 
@@ -61,7 +61,7 @@ def test_nodes_that_connect_late_are_waited_for():
         return nodes()
 
     grid.get_node_ids = later
-    assert run(planned(), grid, connect_timeout=5.0).train_metrics_clientapp
+    assert run(planned(), grid, model(650), connect_timeout=5.0).train_metrics_clientapp
 
 
 def test_a_strategy_that_selects_too_few_is_refused_before_anybody_is_asked():
@@ -70,7 +70,9 @@ def test_a_strategy_that_selects_too_few_is_refused_before_anybody_is_asked():
     with pytest.raises(TooFewNodes, match="selects 2 of 10: set min_train_nodes=4"):
         run(strategy, grid)
     assert not grid.seen
-    assert run(planned(fedavg(fraction_train=0.2)), grid).train_metrics_clientapp  # it is raised
+    assert run(
+        planned(fedavg(fraction_train=0.2)), grid, model(650)
+    ).train_metrics_clientapp  # it is raised
 
 
 def test_a_model_with_a_batch_norm_is_refused_when_it_is_planned():
@@ -84,11 +86,11 @@ def test_a_model_with_a_batch_norm_is_refused_when_it_is_planned():
 
 
 def test_a_useless_target_is_a_warning_that_says_how_many_clients_it_takes(caplog):
-    planned(model=650)
+    planned()
     found = re.search(r"it would take about ([\d,]+) clients, all of them in", caplog.text)
     assert found is not None
     caplog.clear()
-    planned(model=650, cohort=int(found[1]) + 1)
+    planned(cohort=int(found[1]) + 1)
     assert "on the task" not in caplog.text
 
 
@@ -99,7 +101,7 @@ def test_dropouts_are_survived_and_paid_for_by_noise():
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 7), fault)
     strategy = planned(dropouts=1, rounds=1)
     assert strategy.run.mechanism.cohort == strategy.least == 5
-    assert run(strategy, grid).train_metrics_clientapp[1]["dropped"] == 1
+    assert run(strategy, grid, model(650)).train_metrics_clientapp[1]["dropped"] == 1
     with pytest.raises(ValueError, match=r"dropouts <= 1.*two thirds of 5 neighbours"):
         planned(dropouts=2)
 
@@ -127,9 +129,9 @@ def test_the_page_of_a_run_has_every_round_and_outlives_a_restart(tmp_path):
 
     grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 7), fault)
     options = {"dropouts": 1, "folder": tmp_path}
-    run(planned(**options), grid, rounds=1)
+    run(planned(**options), grid, model(650), rounds=1)
     again = planned(**options)
-    run(again, grid, rounds=3)
+    run(again, grid, model(650), rounds=3)
     assert [(row.round, row.asked, row.dropped) for row in again.history] == [
         (1, 6, 0), (2, 6, 1), (3, 6, 0),
     ]  # fmt: skip
@@ -219,11 +221,12 @@ def _trained(message):
 def test_few_parameters_of_few_clients_get_sums_of_bits():
     """Integer noise is no channel, which the round's sums are of; one bit would be too coarse."""
     coarse, several = (
-        planned(rounds=10, **bits).run.mechanism for bits in ({"privacy": rq.Privacy(bits=1)}, {})
+        planned(model=5, rounds=10, **bits).run.mechanism
+        for bits in ({"privacy": rq.Privacy(bits=1)}, {})
     )
     assert coarse.channel.levels == 2 < several.channel.levels
     errors = [each.expected_error(5).deviation(6) for each in (coarse, several)]
     # One bit has 1.44 times the error of Gaussian noise here, three summed bits have 1.20.
     assert errors[1] < 0.85 * errors[0]
-    one_bit = planned(model=650, privacy=rq.Privacy(bits=1))
-    assert planned(model=650).run.mechanism == one_bit.run.mechanism
+    one_bit = planned(privacy=rq.Privacy(bits=1))
+    assert planned().run.mechanism == one_bit.run.mechanism

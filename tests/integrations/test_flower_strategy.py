@@ -9,7 +9,6 @@ import pytest
 from flower_grid import InProcessGrid, client_app
 from flower_rounds import (
     ANYTHING,
-    NOISY,
     STEPS,
     exact,
     fedavg,
@@ -25,16 +24,11 @@ from flwr.serverapp.strategy import FedAdam, FedAvgM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import randquant as rq
-from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.secagg import Losses
-from randquant.aggregation.vector import VectorMechanism
-from randquant.channels.keys import Key
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.offer import Offer
 
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
@@ -185,40 +179,6 @@ def test_what_cannot_be_wrapped_says_so():
         QuantizedStrategy(fedavg(), exact(cohort=5), sums=AmongClients(least=4))
     with pytest.raises(ValueError, match="a sum of one hides nothing"):
         QuantizedStrategy(fedavg(), exact(cohort=1))
-
-
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        exact(),
-        noisy(),
-        noisy("local"),
-        VectorMechanism(NOISY, 2.0, norm="l1"),
-        VectorMechanism(rq.rqm(clip=0.1, margin=0.1, levels=16, keep=0.42), 1.0, rotation_seed=5),
-        ChannelMechanism(rq.pbm(clip=1.5, theta=0.2, trials=15), "aggregate", 40),
-    ],
-)
-def test_an_offer_travels_whole(mechanism):
-    offer = Offer(mechanism, 650)
-    found = Offer.from_text(offer.to_text())
-    assert found == offer
-    assert found.digest == offer.digest
-    assert found.mechanism.encode(np.zeros(650, np.float32), Key.from_seed(1)) == mechanism.encode(
-        np.zeros(650, np.float32), Key.from_seed(1)
-    )
-    clients = 40
-    assert offer.bits(clients) == mechanism.sum_bits(650, clients)
-
-
-def test_losses_choose_the_neighbours_and_the_log_says_why(caplog):
-    mod = QuantizeMod(epsilon=math.inf, all_neighbours=False)
-    grid = InProcessGrid(client_app(mod, mover), list(range(1, 10)))
-    strategy = QuantizedStrategy(
-        fedavg(), exact(), sums=AmongClients(losses=Losses(step=0.0)), patience=2
-    )
-    run(strategy, grid)
-    assert "neighbours of a client in the secure sum: 6 of 8 others, 4 of them" in caplog.text
-    assert "failed" not in caplog.text
 
 
 def test_losses_that_no_graph_withstands_fail_a_round_before_anybody_is_asked(caplog):

@@ -159,15 +159,6 @@ def test_offers_are_refused_in_one_sentence_and_cost_nothing(encoded):
     assert not charged(grid)
 
 
-def test_more_coordinates_than_there_are_are_no_offer():
-    with pytest.raises(ValueError, match="Expected coordinates <= 64"):
-        Offer(some(coordinates=65), DIMENSION)
-    record = json.loads(Offer(some(), DIMENSION).to_text())
-    for wrong in (65, 0, -1, 2.5, "5", True):
-        with pytest.raises(ValueError, match="Expected an offer of this package's version"):
-            Offer.from_text(json.dumps({**record, "coordinates": wrong}))
-
-
 @pytest.mark.parametrize("size", [0, 31, 33])
 @BOTH
 def test_a_client_whose_part_has_another_size_is_left_out(trust, size, encoded):

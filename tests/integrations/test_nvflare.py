@@ -1,7 +1,6 @@
 """NVFlare's filter and controller on real Shareables and DXOs, in one process."""
 
 import json
-import random
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
@@ -27,11 +26,9 @@ from nvflare_job import (
 from randquant._internal import locks
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.foreign import DamagedFile
 from randquant.integrations.nvflare import QuantizeController, QuantizeFilter, messages
 from randquant.integrations.nvflare.messages import PAYLOAD, REQUEST, SESSION, number
-from randquant.integrations.offer import Offer
 from randquant.integrations.trained import Layout
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
@@ -170,19 +167,6 @@ def test_the_state_is_read_when_no_other_server_can_add_to_it(tmp_path):
     third = Server(tmp_path, rounds=4)
     with locks.folder(tmp_path / "server"), pytest.raises(BlockingIOError):
         third.run()
-
-
-def test_no_changed_byte_or_digit_of_a_servers_state_is_believed(tmp_path):
-    Server(tmp_path, rounds=1).run()
-    path, rng = tmp_path / "server" / "server.state", random.Random(1)
-    good, server = path.read_bytes(), Server(tmp_path)
-    digits = [place for place, byte in enumerate(good) if chr(byte).isdigit()]
-    for place in [*rng.sample(range(len(good)), 200), *rng.sample(digits, 200)]:
-        other = rng.choice(sorted({*b"0123456789"} - {good[place]}))
-        path.write_bytes(good[:place] + bytes([other]) + good[place + 1 :])
-        with pytest.raises(ValueError, match=r"Expected the state of a run in .*Restore it"):
-            server.controller._restore()
-    assert server.controller._run.done == 0
 
 
 def test_a_model_that_could_not_be_read_again_is_refused_before_anybody_is_asked(tmp_path):
@@ -346,19 +330,6 @@ def test_a_damaged_account_stops_a_site(tmp_path):
     with pytest.raises(DamagedFile):
         passed(server.filters["va"], "va", asked(server), lambda *_: result())
     shutil.rmtree(tmp_path / "sites")
-
-
-def test_an_account_is_read_again():
-    request = Offer(MECHANISM, 14, examples=50)
-    accountant = RunAccountant(1e-5)
-    accountant.compose(RoundEvent(request, frozenset({1})), 5)
-    assert "offers" not in accountant.told()
-    accountant.compose(RoundEvent(Offer(MECHANISM, 14, examples=70), frozenset({1})), 2)
-    assert "if its 2 kinds of offers did not depend on its answers" in accountant.told()
-    copy = RunAccountant(1e-5)
-    copy.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
-    assert copy.get_privacy_spent() == accountant.get_privacy_spent()
-    assert copy.of_clients() == account([MECHANISM.release(14, 7)], 1e-5)
 
 
 def test_a_mean_is_of_as_many_sites_as_were_asked_for(tmp_path):

@@ -141,30 +141,6 @@ def test_every_mechanism_is_compared_unless_some_are_chosen(monkeypatch):
     assert comparison_text.as_json(quick)["left_out"] == ["optm"]
 
 
-def test_progress_names_what_is_tuned_and_counts_honestly():
-    seen = []
-    compare.at_equal_epsilon(
-        1.0, [1, 2], 1.0, mechanisms=["pbm", "qmgeo"], progress=lambda *step: seen.append(step)
-    )
-    assert ("qmgeo, 1 bits", 1, 4) in seen
-    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
-    assert {total for _, _, total in seen} == {4}
-    assert seen[-1] == ("", 4, 4)
-
-
-def test_memory_changes_nothing():
-    memory: dict = {}
-    shared = [
-        tune_coordinate("erm", CoordinateTarget(1.0, 4, e, "mse"), memory, 1).error
-        for e in (1.0, 2.0)
-    ]
-    fresh = [
-        tune_coordinate("erm", CoordinateTarget(1.0, 4, e, "mse"), None, 1).error
-        for e in (1.0, 2.0)
-    ]
-    assert shared == fresh
-
-
 def test_a_mechanism_with_one_number_is_calibrated_unasked(registry):
     rq.register("response", response)
     for epsilon in (0.1, 1.0, 6.0):

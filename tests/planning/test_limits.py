@@ -9,7 +9,7 @@ from oracle import binary_log_delta
 
 import randquant as rq
 from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
+from randquant.aggregation.baselines import CentralGaussian, LocalGaussian
 from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
@@ -166,35 +166,6 @@ def test_a_vector_that_says_nothing_has_no_finite_deviation():
     weights = np.array([[2, 2], [2, 2]])
     nothing = rq.Channel(np.array([-1.0, 1.0]), np.array([-1.0, 1.0]), weights, 4)
     assert deviation(VectorMechanism(nothing, 1.0), 1, 8) == math.inf
-
-
-def test_a_mean_without_noise_has_none():
-    assert deviation(ClippedSGD(clip_norm=1.0), 10, 1) == 0.0
-
-
-def test_other_mechanisms_have_no_deviation():
-    with pytest.raises(TypeError, match="clipped in l2"):
-        deviation(ClippedSGD(clip=1.0), 10, 1)
-    with pytest.raises(TypeError, match="clipped in l2"):
-        deviation(VectorMechanism(rq.pbm(1.0, 0.2, 3), 1.0, norm="l1"), 10, 1)
-
-
-def test_sending_next_to_nothing_is_no_accuracy():
-    """QMGeo mixed to the full has almost no noise of its own, and almost no signal."""
-    deviations = [
-        deviation(VectorMechanism(rq.qmgeo(0.0625, 2, 0.1, mixing), 1.0), 3000, 8)
-        for mixing in (0.1, 0.4, 0.499, 0.499999)
-    ]
-    assert deviations == sorted(deviations)
-    assert deviations[-1] > 100 * deviations[0]
-
-
-def test_rounding_to_the_grid_counts_beside_the_noise():
-    """A coordinate of many steps falls anywhere between two of them: its rounding varies by 1/6."""
-    mechanism = AdditiveMechanism("discrete-gaussian", 1.0, 0.02, COHORT, bits=8)
-    plan = mechanism.plan(DIMENSION)
-    variance = deviation(mechanism, DIMENSION, COHORT) ** 2 * COHORT * plan.scale**2
-    assert variance - plan.noise.variance == pytest.approx(1 / 6, rel=0.02)
 
 
 @pytest.mark.parametrize(("size", "cohort", "multiplier"), [(1024, 200, 4.2), (8192, 100, 2.0)])

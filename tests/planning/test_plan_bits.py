@@ -73,24 +73,6 @@ def test_one_bit_that_leaves_epsilon_says_so():
     assert not any("Codes of so few" in each for each in planned(LARGE, 1, ONE).advice)
 
 
-def test_one_bit_that_needs_more_noise_is_not_said_to_leave_epsilon():
-    """A linear model of six features, of 150 clients in 50 rounds."""
-    found = choose(target(1, dimension=14, clients=150, rounds=50))
-    assert "Codes of so few bits need more noise at this target: the error is 1." in found.warning
-    assert "spent" not in found.warning
-    assert choose(target("auto", dimension=14, clients=150, rounds=50)).warning == ""
-
-
-def test_nobody_is_told_that_more_bits_win_little_where_they_win_much(small):
-    """They win a factor of 3.5; the estimate for one bit, which leaves bounds out, is 2.7."""
-    coarse = planned(SMALL, 1, ONE)
-    won = coarse.entries[0].noise.deviation / small.recommended.noise.deviation
-    assert won > 3
-    for each in (coarse, small):
-        assert not any("win back no more" in said for said in each.advice)
-    assert any("win back no more" in said for said in planned(LARGE).advice)
-
-
 @pytest.mark.parametrize("asked", [(650, 200, 50, 8.0), (82, 100, 20, 8.0), (650, 200, 20, 1.0)])
 def test_one_bit_stays_where_it_is_enough(asked):
     """To the last digit what one bit was."""

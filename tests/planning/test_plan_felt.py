@@ -1,7 +1,6 @@
 """The verdict where it is known what the loss feels of noise: theory/plan.md, Proposition 2."""
 
 import functools
-import json
 import math
 import re
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant import cli
 from randquant.aggregation.registry import update_mechanism
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import DecodedError, Need, kept_of
@@ -126,16 +124,6 @@ def test_the_verdict_does_not_depend_on_the_number_of_rounds():
     assert found[1].kept < found[0].kept
 
 
-def test_a_limit_is_judged_like_a_mechanism():
-    """Where only the bits are too few, the advice says so of noise as it is felt."""
-    known = {"mean_norm": 0.04, "effective_rank": 30.0, "mechanisms": ["qmgeo"]}
-    found = plan(10_000, 1000, 1000, 10, 2.0, 1e-5, privacy=Privacy(bits=2), **known)
-    noise = found.limits[0].noise
-    felt = found.need.felt(noise) / math.sqrt(10)
-    assert noise.share < felt
-    assert (felt <= USEFUL) == any(each.startswith("The best possible") for each in found.advice)
-
-
 def test_a_rank_alone_is_refused():
     for given in ({"mean_norm": None}, {"mean_norm": 0.0}):
         with pytest.raises(
@@ -145,15 +133,3 @@ def test_a_rank_alone_is_refused():
     for rank in (0.5, 3841):
         with pytest.raises(ValueError, match=r"^Expected effective_rank >= 1 and <= 3840"):
             planned(effective_rank=rank)
-
-
-def test_on_the_command_line(capsys):
-    words = ["plan", "--dimension", "3840", "--population", "1014", "--cohort", "1014", "--rounds",
-             "4", "--epsilon", "8", "--bits", "1", "--clip-norm", "1.4", "--mechanisms",
-             "stochastic-rounding", "--mean-norm", "0.0712", "--effective-rank", "220",
-             "--json"]  # fmt: skip
-    assert cli.main(words) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["need"]["effective_rank"] == 220
-    assert printed["verdict"] == "doubtful"
-    assert 0.5 < printed["kept"] < 0.7

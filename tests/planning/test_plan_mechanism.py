@@ -61,14 +61,6 @@ def test_the_bytes_are_those_of_a_secure_sum_and_of_encode(found):
         assert np.array_equal(mean, mechanism.mean(payloads))
 
 
-def test_both_figures_are_printed(found):
-    text = "\n".join(as_text(found))
-    for entry in found.entries:
-        assert f"{entry.bytes_up:,}" in text
-        assert f"{entry.bytes_plain:,}" in text
-    assert "as codes: without masks" in text
-
-
 def test_a_model_stands_for_its_parameters(found):
     state = {"w": np.zeros((5, 5), np.float32), "b": np.zeros(5), "steps": np.array(3)}
     options = {"population": 12, "cohort": 4, "rounds": 6, "epsilon": 8, "mechanisms": []}
@@ -119,8 +111,3 @@ def missing(name):
     from randquant.planning.plan.record import Candidate
 
     return Candidate(name, {}, remark="not looked for")
-
-
-def test_a_plan_may_be_saved_as_its_mechanism(found, tmp_path):
-    rq.save(found.mechanism, tmp_path / "mechanism.json")
-    assert rq.load(tmp_path / "mechanism.json") == found.mechanism

@@ -2,9 +2,7 @@
 
 import json
 import math
-import re
 
-import numpy as np
 import pytest
 
 from randquant import cli
@@ -60,37 +58,6 @@ def test_the_error_is_that_of_the_formula(found):
         assert part.noise.deviation > math.sqrt(whole**2 + left_out)
 
 
-def test_integer_noise_has_its_rows_where_it_can_be_built():
-    """Fewer coordinates take fewer bits of a code: with few bits not all can be sent."""
-    names = ["skellam", "stochastic-rounding"]
-    both = plan(*ASKED, privacy=Privacy(bits=14), mechanisms=names, mean_norm=MEAN)
-    noise, bits = (
-        {part.coordinates: part for part in both.parts if part.mechanism == name} for name in names
-    )
-    alike = bits.keys() & noise.keys()
-    assert len(alike) >= 2
-    for count in alike:
-        assert noise[count].guarantee.epsilon <= 8
-        assert noise[count].bytes_up > bits[count].bytes_up
-        left_out = (32_768 / count - 1) * MEAN**2 / 32_768
-        assert noise[count].noise.deviation > math.sqrt(left_out)
-    found = [*both.entries, *both.parts]
-    least = min(part.noise.deviation for part in both.entries if part.noise is not None)
-    near = [part for part in found if part.noise and part.noise.deviation <= TOLERATED * least]
-    assert both.recommended.bytes_up <= min(part.bytes_up for part in near)
-    assert f"skellam              {max(alike):,}" in "\n".join(as_text(both))
-
-
-def test_without_the_length_of_the_mean_all_are_sent(found):
-    silent = plan(*ASKED, privacy=Privacy(bits=1), mechanisms=["stochastic-rounding"])
-    assert silent.parts == []
-    assert silent.recommended.coordinates is None
-    longest = plan(
-        *ASKED, privacy=Privacy(bits=1), mechanisms=["stochastic-rounding"], mean_norm=1.0
-    )
-    assert longest.recommended.bytes_up > found.recommended.bytes_up
-
-
 def test_a_number_may_be_given_and_is_calibrated():
     fixed = plan(
         *ASKED,
@@ -121,21 +88,3 @@ def test_text_page_and_json_have_the_table(found, capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed["parts"][0]["coordinates"] == 1024
     assert printed["need"]["mean_norm"] == 0.3
-
-
-def test_what_a_round_keeps_is_said_where_the_length_of_means_is_known(found):
-    """Proposition 1: 1/(1 + r²) is what the best step size leaves of a quadratic's decrease."""
-    r = found.recommended.noise.length / MEAN
-    steps = np.linspace(1e-4, 1, 20_001)  # f = x²/2 at x = 1, noise of standard deviation r
-    left = float((1 - (1 - steps) ** 2 - steps**2 * r**2).max())
-    (said,) = [each for each in found.advice if each.startswith("Of means of norm 0.2")]
-    assert f"is {r:.3g} times as long" in said
-    assert f"keeps {100 * left:.2g} %" in said
-    clients = int(re.search(r"about ([\d,]+) clients", said)[1].replace(",", ""))
-    assert clients == math.ceil(3 * r * 1000)
-    assert not any(
-        "Of means" in each
-        for each in plan(
-            650, 200, 200, 50, 8.0, 1e-5, privacy=Privacy(bits=16), mechanisms=["skellam"]
-        ).advice
-    )

@@ -36,13 +36,6 @@ def test_their_guarantee_is_that_of_one_round_and_of_no_more(turns):
     assert account([mechanism.release(100, 6)], 1e-6).epsilon > 40
 
 
-def test_the_advice_says_what_turns_cost(turns):
-    advice = turns.advice[-1]
-    assert "It takes 100 clients a round instead of 600" in advice
-    assert "6 times as large" in advice
-    assert "plan with max_participations=6" in advice
-
-
 @pytest.mark.parametrize(("population", "rounds"), [(7, 3), (11, 4), (9, 5), (600, 6)])
 def test_no_client_takes_a_second_turn_where_rounds_do_not_divide_them(
     population, rounds, monkeypatch

@@ -4,11 +4,9 @@ import math
 
 import pytest
 
-import randquant as rq
 from randquant.planning.plan.planner import plan
 from randquant.privacy.accounting import releases
 from randquant.privacy.accounting.accountant import account, gaussian_order
-from randquant.privacy.accounting.martingale import steps_of_sums
 from randquant.privacy.accounting.release import ReleaseDefaults
 from randquant.privacy.guarantee import Neighboring, Trust
 
@@ -29,12 +27,6 @@ def test_a_calibration_asks_for_few_bounds_of_sums(monkeypatch, name, most):
     assert guarantee is not None
     assert 7.99 < guarantee.epsilon <= 8
     assert 2 <= len(asked) <= most
-
-
-def test_where_no_moments_are_known_no_curvature_is_asked_for(monkeypatch):
-    monkeypatch.setattr("randquant.privacy.accounting.martingale.kappa_sum", None)
-    assert steps_of_sums(rq.rqm(1.0, 1.0, 4, 0.4), 1000, 1.0, 1) is None
-    assert steps_of_sums(rq.stochastic_rounding(1.0, 2, 3.0), 10_000, 1.0, 1) is None
 
 
 class Costly(ReleaseDefaults):

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from by_name import train
@@ -12,8 +11,6 @@ from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.saved import from_record
 from randquant.privacy.accounting.accountant import account
-from randquant.training.algorithm import State
-from randquant.training.runs import checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:It depends on the task")
 
@@ -44,10 +41,6 @@ def trained(**options):
     return train(nn.Linear(FEATURES, CLASSES), clients(), **{**own, **options})
 
 
-class Stopped(BaseException):
-    pass
-
-
 def logged(folder, name):
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)[name] for line in lines]
@@ -73,32 +66,6 @@ def test_the_guarantee_counts_the_costliest_choice_in_every_round(whole):
     assert run.guarantee.epsilon == stated
     costs = [account([one.release(DIMENSION, TIMES)], 1e-5).epsilon for one in ADAPTIVE.choices]
     assert max(costs) <= stated * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("last", [3, 4])
-def test_a_run_goes_on_with_the_same_numbers(whole, tmp_path, last):
-    """With a round that was sent after the checkpoint, and without one."""
-    run, folder = whole
-
-    def stop(metrics):
-        if metrics.round == last:
-            raise Stopped
-
-    parts = tmp_path / "parts"
-    with pytest.raises(Stopped):
-        trained(mechanism=ADAPTIVE, folder=parts, on_round=stop)
-    with pytest.raises(ValueError, match="to be continued as it began, got another rounds"):
-        trained(mechanism=ADAPTIVE, folder=parts, rounds=last - 1)
-    again = trained(mechanism=ADAPTIVE, folder=parts)
-    assert torch.equal(run.model.weight, again.model.weight)
-    for name in ("bytes_up", "mean"):
-        assert logged(parts, name) == logged(folder, name)
-
-
-def test_a_checkpoint_keeps_what_the_next_round_adapts_to(tmp_path):
-    state = State(3, np.ones(4, np.float32), np.arange(2), {}, (0.25, -1e-9, 1 / 3))
-    checkpoint.save(tmp_path / "state", state, "00" * 32)
-    assert checkpoint.load(tmp_path / "state", "00" * 32).squares == state.squares
 
 
 @pytest.mark.slow

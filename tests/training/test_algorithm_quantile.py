@@ -15,10 +15,8 @@ from randquant.channels.keys import Key
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.reports import run_pictures as pictures
-from randquant.training.algorithm import State
 from randquant.training.cohort import collector
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.runs import checkpoint, execution, status
 from randquant.training.runs.setup import prepare
 
 NOISY = stochastic_rounding(clip=0.005, levels=2, margin=0.0005)
@@ -64,33 +62,13 @@ def test_without_noise_the_threshold_goes_to_the_median_and_the_mean_is_of_clipp
     np.testing.assert_allclose(collected.mean, clipped.mean(axis=0), atol=1e-6 * before)
 
 
-def test_a_run_that_is_stopped_goes_on_with_its_threshold_to_the_same_bits(tmp_path):
+def test_the_threshold_moves_from_round_to_round_and_is_on_the_page(tmp_path):
     whole = interrupted.whole(tmp_path / "whole", QUANTILE)
-    interrupted.begin(tmp_path / "again", QUANTILE, 2)
-    sent = status.read(tmp_path / "again").epsilon
-    for less in ({"stop_at_epsilon": 0.99 * sent}, {"rounds": 1}):
-        with pytest.raises(ValueError, match=r"declared before the first|cannot be taken back"):
-            execution.execute(tmp_path / "again", changes=less)
-    again = execution.execute(tmp_path / "again")
     thresholds = [metrics.threshold for metrics in whole.metrics]
     assert thresholds[0] == 0.05
     assert len(set(thresholds)) == 4
-    assert thresholds == [metrics.threshold for metrics in again.metrics]
     [chart] = [c for c in pictures.training(whole, None) if "Clipping threshold" in c.title]
     assert [y for _, y in chart.lines[0].points] == pytest.approx(thresholds, rel=1e-3, abs=0)
-    assert [m.mean for m in whole.metrics] == [m.mean for m in again.metrics]
-    first, second = (execution.load_parameters(tmp_path / name) for name in ("whole", "again"))
-    np.testing.assert_array_equal(first, second)
-
-
-def test_checkpoints_without_a_threshold_are_read(tmp_path):
-    prepared = prepare(PLAIN, Key.from_seed(0))
-    learner = prepared.learner
-    state = State(1, learner.parameters(), np.zeros(60, dtype=np.int64), prepared.server.init())
-    checkpoint.save(tmp_path / "c", state, "00")
-    loaded = checkpoint.load(tmp_path / "c", "00")
-    assert loaded is not None
-    assert loaded.threshold is None
 
 
 @pytest.mark.parametrize("change", [{"unit": "example"}, {"norm": "l1"}, {"most_examples": 5}])

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from by_name import train
@@ -83,32 +82,6 @@ def test_the_subsets_do_not_come_from_the_runs_key(seeds):
     assert len(set(once)) >= 4
 
 
-class Stopped(BaseException):
-    pass
-
-
-def test_a_run_goes_on_with_the_same_subsets(tmp_path):
-    whole = trained(mechanism=some(), folder=tmp_path / "whole")
-
-    def stop(metrics):
-        if metrics.round == 3:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        trained(mechanism=some(), folder=tmp_path / "parts", on_round=stop)
-    again = trained(mechanism=some(), folder=tmp_path / "parts")
-    assert torch.equal(whole.model.weight, again.model.weight)
-    log = [
-        [
-            json.loads(line)["mean"]
-            for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        ]
-        for name in ("whole", "parts")
-    ]
-    assert log[0] == log[1]
-    assert len(set(log[0])) == 4
-
-
 def test_a_run_is_calibrated_to_the_subset_it_sends():
     """At one epsilon; the bits of fewer coordinates hide less, so they are less noisy."""
     whole, part = (trained(epsilon=8, bits=1, **part) for part in ({}, {"coordinates": 8}))
@@ -150,13 +123,3 @@ def test_a_run_whose_number_cannot_be_sent_is_refused(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
     assert cli.main([*words, "16", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["coordinates"] == 16
-
-
-def test_the_real_pipeline_is_audited_with_a_subset(capsys):
-    words = ["audit", "stochastic-rounding", "--clip", "0.5", "--levels", "2", "--margin", "0.5",
-             "--dimension", "4", "--clip-norm", "1", "--coordinates", "2", "--audit-trials", "400",
-             "--json"]  # fmt: skip
-    assert cli.main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert not found["contradicted"]
-    assert np.isfinite(found["epsilon"])

@@ -3,7 +3,6 @@
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -116,20 +115,6 @@ def test_a_data_set_is_read_when_it_is_needed():
     assert targets.tolist() == Y[[7, 2]].tolist()
 
 
-class Splits(dict):
-    """As a Hugging Face DatasetDict: a mapping, but not of clients."""
-
-    column_names: ClassVar = {"train": ["image", "label"], "test": ["image", "label"]}
-
-
-@pytest.mark.parametrize(
-    "data", [Partition(slice(None)), Splits(train=Partition(PARTS[0]), test=Partition(PARTS[1]))]
-)
-def test_one_data_set_is_not_several_clients(data):
-    with pytest.raises(TypeError, match=r"the data of several clients, got a (Partition|Splits)"):
-        problem_of(model(), data)
-
-
 def test_columns_are_named_where_they_must_be():
     rows = Partition(slice(None), "vector", "digit", writer=["a"] * 12)
     with pytest.raises(ValueError, match=r"got columns vector, digit, writer: say which two"):
@@ -205,13 +190,6 @@ def test_augmentation_follows_from_the_key(local):
     assert np.array_equal(first[2], learner.updates([2], key)[0][0])
     assert not np.allclose(first, learner.updates([0, 1, 2], key.fold_in(1))[0], atol=1e-8)
     assert learner.evaluate() == learner.evaluate()
-
-
-def test_clients_in_memory_and_on_disk_go_together():
-    mixed = [FORMS["arrays"](PARTS[0]), Pairs(PARTS[1]), Partition(PARTS[2])]
-    plain = problem_of(model(), [(X[part], Y[part]) for part in PARTS])
-    ours, theirs = Learner(problem_of(model(), mixed)), Learner(plain)
-    assert np.abs(ours.updates([0, 1, 2])[0] - theirs.updates([0, 1, 2])[0]).max() < 1e-6
 
 
 class Drawn(Pairs):

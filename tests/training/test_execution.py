@@ -6,24 +6,28 @@ import signal
 import subprocess
 import sys
 
-import interrupted
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from randquant._internal import formatting, locks, sealed
+from randquant._internal import locks, sealed
 from randquant._internal.serialization import to_json
 from randquant.channels.keys import Key
 from randquant.cli import progress
 from randquant.mechanisms.registry import build
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
+from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease
 from randquant.reports.run import report_run
 from randquant.training.config import TrainConfig
 from randquant.training.participation import sample_cohort
 from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs import log as run_log
+
+
+def seeded(guarantee):
+    return dataclasses.replace(guarantee, simulated=True)
+
 
 CONFIG = TrainConfig.of(
     dataset="digits",
@@ -37,10 +41,6 @@ CONFIG = TrainConfig.of(
     checkpoint_every=7,
     evaluate_every=4,
 )
-
-
-def seeded(guarantee):
-    return dataclasses.replace(guarantee, simulated=True)
 
 
 def sent_by(folder):
@@ -81,15 +81,6 @@ def test_the_guarantee_covers_the_client_called_most_often(finished):
     assert run.summary.guarantee == seeded(account([release], 1e-5))
     assert run.summary.bytes_per_upload == 40 + -(-run.summary.dimension // 2)
     assert run.summary.bytes_as_codes == run.summary.bytes_per_upload
-
-
-def test_the_same_configuration_gives_the_same_bits(finished, tmp_path):
-    runs.create(tmp_path / "again", CONFIG, overwrite=False)
-    runs.execute(tmp_path / "again")
-    assert (
-        runs.load_parameters(finished[0]).tobytes()
-        == runs.load_parameters(tmp_path / "again").tobytes()
-    )
 
 
 KILLED = """
@@ -185,20 +176,6 @@ def test_a_run_folder_of_an_earlier_version_is_refused(finished, tmp_path):
         runs.execute(folder)
 
 
-def test_trust_is_part_of_the_run(finished, tmp_path):
-    folder = tmp_path / "run"
-    config = CONFIG.changed(rounds=3, trust="aggregate", mechanism="stochastic-rounding",
-        parameters={"clip": 0.03, "levels": 2, "margin": 0.2},
-    )  # fmt: skip
-    runs.create(folder, config.changed(baseline=True), overwrite=False)
-    run = runs.execute(folder)
-    assert run.summary.guarantee.trust == "aggregate"
-    assert "sums of a cohort" in report_run(folder).read_text()
-    sealed.write(folder / "config.json", config.changed(trust=None))
-    with pytest.raises(ValueError, match="Expected the configuration"):
-        runs.execute(folder)
-
-
 STOPPING = CONFIG.changed(
     model="softmax",
     mechanism="sign-sgd",
@@ -264,18 +241,6 @@ def test_a_stopped_run_stays_stopped(stopped, tmp_path):
     assert runs.execute(folder) == stopped[1]
 
 
-def test_a_killed_run_that_stops_resumes_to_the_same_bits(stopped, tmp_path):
-    folder = tmp_path / "run"
-    config = STOPPING.changed(checkpoint_every=1)
-    interrupted.begin(folder, config, 5)
-    run = runs.execute(folder)
-    assert runs.load_parameters(folder).tobytes() == runs.load_parameters(stopped[0]).tobytes()
-    assert (run.summary.rounds, run.summary.stopped) == (
-        stopped[1].summary.rounds,
-        stopped[1].summary.stopped,
-    )
-
-
 def test_nobody_takes_part_more_often_than_the_cap(tmp_path):
     config = STOPPING.changed(stop_at_epsilon=None, max_participations=4, rounds=10)
     folder = tmp_path / "run"
@@ -287,41 +252,6 @@ def test_nobody_takes_part_more_often_than_the_cap(tmp_path):
     assert run.summary.guarantee.epsilon == epsilon_of(run, 4)
     with pytest.raises(ValueError, match="without max_participations"):  # its cohorts were others
         runs.execute(folder, changes={"rounds": 9})
-
-
-@pytest.mark.parametrize(("norm", "size"), [("l2", 1024), ("l1", 650)])
-def test_whole_updates_through_a_channel(norm, size, tmp_path):
-    config = CONFIG.changed(
-        model="softmax",
-        mechanism="stochastic-rounding",
-        parameters={"clip": 0.06, "levels": 2, "margin": 0.5},
-        rounds=6,
-        trust="aggregate",
-        clip_norm=0.5,
-        norm=norm,
-        neighboring="zero_out",
-    )
-    folder = tmp_path / "run"
-    runs.create(folder, config.changed(baseline=True), overwrite=False)
-    run = runs.execute(folder)
-    release = VectorRelease(
-        build("stochastic-rounding", config.parameters), 0.5, size, run.summary.participations,
-        "aggregate", "zero_out", 20, norm,
-    )  # fmt: skip
-    assert run.summary.guarantee == seeded(account([release], 1e-5))
-    assert run.summary.guarantee.epsilon == run.metrics[-1].epsilon
-    assert run.summary.bytes_per_upload == 40 + -(-5 * size // 8)  # a sum of 20 bits takes 5
-    assert run.summary.bytes_as_codes == 40 + -(-size // 8)
-    text = report_run(folder).read_text()
-    assert formatting.size_of(run.summary.bytes_as_codes) in text
-    assert "updates of zeros" in report_run(folder).read_text()
-    twin = json.loads((folder / "baseline" / "config.json").read_text())
-    assert twin["mechanism"] == "clipped-sgd"
-    clipped = twin["privacy"]["clip_norm"], twin["privacy"]["norm"]
-    assert (twin["parameters"], clipped) == ({"clip_norm": 0.5}, (None, norm))
-    sealed.write(folder / "config.json", config.changed(clip_norm=0.6))
-    with pytest.raises(ValueError, match="Expected the configuration"):
-        runs.execute(folder)
 
 
 def test_a_run_belongs_to_one_process_at_a_time(finished):

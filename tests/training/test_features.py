@@ -133,25 +133,6 @@ def test_fitting_on_all_shows_every_client_to_every_other(name, monkeypatch):
     assert len(found) == 60
 
 
-def test_a_changed_sample_of_the_bundled_data_changes_no_other(monkeypatch):
-    """From the source on: split, standardisation, components."""
-    bundled = pytest.importorskip("sklearn.datasets")
-    raw, labels = bundled.load_breast_cancer(return_X_y=True)
-    plain = features.load("breast-cancer")
-    held = np.delete(
-        datasets.load("breast-cancer").train_features, features.public_examples(455), 0
-    )
-    place = int(np.flatnonzero((raw.astype(np.float32) == held[7]).all(axis=1))[0])
-    raw[place] *= 1000
-    monkeypatch.setattr(bundled, "load_breast_cancer", lambda return_X_y: (raw, labels))
-    features._computed.cache_clear()
-    other = features.load("breast-cancer")
-    features._computed.cache_clear()
-    differ = (plain.train_features != other.train_features).any(axis=1)
-    assert np.flatnonzero(differ).tolist() == [7]
-    assert np.array_equal(plain.test_features, other.test_features)
-
-
 def test_features_that_cannot_be_standardised_are_refused(monkeypatch):
     data = made_up("breast-cancer")
     public = features.public_examples(60)

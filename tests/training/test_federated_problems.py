@@ -84,23 +84,6 @@ def test_what_can_be_trained_learns(model, clients, options, least):
     assert moved == ({"2.weight", "2.bias"} if "parts" in options else set(start))
 
 
-def test_a_model_that_draws_goes_on_to_the_same_bits(tmp_path):
-    """Dropout, batches, and a run that is stopped between two checkpoints."""
-    options = {**EXACT, "rounds": 5, "batch": 4, "checkpoint_every": 2}
-    whole = train(dropping(), CLIENTS, folder=tmp_path / "whole", **options)
-
-    def stop(metrics):
-        if metrics.round == 3:
-            raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError, match="stopped"):
-        train(dropping(), CLIENTS, folder=tmp_path / "parts", on_round=stop, **options)
-    torch.manual_seed(9)
-    again = train(dropping(), CLIENTS, folder=tmp_path / "parts", **options)
-    state = whole.model.state_dict()
-    assert all(torch.equal(state[name], t) for name, t in again.model.state_dict().items())
-
-
 def test_weights_change_no_guarantee():
     target = {"epsilon": 8, "rounds": 4, "seed": 1, "progress": False}
     found = [train(plain(), CLIENTS, most_examples=most, **target).guarantee for most in (None, 10)]

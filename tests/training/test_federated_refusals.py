@@ -90,23 +90,6 @@ def test_what_cannot_be_trained_with_is_refused(given, kind, sentence):
         train(**{**usual, "progress": False, **given})
 
 
-def test_public_examples_of_nobody_are_taken():
-    public = pairs(100)[0]
-    run = train(
-        normalised(), CLIENTS, mechanism=SUMS, rounds=1, buffers="server", public=public,
-        progress=False,
-    )  # fmt: skip
-    assert run.guarantee is not None
-
-
-def test_no_function_to_call_after_a_round_is_none():
-    run = train(
-        nn.Linear(FEATURES, 2), CLIENTS, mechanism=ClippedSGD(1.0), rounds=1, on_round=None,
-        progress=False,
-    )  # fmt: skip
-    assert run.guarantee is None
-
-
 def test_an_error_while_reading_names_the_client():
     class Broken(torch.utils.data.Dataset):
         def __len__(self):

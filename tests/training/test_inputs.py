@@ -16,7 +16,6 @@ from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.clients import check_public
 from randquant.training.problem import problem_of
-from randquant.training.signal import public_signal
 from randquant.training.work import Work
 
 RNG = np.random.default_rng(0)
@@ -136,26 +135,6 @@ def test_several_inputs_give_what_one_tensor_of_both_gives(form, wrap):
     assert mine.evaluate(1).loss == pytest.approx(other.evaluate(1).loss, rel=1e-6)
 
 
-def test_every_client_of_a_vectorised_pass_of_examples_has_its_own_rows():
-    """`unit="example"`: the vectorised gradients are those of one example after the other."""
-    learner = Learner(problem_of(Two(Scores), [FORMS["dict"][0](part) for part in PARTS]),
-                      Work(example_norm=0.1))  # fmt: skip
-    assert learner._by_vmap
-    fast = learner.updates([1])[0]
-    learner._by_vmap = False
-    assert np.abs(fast - learner.updates([1])[0]).max() < 1e-6
-
-
-@pytest.mark.parametrize("form", ["tuple", "dict"])
-def test_training_takes_several_inputs(form):
-    clients = [FORMS[form][0](part) for part in PARTS]
-    model = Two(Scores)
-    run = train(model, clients, test=clients[0], mechanism=PLAIN, rounds=2, progress=False)
-    assert run.accuracy == run.summary.accuracy == run.history[-1].accuracy
-    assert run.loss == run.summary.loss > 0
-    assert isinstance(run.model(*map(torch.from_numpy, (X, MASK))), Scores)
-
-
 def test_statistics_of_public_examples_of_several_inputs():
     class Normed(Two):
         def __init__(self):
@@ -174,14 +153,6 @@ def test_statistics_of_public_examples_of_several_inputs():
         check_public(
             problem.clients.table, problem_of(Normed(), clients[1:], buffers="frozen").clients
         )
-
-
-def test_what_public_examples_tell_is_that_of_one_tensor():
-    clients = [FORMS["dict"][0](part) for part in PARTS]
-    ones = [plain().clients.take(0, places) for places in plain().clients.places]
-    ours, theirs = public_signal(Two(), clients, 1.0), public_signal(One(), ones, 1.0)
-    assert ours.mean_norm == pytest.approx(theirs.mean_norm, rel=1e-5)
-    assert ours.effective_rank == pytest.approx(theirs.effective_rank, rel=1e-4)
 
 
 BAD = {

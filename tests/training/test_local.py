@@ -45,11 +45,6 @@ def test_the_clipped_update_is_multiplied_and_not_the_other_way_round(local, nor
         assert lengths == pytest.approx(clip * np.array([1, 2, 3, 3]) / 3, rel=1e-5)
 
 
-def test_losses_are_not_weighted():
-    plain, weighted = learner(Work()), learner(Work(weighting=Weighting(3, 0.2)))
-    assert np.array_equal(plain.updates(range(4))[1], weighted.updates(range(4))[1])
-
-
 def test_an_update_that_is_no_number_is_its_clients():
     broken = learner(Work(weighting=Weighting(3, 0.2)))
     broken.load(np.full(8, np.nan, np.float32))

@@ -73,14 +73,6 @@ def test_a_run_that_cannot_be_filled_fails_at_once():
         next(cohorts)
 
 
-def test_a_resumed_run_draws_the_same():
-    draw = {"rounds": 12, "max_participations": 5, "key": Key.from_seed(3)}
-    cohorts = list(capped_cohorts(9, 3, 12, max_participations=5, key=Key.from_seed(3)))
-    calls = np.bincount(np.concatenate(cohorts[:6]), minlength=9)
-    assert sample_capped(calls, 3, round=7, **draw) == cohorts[6]
-    assert sample_capped(calls, 3, round=7, **{**draw, "key": Key.from_seed(4)}) != cohorts[6]
-
-
 def test_a_loose_cap_draws_uniformly():
     """With a cap that nothing can reach, all cohorts are equally likely."""
     cohorts = list(itertools.combinations(range(6), 3))

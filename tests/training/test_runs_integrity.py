@@ -6,7 +6,6 @@ import errno
 import json
 import math
 import os
-import random
 import resource
 import shutil
 
@@ -154,14 +153,6 @@ def test_a_run_that_was_killed_cannot_end_below_what_was_sent(sampling, tmp_path
     assert [[getattr(m, name) for name in kept] for m in ended.metrics[:7]] == [
         [getattr(m, name) for name in kept] for m in done
     ]
-
-
-def test_a_run_may_end_with_the_last_round_that_was_sent(tmp_path):
-    folder = begun(tmp_path / "run", 7)
-    ended = runs.execute(folder, changes={"rounds": 7})
-    assert ended.summary.rounds == 7
-    assert ended.summary.accuracy == ended.metrics[-1].accuracy
-    assert report_run(folder).exists()
 
 
 def test_the_round_under_way_counts_as_sent(finished, tmp_path, monkeypatch):
@@ -319,41 +310,6 @@ def test_a_channel_that_was_exchanged_is_noticed(tmp_path):
         runs.execute(folder)
 
 
-FILES = (
-    "config.json", "sent.json", "metrics.jsonl", "summary.json", "checkpoint.safetensors",
-    "baseline/config.json", "baseline/summary.json",
-)  # fmt: skip
-
-
-FLIPS = 25
-
-
-def said(folder):
-    """All that is read of a run."""
-    found = [run_status.read(folder), run_status.read(folder / "baseline")]
-    for each in found:
-        if each.state != "finished":
-            raise ValueError(each.error)
-    finished = run_folder.read_finished(folder)
-    return found, finished, parameters(folder)
-
-
-@pytest.mark.parametrize("digits", [False, True], ids=["bytes", "digits"])
-@pytest.mark.parametrize("name", FILES)
-def test_what_is_changed_in_a_file_is_noticed(name, digits, run):
-    path, rng = run / name, random.Random(f"{name} {digits}")
-    good, before = path.read_bytes(), said(run)
-    places = [k for k, byte in enumerate(good) if not digits or chr(byte).isdigit()]
-    for _ in range(FLIPS):
-        changed = bytearray(good)
-        place = rng.choice(places)
-        others = b"0123456789" if digits else range(256)
-        changed[place] = rng.choice([each for each in others if each != good[place]])
-        path.write_bytes(changed)
-        with contextlib.suppress(ValueError):
-            assert said(run) == before, (name, place, bytes(changed[place - 9 : place + 9]))
-
-
 def test_an_epsilon_that_was_edited_is_not_printed(run, capsys):
     """By hand, where a report and a list would have printed it."""
     summary = (run / "summary.json").read_text()
@@ -480,7 +436,7 @@ def logged(folder) -> float:
     return max((m.epsilon or 0.0 for m in found), default=0.0)
 
 
-@pytest.mark.parametrize("size", [100, 700, 1500, 2600])
+@pytest.mark.parametrize("size", [100, 1500])
 def test_a_run_goes_on_after_files_could_not_grow(size, finished, tmp_path):
     folder = tmp_path / "run"
     runs.create(folder, CONFIG, overwrite=False)

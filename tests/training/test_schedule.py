@@ -10,7 +10,6 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.participation import sample_cohort
 from randquant.training.records import Sent
 from randquant.training.schedule import Schedule
 
@@ -59,7 +58,7 @@ def epsilon_of(config: TrainConfig, dimension: int, participations: int) -> floa
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=[pytest.mark.slow] * (case in (2, 5, 17, 23)))
+        pytest.param(case, marks=[pytest.mark.slow] * (case in (2, 5, 8) or case > 11))
         for case in range(24)
         if case % 6 != 2 or case < 12
     ],
@@ -107,30 +106,6 @@ def test_epsilon_is_never_above_the_limit_and_no_round_is_given_away(case):
         assert done == config.rounds
 
 
-def test_without_limits_cohorts_are_those_of_earlier_versions():
-    config = a_config(*MECHANISMS[4][:2], seed=5)
-    schedule, calls = schedule_of(config, 10), np.zeros(12, dtype=np.int64)
-    for done in range(40):
-        step = schedule.step(done, calls)
-        assert step.cohort == sample_cohort(12, 4, done + 1, Key.from_seed(5))
-        calls[step.cohort] += 1
-    assert schedule.step(40, calls).cohort is None
-    assert schedule.declared() == (40, calls.max())
-
-
-def test_a_round_that_calls_nobody_more_often_costs_nothing():
-    config = a_config("sign-sgd", MECHANISMS[4][1], max_participations=14, stop_at_epsilon=1e9)
-    schedule, calls = schedule_of(config, 100), np.zeros(12, dtype=np.int64)
-    spent = []
-    for done in range(40):
-        step = schedule.step(done, calls)
-        spent.append((step.participations, step.epsilon))
-        calls[step.cohort] += 1
-    assert spent == sorted(spent)
-    assert len(set(spent)) == calls.max() < 40
-    assert calls.max() <= 14
-
-
 def test_the_ledger_is_quick_below_its_limit_and_exact_above():
     mechanism = mechanism_of(a_config(*MECHANISMS[0][:2]))
     exact = [account([mechanism.release(650, k)], 1e-5) for k in range(4)]
@@ -146,19 +121,6 @@ def test_the_ledger_is_quick_below_its_limit_and_exact_above():
         assert exact[k].epsilon <= found <= quick <= exact[k].epsilon * 1.02
     assert free.epsilon(2) > exact[2].epsilon  # quick accounting alone would stop too early
     assert tight.epsilon(2) == exact[2].epsilon
-
-
-def test_a_limit_needs_a_mechanism_that_can_keep_it():
-    parameters = {"clip": 0.1, "levels": 4}
-    with pytest.raises(ValueError, match="stop_at_epsilon >= infinity, which one round costs"):
-        schedule_of(a_config("stochastic-rounding", parameters, stop_at_epsilon=9.0), 9).declared()
-    with pytest.raises(ValueError, match=r"stop_at_epsilon >= .*, which one round costs, got 0.01"):
-        schedule_of(a_config(*MECHANISMS[0][:2], stop_at_epsilon=0.01), 9).declared()
-    with pytest.raises(ValueError, match="Expected a mechanism that protects"):
-        schedule_of(a_config("clipped-sgd", {"clip": 1.0}, stop_at_epsilon=9.0), 9)
-    assert (
-        Ledger(mechanism_of(a_config("clipped-sgd", {"clip": 1.0})), 9, delta=0).epsilon(3) is None
-    )
 
 
 def sent_of(schedule: Schedule, round: int, declared: int) -> Sent:
@@ -188,20 +150,3 @@ def test_what_was_declared_and_sent_cannot_be_taken_back(settings, match):
     for rounds in (20, 30):
         fewer = config.changed(rounds=rounds, stop_at_epsilon=None)
         schedule_of(fewer, 9).check(sent_of(schedule, 20, 30))
-
-
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"max_participations": 3, "rounds": 10}, "rounds <= 9 "),
-        ({"max_participations": 0}, "max_participations"),
-        ({"max_participations": 2.5}, "max_participations"),
-        ({"stop_at_epsilon": 0.0}, "stop_at_epsilon"),
-        ({"norm": "l3"}, "norm"),
-        ({"neighboring": "add_remove"}, "neighboring"),
-    ],
-)
-def test_limits_that_make_no_sense_are_refused(settings, match):
-    check_config(a_config(*MECHANISMS[0][:2], max_participations=3, rounds=9))
-    with pytest.raises((ValueError, TypeError), match=match):
-        check_config(a_config(*MECHANISMS[0][:2], **settings))

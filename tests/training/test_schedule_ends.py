@@ -181,14 +181,6 @@ def test_a_limit_that_is_raised_after_a_look_adds_no_rounds(tmp_path):
     assert (run.summary.rounds, run.summary.guarantee.epsilon) == (9, limit)
 
 
-def test_before_the_first_round_everything_may_still_be_declared(tmp_path):
-    folder = tmp_path / "run"
-    execution.create(folder, CONFIG, overwrite=False)
-    run = execution.execute(folder, changes={"rounds": 30})
-    assert run.summary.guarantee is not None
-    assert (run.summary.rounds, run.summary.guarantee.epsilon) == (30, accounted(30))
-
-
 def test_ctrl_c_on_the_command_line_says_so(tmp_path, capsys, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt

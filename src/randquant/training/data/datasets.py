@@ -6,6 +6,7 @@ files in a folder the caller names. `register_dataset` adds more.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -317,11 +318,19 @@ def _renormalised(proportions: np.ndarray, left: np.ndarray) -> np.ndarray:
     return by_left / by_left.sum(axis=1, keepdims=True)
 
 
+@functools.cache
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    """Read scikit-learn's digits, which takes longer than a short run; nobody changes them."""
+    from sklearn import datasets
+
+    return cast(tuple[np.ndarray, np.ndarray], datasets.load_digits(return_X_y=True))
+
+
 def _bundled(name: str) -> Dataset:
     with needed(f"the data set {name}", "train"):
         from sklearn import datasets, model_selection
-    read = {"digits": datasets.load_digits, "breast-cancer": datasets.load_breast_cancer}[name]
-    features, labels = cast(tuple[np.ndarray, np.ndarray], read(return_X_y=True))
+    read = datasets.load_breast_cancer(return_X_y=True) if name != "digits" else _digits()
+    features, labels = cast(tuple[np.ndarray, np.ndarray], read)
     split = model_selection.train_test_split(
         features, labels.astype(np.int64), test_size=0.2, stratify=labels, random_state=0
     )
