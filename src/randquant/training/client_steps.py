@@ -48,7 +48,7 @@ def local_steps(
         >>> model = torch.nn.Linear(2, 1)
         >>> x, y = torch.eye(2), torch.tensor([[1.0], [-1.0]])
         >>> first = local_steps(model, [(x, y)], torch.nn.functional.mse_loss, epochs=100)
-        >>> float(torch.nn.functional.mse_loss(model(x), y)) < 0.01 * first
+        >>> torch.nn.functional.mse_loss(model(x), y).item() < 0.01 * first
         True
     """
     validate.whole("epochs", epochs, low=1)
