@@ -129,7 +129,8 @@ def main() -> None:
     made = job(
         given.data.resolve(), folder, given.epsilon, given.rounds, sums, identity, given.bits
     )
-    made.simulator_run(str(folder / "workspace"), threads=len(SITES) + 1)
+    threads = len(SITES) + (given.helper_key is not None)  # NVFlare refuses more than sites
+    made.simulator_run(str(folder / "workspace"), threads=threads)
     report(given.data, folder / "workspace" / "server")
 
 

@@ -4,9 +4,10 @@ import os
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from helper_sums import IDENTITY, PINNED, helper_in
 
-from randquant.aggregation.helper import joint_seed
+from randquant.aggregation.helper import HelperKey, joint_seed
 from randquant.aggregation.helper.joint_seed import PART_BYTES, JointSeed, proved, signed
 from randquant.aggregation.secagg.terms import ProtocolError
 
@@ -83,3 +84,14 @@ def test_a_helper_signs_nothing_else(tmp_path):
 def test_an_answer_that_is_no_signature_ends_the_draw():
     with pytest.raises(ProtocolError, match="a helper's signature"):
         JointSeed(SESSION).close(b"short")
+
+
+def test_a_signature_of_a_seed_is_none_of_a_helpers_key():
+    """A server may let a helper sign what it likes; it is a request for a seed all the same."""
+    secret = X25519PrivateKey.generate()
+    public = secret.public_key().public_bytes_raw()
+    wanted = b"X25519\0" + public  # as short as a commitment and a session
+    for start in (b"", b"randquant helper key\0"):
+        signature = signed(IDENTITY, joint_seed.ASKED + start + wanted)
+        with pytest.raises(ProtocolError, match="signed by the helper that this client knows"):
+            HelperKey("X25519", public, signature).check(PINNED)

@@ -196,3 +196,46 @@ def test_a_site_without_its_operators_settings_is_no_helper(settings, tmp_path):
     answer = executed(tmp_path, answer_of(request=b""))
     assert answer.get_return_code() == ReturnCode.EXECUTION_EXCEPTION or "refusal" in str(answer)
     assert str(tmp_path) not in str(answer)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 200_000,
+        '{"randquant-helper-least": Infinity, OWN}',
+        '{"randquant-helper-least": 3.5, OWN}',
+        '{"randquant-epsilom": 1, OWN}',
+        '{OWN, "randquant-helper-journal": "helper"}',
+        '{OWN, "randquant-helper-journal": null}',
+    ],
+)
+def test_strange_settings_of_a_site_make_no_helper_and_raise_nothing(text, tmp_path):
+    operated(tmp_path, Ed25519PrivateKey.generate())
+    file = tmp_path / "local" / "randquant_helper.json"
+    file.write_text(text.replace("OWN", file.read_text()[1:-1]))
+    answer = executed(tmp_path, answer_of(request=b""))
+    assert answer.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
+    assert "DXO" not in answer
+
+
+def test_a_site_whose_name_is_a_number_is_hidden_too(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "AGENCY", "7")
+    server = with_helper(tmp_path, site=True, rounds=1)
+    server.controller.sums.helper.name = 7
+    assert server.run().saved  # the engine asserts that it is not asked to train
+
+
+def test_a_job_that_is_aborted_has_not_failed(tmp_path):
+    server = with_helper(tmp_path, site=True, rounds=2, patience=1)
+    abort = Signal()
+
+    def aborted(reply):
+        if len(server.asked) == 1:  # its key
+            return reply
+        abort.trigger(True)
+        return None
+
+    server.broken = aborted
+    server.controller.control_flow(abort, server.context)
+    assert not server.saved
+    assert not any("failed" in line or "panic" in line for line in server.log)

@@ -474,3 +474,85 @@ def test_a_supernode_with_another_key_is_asked_again(settings, trusting, tmp_pat
     changed_request(grid, "upload", move)
     run(strategy, grid, rounds=3)
     assert ["another" in row.failed for row in strategy.history] == [False, True, False]
+
+
+def test_a_number_in_text_names_the_same_supernode(settings, trusting):
+    """It must be hidden from the strategy too, which would ask the helper to train."""
+    grid, strategy = with_node(trusting, settings)
+    strategy.sums.helper.name = str(AGENCY)
+    assert np.allclose(run(strategy, grid).arrays["w"].numpy(), mean_of(NODES), atol=1e-6)
+    assert {node for step, node, _, _ in grid.seen if step} == set(NODES)
+
+
+@pytest.mark.parametrize("name", ["agency", "-99", " 99", "99.0", ""])
+def test_a_text_that_is_no_number_names_no_supernode(name, settings, trusting):
+    grid, strategy = with_node(trusting, settings)
+    strategy.sums.helper.name = name
+    with pytest.raises(ValueError, match="Expected the number of a SuperNode"):
+        run(strategy, grid)
+    assert not grid.seen
+
+
+@pytest.mark.parametrize("name", [True, 99.0, None, -1, b"agency"])
+def test_a_member_is_named_by_a_number_or_a_text(name):
+    with pytest.raises((TypeError, ValueError), match="Expected name"):
+        HelperMember(name)
+
+
+def test_a_helpers_supernode_trains_nothing_for_a_server_that_asks_it_to(
+    settings, trusting, identity, tmp_path
+):
+    grid, strategy = with_node(trusting, settings)
+    strategy.sums = WithHelper(Helper(tmp_path / "other", identity))  # which hides no node
+    weights = run(strategy, grid).arrays["w"].numpy()
+    assert np.allclose(weights, mean_of(NODES), atol=1e-6)
+    assert "upload" in [step for step, node, _, _ in grid.seen if node == AGENCY]
+    assert refusals(grid).keys() == {AGENCY}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"randquant-helper-journal": "journal"},  # another folder for each process
+        {"randquant-helper-journal": ""},
+        {"randquant-helper-journal": False},
+        {"randquant-helper-least": 2.9},  # is not 2
+        {"randquant-helper-least": math.inf},
+        {"randquant-helper-least": ""},
+        {"randquant-helper-most-sums": True},
+        {"randquant-helper-examples": 0},
+        {"randquant-epsilon": math.nan},
+        {"randquant-epsilon": "-inf"},
+        {"randquant-helper-most_sums": 1},  # no limit at all
+        {"randquant-epsilon-alone": 1.0},  # which a helper does not know
+    ],
+)
+def test_a_helper_with_other_settings_than_a_helpers_answers_nothing(change, settings, trusting):
+    grid, strategy = with_node(trusting, {**settings, **change})
+    with pytest.raises(ProtocolError, match=r"(cannot be used|refuses the message); its log"):
+        run(strategy, grid)
+    assert {node for _, node, _, _ in grid.seen} == {AGENCY}
+
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\nrandquant: epsilon 0.1\r\u202e" + "A" * 3000
+
+
+def refusing(*_):
+    raise ProtocolError(HOSTILE)
+
+
+def test_a_hostile_supernodes_refusal_is_one_line(settings, trusting, monkeypatch):
+    grid, strategy = with_node(trusting, settings)
+    monkeypatch.setattr("randquant.integrations.flower.helper_node.answered", refusing)
+    with pytest.raises(ProtocolError, match="The helper: ") as raised:
+        run(strategy, grid)
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 600
+
+
+def test_a_hostile_services_refusal_is_one_line(served, monkeypatch):
+    monkeypatch.setattr(Helper, "answer", refusing)
+    with pytest.raises(ProtocolError, match="The helper: ") as raised:
+        RemoteHelper(*served).answer(b"")
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 600

@@ -13,16 +13,24 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from randquant._internal import validate
 from randquant._internal.disk import make_folder
 from randquant.aggregation.helper.helper import Helper, HelperLimits
 from randquant.aggregation.helper.sealing import HelperKey
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.foreign import DamagedFile
 from randquant.integrations.helper_limit import within
+from randquant.integrations.membership import JOURNAL
 from randquant.integrations.membership import identity as read_identity
 
-JOURNAL = "randquant-helper-journal"
-"""The setting that makes a member a helper: the folder of its journal."""
+SETTINGS = frozenset(
+    {
+        JOURNAL, "randquant-identity", "randquant-directory", "randquant-helper-least",
+        "randquant-helper-most-sums", "randquant-helper-examples", "randquant-epsilon",
+        "randquant-delta",
+    }
+)  # fmt: skip
+"""All that a helper's operator may set."""
 
 KEY = b""
 """A request for the key that clients seal to."""
@@ -40,12 +48,17 @@ class HelperMember:
     Args:
         name: number of the SuperNode, as `flwr supernode list` prints it; name of the site.
 
+    Raises:
+        TypeError, ValueError: it is neither a number nor a text.
+
     Example:
         >>> HelperMember("agency").name
         'agency'
     """
 
     def __init__(self, name: int | str) -> None:
+        if not isinstance(name, str):
+            name = validate.whole("name", name, low=0)
         self.name = name
         self._ask: Ask | None = None
         self._known: HelperKey | None = None  # it is kept, and each request takes a message
@@ -89,6 +102,10 @@ def answered(settings: Mapping[str, Any], request: bytes) -> bytes:
     """
     if JOURNAL not in settings:
         raise ProtocolError("Expected a request to a helper, got one to a member that is none.")
+    if not Path(str(settings[JOURNAL])).is_absolute():  # each process would have another journal
+        raise DamagedFile(
+            f"Expected {JOURNAL} to be a folder's whole path, got {settings[JOURNAL]!r}."
+        )
     helper = helper_of(settings, kept=True)
     return json.dumps(helper.key.to_record()).encode() if request == KEY else helper.answer(request)
 
@@ -105,8 +122,14 @@ def helper_of(settings: Mapping[str, Any], *, kept: bool = False) -> Helper:
 
     Raises:
         DamagedFile, OSError: a file cannot be used.
-        TypeError, ValueError: a setting is out of bounds.
+        TypeError, ValueError: a setting is out of bounds, or none of a helper: a limit that is
+            misspelled would limit nothing.
     """
+    ours = sorted(name for name in settings if name.startswith("randquant-"))
+    if unknown := [name for name in ours if name not in SETTINGS]:
+        raise ValueError(
+            f"Expected settings of a helper ({', '.join(sorted(SETTINGS))}), got {unknown[0]}."
+        )
     identity, directory = read_identity(settings)
     if not isinstance(identity, Ed25519PrivateKey):
         raise DamagedFile("Expected a helper's key in randquant-identity, got none.")
@@ -116,10 +139,14 @@ def helper_of(settings: Mapping[str, Any], *, kept: bool = False) -> Helper:
 
 
 def _limits(settings: Mapping[str, Any]) -> HelperLimits:
-    most, examples = (
-        None if (value := settings.get(f"randquant-helper-{name}")) is None else int(value)
-        for name in ("most-sums", "examples")
-    )
     epsilon = float(settings.get("randquant-epsilon", math.inf))
-    affords = within(epsilon, float(settings.get("randquant-delta", 1e-5)), examples)
-    return HelperLimits(int(settings.get("randquant-helper-least", 2)), most, affords=affords)
+    delta = float(settings.get("randquant-delta", 1e-5))
+    affords = within(epsilon, delta, _whole(settings, "examples"))
+    most = _whole(settings, "most-sums")
+    return HelperLimits(_whole(settings, "least", 2), most, affords=affords)
+
+
+def _whole(settings: Mapping[str, Any], name: str, left_out: int | None = None) -> Any:
+    """A number, which may be in text; `HelperLimits` and `within` check that it is whole."""
+    value = settings.get(f"randquant-helper-{name}", left_out)
+    return int(value) if isinstance(value, str) else value

@@ -17,6 +17,7 @@ import grpc
 from randquant.aggregation.helper.helper import Helper
 from randquant.aggregation.helper.sealing import HelperKey
 from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.integrations.foreign import logged
 
 SERVICE = "randquant.Helper"
 KEY, ANSWER = f"/{SERVICE}/Key", f"/{SERVICE}/Answer"
@@ -103,7 +104,7 @@ class RemoteHelper:
             except grpc.RpcError as error:
                 code, details = error.code(), error.details()  # type: ignore[attr-defined]
                 if code == grpc.StatusCode.INVALID_ARGUMENT:
-                    raise ProtocolError(f"The helper: {details}") from None
+                    raise ProtocolError(f"The helper: {logged(details)}") from None
                 if not left or code not in AGAIN:
                     raise OSError(f"{self.address} ({code.name.lower()})") from None
         raise AssertionError  # the last try returns or raises

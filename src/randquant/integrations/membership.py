@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism
     from randquant.integrations.offer import Offer
 
+JOURNAL = "randquant-helper-journal"
+"""The setting that makes a member a helper: the folder of its journal."""
+
 SUM = "randquant.sum"
 """Its records in a client's own state, which is never sent, have names that begin so."""
 

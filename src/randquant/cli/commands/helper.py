@@ -21,7 +21,8 @@ from randquant._internal.disk import flush, opener, sync_folder
 from randquant._internal.serialization import naming
 from randquant.aggregation.helper.journal import NAME, HelperJournal
 from randquant.cli.command import Command, Output
-from randquant.integrations.helper_member import JOURNAL, helper_of
+from randquant.integrations.helper_member import helper_of
+from randquant.integrations.membership import JOURNAL
 
 
 def run(

@@ -10,9 +10,11 @@ from flwr.common import log
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from randquant._internal import validate
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.flower.grids import EligibleGrid
 from randquant.integrations.flower.messages import HELPER
+from randquant.integrations.foreign import logged
 from randquant.integrations.helper_member import Ask, answered
 
 REQUEST, ANSWER = "request", "answer"
@@ -24,12 +26,12 @@ def asking(grid: Grid, timeout: float) -> Ask:
 
     def ask(node: int | str, request: bytes) -> bytes:
         record = RecordDict({HELPER: ConfigRecord({REQUEST: request})})
-        message = Message(record, int(node), MessageType.TRAIN, group_id="helper", ttl=timeout)
+        message = Message(record, number(node), MessageType.TRAIN, group_id="helper", ttl=timeout)
         for reply in grid.send_and_receive([message], timeout=timeout):
             if not reply.has_error():
                 return _field(reply.content, ANSWER)
             if reply.error.code == ErrorCode.MOD_FAILED_PRECONDITION:
-                raise ProtocolError(f"The helper: {reply.error.reason}")
+                raise ProtocolError(f"The helper: {logged(reply.error.reason)}")
         raise OSError(f"SuperNode {node} does not answer")
 
     return ask
@@ -45,11 +47,23 @@ def answer(message: Message, context: Context) -> Message:
 
 def clients_of(grid: Grid, apart: frozenset[int | str]) -> Grid:
     """The grid without nodes that are no clients."""
+    hidden = frozenset(map(number, apart))
 
     def eligible(nodes: Iterable[int]) -> list[int]:
-        return [node for node in nodes if node not in apart]
+        return [node for node in nodes if node not in hidden]
 
     return EligibleGrid(grid, eligible) if apart else grid
+
+
+def number(node: int | str) -> int:
+    """A SuperNode's number, which may be in text; ValueError if it is none."""
+    text = str(node)
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(
+            "Expected the number of a SuperNode, as flwr supernode list prints it, got "
+            f"{validate.shown(node)}."
+        )
+    return int(text)
 
 
 def _field(content: RecordDict, name: str) -> bytes:

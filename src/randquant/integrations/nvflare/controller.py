@@ -153,6 +153,8 @@ class QuantizeController(Controller):
                 try:
                     self._round(sites, fl_ctx, abort_signal)
                 except ValueError as error:
+                    if abort_signal.triggered:  # an answer is missing for this reason
+                        break
                     try:
                         run.failed(run.done + 1, len(sites), error)
                     except RoundsFailed as failed:
@@ -233,7 +235,7 @@ class QuantizeController(Controller):
             except ValueError as error:
                 log(WARNING, f"randquant: a site is left out: {error}")
                 continue
-            if self.sums is None or name not in self.sums.apart:
+            if self.sums is None or name not in map(str, self.sums.apart):
                 numbers[number(name)] = name
         return sorted(numbers[each] for each in self._run.eligible(self._offer(), numbers))
 

@@ -83,7 +83,7 @@ class HelperExecutor(Executor):
         except ProtocolError as error:
             self.log_warning(fl_ctx, f"randquant: refused: {logged(error)}")
             reply = {REFUSAL: str(error)}
-        except (OSError, TypeError, ValueError) as error:  # may name files of this machine
+        except Exception as error:  # may name files of this machine
             self.log_error(fl_ctx, f"randquant: this helper cannot answer: {logged(error)}")
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
         return DXO(DataKind.APP_DEFINED, reply).to_shareable()
