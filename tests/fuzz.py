@@ -210,7 +210,20 @@ def _read_sent(data: bytes, folder: Path) -> None:
 
 
 ROUNDS = [
-    RoundMetrics(n, 0.5, 1.0, 1.0, 100, 0.1, 0.1, 0.0, n, 0.5 * n, 1e-5, "replace_one")
+    RoundMetrics(
+        round=n,
+        accuracy=0.5,
+        loss=1.0,
+        train_loss=1.0,
+        bytes_up=100,
+        seconds_gradient=0.1,
+        seconds_protect=0.1,
+        seconds_evaluate=0.0,
+        participations=n,
+        epsilon=0.5 * n,
+        delta=1e-5,
+        neighboring="replace_one",
+    )
     for n in (1, 2, 3)
 ]
 

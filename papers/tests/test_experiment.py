@@ -31,7 +31,8 @@ def planted(seeds: list[list[float]], label: str = "planted") -> Trained:
     runs = [
         Status(
             Path(f"run-{seed}"), "finished", CONFIG,
-            tuple(RoundMetrics(n + 1, value, 1.0, 1.0, 0, 0.0, 0.0) for n, value in enumerate(row)),
+            tuple(RoundMetrics(1.0, 0, 0.0, 0.0, round=n + 1, accuracy=value, loss=1.0)
+                  for n, value in enumerate(row)),
         )
         for seed, row in enumerate(seeds)
     ]  # fmt: skip

@@ -34,7 +34,18 @@ def near(text: str, value: float) -> list[float]:
 PARAMETERS = {"clip": 0.1, "levels": 2, "margin": 0.1}
 CONFIG = TrainConfig.of("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
 GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10, LOWER)
-ROUND = RoundMetrics(1, 0.9, 0.1, 0.1, 100, 1.0, 1.0, 0.0, 1, UPPER)
+ROUND = RoundMetrics(
+    round=1,
+    accuracy=0.9,
+    loss=0.1,
+    train_loss=0.1,
+    bytes_up=100,
+    seconds_gradient=1.0,
+    seconds_protect=1.0,
+    seconds_evaluate=0.0,
+    participations=1,
+    epsilon=UPPER,
+)
 METRICS = (ROUND, dataclasses.replace(ROUND, round=2, participations=2))
 SUMMARY = RunSummary(0.9, 0.1, 650, 100, 1.2, 2, GUARANTEE, 1.0, 2)
 FINISHED = [

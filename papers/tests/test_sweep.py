@@ -223,7 +223,15 @@ def made_up(folder, config, spoilt):
     noise = config.parameters.get("noise_multiplier", config.parameters.get("margin"))
     epsilon = 10 / noise if noise else math.inf
     guarantee = Guarantee(epsilon, 1e-5, "replace_one", "central", 2.0, 1)
-    metrics = RoundMetrics(1, accuracy, 1.0, 1.0, 100, 0.1, 0.1)
+    metrics = RoundMetrics(
+        round=1,
+        accuracy=accuracy,
+        loss=1.0,
+        train_loss=1.0,
+        bytes_up=100,
+        seconds_gradient=0.1,
+        seconds_protect=0.1,
+    )
     summary = RunSummary(accuracy, 1.0, 1, 1, 8.0, 1, guarantee, 0.3, 1)
     return Status(place, "finished", config, (metrics,), summary)
 

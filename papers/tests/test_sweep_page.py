@@ -23,7 +23,15 @@ def finished(name, accuracy, epsilon, trust="aggregate", **changes) -> Status:
     guarantee = None
     if epsilon is not None:
         guarantee = Guarantee(epsilon, 1e-5, "replace_one", trust, 2.0, 1)
-    metrics = RoundMetrics(1, accuracy, 0.4, 0.4, 40 * 1234, 0.1, 0.1)
+    metrics = RoundMetrics(
+        round=1,
+        accuracy=accuracy,
+        loss=0.4,
+        train_loss=0.4,
+        bytes_up=40 * 1234,
+        seconds_gradient=0.1,
+        seconds_protect=0.1,
+    )
     summary = RunSummary(accuracy, 0.4, 650, 1234, 8.0, 1, guarantee, 0.2, 1)
     config = CONFIG.changed(**changes)
     return Status(Path("/sweep") / name, "finished", config, (metrics,), summary)

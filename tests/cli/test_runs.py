@@ -129,7 +129,21 @@ def test_several_runs_share_a_page(folder, capsys, tmp_path):
 
 
 def made_up(k: int, **changes) -> Status:
-    metrics = tuple(RoundMetrics(r, 0.1 * r, 1.0, 1.0, 100, 0.1, 0.1, 0.1, r, r) for r in (1, 2))
+    metrics = tuple(
+        RoundMetrics(
+            round=r,
+            accuracy=0.1 * r,
+            loss=1.0,
+            train_loss=1.0,
+            bytes_up=100,
+            seconds_gradient=0.1,
+            seconds_protect=0.1,
+            seconds_evaluate=0.1,
+            participations=r,
+            epsilon=r,
+        )
+        for r in (1, 2)
+    )
     config = CONFIG.changed(rounds=2, **changes)
     return Status(run_status.Path(f"/runs/<run {k}>"), "unfinished", config, metrics)
 

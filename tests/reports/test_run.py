@@ -42,7 +42,18 @@ def make_run(
         evaluated = index % every == 0
         accuracy = 0.9 - 0.8 / index if evaluated else None
         loss = 0.4 + 2 / index if evaluated else None
-        metrics.append(RoundMetrics(index, accuracy, loss, 0.5, 14600, 0.3, 0.2, 0.1))
+        metrics.append(
+            RoundMetrics(
+                round=index,
+                accuracy=accuracy,
+                loss=loss,
+                train_loss=0.5,
+                bytes_up=14600,
+                seconds_gradient=0.3,
+                seconds_protect=0.2,
+                seconds_evaluate=0.1,
+            )
+        )
     summary = RunSummary(0.873, 0.41, 650, 365, 8 * 365 / 650, 75, promise, 182.4, rounds)
     return RunRecord(TrainConfig.of(**settings), metrics, summary)  # type: ignore[arg-type]
 

@@ -12,7 +12,17 @@ from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 pytestmark = pytest.mark.slow  # a browser
 
 METRICS = [
-    RoundMetrics(at, 0.9 - 0.8 / at, 0.4 + 2 / at, 0.5, 14600, 0.3, 0.2, 0.1) for at in range(1, 31)
+    RoundMetrics(
+        round=at,
+        accuracy=0.9 - 0.8 / at,
+        loss=0.4 + 2 / at,
+        train_loss=0.5,
+        bytes_up=14600,
+        seconds_gradient=0.3,
+        seconds_protect=0.2,
+        seconds_evaluate=0.1,
+    )
+    for at in range(1, 31)
 ]
 SUMMARY = RunSummary(
     0.873,

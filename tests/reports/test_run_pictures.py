@@ -13,7 +13,18 @@ PROMISE = Guarantee(7.9000001, 1e-5, "replace_one", "local", 8.0, 3)
 
 def record(accuracy, loss, guarantee, epsilon) -> RunRecord:
     metrics = [
-        RoundMetrics(at, accuracy, loss, 0.5, 100, 0.1, 0.1, 0.1, at, epsilon and epsilon * at)
+        RoundMetrics(
+            round=at,
+            accuracy=accuracy,
+            loss=loss,
+            train_loss=0.5,
+            bytes_up=100,
+            seconds_gradient=0.1,
+            seconds_protect=0.1,
+            seconds_evaluate=0.1,
+            participations=at,
+            epsilon=epsilon and epsilon * at,
+        )
         for at in (1, 2, 3)
     ]
     return RunRecord(

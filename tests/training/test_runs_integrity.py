@@ -388,7 +388,18 @@ def test_a_line_is_written_whole_or_not_at_all(written, tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     run_log.begin(path)
     log = run_log.RunLog(path, "ab")
-    rounds = [RoundMetrics(number, None, None, 1.0, 100, 0.1, 0.1) for number in (1, 2, 3)]
+    rounds = [
+        RoundMetrics(
+            round=number,
+            accuracy=None,
+            loss=None,
+            train_loss=1.0,
+            bytes_up=100,
+            seconds_gradient=0.1,
+            seconds_protect=0.1,
+        )
+        for number in (1, 2, 3)
+    ]
     log.append(rounds[0])
     real, left = os.write, [written]
 

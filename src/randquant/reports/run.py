@@ -300,7 +300,7 @@ def _round_table(run: RunRecord) -> DataTable:
             formatting.number(m.train_loss, 3),
             formatting.spent(m.epsilon, features.covered(run.config, run.summary)),
             formatting.size_of(m.bytes_up),
-            formatting.number(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate, 3),
+            formatting.number(m.seconds, 3),
         )
         for m in (evaluated[index] for index in shown)
     ]

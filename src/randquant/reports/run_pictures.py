@@ -112,7 +112,24 @@ def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
     if moving and run.config.privacy.clip_quantile is not None:
         title, drawn = "Clipping threshold, per round", [("clip_norm", moving, "c1")]
         charts.append(line_chart(title, drawn, "round", "L2 norm of an update"))
-    return [*charts, *_numbers(run), *_spent(run)]
+    return [*charts, *_means(run), *_numbers(run), *_spent(run)]
+
+
+def _means(run: RunRecord) -> list[Figure]:
+    """What the server learned in each round, beside the noise in it, if that is known."""
+    noise = _points(run, lambda m: m.noise_norm)
+    if not any(length > 0 for _, length in noise):
+        return []
+    lines: list[Drawn] = [
+        ("mean update, as released", _points(run, lambda m: m.mean_norm), "c1"),
+        ("its noise, as expected", noise, "c2 dashed"),
+    ]
+    note = (
+        "Where both lines are one, a round shows next to nothing but noise; what is learned then "
+        "comes from many rounds together."
+    )
+    up = Axis("L2 norm", zero=True)
+    return [line_chart("Signal and noise, per round", lines, "round", up, note=note)]
 
 
 def _numbers(run: RunRecord) -> list[Figure]:

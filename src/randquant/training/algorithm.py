@@ -22,6 +22,7 @@ from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.training.client import Learner
 from randquant.training.cohort import collector
 from randquant.training.optimizer import OptimizerState, ServerStep
+from randquant.training.records import RoundCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +47,14 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """What one round measured: mean training loss in nats, bytes up, wall-clock seconds.
-
-    `train_loss` is None where nobody took part, and `mean` empty: a digest of the decoded mean,
-    which tells whether the round gave the same when it is computed again. `mean_norm` is its
-    length.
-    `seconds_gradient` is the part of the wall time that workers spent in forward and backward
-    passes; `seconds_protect` is all the rest of the round. `threshold` is what clients clipped to,
-    if it follows a quantile; `numbers` what they sent beside their updates (`Collected`).
-    """
-
-    train_loss: float | None
-    bytes_up: int
-    seconds_gradient: float
-    seconds_protect: float
-    mean: str = ""
-    mean_norm: float | None = None
-    threshold: float | None = None
-    numbers: dict[str, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Algorithm:
-    """`init()` gives the first State; `apply(state, cohort, key)` one round's (State, Round).
+    """`init()` gives the first State; `apply(state, cohort, key)` one round's (State, RoundCost).
 
     Both are pure: a round that raises leaves its state as it was.
     """
 
     init: Callable[[], State]
-    apply: Callable[[State, Sequence[int], Key], tuple[State, Round]]
+    apply: Callable[[State, Sequence[int], Key], tuple[State, RoundCost]]
 
 
 def distributed_sgd(
@@ -115,13 +94,13 @@ def distributed_sgd(
     collect = collector(learner, mechanism, pool, workers, hidden, beside)
     public = Key.from_seed(public_seed).fold_in("rounds")
 
-    def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, Round]:
+    def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, RoundCost]:
         if len(set(cohort)) < len(cohort):
             raise ValueError("Expected each client once in a cohort, got one twice: remove it.")
         # Poisson sampling selected nobody: nothing is sent, nothing changes. If nobody sees who
         # takes part, nobody may see that nobody does: the sum of zeros is noisy like any other.
         if not cohort and hidden is None:
-            return replace(state, round=state.round + 1), Round(None, 0, 0.0, 0.0)
+            return replace(state, round=state.round + 1), RoundCost(None, 0, 0.0, 0.0)
         started = time.perf_counter()
         learner.load(state.parameters)
         number = state.round + 1
@@ -132,13 +111,14 @@ def distributed_sgd(
         participations[cohort] += 1
         total = time.perf_counter() - started
         adapted = collected.squares, collected.threshold
-        return State(number, parameters, participations, stepped, *adapted), Round(
+        return State(number, parameters, participations, stepped, *adapted), RoundCost(
             train_loss=float(collected.losses.mean()) if cohort else None,
             bytes_up=collected.bytes_up,
             seconds_gradient=min(collected.seconds_gradient, total),
             seconds_protect=max(total - collected.seconds_gradient, 0.0),
             mean=hashlib.sha256(collected.mean.tobytes()).hexdigest(),
             mean_norm=float(np.linalg.norm(collected.mean.astype(np.float64))),
+            noise_norm=collected.noise_norm,
             threshold=state.threshold,
             numbers=collected.numbers,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from randquant.aggregation.alongside import EXAMPLES, Alongside
+from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.payloads import finite
 from randquant.channels.channel import Channel
@@ -31,6 +33,8 @@ class Collected(NamedTuple):
             included where they must be sent.
         seconds_gradient: wall time of forward and backward passes, in seconds.
         squares: what the next round's mechanism adapts to (`UpdateMechanism.noted`).
+        noise_norm: L2 norm that the noise in the mean is expected to have; None where the mechanism
+            does not say.
         threshold: that clients clip to in the next round, if numbers travel beside updates.
         numbers: decoded means of what clients sent beside their updates, each with the standard
             deviation of its noise as `NAME_deviation`; None for nothing.
@@ -41,6 +45,7 @@ class Collected(NamedTuple):
     bytes_up: int
     seconds_gradient: float
     squares: tuple[float, ...] = ()
+    noise_norm: float | None = None
     threshold: float | None = None
     numbers: dict[str, float] | None = None
 
@@ -93,9 +98,7 @@ def collector(
         started = time.perf_counter()
         updates, losses = learner.updates(clients, key)
         seconds = time.perf_counter() - started
-        for client, update in zip(clients, updates, strict=True):
-            with named(learner.problem.clients.names[client]):
-                finite(update)
+        _check(learner, clients, updates)
         if beside is not None and threshold is not None:
             updates = _joined(beside, learner, clients, updates, threshold)
         keys = [key.fold_in("client", client) for client in clients]
@@ -122,14 +125,23 @@ def collector(
             # theory/sampling.md, Proposition 22: a public number, not how many took part.
             mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
         squares = now.noted(squares, mean, clients)
-        mean, threshold, numbers = _parted(beside, mean, threshold, now, senders, clients)
+        noise = _noise(now, size, senders, clients)
+        mean, threshold, numbers = _parted(beside, mean, threshold, noise)
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
-        at_once = 1 if here or learner.one_thread else workers
-        seconds = sum(reply[2] for reply in replies) / at_once
+        seconds = sum(reply[2] for reply in replies)
+        seconds /= 1 if here or learner.one_thread else workers
         sent = senders * sender(now, hidden).upload_bytes(size, senders or None)
-        return Collected(mean, losses, sent, seconds, squares, threshold, numbers)
+        noise_norm = None if noise is None else noise.norm(len(mean))
+        return Collected(mean, losses, sent, seconds, squares, noise_norm, threshold, numbers)
 
     return by_payloads
+
+
+def _check(learner: Learner, clients: Sequence[int], updates: np.ndarray) -> None:
+    """Refuse updates that are not finite; the error names their client."""
+    for client, update in zip(clients, updates, strict=True):
+        with named(learner.problem.clients.names[client]):
+            finite(update)
 
 
 def sender(mechanism: UpdateMechanism, hidden: HiddenCohorts | None) -> UpdateMechanism:
@@ -186,29 +198,64 @@ def _measured(beside: Alongside, learner: Learner, client: int) -> dict[str, flo
     return found
 
 
-def _parted(
-    beside: Alongside | None, mean: np.ndarray, threshold: float | None, now: UpdateMechanism,
-    senders: int, divisor: int,
-) -> tuple[np.ndarray, float | None, dict[str, float] | None]:  # fmt: skip
-    """The mean update, the next threshold and the numbers (see `Collected`), if there are any.
+class _Noise(NamedTuple):
+    """The noise in a coordinate of a decoded mean.
+
+    Attributes:
+        error: of one client's decoded coordinate.
+        senders: how many clients' noise there is.
+        part: what the sum is divided by, as a share of them.
+    """
+
+    error: CoordinateError
+    senders: int
+    part: float
+
+    def norm(self, size: int) -> float:
+        """Expected L2 norm of the noise in so many coordinates, decoded; inf if all is noise."""
+        return (
+            self.error.gain * math.sqrt(size) * self.error.deviation(self.senders, 0.0) / self.part
+        )
+
+    @property
+    def of_numbers(self) -> float:
+        """Standard deviation in a coordinate that a number travels in."""
+        # theory/alongside.md, Proposition 2: all payloads have noise, also those of absent clients.
+        return self.error.deviation(self.senders, self.part * self.error.longest) / self.part
+
+
+def _noise(now: UpdateMechanism, size: int, senders: int, divisor: int) -> _Noise | None:
+    """What is known of the noise in a round's mean.
 
     Args:
-        beside, mean, threshold, now: of the round.
+        now: the round's mechanism.
+        size: coordinates of what clients send.
         senders: how many clients send a payload.
         divisor: how many the sum is divided by.
+
+    Returns:
+        None where a mechanism does not say: it does not clip whole updates in L2.
     """
+    try:
+        error = now.expected_error(size)
+    except TypeError:
+        return None
+    noisy = divisor if now.trust == "central" else senders  # one noise, of the server
+    return _Noise(error, noisy, divisor / noisy)
+
+
+def _parted(
+    beside: Alongside | None, mean: np.ndarray, threshold: float | None, noise: _Noise | None
+) -> tuple[np.ndarray, float | None, dict[str, float] | None]:
+    """The mean update, the next threshold and the numbers (see `Collected`), if there are any."""
     if beside is None or threshold is None:
         return mean, threshold, None
     update, numbers, moved = beside.parted(mean, threshold)
     if not numbers:
         return update, moved, None
-    error = now.expected_error(len(mean))
-    noisy = divisor if now.trust == "central" else senders  # one noise, of the server
-    part = divisor / noisy
-    # theory/alongside.md, Proposition 2: all payloads have noise, also those of absent clients.
-    coordinate = error.deviation(noisy, part * error.longest) / part
-    noise = {f"{name}_deviation": beside.deviation(name, coordinate) for name in numbers}
-    return update, moved, {**numbers, **noise}
+    assert noise is not None  # it clips in L2, as numbers need
+    deviations = {f"{name}_deviation": beside.deviation(name, noise.of_numbers) for name in numbers}
+    return update, moved, {**numbers, **deviations}
 
 
 def _known(cohort: Sequence[int], hidden: HiddenCohorts | None) -> int:
@@ -264,7 +311,11 @@ def _on_gpu(
     total = torch.stack(totals).sum(dim=0).cpu().numpy()
     mean = mechanism.in_round(seed).decode(total, len(cohort), learner.dimension)
     sent = len(cohort) * mechanism.upload_bytes(learner.dimension, len(cohort))
-    return Collected(mean, np.concatenate(losses), sent, seconds)
+    noise = _noise(mechanism, learner.dimension, len(cohort), len(cohort))
+    return Collected(
+        mean, np.concatenate(losses), sent, seconds,
+        noise_norm=None if noise is None else noise.norm(len(mean)),
+    )  # fmt: skip
 
 
 def sum_of_codes(

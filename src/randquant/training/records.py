@@ -15,50 +15,67 @@ from randquant.training.config import TrainConfig
 
 
 @dataclass(frozen=True, slots=True)
-class RoundMetrics:
-    """What one round measured.
+class RoundCost:
+    """What one round released, and what it took.
 
     Attributes:
-        round: 1 for the first round.
-        accuracy, loss: on test data, or None on rounds without evaluation; loss in nats for
-            cross-entropy. Accuracy is None where the task is no classification.
-        train_loss: mean loss of the cohort's local data, in nats, before the step; None if a
-            Poisson cohort is empty.
+        train_loss: mean loss of the cohort's local data, in nats, before the step; None if nobody
+            took part.
         bytes_up: bytes that all clients of the round uploaded, headers included; under
             `aggregate` trust those of masked vectors (the handshake is not counted).
-        seconds_gradient: forward and backward passes, in seconds.
-        seconds_protect: clip, encode, pack, unpack, sum, decode, step, in seconds.
-        seconds_evaluate: evaluation on test data, in seconds.
-        participations: rounds so far of the client called most often, this one included.
-        epsilon: proven upper bound of that client's epsilon if the run had been declared to end
-            with this round; None without privacy. It is no guarantee of a run whose end is chosen
-            by looking at it: that run's is of all declared rounds.
-        delta, neighboring: of that epsilon; they may change when a run is resumed.
+        seconds_gradient: wall time that workers spent in forward and backward passes.
+        seconds_protect: all the rest of the round: clip, encode, pack, unpack, sum, decode, step.
         mean: SHA-256 of the decoded mean, in hexadecimal: what the server learned. Empty if nobody
             took part.
         mean_norm: L2 norm of the decoded mean, noise included; None if nobody took part.
+        noise_norm: what the noise in it is expected to have by itself; None where the mechanism
+            does not say.
         threshold: that clients clipped to, if it follows a quantile.
         numbers: means over the cohort of what clients sent beside their updates, by name, each with
             the standard deviation of its noise as `NAME_deviation`. The guarantee covers them.
             Estimates: noise may move them beyond their bounds.
     """
 
-    round: int
-    accuracy: float | None
-    loss: float | None
     train_loss: float | None
     bytes_up: int
     seconds_gradient: float
     seconds_protect: float
+    mean: str = ""
+    mean_norm: float | None = None
+    noise_norm: float | None = None
+    threshold: float | None = None
+    numbers: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundMetrics(RoundCost):
+    """A round of a run: what it released and took, and what is known of the run after it.
+
+    Attributes:
+        round: 1 for the first round.
+        accuracy, loss: on test data, or None on rounds without evaluation; loss in nats for
+            cross-entropy. Accuracy is None where the task is no classification.
+        seconds_evaluate: evaluation on test data, in seconds.
+        participations: rounds so far of the client called most often, this one included.
+        epsilon: proven upper bound of that client's epsilon if the run had been declared to end
+            with this round; None without privacy. It is no guarantee of a run whose end is chosen
+            by looking at it: that run's is of all declared rounds.
+        delta, neighboring: of that epsilon; they may change when a run is resumed.
+    """
+
+    round: int
+    accuracy: float | None = None
+    loss: float | None = None
     seconds_evaluate: float = 0.0
     participations: int | None = None
     epsilon: float | None = None
     delta: float | None = None
     neighboring: Neighboring | None = None
-    mean: str = ""
-    mean_norm: float | None = None
-    threshold: float | None = None
-    numbers: Mapping[str, float] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """All of the round, with its evaluation."""
+        return self.seconds_gradient + self.seconds_protect + self.seconds_evaluate
 
 
 @dataclass(frozen=True, slots=True)

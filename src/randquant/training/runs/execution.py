@@ -23,11 +23,11 @@ from randquant._internal import locks
 from randquant._internal.disk import make_folder
 from randquant.channels.keys import Key
 from randquant.training import records, settings
-from randquant.training.algorithm import Algorithm, Round, State, distributed_sgd
+from randquant.training.algorithm import Algorithm, State, distributed_sgd
 from randquant.training.client import Learner
 from randquant.training.cohort import sender
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.records import RoundMetrics, RunSummary, Sent
+from randquant.training.records import RoundCost, RoundMetrics, RunSummary, Sent
 from randquant.training.request import calibrated
 from randquant.training.runs import binding, checkpoint, secret
 from randquant.training.runs import folder as run_folder
@@ -307,10 +307,10 @@ def _note(folder: Path, sent: Sent, number: int) -> Sent:
     return now
 
 
-def _measured(number: int, cost: Round, sent: Sent, step: Step) -> RoundMetrics:
-    metrics = RoundMetrics(number, None, None, **dataclasses.asdict(cost))
-    return dataclasses.replace(
-        metrics,
+def _measured(number: int, cost: RoundCost, sent: Sent, step: Step) -> RoundMetrics:
+    return RoundMetrics(
+        **dataclasses.asdict(cost),
+        round=number,
         participations=step.participations,
         epsilon=step.epsilon,
         delta=sent.delta,
@@ -379,7 +379,7 @@ def _summary(
         bits_per_coordinate=8 * upload / dimension,
         participations=most,
         guarantee=schedule.guarantee(sent.declared, most),
-        seconds=sum(m.seconds_gradient + m.seconds_protect + m.seconds_evaluate for m in metrics),
+        seconds=sum(m.seconds for m in metrics),
         rounds=state.round,
         stopped=stopped,
         public_examples=prepared.problem.public,
