@@ -5,12 +5,14 @@ type of Prio3, whose number of proofs follows from the length of the leader's sh
 XofTurboShake128.json. Every operation of a file is run in its order, on the file's own messages:
 it must give the file's bytes, or fail where the file says so. One line a file; the exit status is
 1 if any fails. A file of an unknown type, or one that cannot be read, counts as failed, and its
-line says that nothing was checked.
+line says that nothing was checked. So does one that lacks a field of the annex's schema, or whose
+operations are not those of the schema, each once.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +41,22 @@ TYPES: dict[str, tuple[int, Any, Any, tuple[str, ...]]] = {
         5, MultihotCountVec, Field128, ("length", "max_weight", "chunk_length"),
     ),
 }  # fmt: skip
+
+VECTOR_FIELDS = {
+    "agg_param", "agg_result", "agg_shares", "ctx", "operations", "reports", "shares", "verify_key",
+}  # fmt: skip
+REPORT_FIELDS = {
+    "input_shares", "measurement", "nonce", "out_shares", "public_share", "rand",
+    "verifier_messages", "verifier_shares",
+}  # fmt: skip
+OPERATION_FIELDS: dict[str, set[str]] = {
+    "shard": {"report_index"},
+    "verify_init": {"report_index", "aggregator_id"},
+    "verifier_shares_to_message": {"report_index", "round"},
+    "verify_next": {"report_index", "aggregator_id", "round"},
+    "aggregate": {"aggregator_id"},
+    "unshard": set(),
+}
 
 
 class UnknownTypeError(Exception):
@@ -72,17 +90,47 @@ def stated_proofs(valid: Any, vector: dict[str, Any]) -> int:
     return 0 if rest or beyond or not 1 <= proofs <= 255 else proofs
 
 
+def unhex(text: str) -> bytes:
+    """Decode hexadecimal digits, as the schema writes them.
+
+    Others are a LookupError: a ValueError is what an operation may have to raise.
+    """
+    if not re.fullmatch("([0-9a-f]{2})*", text):
+        raise LookupError(f"no hexadecimal digits: {text[:40]}")
+    return bytes.fromhex(text)
+
+
+def check_schema(vector: dict[str, Any]) -> None:
+    """LookupError unless a file of Prio3 has the schema's fields, and its operations once each."""
+    lacking = VECTOR_FIELDS - vector.keys()
+    lacking |= {name for report in vector["reports"] for name in REPORT_FIELDS - report.keys()}
+    if lacking:
+        raise LookupError(f"no {', '.join(sorted(lacking))}")
+    if vector["agg_param"]:
+        raise LookupError("an aggregation parameter, which Prio3 has not")
+    for i, operation in enumerate(vector["operations"]):
+        name, last_round = operation["operation"], int(operation["operation"] == "verify_next")
+        fields, wanted = operation.keys() - {"operation", "success"}, OPERATION_FIELDS[name]
+        if not wanted <= fields <= wanted | {"round"}:
+            raise LookupError(f"{name} with {', '.join(sorted(fields))}")
+        if operation.get("round", last_round) != last_round:
+            raise LookupError(f"{name} in round {operation['round']}, of one")
+        if operation in vector["operations"][:i]:
+            raise LookupError(f"{name} twice")
+
+
 class Run:
     """The operations of one file; each returns what the file should say, with what it says."""
 
     def __init__(self, kind: str, vector: dict[str, Any]) -> None:
         self.prio3, self.vector = prio3_of(kind, vector), vector
-        self.ctx = bytes.fromhex(vector["ctx"])
-        self.verify_key = bytes.fromhex(vector["verify_key"])
+        self.ctx = unhex(vector["ctx"])
+        self.verify_key = unhex(vector["verify_key"])
         self.states: dict[tuple[int, int], Any] = {}
+        self.ended: set[int] = set()  # reports of which an operation has failed, as it should
 
     def shard(self, report: dict, **_: Any) -> tuple[Any, Any]:
-        nonce, rand = bytes.fromhex(report["nonce"]), bytes.fromhex(report["rand"])
+        nonce, rand = unhex(report["nonce"]), unhex(report["rand"])
         public, shares = self.prio3.shard(self.ctx, report["measurement"], nonce, rand)
         encoded = [serialization.encode_input_share(self.prio3, each).hex() for each in shares]
         wanted = report["public_share"], report["input_shares"]
@@ -91,10 +139,10 @@ class Run:
     def verify_init(
         self, report: dict, index: int, aggregator_id: int, **_: Any
     ) -> tuple[Any, Any]:
-        public = bytes.fromhex(report["public_share"])
-        share = bytes.fromhex(report["input_shares"][aggregator_id])
+        public = unhex(report["public_share"])
+        share = unhex(report["input_shares"][aggregator_id])
         state, verifier = self.prio3.verify_init(
-            self.verify_key, self.ctx, aggregator_id, bytes.fromhex(report["nonce"]),
+            self.verify_key, self.ctx, aggregator_id, unhex(report["nonce"]),
             serialization.decode_public_share(self.prio3, public),
             serialization.decode_input_share(self.prio3, aggregator_id, share),
         )  # fmt: skip
@@ -106,7 +154,7 @@ class Run:
         self, report: dict, round_: int, **_: Any
     ) -> tuple[Any, Callable[[], Any]]:
         shares = [
-            serialization.decode_verifier_share(self.prio3, bytes.fromhex(each))
+            serialization.decode_verifier_share(self.prio3, unhex(each))
             for each in report["verifier_shares"][round_]
         ]
         message = self.prio3.verifier_shares_to_message(self.ctx, shares)
@@ -116,7 +164,7 @@ class Run:
     def verify_next(
         self, report: dict, index: int, round_: int, aggregator_id: int, **_: Any
     ) -> tuple[Any, Callable[[], Any]]:
-        encoded = bytes.fromhex(report["verifier_messages"][round_ - 1])
+        encoded = unhex(report["verifier_messages"][round_ - 1])
         message = serialization.decode_verifier_message(self.prio3, encoded)
         out_share = self.prio3.verify_next(self.states[index, aggregator_id], message)
         found = serialization.encode_agg_share(self.prio3, out_share).hex()
@@ -124,17 +172,18 @@ class Run:
 
     def aggregate(self, aggregator_id: int, **_: Any) -> tuple[Any, Any]:
         total = self.prio3.agg_init()
-        for report in self.vector["reports"]:
-            encoded = bytes.fromhex("".join(report["out_shares"][aggregator_id]))
+        reports = self.vector["reports"]
+        for report in (each for index, each in enumerate(reports) if index not in self.ended):
+            encoded = unhex("".join(report["out_shares"][aggregator_id]))
             share = serialization.decode_agg_share(self.prio3, encoded)
             total = self.prio3.agg_update(total, share)
         found = serialization.encode_agg_share(self.prio3, total).hex()
         return found, self.vector["agg_shares"][aggregator_id]
 
     def unshard(self, **_: Any) -> tuple[Any, Any]:
-        encoded = [bytes.fromhex(each) for each in self.vector["agg_shares"]]
+        encoded = [unhex(each) for each in self.vector["agg_shares"]]
         shares = [serialization.decode_agg_share(self.prio3, each) for each in encoded]
-        reports = len(self.vector["reports"])
+        reports = len(self.vector["reports"]) - len(self.ended)
         return self.prio3.unshard(shares, reports), self.vector["agg_result"]
 
     def operate(self, operation: dict[str, Any]) -> None:
@@ -151,6 +200,7 @@ class Run:
         except ValueError as error:
             if operation["success"]:
                 raise Differs(f"{name} fails: {error}") from error
+            self.ended.add(index)
             return
         if not operation["success"]:
             raise Differs(f"{name} does not fail")
@@ -161,16 +211,18 @@ class Run:
 def check_xof(vector: dict[str, Any]) -> int:
     """The file of the XOF: a seed, and vectors of elements."""
     names = ("seed", "dst", "binder")
-    seed, dst, binder = (bytes.fromhex(vector[name]) for name in names)
+    seed, dst, binder = (unhex(vector[name]) for name in names)
     found = {"derived_seed": XofTurboShake128.derive_seed(seed, dst, binder)}
     for name, field in (("field64", Field64), ("field128", Field128)):
         length = vector["length"]
         expanded = XofTurboShake128.expand_into_vec(field, seed, dst, binder, length)
         found[f"expanded_vec_{name}"] = bytes(field.encode_vec(expanded))
-    stated = {name: text for name, text in vector.items() if name.startswith(("derived", "expand"))}
+    stated = {name: text for name, text in vector.items() if name not in (*names, "length")}
     for name, text in stated.items():
         if name not in found or found[name].hex() != text:
             raise Differs(f"{name} is something else")
+    if not stated:
+        raise LookupError("no output of the XOF")
     return len(stated)
 
 
@@ -180,6 +232,7 @@ def check(path: Path) -> int:
     if kind == "XofTurboShake128":
         return check_xof(vector)
     run = Run(kind, vector)
+    check_schema(vector)
     if not vector["operations"]:
         raise ValueError("no operations")
     for operation in vector["operations"]:

@@ -23,7 +23,7 @@ from proven_sums import (
 )  # fmt: skip
 from vdaf_reports import flipped
 
-from randquant.aggregation.helper import HelperSum, HelperTerms, proven
+from randquant.aggregation.helper import HelperLimits, HelperSum, HelperTerms, proven
 from randquant.aggregation.helper.message import masked_message
 from randquant.aggregation.helper.request import LEFT_OUT, write_request
 from randquant.aggregation.secagg.terms import ProtocolError
@@ -224,12 +224,29 @@ def test_a_damaged_or_wrong_answer_is_refused(helper):
     assert server.unmask(answer).max() <= 6
 
 
+def test_a_helpers_limit_of_memory_counts_the_bits_of_proven_codes(tmp_path):
+    helper = helper_in(tmp_path, HelperLimits(coordinates=15))
+    for largest, answers in ((7, True), (8, False)):
+        terms, _, messages = honest(helper, largest=largest, dimension=5)
+        server = server_of(terms, messages)
+        if answers:
+            assert server.unmask(helper.answer(server.request())).shape == (5,)
+        else:
+            with pytest.raises(ProtocolError, match=r"15 bits of proven codes at most.* got 20"):
+                helper.answer(server.request())
+
+
 def test_terms_and_keys_that_do_not_fit_are_refused(helper):
     terms = proven_terms(helper)
     plain = dataclasses.replace(terms, largest=0, commitment=b"")
     codes = np.ones(5, np.uint8)
     with pytest.raises(ValueError, match="verification key of the terms"):
-        HelperSum(terms)
+        HelperSum(terms, verify_key=bytes(32))
+    for size in (0, 31, 33):  # else each client is told that its message is false
+        key = bytes(size)
+        short = dataclasses.replace(terms, commitment=proven.commitment_of(key))
+        with pytest.raises(ValueError, match="bytes of verify_key"):
+            HelperSum(short, verify_key=key)
     with pytest.raises(ValueError, match="use `proven_message`"):
         masked_message(terms, 1, codes, PINNED)
     with pytest.raises(ValueError, match="use `masked_message`"):

@@ -101,6 +101,73 @@ def test_a_file_that_expects_the_other_outcome_fails(path, checker, tmp_path):
         operation["success"] = not operation["success"]
 
 
+def renamed(vector):
+    """The same file with one name of a field or an operation misspelt, for each of them."""
+    for name in vector.keys() - {"length", "chunk_length"}:
+        yield {f"{n}_" if n == name else n: value for n, value in vector.items()}
+    for part in ("reports", "operations"):
+        for i, each in enumerate(vector[part]):
+            others = [
+                {f"{n}_" if n == name else n: value for n, value in each.items()} for name in each
+            ]
+            others += [{**each, "operation": "operate"}] if part == "operations" else []
+            for other in others:
+                yield {**vector, part: [*vector[part][:i], other, *vector[part][i + 1 :]]}
+
+
+@pytest.mark.parametrize("path", [f for f in FILES if "Histogram" in f.stem], ids=str)
+def test_a_file_that_does_not_have_the_schema_is_not_checked(path, checker, tmp_path):
+    """Misspelt names, other rounds, an operation in another's place, and what is no hexadecimal."""
+    vector, copy = json.loads(path.read_text()), tmp_path / path.name
+    mutants = [*renamed(vector), {**vector, "agg_param": "00"}]
+    operations, report = vector["operations"], vector["reports"][0]
+    for i, each in enumerate(operations):
+        for other in (
+            {**each, "round": 1 - each.get("round", 0)},
+            operations[i - 1],
+            operations[0],
+        ):
+            if other != each:
+                mutants.append(
+                    {**vector, "operations": [*operations[:i], other, *operations[i + 1 :]]}
+                )
+    for nonce in (report["nonce"].upper(), report["nonce"] + " ", "g" + report["nonce"][1:]):
+        mutants.append({**vector, "reports": [{**report, "nonce": nonce}]})
+    assert checker.line(path)[0]
+    for mutant in mutants:
+        copy.write_text(json.dumps(mutant))
+        assert not checker.line(copy)[0], mutant
+
+
+def test_an_output_of_the_xof_that_is_not_known_fails(checker, tmp_path):
+    path = next(f for f in FILES if "Xof" in f.stem)
+    vector, copy = json.loads(path.read_text()), tmp_path / path.name
+    inputs = {name: vector[name] for name in ("seed", "dst", "binder", "length")}
+    for mutant in (inputs, {**inputs, "derived_sees": vector["derived_seed"]}):
+        copy.write_text(json.dumps(mutant))
+        assert not checker.line(copy)[0]
+
+
+def test_a_report_that_ends_as_it_should_is_in_no_sum(checker, tmp_path):
+    """Of two reports the first has a false public share: the aggregate shares are the second's."""
+    path = next(f for f in FILES if f.stem == "Prio3Histogram_0")
+    vector, copy = json.loads(path.read_text()), tmp_path / path.name
+    good = vector["reports"][0]
+    bad = {**good, "out_shares": [], "public_share": "0" * 64 + good["public_share"][64:]}
+    bad |= {"verifier_messages": [], "verifier_shares": [["", ""]]}
+    run = checker.Run("Prio3Histogram", vector)
+    bad["verifier_shares"] = [[run.verify_init(bad, 0, agg_id)[0] for agg_id in (0, 1)]]
+    begun = [each for each in vector["operations"] if each["operation"] == "verify_init"]
+    end = {"operation": "verifier_shares_to_message", "report_index": 0, "round": 0}
+    of_good = [
+        {**each, "report_index": 1} if "report_index" in each else each
+        for each in vector["operations"]
+    ]
+    operations = [*begun, {**end, "success": False}, *of_good]
+    copy.write_text(json.dumps({**vector, "reports": [bad, good], "operations": operations}))
+    assert checker.line(copy) == (True, "ok, 12 operations")
+
+
 LISTED = [
     (Count(Field64), 1, 1, 1, "e5da57ea61adae1f28dba8c33f8dda9c27c3f81f8a434c4ce6df0b1df28bdad9"),
     (
@@ -152,13 +219,17 @@ def test_all_messages_are_those_of_the_drafts_listings(
 @pytest.mark.parametrize(
     ("circuit", "measurement"),
     [
-        (Count(Field64), 2), (Count(Field64), -1), (Sum(Field64, 5), 6), (Sum(Field64, 5), -1),
+        (Count(Field64), 2), (Count(Field64), -1), (Count(Field64), 0.9), (Count(Field64), "1"),
+        (Sum(Field64, 5), 6), (Sum(Field64, 5), -1),
         (SumVec(Field64, 2, 1, 1), [0, 2]), (SumVec(Field64, 2, 1, 1), [0]),
         (SumVec(Field64, 2, 1, 1), [0, 2**64]), (SumVec(Field64, 2, 1, 1), [0.5, 1.0]),
         (SumVec(Field64, 1, 2**63, 1), [2**63 + 1]),
         (Histogram(Field64, 3, 1), 3), (Histogram(Field64, 3, 1), -1),
         (MultihotCountVec(Field64, 3, 1, 1), [1, 1, 0]),
         (MultihotCountVec(Field64, 3, 1, 1), [1, 0]),
+        (MultihotCountVec(Field64, 3, 2, 1), [2, 0, 0]),
+        (MultihotCountVec(Field64, 3, 2, 1), [0.5, 0.0, 0.0]),
+        (MultihotCountVec(Field64, 3, 2, 1), ["no", "", ""]), (SumVec(Field64, 1, 1, 1), [[1]]),
     ],
 )  # fmt: skip
 def test_an_invalid_measurement_is_refused_by_an_honest_client(circuit, measurement):

@@ -41,7 +41,8 @@ class HelperLimits:
     Args:
         least: fewest clients in a sum, whatever its terms say.
         most_sums: in how many sums a client may be; None for any number.
-        clients, coordinates: most of a sum: what memory and time one request may take.
+        clients, coordinates: most of a sum: what memory and time one request may take. A code that
+            is proven counts as its bits.
         affords: a limit of epsilon: asked for each different account with this sum added. Requests
             must then bring the offer whose digest the terms have.
     """
@@ -62,10 +63,11 @@ class HelperLimits:
     def check(self, request: HelperRequest) -> None:
         """Raise ProtocolError unless a request is within what does not depend on accounts."""
         terms, count = request.terms, len(request.seeds)
-        if terms.dimension > self.coordinates:
+        size = terms.dimension * max(terms.largest.bit_length(), 1)
+        if size > self.coordinates:
+            what = "bits of proven codes" if terms.largest else "coordinates"
             raise ProtocolError(
-                f"Expected {self.coordinates} coordinates at most, this helper's limit, got "
-                f"{terms.dimension}."
+                f"Expected {self.coordinates} {what} at most, this helper's limit, got {size}."
             )
         if terms.least < self.least:
             raise ProtocolError(

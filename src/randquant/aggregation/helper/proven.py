@@ -73,7 +73,9 @@ def proven_message(
     """Split a client's codes with a proof that they are valid: all that it sends in a sum.
 
     Args:
-        terms: as the server sent them, with `largest`.
+        terms: as the server sent them, with `largest`, which must be at least the largest code of
+            the client's mechanism: compare them before codes are drawn, since a refusal that
+            depends on codes says something of them.
         client, codes, helper, identity: as in `masked_message`, codes up to `terms.largest`.
 
     Guarantees:

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from randquant._internal import validate
 from randquant.aggregation.helper import proven
 from randquant.aggregation.helper.message import SealedSeed, masked_format, read_message
 from randquant.aggregation.helper.terms import HelperTerms
 from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.aggregation.vdaf.prio3 import SEED_SIZE
 from randquant.channels import wire
 from randquant.channels.wire import upload
 
@@ -66,6 +68,7 @@ class ProvenVectors:
     """
 
     def __init__(self, terms: HelperTerms, digest: bytes, verify_key: bytes) -> None:
+        validate.whole("bytes of verify_key", len(verify_key), low=SEED_SIZE, high=SEED_SIZE)
         if proven.commitment_of(verify_key) != terms.commitment:
             raise ValueError("Expected the verification key of the terms, got another.")
         self._terms, self._digest, self._verify_key = terms, digest, verify_key

@@ -55,11 +55,11 @@ class Count:
     JOINT_RAND_LEN = 0
 
     def __init__(self, field: Field) -> None:
-        self.field, self.GADGET = field, Mul()
+        self.field, self.GADGET, self._range = field, Mul(), RangeCheckedInt(field, 1)
 
     def encode(self, measurement: int) -> Vector:
         """Encode 0 or 1."""
-        return self.field.of([validate.whole("measurement", int(measurement), low=0, high=1)])
+        return self._range.encode([measurement])
 
     def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
         """Both wires are the measurement."""
@@ -215,16 +215,14 @@ class MultihotCountVec(RangeChecked):
     def __init__(self, field: Field, length: int, max_weight: int, chunk_length: int) -> None:
         self.OUTPUT_LEN = validate.whole("length", length, low=1, high=field.MODULUS - 1)
         validate.whole("max_weight", max_weight, low=1, high=length)
-        self._range = RangeCheckedInt(field, max_weight)
+        self._entry, self._range = RangeCheckedInt(field, 1), RangeCheckedInt(field, max_weight)
         super().__init__(field, length + len(self._range.weights), chunk_length)
 
     def encode(self, measurement: Sequence[bool] | np.ndarray) -> Vector:
         """Encode the vector, then its weight as bits."""
         _check_length(measurement, self.OUTPUT_LEN)
-        entries = np.asarray(measurement, bool)
-        return np.concatenate(
-            [self.field.of_small(entries), self._range.encode([int(entries.sum())])]
-        )
+        entries, weight = self._entry.encode(measurement), int(np.sum(measurement))
+        return np.concatenate([entries, self._range.encode([weight])])
 
     def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
         """The sum of the gadget's outputs; and by how much the weight differs from the stated."""
@@ -276,7 +274,7 @@ class RangeCheckedInt:
         small = self._largest < 2**62
         numbers = np.asarray(values, None if small else object)
         kinds = "bui" if small else "O"  # larger integers than any word are objects
-        whole = numbers.dtype.kind in kinds
+        whole = numbers.dtype.kind in kinds and numbers.ndim == 1
         if not whole or (numbers < 0).any() or (numbers > self._largest).any():
             raise ValueError(f"Expected integers from 0 to {self._largest}, got others.")
         numbers = numbers.astype(np.int64) if small else numbers
