@@ -15,11 +15,13 @@ from nvflare.apis.signal import Signal
 from nvflare_job import SITES, Server, context_of
 
 from randquant.aggregation.helper import Helper
+from randquant.aggregation.helper.proven import message_bytes
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.helper_member import HelperMember
 from randquant.integrations.nvflare import HelperExecutor, QuantizeFilter
 from randquant.integrations.nvflare.helper_site import TASK
+from randquant.integrations.nvflare.messages import PAYLOAD, number
 from randquant.integrations.with_helper import WithHelper
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
@@ -72,11 +74,13 @@ def executed(folder, request, task=TASK):
     return HelperExecutor().execute(task, request, context, Signal())
 
 
-def with_helper(folder, helper=True, known=None, mechanism=None, site=False, **options):
+def with_helper(
+    folder, helper=True, known=None, mechanism=None, site=False, integrity="masked", **options
+):
     """A job whose sites and server know one helper; `site` for one that is a site."""
     identity = Ed25519PrivateKey.generate()
     own = HelperMember(AGENCY) if site else Helper(folder / "helper", identity)
-    sums = WithHelper(own) if helper else None
+    sums = WithHelper(own, integrity=integrity) if helper else None
     server = (WithAgency if site else Server)(
         folder, mechanism=mechanism or SUMMED, sums=sums, **options
     )
@@ -111,6 +115,38 @@ def test_with_a_helper_the_coordinates_of_a_round_are_drawn_by_both(tmp_path):
     assert len(server.saved) == 2, server.log
     moved = server.saved[-1]["weight"].size + server.saved[-1]["bias"].size
     assert some.size(moved) == 5
+
+
+@pytest.mark.parametrize("site", [False, True])
+def test_sites_prove_their_codes(site, tmp_path):
+    server = with_helper(tmp_path, site=site, integrity="proven", rounds=2, learning_rate=1.0).run()
+    assert len(server.saved) == 2, server.log
+    means = sum(now.mean() for now in server.sums)
+    assert np.allclose(server.saved[-1]["weight"].ravel(), means[:12], atol=1e-6)
+    for now in server.sums:
+        assert now.terms.largest == 1
+        assert now.upload_bytes == message_bytes(now.terms)
+        assert now._sum.clients == set(map(number, SITES))
+
+
+def test_a_site_that_sends_no_proof_is_left_out_and_named(tmp_path):
+    few = replace(SUMMED, cohort=2)
+    server = with_helper(tmp_path, mechanism=few, integrity="proven", rounds=1)
+
+    def broken(site, reply):
+        if site == "va":
+            payload = bytearray(reply["DXO"]["data"][PAYLOAD])
+            payload[-40] ^= 1  # of its share, or of its blind
+            reply["DXO"]["data"][PAYLOAD] = bytes(payload)
+        return reply
+
+    server.tamper = broken
+    server.run()
+    assert len(server.saved) == 1, server.log
+    [now] = server.sums
+    assert list(now.refused) == [number("va")]
+    assert now.clients == 2
+    assert any(f"client {number('va')}" in line for line in server.log)
 
 
 def test_a_site_that_trusts_no_helper_or_another_sends_nothing(tmp_path):

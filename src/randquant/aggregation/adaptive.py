@@ -179,9 +179,15 @@ class AdaptiveMechanism(MechanismDefaults):
         """The chosen mechanism's."""
         return self.now.size(dimension)
 
-    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+    def decode(
+        self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
+    ) -> np.ndarray:
         """As the chosen mechanism does."""
-        return self.now.decode(totals, clients, dimension)
+        return self.now.decode(totals, clients, dimension, bits)
+
+    def influence(self, dimension: int, clients: int) -> float:
+        """The chosen mechanism's."""
+        return self.now.influence(dimension, clients)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """The chosen mechanism's."""

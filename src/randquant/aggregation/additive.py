@@ -193,8 +193,12 @@ class AdditiveMechanism(MechanismDefaults):
         """How many codes an update is sent as: its dimension, padded to a power of two."""
         return self.projection(dimension).size
 
-    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+    def decode(
+        self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
+    ) -> np.ndarray:
         """Sum modulo 2**bits, lift to [-2**(bits - 1), 2**(bits - 1)), unscale, rotate back.
+
+        Codes are remainders themselves: the modulus is that of this mechanism, whatever the sum's.
 
         Raises:
             ValueError: there are too few clients.

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from randquant._internal import validate
 from randquant.aggregation import modulus
 from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each, enough
@@ -122,13 +123,16 @@ class ChannelMechanism(MechanismDefaults):
         """As few as `modulus.WRAP` allows, whatever the updates."""
         return modulus.sum_bits(self.channel, clients, dimension)
 
-    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+    def decode(
+        self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
+    ) -> np.ndarray:
         """Decode the mean update, (dimension,) float32, from a cohort's sum of codes.
 
         Raises:
             ValueError: there are too few clients, or the channel's values are not evenly spaced.
         """
-        return self.decode_sum(totals, clients, self.sum_bits(dimension, clients))
+        bits = self.sum_bits(dimension, clients) if bits is None else bits
+        return self.decode_sum(totals, clients, bits)
 
     def decode_sum(self, totals: np.ndarray, clients: int, bits: int) -> np.ndarray:
         """Decode a sum of codes, under `aggregate` trust modulo 2**bits."""
@@ -139,6 +143,14 @@ class ChannelMechanism(MechanismDefaults):
         if self.trust == "aggregate":
             totals = modulus.lifted(totals, bits, self.channel.levels, clients)
         return (first + step / clients * totals).astype(np.float32)
+
+    def influence(self, dimension: int, clients: int) -> float:
+        """The range of the channel's values over the clients, in each coordinate."""
+        validate.whole("dimension", dimension, low=1)
+        validate.whole("clients", clients, low=1)
+        # theory/helper-sums.md, Proposition 10.
+        reach = float(self.channel.values[-1] - self.channel.values[0])
+        return reach * math.sqrt(dimension) / clients
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"

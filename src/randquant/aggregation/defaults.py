@@ -179,11 +179,20 @@ class MechanismDefaults(ABC):
         """One number for each coordinate."""
         return dimension
 
-    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+    def decode(
+        self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
+    ) -> np.ndarray:
         """Refuse: this mechanism cannot decode sums of codes."""
         raise ValueError(
             f"Expected a mechanism that decodes sums of codes, got a {type(self).__name__}: give "
             "payloads to its mean."
+        )
+
+    def influence(self, dimension: int, clients: int) -> float:
+        """Refuse: it is not known what codes of a client's choice do."""
+        raise TypeError(
+            f"Expected a mechanism whose sums of codes decode evenly, got a {type(self).__name__}: "
+            "no bound of one client's influence is known."
         )
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:

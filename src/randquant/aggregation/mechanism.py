@@ -231,17 +231,36 @@ class UpdateMechanism(Protocol):
         """How many numbers an update of this dimension is sent as, padding included."""
         ...
 
-    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+    def decode(
+        self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
+    ) -> np.ndarray:
         """Decode the mean update, (dimension,) float32, from a cohort's sum of codes.
 
         Args:
-            totals: (size(dimension),) int64, the summed codes, or their remainders modulo
-                2**sum_bits(dimension, clients).
+            totals: (size(dimension),) int64, the summed codes, or their remainders modulo 2**bits.
             clients: how many clients are in the sum.
             dimension: coordinates of an update.
+            bits: of the modulus; `sum_bits(dimension, clients)` by default, and no fewer.
 
         Raises:
             ValueError: there are too few clients, or the mechanism cannot decode sums of codes.
+        """
+        ...
+
+    def influence(self, dimension: int, clients: int) -> float:
+        """Bound how far one client moves the decoded mean by valid codes of its choice, in l2.
+
+        Args:
+            dimension: coordinates of an update.
+            clients: how many are in the mean.
+
+        Guarantees:
+            Two exact sums of codes that differ in one client's decode to means at most so far
+            apart, before they are rounded (`docs/theory/helper-sums.md`, Proposition 10). In a sum
+            without proofs a client is not kept to valid codes.
+
+        Raises:
+            TypeError: no bound is known.
         """
         ...
 

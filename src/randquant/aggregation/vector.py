@@ -164,10 +164,18 @@ class VectorMechanism(MechanismDefaults):
         """How many codes an update of this dimension is sent as, padding included."""
         return self.projection(dimension).size
 
-    def decode(self, totals: np.ndarray, clients: int, dimension: int) -> np.ndarray:
+    def decode(
+        self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
+    ) -> np.ndarray:
         """As `ChannelMechanism.decode`, rotated back."""
-        bits = self.sum_bits(dimension, clients)
+        bits = self.sum_bits(dimension, clients) if bits is None else bits
         return self._back(self._coordinates.decode_sum(totals, clients, bits), dimension)
+
+    def influence(self, dimension: int, clients: int) -> float:
+        """That of the codes sent: a rotation keeps lengths, and a subset is scaled up."""
+        sent = self.projection(dimension)
+        # theory/helper-sums.md, Proposition 10.
+        return sent.rotated / sent.size * self._coordinates.influence(sent.size, clients)
 
     def _back(self, mean: np.ndarray, dimension: int) -> np.ndarray:
         return self.projection(dimension).inverse(mean).astype(np.float32)

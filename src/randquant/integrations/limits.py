@@ -174,6 +174,7 @@ class ClientLimits:
         if isinstance(terms, Terms):
             self._check_neighbours(terms)
         else:
+            _check_largest(offer, terms)
             terms.key.check(self.of_helper)
 
     def _check_neighbours(self, terms: Terms) -> None:
@@ -224,6 +225,19 @@ class ClientLimits:
         if not layout.finite(model):
             raise ProtocolError("Expected finite numbers in the model, got others.")
         return layout
+
+
+def _check_largest(offer: Offer, terms: HelperTerms) -> None:
+    """Raise ProtocolError unless proofs, if terms ask for them, are of all codes of the offer.
+
+    With a smaller largest code a client would fail exactly where its codes are larger, and so tell.
+    """
+    largest = offer.channel.levels - 1
+    if terms.largest not in (0, largest):
+        raise ProtocolError(
+            f"Expected proofs of codes up to {largest}, the offer's largest, or none, got terms "
+            f"with {terms.largest}."
+        )
 
 
 def whether_known(terms: Terms | HelperTerms | None, directory: bool) -> str:

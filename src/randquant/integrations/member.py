@@ -181,11 +181,12 @@ class Member:
             payload = own.client.mask(codes, request.of_others)
             own.remember(self.state)
             return payload
-        from randquant.aggregation.helper.message import masked_message
+        from randquant.aggregation.helper import masked_message, proven_message
 
         assert own.helped is not None  # there are terms
         key, _ = identity(self.files)
-        return masked_message(own.helped, self.number, codes, self.limits.of_helper, key)
+        message = proven_message if own.helped.largest else masked_message
+        return message(own.helped, self.number, codes, self.limits.of_helper, key)
 
     def answer(self, request: RoundMessage) -> RoundMessage:
         """Take a step of a round other than the upload; those of a secure sum are taken once.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import INFO
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
 from randquant._internal import validate
+from randquant.aggregation.helper import proven
 from randquant.aggregation.helper.collector import HelperSum
 from randquant.aggregation.helper.joint_seed import JointSeed
 from randquant.aggregation.helper.sealing import SEALED_BYTES, SIGNATURE_BYTES, HelperKey
@@ -24,6 +25,11 @@ from randquant.integrations.helper_member import Ask, HelperMember
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import RoundMessage
 from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
+
+Integrity = Literal["masked", "proven"]
+"""What is known of a hostile client's vector in a sum: nothing, or that it is one of codes."""
+
+VERIFY_KEY_BYTES = 32
 
 
 class HelperConnection(Protocol):
@@ -48,6 +54,8 @@ class HelperRound:
         log: see `Intake`.
         clients: who is asked.
         directory: public keys of all clients' identities, if they have them.
+        verify_key: of proofs, if the terms ask for them: the server's secret until all messages
+            are in.
 
     Raises:
         ProtocolError: the offer needs a seed, and the helper does not sign one.
@@ -61,9 +69,10 @@ class HelperRound:
         log: Log,
         clients: Sequence[int],
         directory: Mapping[int, bytes] | None = None,
+        verify_key: bytes = b"",
     ) -> None:
         self.offer, self.terms, self._helper = offer, terms, helper
-        self._sum = HelperSum(terms, directory)
+        self._sum = HelperSum(terms, directory, verify_key)
         self.refused = self._sum.refused
         self._intake = Intake(self.refused, log)
         self.clients = self.upload_bytes = 0
@@ -86,6 +95,8 @@ class HelperRound:
     @property
     def most(self) -> int:
         """See `RoundSum`."""
+        if self.terms.largest:
+            return sums.REST + proven.message_bytes(self.terms) + SIGNATURE_BYTES
         vector = upload.masked(self.terms.dimension, self.terms.bits)
         return sums.REST + vector + SEALED_BYTES[self.terms.key.suite] + SIGNATURE_BYTES
 
@@ -105,7 +116,9 @@ class HelperRound:
     def mean(self) -> np.ndarray:
         """See `RoundSum`."""
         assert self._totals is not None  # nothing is pending
-        return self._mechanism.decode(self._totals, self.clients, self.offer.dimension)
+        # Codes that are proven are summed exactly: many hostile clients cannot wrap the sum around.
+        bits = self.terms.bits if self.terms.largest else None
+        return self._mechanism.decode(self._totals, self.clients, self.offer.dimension, bits)
 
     def _added(self, client: int, answer: RoundMessage) -> None:
         self._sum.add(client, answer.update)
@@ -114,6 +127,16 @@ class HelperRound:
     def _unmasked(self) -> np.ndarray:
         answer = _answered(self._helper, self._sum.request(self.offer.to_text()))
         return self._sum.unmask(answer, self.offer.channel.levels - 1).astype(np.int64)
+
+
+def _with_proofs(terms: HelperTerms, levels: int, verify_key: bytes) -> HelperTerms:
+    """The terms of a sum whose codes are proven, in a modulus in which it cannot wrap around."""
+    return replace(
+        terms,
+        bits=upload.sum_bits(levels, terms.cohort),
+        largest=levels - 1,
+        commitment=proven.commitment_of(verify_key),
+    )
 
 
 def _answered(helper: HelperConnection, request: bytes) -> bytes:
@@ -138,18 +161,22 @@ class WithHelper:
         directory: public keys of all clients' identities by number, 32 bytes of Ed25519; the helper
             should have the same.
         stable_numbers: see `AmongClients`.
+        integrity: `masked`: a hostile client can add any vector, unseen; or `proven`: each client
+            proves that its codes are codes, in the same message, which is longer, and is left out
+            and named if they are not.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or out of bounds.
 
     References:
-        `docs/helper-sums.md`; proofs in `docs/theory/helper-sums.md`.
+        `docs/helper-sums.md`, `docs/proven-sums.md`; proofs in `docs/theory/helper-sums.md`.
     """
 
     helper: HelperConnection
     least: int | None = None
     directory: Mapping[int, bytes] | None = None
     stable_numbers: bool = False
+    integrity: Integrity = "masked"
 
     handshake = "apart"  # there is none
     step_timeout = 600.0
@@ -161,6 +188,7 @@ class WithHelper:
                 "Expected a helper that answers requests, such as RemoteHelper, got "
                 f"{validate.shown(self.helper)}."
             )
+        validate.choice("integrity", self.integrity, get_args(Integrity))
 
     @property
     def apart(self) -> frozenset[int | str]:
@@ -179,7 +207,16 @@ class WithHelper:
         log(INFO, f"randquant: sums with a helper, whose key is {self._key().fingerprint.hex()}.")
 
     def fewest(self, mechanism: UpdateMechanism) -> int:
-        """Fewest clients in a sum of a mechanism's codes, checked; ValueError if it has none."""
+        """Fewest clients in a sum of a mechanism's codes, checked; ValueError if it has none.
+
+        ValueError too if its codes cannot be proven valid and are to be.
+        """
+        to_prove = self.integrity == "proven" and mechanism.trust == "aggregate"
+        if to_prove and mechanism.channel is None:
+            raise ValueError(
+                f"Expected codes of a channel with integrity='proven', got {mechanism!r}: it has "
+                "no largest code."
+            )
         return sums.fewest(mechanism, self.least)
 
     def most_lost(self, cohort: int) -> tuple[int, str]:
@@ -200,7 +237,11 @@ class WithHelper:
             os.urandom(protocol.SESSION_BYTES), self._key(), len(clients), least, offer.size,
             offer.bits(len(clients)), hashlib.sha256(offer.to_text().encode()).digest(),
         )  # fmt: skip
-        return HelperRound(offer, terms, self.helper, log, clients, self.directory)
+        verify_key = b""
+        if self.integrity == "proven":
+            verify_key = os.urandom(VERIFY_KEY_BYTES)
+            terms = _with_proofs(terms, offer.channel.levels, verify_key)
+        return HelperRound(offer, terms, self.helper, log, clients, self.directory, verify_key)
 
     def _key(self) -> HelperKey:
         try:

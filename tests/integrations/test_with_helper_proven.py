@@ -1,0 +1,172 @@
+"""Rounds on Flower whose clients prove their codes valid, and one that sends what it likes."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from flower_grid import InProcessGrid, client_app
+from flower_rounds import (
+    HEAD,
+    changed_request,
+    exact,
+    fedavg,
+    mean_of,
+    mover,
+    noisy,
+    refusals,
+    run,
+)
+from helper_sums import PINNED, helper_in
+from proven_sums import lie
+
+from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation.helper import HelperTerms, masked_message, proven
+from randquant.channels.wire import upload
+from randquant.flower import QuantizedStrategy, QuantizeMod, WithHelper
+from randquant.integrations import sums
+from randquant.integrations.flower.messages import PAYLOAD, payload_record
+from randquant.integrations.offer import Offer
+
+NODES = range(1, 6)
+HOSTILE = 3
+HONEST = [node for node in NODES if node != HOSTILE]
+MOD = QuantizeMod(epsilon=math.inf, helper=PINNED.hex())
+
+
+@pytest.fixture
+def helper(tmp_path):
+    return helper_in(tmp_path)
+
+
+def trained(helper, integrity="proven", mechanism=None, attack=None, change=None, **options):
+    """(model, grid, strategy) of rounds in which `attack` makes the hostile client's message."""
+
+    def fault(step, node, reply):
+        if node == HOSTILE and attack is not None:
+            _, _, request, _ = grid.seen[-1]
+            terms = HelperTerms.from_text(request.content[HEAD]["terms"])
+            reply.content[PAYLOAD] = payload_record(attack(terms))
+        return [reply]
+
+    grid = InProcessGrid(client_app(MOD, options.pop("train", mover)), NODES, fault)
+    if change is not None:
+        changed_request(grid, "upload", change)
+    way = WithHelper(helper, integrity=integrity)
+    strategy = QuantizedStrategy(fedavg(), mechanism or exact(), sums=way)
+    return run(strategy, grid, **options).arrays["w"].numpy(), grid, strategy
+
+
+def test_honest_clients_prove_their_codes_and_the_mean_is_exact(helper):
+    weights, grid, strategy = trained(helper, rounds=2)
+    assert np.allclose(weights, 2 * mean_of(NODES), atol=1e-6)
+    assert [row.dropped for row in strategy.history] == [0, 0]
+    _, _, request, reply = grid.seen[0]
+    terms = HelperTerms.from_text(request.content[HEAD]["terms"])
+    assert terms.largest == 2
+    sent = len(reply.content[PAYLOAD]["codes"].data)
+    assert strategy.history[0].upload_bytes == sent == proven.message_bytes(terms)
+
+
+def test_each_round_has_a_verification_key_of_its_own(helper):
+    _, grid, _ = trained(helper, rounds=3)
+    every = [request.content[HEAD]["terms"] for _, _, request, _ in grid.seen]
+    assert len({json.loads(text)["commitment"] for text in every}) == 3
+
+
+@pytest.mark.parametrize("entries", [[2] * 10, [0, -1] * 5, list(range(100, 110))])
+def test_a_client_that_sends_what_is_no_code_is_left_out_and_named(entries, helper, caplog):
+    """Two bits are a code of three levels; the client proves for others in their place."""
+    weights, _, strategy = trained(helper, attack=lambda terms: lie(terms, HOSTILE, entries))
+    assert np.allclose(weights, mean_of(HONEST), atol=1e-6)
+    assert strategy.history[0].dropped == 1
+    assert f"client {HOSTILE}: Expected codes that are proven valid" in caplog.text
+    assert helper.sums == dict.fromkeys(HONEST, 1)  # it has released nothing
+
+
+def test_a_message_without_proofs_is_refused_by_its_length(helper, caplog):
+    weights, _, strategy = trained(helper, attack=lambda terms: b"RQH1" + bytes(100))
+    assert np.allclose(weights, mean_of(HONEST), atol=1e-6)
+    assert strategy.history[0].dropped == 1
+    assert (
+        f"reply of client {HOSTILE} to 'upload' dropped: Client {HOSTILE}: Expected a message"
+        in caplog.text
+    )
+
+
+def down(node, name, array):
+    """The update -1 in all coordinates: code 0."""
+    return array - 1
+
+
+def ten(terms):
+    """Ten in the place of each code, which are 0 to 2."""
+    return masked_message(terms, HOSTILE, np.full(terms.dimension, 10, np.uint8), PINNED)
+
+
+def highest(terms):
+    """The most that a code can do."""
+    return proven.proven_message(terms, HOSTILE, np.full(terms.dimension, 2, np.uint8), PINNED)
+
+
+def test_masks_let_one_client_decide_the_mean_and_proofs_do_not(helper):
+    """All others send -1. The channel's values are -1, 0 and 1."""
+    masked, _, _ = trained(helper, "masked", attack=ten, train=down)
+    assert np.allclose(masked, 1.0, atol=1e-6)  # moved by the whole range, as if all had sent 1
+    refused, _, _ = trained(helper, attack=lambda terms: lie(terms, HOSTILE, [5] * 10), train=down)
+    assert np.allclose(refused, -1.0, atol=1e-6)
+    valid, _, _ = trained(helper, attack=highest, train=down)
+    assert np.allclose(valid, -1 + 2 / 5, atol=1e-6)  # its own code's share, and no more
+
+
+@pytest.mark.parametrize("largest", [1, 3, 0])
+def test_a_server_that_changes_the_largest_code_is_refused(largest, helper):
+    """With a smaller one a client would fail where its codes are larger, and so tell."""
+
+    def change(message):
+        record = json.loads(message.content[HEAD]["terms"])
+        message.content[HEAD]["terms"] = json.dumps({**record, "largest": largest})
+
+    weights, grid, _ = trained(helper, change=change)
+    assert not weights.any()
+    assert len(refusals(grid)) == len(NODES)
+    reason = "proofs of codes up to 2" if largest else "terms of a sum with a helper"
+    assert all(reason in text for text in refusals(grid).values()), refusals(grid)
+
+
+def test_rotated_codes_and_drawn_coordinates_are_proven_too(helper):
+    _, grid, strategy = trained(helper, mechanism=noisy(cohort=3), rounds=2)
+    assert [row.failed for row in strategy.history] == ["", ""]
+    assert not refusals(grid)
+
+
+def round_of(helper, mechanism, clients, dimension):
+    way = WithHelper(helper, integrity="proven")
+    return way.begin(Offer(mechanism, dimension), range(clients), lambda level, line: None)
+
+
+def test_a_proven_sum_is_taken_in_a_modulus_that_cannot_wrap(helper):
+    """Of codes beyond what honest clients send in a sum, which hostile ones may send: all ones."""
+    mechanism = noisy(cohort=3)
+    now = round_of(helper, mechanism, 1000, 2**12)
+    assert Offer(mechanism, 2**12).bits(1000) < now.terms.bits == upload.sum_bits(2, 1000)
+    now._totals, now.clients = np.full(2**12, 1000), 1000
+    first, step = mechanism.channel.lattice
+    wanted = math.sqrt(2**12) * (first + step)
+    assert math.isclose(np.linalg.norm(now.mean().astype(float)), wanted, rel_tol=1e-5)
+
+
+def test_an_answer_may_be_as_long_as_a_signed_message(helper):
+    now = round_of(helper, exact(), 5, 1000)
+    message = proven.message_bytes(now.terms) + 64
+    assert message + sums.REST == now.most
+    assert message > 8 * 2 * 1000  # 8 bytes for each bit
+
+
+def test_codes_that_cannot_be_proven_are_refused_before_round_1(helper):
+    noise = AdditiveMechanism("skellam", clip_norm=1.0, noise_multiplier=2.0, cohort=2)
+    with pytest.raises(ValueError, match="Expected codes of a channel with integrity='proven'"):
+        WithHelper(helper, integrity="proven").fewest(noise)
+    assert WithHelper(helper).fewest(noise) == 2
+    with pytest.raises(ValueError, match="Expected integrity to be"):
+        WithHelper(helper, integrity="checked")
