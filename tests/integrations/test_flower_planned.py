@@ -160,8 +160,8 @@ def test_the_top_of_the_page_says_what_a_reader_looks_for_first():
         "a server that sees only sums of a cohort's codes",
         "ε ≤ 7.8 if every sum has at least 48 honest others, and ε ≤ 300 if",
         "What is not covered. The server sees who takes part",
-        "Of the 18.8 kB that a client sent in a round, 808 bytes are its update, masked in the sum "
-        "(without masks 168 bytes,",
+        "Of the 18.8 kB that a client sent in a round, 808 bytes are its update, hidden in the sum "
+        "(as plain codes 168 bytes,",
     ):
         assert said in words
     assert "replace_one" not in words

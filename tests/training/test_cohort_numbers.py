@@ -16,6 +16,7 @@ import randquant as rq
 from randquant.aggregation import ClippedSGD
 from randquant.aggregation.alongside import Alongside, Number
 from randquant.aggregation.baselines import LocalGaussian
+from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
@@ -222,3 +223,18 @@ def test_the_noise_of_a_round_is_what_its_mean_differs_by(tmp_path):
     assert measured == pytest.approx(expected**2, rel=0.05), (measured, expected)
     rq.report(run, tmp_path / "page.html")
     assert "Signal and noise, per round" in (tmp_path / "page.html").read_text()
+
+
+def test_a_mechanism_that_sends_nothing_but_noise_has_no_length_of_it(monkeypatch):
+    """Its gain is zero, and no number stands for the noise over it."""
+    mute = CoordinateError(variance=1.0, gain=0.0)
+    monkeypatch.setattr(VectorMechanism, "expected_error", lambda self, dimension: mute)
+    channel = stochastic_rounding(clip=0.1, levels=2, margin=0.5)
+    mechanism = VectorMechanism(channel, 1.0, "aggregate", 4)
+    clients = [(np.eye(3, dtype=np.float32), np.arange(3)) for _ in range(4)]
+    run = rq.train(
+        nn.Linear(3, 3), clients, mechanism=mechanism, rounds=2, progress=False,
+        server=rq.Server("SGD", learning_rate=0.1),
+    )  # fmt: skip
+    assert [m.noise_norm for m in run.history] == [None, None]
+    assert all(m.mean_norm > 0 for m in run.history)

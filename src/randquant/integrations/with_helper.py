@@ -29,8 +29,6 @@ from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests
 Integrity = Literal["masked", "proven"]
 """What is known of a hostile client's vector in a sum: nothing, or that it is one of codes."""
 
-VERIFY_KEY_BYTES = 32
-
 
 class HelperConnection(Protocol):
     """How a server reaches a helper: `RemoteHelper`, `HelperMember`, or a `Helper` itself."""
@@ -239,7 +237,7 @@ class WithHelper:
         )  # fmt: skip
         verify_key = b""
         if self.integrity == "proven":
-            verify_key = os.urandom(VERIFY_KEY_BYTES)
+            verify_key = os.urandom(proven.VERIFY_KEY_BYTES)
             terms = _with_proofs(terms, offer.channel.levels, verify_key)
         return HelperRound(offer, terms, self.helper, log, clients, self.directory, verify_key)
 

@@ -144,7 +144,7 @@ def _meaning(history: History) -> Paragraphs:
     if summed:
         text = (
             f"Of the {_largest(rows, 'sent_bytes')} that a client sent in a round, "
-            f"{_largest(rows, 'upload_bytes')} are its update, masked in the sum (without masks "
+            f"{_largest(rows, 'upload_bytes')} are its update, hidden in the sum (as plain codes "
             f"{_largest(rows, 'plain_bytes')}, which the server would see one by one). "
             f"{IN_ONE if history.helped else IN_STEPS}"
         )

@@ -211,11 +211,12 @@ class _Noise(NamedTuple):
     senders: int
     part: float
 
-    def norm(self, size: int) -> float:
-        """Expected L2 norm of the noise in so many coordinates, decoded; inf if all is noise."""
-        return (
-            self.error.gain * math.sqrt(size) * self.error.deviation(self.senders, 0.0) / self.part
-        )
+    def norm(self, size: int) -> float | None:
+        """Expected L2 norm of the noise in so many decoded coordinates; None if all is noise."""
+        gain = self.error.gain  # deviations are of what is decoded over the gain
+        if gain <= 0:
+            return None
+        return gain * math.sqrt(size) * self.error.deviation(self.senders, 0.0) / self.part
 
     @property
     def of_numbers(self) -> float:

@@ -43,6 +43,7 @@ ALGORITHM, PROOFS = 0xFFFFFFFF, 3
 """Private use; three proofs over Field64 (theory/vdaf.md, Proposition 2)."""
 LEADER, HELPER = 0, 1
 BOUND_BYTES = Prio3.NONCE_SIZE + 2 * SEED_SIZE
+VERIFY_KEY_BYTES = Prio3.VERIFY_KEY_SIZE
 TOTAL_TAG_BYTES = 32
 SHARE_TAG = b"randquant helper share"
 
