@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from randquant.privacy.certificates.vector import kappa, squared_distance
     from randquant.privacy.guarantee import Guarantee, Interval
     from randquant.reports.notebook import plot, report
+    from randquant.statistics.asking import statistics
+    from randquant.statistics.queries import Counts, Mean, Quantiles
+    from randquant.statistics.regression import Covariance, LinearRegression
+    from randquant.statistics.survival import KaplanMeier, LogRank
     from randquant.training.client_steps import local_steps
     from randquant.training.federated import train
     from randquant.training.local import Local
@@ -65,16 +69,23 @@ __all__ = [
     "ChannelRelease",
     "ClaimCheck",
     "Comparison",
+    "Counts",
+    "Covariance",
     "GaussianRelease",
     "Guarantee",
     "Interval",
+    "KaplanMeier",
     "Key",
+    "LinearRegression",
     "Local",
+    "LogRank",
+    "Mean",
     "Moments",
     "Number",
     "OutOfReach",
     "Plan",
     "Privacy",
+    "Quantiles",
     "Run",
     "Sampled",
     "Server",
@@ -117,6 +128,7 @@ __all__ = [
     "save",
     "save_channel",
     "squared_distance",
+    "statistics",
     "stochastic_rounding",
     "train",
     "two_bins",

@@ -37,20 +37,27 @@ class CumulativeTable:
     low: list[int]
 
     @classmethod
-    def of(cls, mode: int, up: Iterable[Decimal], down: Iterable[Decimal]) -> CumulativeTable:
-        """Tabulate a log-concave law.
+    def of(
+        cls,
+        mode: int,
+        up: Iterable[Decimal],
+        down: Iterable[Decimal],
+        limit: Decimal | None = None,
+    ) -> CumulativeTable:
+        """Tabulate a law whose ratios do not increase, as of a log-concave one, or are limited.
 
         Args:
             mode: an integer of largest mass.
             up: the ratios p(mode + 1) / p(mode), p(mode + 2) / p(mode + 1), …, non-increasing; the
                 law's support ends where they end.
             down: the same on the other side.
+            limit: below 1, at least all ratios, which may then increase.
 
         Guarantees:
             The total variation distance between the draws and the law is at most `distance`.
         """
         with decimal.localcontext(decimal.Context(prec=_DIGITS, Emin=-(10**9), Emax=10**9)):
-            above, below = _weights(up), _weights(down)
+            above, below = _weights(up, limit), _weights(down, limit)
             weights = [*reversed(below), Decimal(1), *above]
             unit = Decimal(1 << BITS) / sum(weights)
             thresholds, total = [], Decimal(0)
@@ -83,13 +90,14 @@ class CumulativeTable:
         return self.first + index.astype(np.int64)
 
 
-def _weights(ratios: Iterable[Decimal]) -> list[Decimal]:
+def _weights(ratios: Iterable[Decimal], limit: Decimal | None) -> list[Decimal]:
     """Masses relative to the mode's, up to a tail of less than 2**-200 of it."""
     weights: list[Decimal] = []
     weight, cut = Decimal(1), Decimal(2) ** -(BITS + 8)
     for ratio in ratios:
-        # Ratios do not increase: the tail is at most a geometric series.
-        if ratio < 1 and weight * ratio < cut * (1 - ratio):
+        # No later ratio is larger than this: the tail is at most a geometric series.
+        most = ratio if limit is None else limit
+        if most < 1 and weight * most < cut * (1 - most):
             break
         weight *= ratio
         weights.append(weight)

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from randquant._internal import validate
 from randquant.privacy.accounting.attacks import DrawnRound
 from randquant.privacy.accounting.gaussian import step_square
-from randquant.privacy.accounting.release import Rounds, check_size
+from randquant.privacy.accounting.release import Rounds, check_cohort, check_size
 from randquant.privacy.accounting.rounds import IntegerRound, places_of
 from randquant.privacy.certificates.noise import Noise, shift_divergence
 from randquant.privacy.guarantee import (
-    LARGEST_COHORT,
     NEIGHBORINGS,
     Neighboring,
     Trust,
@@ -35,6 +34,8 @@ class NoiseRelease(Rounds):
         longest: how far a clipped update reaches along one coordinate, in steps; None for the whole
             distance. For lower ends only.
         modulus: what sums are taken modulo; None if they are not. For lower ends only.
+        trust: `aggregate`; or, of noise that relies on nobody else's, `local` if the server sees
+            each client's noisy numbers, `central` if it adds the noise itself.
 
     Do not count clients that collude with the server in `cohort`: they know their own noise.
 
@@ -50,9 +51,11 @@ class NoiseRelease(Rounds):
     neighboring: Neighboring = "replace_one"
     longest: int | None = None
     modulus: int | None = None
+    trust: Trust = "aggregate"
 
     def __post_init__(self) -> None:
-        validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
+        validate.choice("trust", self.trust, ("aggregate", "local", "central"))
+        check_cohort(self.cohort, "aggregate" if self.trust == "aggregate" else "local")
         validate.whole("squared_distance", self.squared_distance, low=0)
         check_size(self.dimension, self.rounds)
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
@@ -60,11 +63,6 @@ class NoiseRelease(Rounds):
             validate.whole("longest", self.longest, low=0)
         if self.modulus is not None:
             validate.whole("modulus", self.modulus, low=2)
-
-    @property
-    def trust(self) -> Trust:
-        """The server sees only the sum of a cohort's codes."""
-        return "aggregate"
 
     @property
     def distance(self) -> float:

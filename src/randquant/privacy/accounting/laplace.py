@@ -1,0 +1,87 @@
+"""Releases of sums of integer vectors with discrete Laplace noise.
+
+Derivations: `docs/theory/statistics.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scipy.special import expit, ndtri
+
+from randquant._internal import validate
+from randquant.privacy.accounting.gaussian import SPECIAL
+from randquant.privacy.accounting.release import Rounds, check_cohort, check_size
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, rounded_up
+
+
+@dataclass(frozen=True, slots=True)
+class LaplaceRelease(Rounds):
+    """Sums of integer vectors with discrete Laplace noise, pure in every round.
+
+    Attributes:
+        scale: of the noise in a sum, in steps: P(k) is proportional to exp(-|k| / scale).
+        l1_distance: largest L1 distance between two vectors of one client, in steps.
+        drawn: upper bound of the total variation distance between the noise of one coordinate as it
+            is drawn and that law.
+        cohort: fewest clients whose shares add up to the noise (`aggregate` only).
+        dimension: coordinates of a sum.
+        rounds: rounds that the client takes part in.
+        neighboring: the neighbouring relation of that distance.
+        trust: as for `NoiseRelease`.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    References:
+        Dwork et al. 2006; Ghosh, Roughgarden and Sundararajan 2009.
+
+    Example:
+        >>> release = LaplaceRelease(10.0, 5, 0.0, cohort=1, dimension=3, rounds=1)
+        >>> round(release.renyi(math.inf), 9), round(release.squared_mu**0.5, 3)
+        (0.5, 0.624)
+    """
+
+    scale: float
+    l1_distance: int
+    drawn: float
+    cohort: int
+    dimension: int
+    rounds: int
+    neighboring: Neighboring = "replace_one"
+    trust: Trust = "aggregate"
+
+    def __post_init__(self) -> None:
+        validate.real("scale", self.scale, above=0)
+        validate.whole("l1_distance", self.l1_distance, low=0)
+        validate.real("drawn", self.drawn, low=0, high=1)
+        validate.choice("trust", self.trust, ("aggregate", "local", "central"))
+        check_cohort(self.cohort, "aggregate" if self.trust == "aggregate" else "local")
+        check_size(self.dimension, self.rounds)
+        validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
+
+    @property
+    def epsilon(self) -> float:
+        """Pure epsilon of one round, rounded up."""
+        # theory/statistics.md, Proposition 2.
+        return rounded_up(self.l1_distance / self.scale)
+
+    @property
+    def distance(self) -> float:
+        """Sum of the total variation distances of all coordinates and rounds."""
+        return rounded_up(self.releases * self.drawn)
+
+    def renyi(self, order: float) -> float:
+        """At most epsilon, and at most order · epsilon^2 / 2, in each round."""
+        order = validate.renyi_order(order)
+        # Bun and Steinke 2016, Proposition 3.3.
+        least = self.epsilon if math.isinf(order) else min(1.0, order * self.epsilon / 2)
+        return rounded_up(self.rounds * (least if math.isinf(order) else self.epsilon * least))
+
+    @property
+    def squared_mu(self) -> float:
+        """Of Gaussian noise that hides no more than randomised response of this epsilon."""
+        # theory/statistics.md, Proposition 3.
+        mu = -2 * float(ndtri(expit(-self.epsilon))) * (1 + 16 * SPECIAL) + 16 * SPECIAL
+        return rounded_up(self.rounds * mu * mu)

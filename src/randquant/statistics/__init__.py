@@ -1,0 +1,32 @@
+"""Statistics of clients' records in one account: what one asks before training."""
+
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
+
+if TYPE_CHECKING:
+    from randquant.statistics.asking import statistics
+    from randquant.statistics.estimate import Answer, Estimate
+    from randquant.statistics.queries import Counts, Mean, Quantiles
+    from randquant.statistics.regression import Covariance, LinearRegression
+    from randquant.statistics.survival import KaplanMeier, LogRank
+    from randquant.statistics.table import Table
+    from randquant.statistics.terms import Survey, survey
+
+__all__ = [
+    "Answer",
+    "Counts",
+    "Covariance",
+    "Estimate",
+    "KaplanMeier",
+    "LinearRegression",
+    "LogRank",
+    "Mean",
+    "Quantiles",
+    "Survey",
+    "Table",
+    "statistics",
+    "survey",
+]
+
+lazily(__name__)

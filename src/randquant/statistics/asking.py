@@ -1,0 +1,97 @@
+"""The front door of statistics: from clients' records to a table with a guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.channels.keys import Key
+from randquant.privacy.guarantee import Unit
+from randquant.statistics.query import Query
+from randquant.statistics.records import frames_of, one_of_each
+from randquant.statistics.table import Table
+from randquant.statistics.terms import check_clients, survey
+
+
+def statistics(
+    clients: Any,
+    epsilon: float,
+    delta: float = 1e-6,
+    *,
+    queries: Mapping[str, Query],
+    trust: Literal["central", "aggregate", "local"] = "aggregate",
+    unit: Unit = "client",
+    weights: Mapping[str, float] | None = None,
+    seed: int | None = None,
+) -> Table:
+    """Ask all queries at once, with one guarantee for the whole table.
+
+    Every record becomes one vector of integers that all queries share, bounded by public bounds;
+    the sum of all vectors is released with integer noise, and all answers follow from it.
+
+    Args:
+        clients: a sequence or mapping of each one's record: a mapping of values, or columns of many
+            records (a mapping of arrays, or a table of pandas, polars or arrow); or one table, of
+            which each row is a client. None and NaN are missing values.
+        epsilon, delta: the target, in nats, and the probability with which it may fail.
+        queries: `Mean`, `Counts`, `Quantiles`, `KaplanMeier`, `LogRank`, `Covariance` and
+            `LinearRegression` by name; of a column of that name unless they say otherwise.
+        trust: `aggregate`, each client adds a share of the noise and the server sees only the sum
+            (this simulation adds up itself); `local`, each client adds all of the noise, and the
+            server sees what it sends; `central`, whoever runs this sees the records and is trusted.
+        unit: what is protected: all of a `client`, of whose records one is drawn at random, so that
+            a client with many counts once; or one record of a client, an `example` such as a
+            patient of a hospital.
+        weights: by query: how many times smaller its relative error shall be than that of others.
+        seed: a simulation seed, which can undo the noise; None for a secret key.
+
+    Returns:
+        A Table. The number of records is public, so neighbours are tables of as many records.
+
+    Guarantees:
+        The noise is drawn from exactly the certified law (up to a distance that delta pays for),
+        and every record's vector lies within the certified distance of any other's, whatever its
+        values are.
+        Each interval contains its number in at least 95 of 100 tables; see `Estimate`.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind; a client is named
+            where it is one's records.
+
+    Example:
+        >>> from randquant.statistics import Counts, Mean
+        >>> people = [{"age": 20 + k % 60, "sex": "fm"[k % 2]} for k in range(6000)]
+        >>> asked = {"age": Mean(18, 100), "sex": Counts(["f", "m"])}
+        >>> table = statistics(people, epsilon=1, queries=asked)
+        >>> table.guarantee.epsilon <= 1, bool(abs(table["age"].estimate - 49.5) < 2)
+        (True, True)
+    """
+    validate.choice("trust", trust, ("central", "aggregate", "local"))
+    validate.choice("unit", unit, ("client", "example"))
+    frames, single = frames_of(clients)
+    key = Key.generate() if seed is None else Key.from_seed(seed)
+    if single and unit == "example":
+        raise ValueError(
+            "Expected clients with columns of many records for unit='example', got one record "
+            "each: use unit='client'."
+        )
+    if not single and unit == "client":
+        draws = [one_of_each(each, key.fold_in("record", k)) for k, each in enumerate(frames)]
+        frames = draws
+    lengths = [len(next(iter(each.values()))) for each in frames]
+    records = sum(lengths)
+    count = records if single else len(frames)
+    if trust == "aggregate" and count < 2:
+        check_clients(frames, trust)
+    terms = survey(queries, epsilon, delta, trust, count, records, weights or {})
+    totals = np.zeros(terms.dimension, np.int64)
+    for k, each in enumerate(frames):
+        totals += terms.vector(each, key.fold_in("client", k))
+    for k in range(terms.shares):
+        totals += terms.share(key.fold_in("share", k))
+    guarantee = replace(terms.guarantee(delta), unit=unit, simulated=seed is not None)
+    return Table(terms.read(totals, records), records, count, guarantee, terms.release)

@@ -1,0 +1,332 @@
+"""Means, counts and quantiles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.privacy.guarantee import Interval
+from randquant.statistics import estimate as errors
+from randquant.statistics import query
+from randquant.statistics.blocks import Cells, Products, Tree
+from randquant.statistics.estimate import NORMAL, Answer, Estimate
+
+ELSE = "other or missing"
+"""Label of records in none of the categories."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """Mean, standard deviation and number of the values of a column.
+
+    Args:
+        low, high: public bounds. A value beyond them counts as the nearer one.
+        column: by default the query's name.
+
+    A missing value is left out, and counted: `present` estimates how many are not missing.
+
+    Example:
+        >>> import numpy as np, randquant as rq
+        >>> ages = [{"age": age} for age in np.linspace(20, 80, 5000)]
+        >>> table = rq.statistics(ages, epsilon=1, delta=1e-6, queries={"age": rq.Mean(0, 100)})
+        >>> list(table["age"]), bool(abs(table["age"].estimate - 50) < 2)
+        (['mean', 'deviation', 'present'], True)
+    """
+
+    low: float
+    high: float
+    column: str = ""
+
+    def __post_init__(self) -> None:
+        query.bounds("a mean", self.low, self.high)
+
+    def named(self, name: str, queries: Mapping[str, query.Query]) -> Mean:
+        """With the column of this name."""
+        return replace(self, column=self.column or name)
+
+    def block(self) -> Products:
+        """A number and its square."""
+        return Products(1)
+
+    def rows(self, columns: query.Columns) -> np.ndarray:
+        """Scaled to [-1, 1]."""
+        values = query.numbers(columns[self.column], self.column)
+        return query.scaled(values, self.low, self.high)[:, None]
+
+    def answer(self, totals: query.Totals) -> Answer:
+        """By ratios to the number of values that are not missing."""
+        noise, records = totals.noise, totals.records
+        scales = self.block().scales(totals.amplitude, totals.norm)
+        x, square, missing = totals.values / scales
+        per_x, per_square, per_missing = noise.deviation / scales
+        present = max(records - missing, 1.0)
+        mean = min(max(x / present, -1.0), 1.0)
+        second = min(max(square / present + 0.5, mean**2), 1.0)
+        # theory/statistics.md, Proposition 7: what variance may be, for the error of the mean.
+        off = math.hypot(per_square, 2 * per_x, per_missing) / present
+        variance = second - mean**2
+        most = min(variance + noise.tail * off, 1 - mean**2)
+        sampling = math.sqrt(max(most, 0.0) / present)
+        noisy = math.hypot(per_x, mean * per_missing) / present
+        alone = (noise.tail * per_x) ** 2, 0.0, (noise.tail * per_missing) ** 2
+        both = alone[0] + NORMAL**2 * max(most, 0.0) * present, *alone[1:]
+        half, middle = (self.high - self.low) / 2, (self.low + self.high) / 2
+
+        def ends(squares: tuple[float, float, float]) -> Interval:
+            found = errors.ratio(x, present, squares, -1.0, 1.0)
+            return Interval(middle + half * found.lower, middle + half * found.upper)
+
+        by_present = second - 0.5 - 2 * mean**2
+        spread = errors.smooth(
+            variance,
+            math.hypot(per_square, 2 * mean * per_x, by_present * per_missing) / present,
+            math.sqrt(max(most, 0.0) * max((1 + abs(mean)) ** 2 - most, 0.0) / present),
+            noise, 0.0, 1.0,
+        )  # fmt: skip
+        return Answer(
+            {
+                "mean": Estimate(
+                    middle + half * mean, half * noisy, half * sampling, ends(both), ends(alone)
+                ),
+                "deviation": _rooted(spread, half),
+                "present": present_of(records, missing, per_missing, totals),
+            }
+        )
+
+
+def present_of(records: int, missing: float, noise_error: float, totals: query.Totals) -> Estimate:
+    """How many values are not missing."""
+    count = min(max(records - missing, 0.0), float(records))
+    share = count / records if records else 0.0
+    sampling = math.sqrt(records * share * (1 - share))
+    alone = errors.smooth(count, noise_error, 0.0, totals.noise, 0.0, records).among_records
+    both = errors.proportion(records - missing, records, noise_error, totals.noise)
+    return Estimate(count, noise_error, sampling, both, alone)
+
+
+def _rooted(variance: Estimate, scale: float) -> Estimate:
+    """The square root of a variance, in units of `scale`."""
+    root = math.sqrt(variance.estimate)
+    slope = scale / (2 * max(root, 1e-9))
+    ends = [Interval(scale * math.sqrt(each.lower), scale * math.sqrt(each.upper))
+            for each in (variance.interval, variance.among_records)]  # fmt: skip
+    return Estimate(
+        scale * root, variance.noise_error * slope, variance.sampling_error * slope, *ends
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many records are in each category, or in each bin of a number; crossed with others.
+
+    Args:
+        of: the categories, texts or whole numbers; all other values, missing ones too, are counted
+            together as `ELSE`.
+        bins: in their place, increasing edges of bins of a number: each holds its lower edge, and
+            the first and the last hold all values beyond.
+        by: a column to cross with, or several: by name if another query of the table counts its
+            categories, or with the categories themselves: `by={"sex": ["f", "m"]}`.
+        column: by default the query's name.
+
+    Labels are the categories, joined by ", " where columns are crossed, this query's own last.
+
+    Example:
+        >>> import randquant as rq
+        >>> people = [{"sex": sex} for sex in "fm" * 2000]
+        >>> table = rq.statistics(people, epsilon=1, queries={"sex": rq.Counts(["f", "m"])})
+        >>> bool(abs(table["sex"]["f"].estimate - 2000) < 40)
+        True
+    """
+
+    of: Sequence[Any] = ()
+    bins: Sequence[float] = ()
+    by: str | Sequence[str] | Mapping[str, Sequence[Any]] = ()
+    column: str = ""
+
+    def __post_init__(self) -> None:
+        if (len(self.of) > 0) == (len(self.bins) > 0):
+            raise ValueError("Expected either categories or bins in Counts, got "
+                             f"{'both' if len(self.of) else 'neither'}.")  # fmt: skip
+        if len(self.of):
+            object.__setattr__(self, "of", query.checked_categories(self.of))
+        else:
+            edges = validate.array("bins", self.bins)
+            if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
+                raise ValueError("Expected two or more increasing edges of bins in Counts.")
+            object.__setattr__(self, "bins", tuple(edges.tolist()))
+
+    def named(self, name: str, queries: Mapping[str, query.Query]) -> Counts:
+        """With its column, and the categories of those that it is crossed with."""
+        by = self.by
+        if not isinstance(by, Mapping):
+            names = [by] if isinstance(by, str) else validate.listed("by", by)
+            by = {each: _categories_of(each, queries) for each in names}
+        crossed = {each: query.checked_categories(known) for each, known in by.items()}
+        found = replace(self, column=self.column or name, by=crossed)
+        cells = len(found.labels)
+        if cells > query.MOST_CELLS:
+            raise ValueError(
+                f"Expected at most {query.MOST_CELLS} crossed categories, got {cells} in {name!r}."
+            )
+        return found
+
+    @property
+    def labels(self) -> list[str]:
+        """Of all cells, in order."""
+        assert isinstance(self.by, Mapping)
+        own = list(map(str, self.of)) or [
+            f"{low:g} to {high:g}" for low, high in itertools.pairwise(self.bins)
+        ]
+        return [", ".join(map(str, each)) for each in itertools.product(*self.by.values(), own)]
+
+    def block(self) -> Cells:
+        """One cell for each label."""
+        return Cells(len(self.labels))
+
+    def rows(self, columns: query.Columns) -> np.ndarray:
+        """The number of the cell, or that after the last if any column is in no category."""
+        assert isinstance(self.by, Mapping)
+        values = columns[self.column]
+        parts = [(query.categories(columns[name], known), len(known))
+                 for name, known in self.by.items()]  # fmt: skip
+        if self.of:
+            parts.append((query.categories(values, self.of), len(self.of)))
+        else:
+            edges = np.array(self.bins)
+            parts.append((query.places(query.numbers(values, self.column), edges), len(edges) - 1))
+        cell, outside = np.zeros(len(values), np.int64), np.zeros(len(values), bool)
+        for number, count in parts:
+            cell, outside = cell * count + number, outside | (number == count)
+        return np.where(outside, len(self.labels), cell)
+
+    def answer(self, totals: query.Totals) -> Answer:
+        """Each count by itself; they add up to the number of records."""
+        block = self.block()
+        counts, _ = block.counts(totals.values, totals.records, totals.amplitude, totals.norm)
+        part = math.sqrt(1 - 1 / block.size) / totals.amplitude
+        noise_error = totals.noise.deviation * part
+        return Answer(
+            {
+                label: present_of(
+                    totals.records, totals.records - float(count), noise_error, totals
+                )
+                for label, count in zip([*self.labels, ELSE], counts, strict=True)
+            }
+        )
+
+
+def _categories_of(name: str, queries: Mapping[str, query.Query]) -> Sequence[Any]:
+    other = queries.get(name)
+    if not isinstance(other, Counts) or not other.of:
+        raise ValueError(
+            f"Expected another query {name!r} with categories to cross with, got none: give them "
+            f"here, as by={{{name!r}: [...]}}."
+        )
+    return other.of
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Quantiles of the values of a column.
+
+    Args:
+        low, high: public bounds; what lies beyond counts as the nearer one.
+        steps: into how many equal bins they are cut: no quantile is known more closely.
+        at: which quantiles.
+        column: by default the query's name.
+
+    Example:
+        >>> import numpy as np, randquant as rq
+        >>> people = {"bmi": np.random.default_rng(0).normal(27, 4, 20000)}
+        >>> asked = {"bmi": rq.Quantiles(10, 70, at=[0.5])}
+        >>> table = rq.statistics([people], epsilon=1, queries=asked, trust="central", unit="example")
+        >>> bool(abs(table["bmi"].estimate - 27) < 0.5)
+        True
+    """
+
+    low: float
+    high: float
+    steps: int = 128
+    at: Sequence[float] = (0.5, 0.25, 0.75, 0.05, 0.95)
+    column: str = ""
+
+    def __post_init__(self) -> None:
+        query.bounds("quantiles'", self.low, self.high)
+        validate.whole("steps", self.steps, low=2, high=1024)
+        at = tuple(validate.listed("at", self.at))
+        for each in at:
+            validate.real("each quantile", each, above=0, below=1)
+        object.__setattr__(self, "at", at)
+
+    def named(self, name: str, queries: Mapping[str, query.Query]) -> Quantiles:
+        """With the column of this name."""
+        return replace(self, column=self.column or name)
+
+    def block(self) -> Tree:
+        """One cell for each bin."""
+        return Tree(self.steps)
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Of the bins, (steps + 1,)."""
+        return np.linspace(self.low, self.high, self.steps + 1)
+
+    def rows(self, columns: query.Columns) -> np.ndarray:
+        """The number of the bin."""
+        return query.places(query.numbers(columns[self.column], self.column), self.edges)
+
+    def answer(self, totals: query.Totals) -> Answer:
+        """Where the monotone distribution function crosses, and where its bands might."""
+        counts, mixing = self.block().counts(
+            totals.values, totals.records, totals.amplitude, totals.norm
+        )
+        edges, noise = self.edges, totals.noise
+        present = max(counts[:-1].sum(), 1.0)
+        # Of each edge, the probability of a value below it; monotone, from 0 to 1.
+        below = np.concatenate([[0.0], np.cumsum(counts[:-1])]) / present
+        monotone = np.maximum.accumulate(np.clip(below, 0.0, 1.0))
+        monotone[-1] = 1.0
+        estimates = {}
+        for at in self.at:
+            # theory/statistics.md, Proposition 8: bins in which the quantile might lie.
+            gradient = np.tri(self.steps + 1, self.steps, -1) - at
+            noisy = np.linalg.norm(gradient @ mixing[:-1], axis=1) * noise.deviation / present
+            sampling = math.sqrt(at * (1 - at) / present)
+            alone = noise.tail * noisy
+            both = np.hypot(alone, NORMAL * sampling)
+            place = float(np.interp(at, *_rising(monotone, edges)))
+            bin_width = edges[1] - edges[0]
+            nearest = min(int((place - self.low) / bin_width), self.steps - 1)
+            slope = max(monotone[nearest + 1] - monotone[nearest], 1 / present) / bin_width
+            estimates[f"{at:.4g}"] = Estimate(
+                place, noisy[nearest] / slope, sampling / slope,
+                _bins(below, both, at, edges), _bins(below, alone, at, edges),
+            )  # fmt: skip
+        return Answer(estimates)
+
+
+def _rising(levels: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Points at which the function rises, for the inverse."""
+    last = np.append(np.diff(levels) > 0, True)
+    last[0] = True
+    first = np.flatnonzero(last)
+    return levels[first], edges[first]
+
+
+def _bins(below: np.ndarray, half: np.ndarray, at: float, edges: np.ndarray) -> Interval:
+    """From the first to the last bin at whose edges the level may be crossed."""
+    possible = (below - half)[:-1] <= at
+    possible &= (below + half)[1:] >= at
+    found = np.flatnonzero(possible)
+    if not len(found):
+        return Interval(float(edges[0]), float(edges[-1]))
+    return Interval(float(edges[found[0]]), float(edges[found[-1] + 1]))

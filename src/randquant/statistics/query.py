@@ -1,0 +1,122 @@
+"""What every query says of itself, and the columns that queries read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.statistics.blocks import Block, Norm
+from randquant.statistics.estimate import Answer, SumNoise
+
+Columns = Mapping[str, np.ndarray]
+"""Columns of records by name, (n,) each; missing values are NaN or None."""
+
+MOST_CELLS = 4096
+"""Most cells of one query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Noisy sums of one block over all records.
+
+    Attributes:
+        values: (size,) int64.
+        records: how many records are in them, which is public.
+        amplitude: of the block.
+        norm: that the block is encoded for.
+        noise: of each of the values.
+    """
+
+    values: np.ndarray
+    records: int
+    amplitude: int
+    norm: Norm
+    noise: SumNoise
+
+
+class Query(Protocol):
+    """A question about records that is answered from a noisy sum of one block."""
+
+    def named(self, name: str, queries: Mapping[str, Query]) -> Query:
+        """The query with what its name, and other queries, leave to be filled in."""
+        ...
+
+    def block(self) -> Block:
+        """What records are encoded as."""
+        ...
+
+    def rows(self, columns: Columns) -> np.ndarray:
+        """The rows that the block takes; KeyError if a column is missing."""
+        ...
+
+    def answer(self, totals: Totals) -> Answer:
+        """Estimates and intervals."""
+        ...
+
+
+def numbers(values: np.ndarray, what: str) -> np.ndarray:
+    """A column as (n,) float64, NaN where a value is missing.
+
+    Raises:
+        TypeError: a value is no number.
+    """
+    if values.dtype.kind in "fiub":
+        return values.astype(np.float64)
+    try:
+        return np.array([math.nan if each is None else each for each in values], dtype=np.float64)
+    except (TypeError, ValueError):
+        bad = next(each for each in values if not isinstance(each, int | float | None))
+        raise TypeError(
+            f"Expected numbers in column {what!r}, got {validate.shown(bad)}: convert them, or ask "
+            "for rq.Counts of categories."
+        ) from None
+
+
+def scaled(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Map [low, high] to [-1, 1]; what lies beyond is clipped, infinities too."""
+    middle, half = (low + high) / 2, (high - low) / 2
+    return np.clip((values - middle) / half, -1.0, 1.0)
+
+
+def places(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Number of the bin of each value, (n,) int64; beyond the edges the first or the last bin.
+
+    A missing value has the number after the last.
+    """
+    bins = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    return np.where(np.isnan(values), len(edges) - 1, bins).astype(np.int64)
+
+
+def categories(values: np.ndarray, known: Sequence[Any]) -> np.ndarray:
+    """Number of each value's category, (n,) int64; that after the last for all others."""
+    number = {each: k for k, each in enumerate(known)}
+    plain = values.tolist()
+    return np.array([number.get(each, len(known)) for each in plain], dtype=np.int64)
+
+
+def bounds(name: str, low: Any, high: Any) -> None:
+    """Refuse bounds that are no interval."""
+    validate.real(f"{name}'s lower bound", low)
+    validate.real(
+        f"{name}'s upper bound", high, above=low,
+        why="give public bounds, chosen without looking at the data",
+    )  # fmt: skip
+
+
+def checked_categories(known: Any) -> tuple[Any, ...]:
+    """Categories as a tuple; ValueError if one comes twice or there are too few or many."""
+    listed = tuple(validate.listed("categories", known))
+    for each in listed:
+        if not isinstance(each, str | int | bool):
+            raise TypeError(f"Expected categories of text or numbers, got {validate.shown(each)}.")
+    if len(set(listed)) < len(listed) or not 1 <= len(listed) <= MOST_CELLS:
+        raise ValueError(
+            f"Expected 1 to {MOST_CELLS} different categories, got {len(listed)} of which "
+            f"{len(set(listed))} differ."
+        )
+    return listed

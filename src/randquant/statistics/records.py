@@ -1,0 +1,119 @@
+"""Records as people have them: one person's values, or columns of many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.channels.keys import Key
+from randquant.statistics.query import Columns
+
+FORMS = (
+    "a sequence or mapping of clients, each with its record: a mapping of values, such as "
+    '{"age": 40}, or columns of many records: a mapping of arrays, or a table of pandas, polars or '
+    "arrow; or one such table, of which each row is a client"
+)
+
+
+def frames_of(clients: Any) -> tuple[list[dict[str, np.ndarray]], bool]:
+    """Return each client's columns, and whether each client has one row of one table.
+
+    Args:
+        clients: see FORMS.
+
+    Returns:
+        (frames, rows): columns by name, (n,) each, of each client; of clients with one record each
+        all of them in one frame, and True.
+
+    Raises:
+        TypeError, ValueError: they are in another form, or differ in their columns, or there are
+            none; the error names the client.
+    """
+    if _is_table(clients):
+        return [_columns(clients, "the table")], True
+    if isinstance(clients, Mapping):
+        named = [(f"client {name!r}", record) for name, record in clients.items()]
+        if named and not any(_is_record(record) for _, record in named):
+            raise TypeError(
+                f"Expected {FORMS}; got a mapping of {type(named[0][1]).__name__}: put the columns "
+                "of one client into a list."
+            )
+    elif isinstance(clients, Sequence) and not isinstance(clients, str | bytes):
+        named = [(f"client {place}", record) for place, record in enumerate(clients)]
+    else:
+        raise TypeError(f"Expected {FORMS}; got {validate.shown(clients)}.")
+    if not named:
+        raise ValueError("Expected at least one client, got none.")
+    if all(isinstance(record, Mapping) and not _has_columns(record) for _, record in named):
+        return [_joined(named)], True
+    return [_columns(record, name) for name, record in named], False
+
+
+def _is_table(value: Any) -> bool:
+    return hasattr(value, "columns") or hasattr(value, "column_names")
+
+
+def _is_record(value: Any) -> bool:
+    return isinstance(value, Mapping) or _is_table(value)
+
+
+def _has_columns(record: Mapping[str, Any]) -> bool:
+    return any(
+        not isinstance(each, str | bytes) and hasattr(each, "__len__") for each in record.values()
+    )
+
+
+def _joined(named: list[tuple[str, Any]]) -> dict[str, np.ndarray]:
+    """Columns of clients with one record each."""
+    columns = list(named[0][1])
+    for name, record in named:
+        if record.keys() != named[0][1].keys():
+            raise ValueError(
+                f"Expected every record to have the columns {', '.join(map(str, columns))}, got "
+                f"{', '.join(map(str, record))} of {name}: give None where a value is missing."
+            )
+    return {str(column): _array([record[column] for _, record in named]) for column in columns}
+
+
+def _columns(record: Any, name: str) -> dict[str, np.ndarray]:
+    """One client's columns, of equal length."""
+    if not _is_record(record):
+        raise TypeError(f"Expected {FORMS}; got {validate.shown(record)} of {name}.")
+    names = list(record) if isinstance(record, Mapping) else list(
+        record.column_names if hasattr(record, "column_names") else record.columns
+    )  # fmt: skip
+    columns = {}
+    for each in names:
+        values = record[each]
+        values = values.to_numpy() if hasattr(values, "to_numpy") else values
+        columns[str(each)] = _array(values if hasattr(values, "__len__") else [values])
+    lengths = {len(each) for each in columns.values()}
+    if len(lengths) != 1:
+        raise ValueError(
+            f"Expected columns of one length, got {', '.join(map(str, sorted(lengths))) or 'none'} "
+            f"of {name}."
+        )
+    return columns
+
+
+def _array(values: Any) -> np.ndarray:
+    """A column; mixed values stay as they are."""
+    if isinstance(values, np.ndarray):
+        array = values
+    else:
+        values = list(values)
+        plain = all(isinstance(each, bool | int | float) for each in values)
+        array = np.array(values) if plain else np.array([*values, None], dtype=object)[:-1]
+    if array.ndim != 1:
+        raise ValueError(f"Expected columns of single values, got an array of shape {array.shape}.")
+    return array
+
+
+def one_of_each(frame: Columns, key: Key) -> dict[str, np.ndarray]:
+    """Draw one of a person's records: a person with many counts once, too."""
+    count = len(next(iter(frame.values())))
+    place = int(key.words(1)[0]) % count  # uneven by 2**-64 · count
+    return {name: column[place : place + 1] for name, column in frame.items()}

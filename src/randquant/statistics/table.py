@@ -1,0 +1,56 @@
+"""A table of answers, with its guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from randquant.privacy.accounting.release import Release
+from randquant.privacy.guarantee import Guarantee
+from randquant.statistics.estimate import Answer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table(Mapping[str, Answer]):
+    """Answers by the names of their queries.
+
+    Attributes:
+        answers: by name.
+        records: how many records were asked, which is public.
+        clients: how many clients.
+        guarantee: of the whole table.
+        release: what further accounting takes: `rq.account([table.release, ...], delta)`.
+    """
+
+    answers: Mapping[str, Answer]
+    records: int
+    clients: int
+    guarantee: Guarantee
+    release: Release
+
+    def __getitem__(self, name: str) -> Answer:
+        return self.answers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.answers)
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __str__(self) -> str:
+        rows = [("", "estimate", "95 % interval", "noise", "sampling")]
+        for name, answer in self.items():
+            for label, each in answer.items():
+                ends = f"{each.interval.lower:.4g} to {each.interval.upper:.4g}"
+                rows.append(
+                    (f"{name}: {label}", f"{each.estimate:.4g}", ends, f"{each.noise_error:.2g}",
+                     f"{each.sampling_error:.2g}")
+                )  # fmt: skip
+        widths = [max(len(row[k]) for row in rows) for k in range(5)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
+                       zip(row[1:], widths[1:], strict=True))]).rstrip()
+            for row in rows
+        ]  # fmt: skip
+        asked = f"{self.records:,} records of {self.clients:,} clients"
+        return "\n".join([*lines, f"{asked}; {self.guarantee}"])
