@@ -247,8 +247,8 @@ class Quantiles:
     Example:
         >>> import numpy as np, randquant as rq
         >>> people = {"bmi": np.random.default_rng(0).normal(27, 4, 20000)}
-        >>> asked = {"bmi": rq.Quantiles(10, 70, at=[0.5])}
-        >>> table = rq.statistics([people], epsilon=1, queries=asked, trust="central", unit="example")
+        >>> bmi = {"bmi": rq.Quantiles(10, 70, at=[0.5])}
+        >>> table = rq.statistics([people], epsilon=1, queries=bmi, trust="central", unit="example")
         >>> bool(abs(table["bmi"].estimate - 27) < 0.5)
         True
     """
