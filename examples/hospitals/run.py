@@ -49,14 +49,15 @@ def planned(
 ) -> UpdateMechanism:
     """The mechanism with the least noise that keeps a patient's epsilon.
 
-    It has 5 bits a coordinate; in sums, where every hospital's noise hides all patients, 8, which
-    take a minute to plan.
+    By itself a site sends 5 bits a coordinate; in sums, where every hospital's noise hides all
+    patients, integers of 20 bits with a share of the noise.
     """
-    bits = bits or (5 if trust == "local" else 8)
+    bits = bits or (5 if trust == "local" else 20)
+    name = "pbm" if trust == "local" else "skellam"
     setting = UpdateSetting(dimension=FEATURES, cohort=len(SITES), bits=bits, trust=trust)
     deviation = gaussian_multiplier(epsilon, DELTA, rounds) * 2 / examples
     tuned = tune_update(
-        "pbm", setting, epsilon, DELTA, rounds, deviation=deviation, examples=examples
+        name, setting, epsilon, DELTA, rounds, deviation=deviation, examples=examples
     )
     return tuned.calibration.mechanism
 
@@ -110,7 +111,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/hospitals"))
     parser.add_argument("--epsilon", type=float, default=4.0, help="of a patient")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--bits", type=int, help="a coordinate: by default 5, or 8 in sums")
+    parser.add_argument("--bits", type=int, help="a coordinate: by default 5, or 20 in sums")
     parser.add_argument("--helper-key", type=Path, help="key of a helper that is one more site")
     parser.add_argument("--helper", help="HOST:PORT of a helper of secure sums")
     parser.add_argument("--helper-identity", help="what randquant helper keygen printed")

@@ -12,7 +12,7 @@ from flower_rounds import ANYTHING, ask, fedavg, model, mover, noisy, refusals, 
 
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
-from randquant.aggregation.registry import update_mechanism
+from randquant.aggregation.sign_sgd import SignSGD
 from randquant.channels.keys import Key
 from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.among_clients import AmongClients
@@ -175,8 +175,7 @@ def test_an_offer_travels_whole_and_others_are_refused():
     ):  # fmt: skip
         with pytest.raises(ValueError, match="Expected an offer of this package's version"):
             Offer.from_text(json.dumps({**record, **change}))
-    noise = {"clip_norm": 1.0, "noise_multiplier": 2.0, "bits": 16}
-    for mechanism in (LocalGaussian(1.0, 1.0), update_mechanism("skellam", noise, cohort=5)):
+    for mechanism in (LocalGaussian(1.0, 1.0), SignSGD(1.0, 2.0)):
         with pytest.raises(TypeError, match="baselines are for simulation"):
             Offer(mechanism, 650)
     with pytest.raises(ValueError, match="Expected dimension >= 1 and <= "):

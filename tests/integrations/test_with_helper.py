@@ -31,6 +31,7 @@ from tls import parties
 
 import randquant as rq
 from randquant._internal.rounding import round_up
+from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.helper import Helper, HelperLimits, HelperTerms
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.flower import (
@@ -556,3 +557,20 @@ def test_a_hostile_services_refusal_is_one_line(served, monkeypatch):
         RemoteHelper(*served).answer(b"")
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 600
+
+
+@pytest.mark.parametrize("helped", [True, False], ids=["helper", "among clients"])
+def test_integer_noise_is_summed_as_codes_are(tmp_path, identity, trusting, helped):
+    """Noise of all clients together: each sends numbers modulo a power of two."""
+    noise = AdditiveMechanism("skellam", clip_norm=30.0, noise_multiplier=1e-3, cohort=4, bits=20)
+    if helped:
+        weights, _, strategy = trained(trusting, Helper(tmp_path, identity), noise)
+    else:
+        grid = InProcessGrid(client_app(QuantizeMod(epsilon=math.inf), mover), NODES)
+        strategy = QuantizedStrategy(fedavg(), noise)
+        weights = run(strategy, grid, rounds=1).arrays["w"].numpy()
+    assert np.allclose(weights, mean_of(NODES), atol=0.05)
+    assert np.abs(weights - mean_of(NODES)).max() > 0
+    whole = rq.account([noise.release(weights.size, 1)], strategy.accountant.delta)
+    told = strategy.accountant.get_epsilon(strategy.accountant.delta)
+    assert told == pytest.approx(whole.epsilon)

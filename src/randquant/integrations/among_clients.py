@@ -132,8 +132,7 @@ class SecureSum:
         return self._next(protocol.REVEAL, self._server.relay(inboxes))
 
     def _unmasked(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
-        largest = self.offer.channel.levels - 1
-        self._totals = self._server.unmask(inboxes, largest).astype(np.int64)
+        self._totals = self._server.unmask(inboxes, self.offer.largest).astype(np.int64)
         return {}
 
     def _next(

@@ -131,7 +131,7 @@ class ClientLimits:
             raise ProtocolError("Expected secure aggregation, which the offer needs, got none.")
         if self.trust == "local" and mechanism.trust != "local":
             raise ProtocolError("Expected an offer of local trust, as this client demands.")
-        if terms is not None and mechanism.channel is None:
+        if terms is not None and mechanism.in_round(0).coding is None:
             raise ProtocolError("Expected no secure sum of an offer that sends no codes, got one.")
         fewest, most = self.coordinates or (1, math.inf)
         if not fewest <= offer.size <= most:
@@ -232,11 +232,10 @@ def _check_largest(offer: Offer, terms: HelperTerms) -> None:
 
     With a smaller largest code a client would fail exactly where its codes are larger, and so tell.
     """
-    largest = offer.channel.levels - 1
-    if terms.largest not in (0, largest):
+    if terms.largest not in (0, offer.largest):
         raise ProtocolError(
-            f"Expected proofs of codes up to {largest}, the offer's largest, or none, got terms "
-            f"with {terms.largest}."
+            f"Expected proofs of codes up to {offer.largest}, the offer's largest, or none, got "
+            f"terms with {terms.largest}."
         )
 
 

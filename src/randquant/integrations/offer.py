@@ -15,8 +15,6 @@ from randquant.aggregation.alongside import Alongside, Number, QuantileClip
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.aggregation.saved import from_record
-from randquant.channels.channel import Channel
-from randquant.channels.wire import upload
 from randquant.integrations.protocol import LONGEST_TEXT
 from randquant.integrations.trained import BUFFERS, Buffers
 from randquant.privacy.accounting.release import Release
@@ -34,7 +32,7 @@ class Offer:
 
     Args:
         mechanism: how updates are protected, and the trust and cohort that this counts on; one
-            that sends codes of a channel, or under local trust a payload of its own.
+            that sends codes, or under local trust a payload of its own.
         dimension: coordinates of what a client encodes: of its update, and of what it sends beside.
         parts: names of the arrays that are trained, encoded and counted, in the model's order;
             empty for all of floating-point numbers other than running statistics.
@@ -70,8 +68,8 @@ class Offer:
     def __post_init__(self) -> None:
         if not _deployable(self.mechanism):
             raise TypeError(
-                "Expected a mechanism that sends codes of a channel, or a payload of its own under "
-                f"local trust, got {self.mechanism!r}: baselines are for simulation."
+                "Expected a mechanism that sends codes, or a payload of its own under local trust, "
+                f"got {self.mechanism!r}: baselines are for simulation."
             )
         validate.whole("dimension", self.dimension, low=1, high=2**40)
         validate.kind("parts", self.parts, tuple)
@@ -100,18 +98,16 @@ class Offer:
         object.__setattr__(self, "_text", self._written())
 
     @property
-    def channel(self) -> Channel:
-        """The channel that codes are drawn from, of an offer that sends codes."""
-        channel = self.mechanism.channel
-        assert channel is not None
-        return channel
+    def largest(self) -> int:
+        """The largest code of a client, of an offer that sends codes."""
+        coding = self.mechanism.in_round(0).coding
+        assert coding is not None
+        return coding.levels - 1
 
     @property
     def plain_bytes(self) -> int:
         """Bytes of an update without masks, as the server would see it."""
-        if self.mechanism.channel is None:
-            return self.mechanism.of_client(0).payload_bytes(self.dimension)
-        return upload.coded(self.channel, self.size)
+        return self.mechanism.in_round(0).of_client(0).payload_bytes(self.dimension)
 
     @property
     def of_model(self) -> int:
@@ -228,9 +224,10 @@ def _read(text: str) -> Offer:
 
 
 def _deployable(mechanism: UpdateMechanism) -> bool:
-    """Whether it sends codes of a channel, or under local trust what was sampled exactly."""
+    """Whether it sends codes, or under local trust a payload, that were sampled exactly."""
     if mechanism.channel is not None:
         return True
-    if mechanism.trust != "local" or mechanism.coding is not None:
+    coding = mechanism.in_round(0).coding
+    if mechanism.trust != ("local" if coding is None else "aggregate"):
         return False
     return not all_mechanisms()[mechanism.record()["mechanism"]].baseline

@@ -124,7 +124,7 @@ class HelperRound:
 
     def _unmasked(self) -> np.ndarray:
         answer = _answered(self._helper, self._sum.request(self.offer.to_text()))
-        return self._sum.unmask(answer, self.offer.channel.levels - 1).astype(np.int64)
+        return self._sum.unmask(answer, self.offer.largest).astype(np.int64)
 
 
 def _with_proofs(terms: HelperTerms, levels: int, verify_key: bytes) -> HelperTerms:
@@ -238,7 +238,7 @@ class WithHelper:
         verify_key = b""
         if self.integrity == "proven":
             verify_key = os.urandom(proven.VERIFY_KEY_BYTES)
-            terms = _with_proofs(terms, offer.channel.levels, verify_key)
+            terms = _with_proofs(terms, offer.largest + 1, verify_key)
         return HelperRound(offer, terms, self.helper, log, clients, self.directory, verify_key)
 
     def _key(self) -> HelperKey:

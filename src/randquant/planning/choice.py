@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,18 +14,15 @@ from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import ENOUGH, Candidate, Need
 from randquant.planning.plan.verdict import coarse, warning
-from randquant.planning.tuning.update import TunedUpdate, tune_update
+from randquant.planning.tuning.update import TunedUpdate, fewest_bits, tune_update
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.noise_search import OutOfReach
 
-ONE_BIT, BITS = "stochastic-rounding", "pbm"
-"""The mechanisms of one bit a coordinate, and of several that are summed."""
+ONE_BIT, SUMMED, ALONE = "stochastic-rounding", "skellam", "pbm"
+"""The mechanisms of one bit a coordinate, and of more in a sum and by itself."""
 
-EXCESS = 0.2
-"""Of variance over Gaussian noise's, that sums of bits are to have at most."""
-
-QUICK = 400
-"""So many bits of a whole cohort, at most, are calibrated within seconds."""
+FEW = 5
+"""Bits of a coordinate by itself, where one is too coarse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +43,16 @@ class Calibrated:
     warning: str = ""
 
 
-def choose(need: Need, *, examples: int | None = None, engine: bool = False) -> Calibrated:
+def choose(need: Need, *, examples: int | None = None) -> Calibrated:
     """Calibrate a mechanism to a target.
 
     In a secure sum, and for examples, this is one bit: stochastic rounding of the rotated update to
     two levels. Where that has over ENOUGH times the error of Gaussian noise, and in all other
-    cases, it is what `planning.plan` recommends; for examples, and for an engine, codes that are
-    sums of bits.
+    cases, it is what `planning.plan` recommends; for examples integer noise.
 
     Args:
         need: the target, with the participations of the client called most often.
         examples: for example-level privacy, the fewest examples that an update is the mean of.
-        engine: whether it is for Flower, which sums codes of channels only.
 
     Guarantees:
         The accountant's guarantee of the mechanism for so many participations is at most the
@@ -75,8 +69,8 @@ def choose(need: Need, *, examples: int | None = None, engine: bool = False) -> 
     validate.real("delta", need.delta, low=0, below=1)
     if need.coordinates is not None:  # the verdict is on the noise, not on what is left out
         need = replace(need, mean_norm=0.0)
-    if examples is not None or (engine and need.trust != "local"):
-        return _of_bits(need, examples)
+    if examples is not None:
+        return _of_examples(need, examples)
     if need.trust != "local" and need.privacy.bits in (1, "auto"):
         candidate = _measured(ONE_BIT, need.of_bits(1), None)
         assert candidate.noise is not None
@@ -102,20 +96,18 @@ def _planned(need: Need) -> Candidate | None:
     ).recommended  # fmt: skip
 
 
-def _of_bits(need: Need, examples: int | None) -> Calibrated:
-    """One bit, or of sums of bits as many as lower the error, if that does not take long."""
-    best = one = _measured(ONE_BIT, need.of_bits(1), examples)
-    assert one.noise is not None
-    relative, asked = one.noise.relative or 0.0, need.privacy.bits
-    several = 1 if asked == "auto" else asked
-    if asked == "auto" and relative > ENOUGH:
-        # theory/plan.md: t bits have 1/t of one bit's excess of variance over Gaussian noise's.
-        wanted = min((relative**2 - 1) / EXCESS, QUICK / need.setting.sharing)
-        several = min(int(math.log2(wanted + 1)), 8)
-    if several > 1:
-        with contextlib.suppress(OutOfReach):
-            more = _measured(BITS, need.of_bits(several), examples)
-            best = min(one, more, key=lambda each: each.noise.deviation if each.noise else math.inf)
+def _of_examples(need: Need, examples: int) -> Calibrated:
+    """One bit; where more lower the error, integer noise in a sum, and sums of bits by itself."""
+    asked, name = need.privacy.bits, SUMMED if need.trust != "local" else ALONE
+    found = [] if asked not in (1, "auto") else [_measured(ONE_BIT, need.of_bits(1), examples)]
+    near = [each for each in found if each.noise and (each.noise.relative or 0.0) <= ENOUGH]
+    if asked != 1 and not near:
+        bits = asked
+        if bits == "auto":
+            gaussian = need.multiplier * need.setting.distance / examples
+            bits = FEW if name == ALONE else fewest_bits(name, need.setting, gaussian)
+        found.append(_measured(name, need.of_bits(bits), examples))
+    best = min(found, key=lambda each: each.noise.deviation if each.noise else math.inf)
     return _calibrated(need, best, examples)
 
 

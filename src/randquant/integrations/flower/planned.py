@@ -70,10 +70,9 @@ def for_target(
         trust: `aggregate`, a server that sees sums only, or `local`, one that sees each client's
             codes.
         privacy: how updates are clipped and sent, and what travels beside them, see `Privacy`. Bits
-            of `auto` are one, or, where more lower the error by a fifth, as many as can be
-            certified within seconds for such a cohort. A client takes part in all rounds unless
-            max_participations says otherwise; fewer need less noise, and end the training when too
-            few clients are left.
+            of `auto` are one, or, where more lower the error by a fifth, integer noise. A client
+            takes part in all rounds unless max_participations says otherwise; fewer need less
+            noise, and end the training when too few clients are left.
         options: further arguments of the constructor: local, sums, folder, patience.
 
     Returns:
@@ -117,7 +116,7 @@ def for_target(
     if privacy.coordinates == "auto":
         raise ValueError("Expected a number of coordinates for Flower, got 'auto': leave it out.")
     with waiting(True):
-        found = choose(need, engine=True)
+        found = choose(need)
     if found.warning:
         log(WARNING, "randquant: %s", found.warning)
     mechanism = update_mechanism(

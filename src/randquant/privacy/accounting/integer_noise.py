@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from randquant._internal import validate
 from randquant.privacy.accounting.attacks import DrawnRound
+from randquant.privacy.accounting.examples import check_examples, share
 from randquant.privacy.accounting.gaussian import step_square
-from randquant.privacy.accounting.release import Rounds, check_cohort, check_size
+from randquant.privacy.accounting.release import Rounds, check_cohort, check_size, hiding
 from randquant.privacy.accounting.rounds import IntegerRound, places_of
 from randquant.privacy.certificates.noise import Noise, shift_divergence
+from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import (
     NEIGHBORINGS,
     Neighboring,
     Trust,
+    Unit,
     rounded_up,
 )
 
@@ -36,6 +39,7 @@ class NoiseRelease(Rounds):
         modulus: what sums are taken modulo; None if they are not. For lower ends only.
         trust: `aggregate`; or, of noise that relies on nobody else's, `local` if the server sees
             each client's noisy numbers, `central` if it adds the noise itself.
+        one_example: whether neighbours differ in one example of a client.
 
     Do not count clients that collude with the server in `cohort`: they know their own noise.
 
@@ -52,6 +56,7 @@ class NoiseRelease(Rounds):
     longest: int | None = None
     modulus: int | None = None
     trust: Trust = "aggregate"
+    one_example: bool = False
 
     def __post_init__(self) -> None:
         validate.choice("trust", self.trust, ("aggregate", "local", "central"))
@@ -89,6 +94,28 @@ class NoiseRelease(Rounds):
         if math.isinf(step):  # a law too narrow to compare
             return None
         return rounded_up(self.rounds * self.squared_distance * step)
+
+    def under(self, trust: Trust) -> NoiseRelease:
+        """A client's own numbers are a sum over one client, with its own noise."""
+        return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
+
+    def of_one_example(self, examples: int) -> NoiseRelease:
+        """Of means of examples: so many times closer, and rounding to the grid beside.
+
+        Guarantees:
+            Two vectors are 2·C/n apart before they are rounded, at most; rounding moves each
+            coordinate of either by less than 1, however it is repeated.
+        """
+        check_examples(examples)
+        # theory/additive.md, Proposition 9.
+        apart = math.sqrt(self.squared_distance) * share(examples) + 2 * math.sqrt(self.dimension)
+        square = min(math.ceil(apart * apart * (1 + 64 * UNIT)), self.squared_distance)
+        return replace(self, squared_distance=square, longest=0, one_example=True)
+
+    @property
+    def unit(self) -> Unit:
+        """An example, after `of_one_example`."""
+        return "example" if self.one_example else "client"
 
     @property
     def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:
