@@ -230,4 +230,5 @@ def _deployable(mechanism: UpdateMechanism) -> bool:
     coding = mechanism.in_round(0).coding
     if mechanism.trust != ("local" if coding is None else "aggregate"):
         return False
-    return not all_mechanisms()[mechanism.record()["mechanism"]].baseline
+    known = all_mechanisms().get(mechanism.record()["mechanism"])
+    return known is None or not known.baseline

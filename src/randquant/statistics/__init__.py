@@ -7,6 +7,7 @@ from randquant._internal.faces import lazily
 if TYPE_CHECKING:
     from randquant.statistics.asking import statistics
     from randquant.statistics.estimate import Answer, Estimate
+    from randquant.statistics.mechanism import SurveyMechanism
     from randquant.statistics.queries import Counts, Mean, Quantiles
     from randquant.statistics.regression import Covariance, LinearRegression
     from randquant.statistics.survival import KaplanMeier, LogRank
@@ -24,6 +25,7 @@ __all__ = [
     "Mean",
     "Quantiles",
     "Survey",
+    "SurveyMechanism",
     "Table",
     "statistics",
     "survey",

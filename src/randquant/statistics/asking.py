@@ -87,11 +87,12 @@ def statistics(
     count = records if single else len(frames)
     if trust == "aggregate" and count < 2:
         check_clients(frames, trust)
-    terms = survey(queries, epsilon, delta, trust, count, records, weights or {})
+    most = 1 if unit == "client" else max(lengths)
+    terms = survey(queries, epsilon, delta, trust, count, records, weights, unit, most)
     totals = np.zeros(terms.dimension, np.int64)
     for k, each in enumerate(frames):
         totals += terms.vector(each, key.fold_in("client", k))
-    for k in range(terms.shares):
+    for k in range(1 if trust == "central" else count):
         totals += terms.share(key.fold_in("share", k))
-    guarantee = replace(terms.guarantee(delta), unit=unit, simulated=seed is not None)
-    return Table(terms.read(totals, records), records, count, guarantee, terms.release)
+    guarantee = replace(terms.guarantee, simulated=seed is not None)
+    return Table(terms.read(totals, records, count), records, count, guarantee, terms.release)

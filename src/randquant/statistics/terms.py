@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from randquant.privacy.accounting.gaussian import gaussian_noise
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.laplace import LaplaceRelease
 from randquant.privacy.accounting.release import Release
-from randquant.privacy.guarantee import Guarantee, Trust
+from randquant.privacy.guarantee import Guarantee, Neighboring, Trust, Unit
 from randquant.statistics import estimate
 from randquant.statistics.blocks import Norm
 from randquant.statistics.estimate import Answer
@@ -33,6 +33,9 @@ FINE = 2.0**10
 
 COARSEST = 16
 """Least amplitude."""
+
+EXACT, LARGEST_SUM = 2**23, 2**29
+"""Largest integers of a client's vector (exact in float32, as engines carry it), and of a sum."""
 
 Law = DiscreteLaplace | DiscreteGaussian | Skellam
 
@@ -46,16 +49,40 @@ class Survey:
         amplitudes: of their blocks, in steps.
         law: each client's share of the noise on each number.
         cohort: how many shares the guarantee relies on.
-        shares: how many are in the sum.
         trust: who sees what.
+        delta: of the guarantee.
+        unit: whether all of a client is protected, of which one record is taken, or one `example`.
+        most: records of a client, at most.
+        bits: of a modulus that no sum exceeds.
     """
 
     queries: Mapping[str, Query]
     amplitudes: Mapping[str, int]
     law: Law
     cohort: int
-    shares: int
     trust: Trust
+    delta: float
+    unit: Unit
+    most: int
+    bits: int
+
+    def __post_init__(self) -> None:
+        if self.amplitudes.keys() != self.queries.keys():
+            raise ValueError("Expected an amplitude for each query, got others.")
+        for each in self.amplitudes.values():
+            validate.whole("amplitude", each, low=1, high=EXACT)
+        validate.choice("trust", self.trust, ("central", "aggregate", "local"))
+        validate.whole("cohort", self.cohort, low=2 if self.trust == "aggregate" else 1)
+        if isinstance(self.law, DiscreteLaplace) and self.law.clients != self.cohort:
+            raise ValueError(
+                f"Expected shares of {self.cohort} clients, the cohort, got {self.law.clients}: "
+                "fewer would not add up to the noise."
+            )
+        validate.real("delta", self.delta, above=0, below=1)
+        validate.choice("unit", self.unit, ("client", "example"))
+        validate.whole("most", self.most, low=1, high=1 if self.unit == "client" else EXACT)
+        validate.whole("bits", self.bits, low=2, high=32)
+        _ = self.release  # checks the rest
 
     @property
     def norm(self) -> Norm:
@@ -69,15 +96,26 @@ class Survey:
 
     @property
     def release(self) -> Release:
-        """What accounting sees of the table."""
-        return _release(
-            self.law, self.cohort, self.trust, _distance(self.queries, self.amplitudes, self.norm),
-            self.dimension,
-        )  # fmt: skip
+        """What accounting sees of the table: the release of one record."""
+        distance = _distance(self.queries, self.amplitudes, self.norm)
+        release = _release(self.law, self.cohort, self.trust, distance, self.dimension)
+        return replace(release, one_example=self.unit == "example")
 
-    def guarantee(self, delta: float) -> Guarantee:
-        """Of one record, at this delta."""
-        return account([self.release], delta)
+    @property
+    def guarantee(self) -> Guarantee:
+        """Of one record, or of a client with one record."""
+        return account([self.release], self.delta)
+
+    def of_client(self, rounds: int, neighboring: Neighboring) -> Release:
+        """The release of all that a client sends, which knows that of one example.
+
+        No record's vector is longer than two of them can be apart: so zeros are no farther.
+        """
+        distance = _distance(self.queries, self.amplitudes, self.norm)
+        farther = self.most if self.norm == "l1" else self.most**2
+        whole = _release(self.law, self.cohort, self.trust, farther * distance, self.dimension)
+        known = distance if self.unit == "example" else None
+        return replace(whole, rounds=rounds, neighboring=neighboring, example_distance=known)
 
     def vector(self, columns: Columns, key: Key) -> np.ndarray:
         """Add up the integers of all records, without noise: (dimension,) int64.
@@ -102,13 +140,11 @@ class Survey:
         """Draw one share of the noise: (dimension,) int64."""
         return self.law.draw(self.dimension, key.fold_in("noise"))
 
-    def read(self, totals: np.ndarray, records: int) -> dict[str, Answer]:
-        """Estimate all answers from the noisy sum over so many records."""
-        laplace = self.norm == "l1"
-        noise = estimate.SumNoise(
-            math.sqrt(self.shares * self.law.variance),
-            estimate.LAPLACE if laplace else estimate.NORMAL,
-        )
+    def read(self, totals: np.ndarray, records: int, clients: int = 1) -> dict[str, Answer]:
+        """Estimate all answers from the noisy sum over so many records, of so many clients."""
+        shares = 1 if self.trust == "central" else clients
+        tail = estimate.LAPLACE if self.norm == "l1" else estimate.NORMAL
+        noise = estimate.SumNoise(math.sqrt(shares * self.law.variance), tail)
         answers, start = {}, 0
         for name, query in self.queries.items():
             end = start + query.block().size
@@ -125,7 +161,9 @@ def survey(
     trust: Trust,
     clients: int,
     records: int,
-    weights: Mapping[str, float],
+    weights: Mapping[str, float] | None = None,
+    unit: Unit = "client",
+    most: int = 1,
 ) -> Survey:
     """Choose amplitudes and the noise: by default all queries have the same relative error.
 
@@ -136,6 +174,8 @@ def survey(
         clients: how many share the noise under `aggregate` trust.
         records: how many there are, about.
         weights: of queries whose relative error shall be as many times smaller than the others'.
+        unit: what is protected: a `client`, or one `example` of a client.
+        most: records of a client, at most; 1 for the unit of a client.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -146,17 +186,21 @@ def survey(
         why="tables that noise is drawn from are off by some 1e-50; 1e-30 is as good as none",
     )  # fmt: skip
     named = _named(queries)
-    relative = _relative(named, weights)
-    shares = 1 if trust == "central" else clients
+    relative = _relative(named, weights or {})
+    validate.whole("clients", clients, low=2 if trust == "aggregate" else 1)
+    validate.choice("unit", unit, ("client", "example"))
+    validate.whole("most", most, low=1, high=1 if unit == "client" else EXACT // COARSEST)
     cohort = clients if trust == "aggregate" else 1
     fine = max(FINE, 8 * math.sqrt(max(records, 1)))
-    found = [
-        Survey(named, amplitudes, law, cohort, shares, trust)
-        for norm in ("l1", "l2")
+    widest = min(EXACT / most, LARGEST_SUM / max(records, most))
+    found = []
+    for norm in ("l1", "l2"):
         for amplitudes, law in _calibrated(
-            named, relative, epsilon, delta, trust, cohort, fine, norm
-        )
-    ]
+            named, relative, epsilon, delta, trust, cohort, (fine, widest), norm
+        ):
+            apart, spread = _apart(named, amplitudes, norm), 64 * math.sqrt(law.variance * clients)
+            bits = math.ceil(math.log2(2 * (max(records, most) * apart + spread))) + 1
+            found.append(Survey(named, amplitudes, law, cohort, trust, delta, unit, most, bits))
     if not found:
         raise ValueError(
             f"Expected fewer queries or a larger epsilon, got {len(named)} at epsilon={epsilon:g} "
@@ -169,7 +213,7 @@ def survey(
 def _loudness(terms: Survey) -> float:
     largest = max(terms.amplitudes.values())
     tail = estimate.LAPLACE if terms.norm == "l1" else estimate.NORMAL
-    return tail * math.sqrt(terms.shares * terms.law.variance) / largest
+    return tail * math.sqrt(terms.cohort * terms.law.variance) / largest
 
 
 def _calibrated(
@@ -179,7 +223,7 @@ def _calibrated(
     delta: float,
     trust: Trust,
     cohort: int,
-    fine: float,
+    ends: tuple[float, float],
     norm: Norm,
 ) -> list[tuple[dict[str, int], Law]]:
     """Amplitudes and the least noise of this norm that meets the target; none if there is none."""
@@ -189,7 +233,9 @@ def _calibrated(
     dimension = sum(query.block().size for query in queries.values())
     # Noise at distance 1.
     per_step = 1 / epsilon if norm == "l1" else gaussian_noise(epsilon, delta)
+    fine, widest = ends
     deviation = max(fine, COARSEST * unit * per_step / min(relative.values()))
+    deviation = min(deviation, widest * per_step)
     amplitudes = {
         name: max(int(deviation / (per_step * unit) * each), 1) for name, each in relative.items()
     }
@@ -220,7 +266,9 @@ def _law(noise: float, norm: Norm, trust: Trust, cohort: int) -> Law:
     return DiscreteGaussian(variance) if cohort == 1 else Skellam(variance)
 
 
-def _release(law: Law, cohort: int, trust: Trust, distance: int, dimension: int) -> Release:
+def _release(
+    law: Law, cohort: int, trust: Trust, distance: int, dimension: int
+) -> NoiseRelease | LaplaceRelease:
     if isinstance(law, DiscreteLaplace):
         return LaplaceRelease(
             law.scale, distance, law.distance(cohort), cohort, dimension, 1, trust=trust

@@ -40,6 +40,8 @@ class NoiseRelease(Rounds):
         trust: `aggregate`; or, of noise that relies on nobody else's, `local` if the server sees
             each client's noisy numbers, `central` if it adds the noise itself.
         one_example: whether neighbours differ in one example of a client.
+        example_distance: squared distance of such neighbours, where updates are sums of examples'
+            integers; None where they are means of examples' gradients.
 
     Do not count clients that collude with the server in `cohort`: they know their own noise.
 
@@ -57,6 +59,7 @@ class NoiseRelease(Rounds):
     modulus: int | None = None
     trust: Trust = "aggregate"
     one_example: bool = False
+    example_distance: int | None = None
 
     def __post_init__(self) -> None:
         validate.choice("trust", self.trust, ("aggregate", "local", "central"))
@@ -107,6 +110,8 @@ class NoiseRelease(Rounds):
             coordinate of either by less than 1, however it is repeated.
         """
         check_examples(examples)
+        if (known := self.example_distance) is not None:
+            return replace(self, squared_distance=known, longest=0, one_example=True)
         # theory/additive.md, Proposition 9.
         apart = math.sqrt(self.squared_distance) * share(examples) + 2 * math.sqrt(self.dimension)
         square = min(math.ceil(apart * apart * (1 + 64 * UNIT)), self.squared_distance)

@@ -6,14 +6,15 @@ Derivations: `docs/theory/statistics.md`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy.special import expit, ndtri
 
 from randquant._internal import validate
+from randquant.privacy.accounting.examples import check_examples
 from randquant.privacy.accounting.gaussian import SPECIAL
-from randquant.privacy.accounting.release import Rounds, check_cohort, check_size
-from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, rounded_up
+from randquant.privacy.accounting.release import Rounds, check_cohort, check_size, hiding
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, Unit, rounded_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class LaplaceRelease(Rounds):
     """Sums of integer vectors with discrete Laplace noise, pure in every round.
 
     Attributes:
-        scale: of the noise in a sum, in steps: P(k) is proportional to exp(-|k| / scale).
+        scale: of the noise in a sum, in steps: P(k) is proportional to exp(-|k| / scale); 0 where
+            none is known.
         l1_distance: largest L1 distance between two vectors of one client, in steps.
         drawn: upper bound of the total variation distance between the noise of one coordinate as it
             is drawn and that law.
@@ -29,7 +31,7 @@ class LaplaceRelease(Rounds):
         dimension: coordinates of a sum.
         rounds: rounds that the client takes part in.
         neighboring: the neighbouring relation of that distance.
-        trust: as for `NoiseRelease`.
+        trust, one_example, example_distance: as for `NoiseRelease`.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -51,9 +53,11 @@ class LaplaceRelease(Rounds):
     rounds: int
     neighboring: Neighboring = "replace_one"
     trust: Trust = "aggregate"
+    one_example: bool = False
+    example_distance: int | None = None
 
     def __post_init__(self) -> None:
-        validate.real("scale", self.scale, above=0)
+        validate.real("scale", self.scale, low=0)
         validate.whole("l1_distance", self.l1_distance, low=0)
         validate.real("drawn", self.drawn, low=0, high=1)
         validate.choice("trust", self.trust, ("aggregate", "local", "central"))
@@ -62,10 +66,27 @@ class LaplaceRelease(Rounds):
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
 
     @property
+    def unit(self) -> Unit:
+        """An example, after `of_one_example`."""
+        return "example" if self.one_example else "client"
+
+    def under(self, trust: Trust) -> LaplaceRelease:
+        """The same; of one client's share of the noise alone nothing is claimed."""
+        alone = hiding(trust, self.cohort) < self.cohort
+        return replace(self, trust=trust, **({"cohort": 1, "scale": 0.0} if alone else {}))
+
+    def of_one_example(self, examples: int) -> LaplaceRelease:
+        """At the distance of one example; ValueError where it is not known."""
+        check_examples(examples)
+        if self.example_distance is None:
+            raise ValueError("Expected sums of examples' integers with a known distance.")
+        return replace(self, l1_distance=self.example_distance, one_example=True)
+
+    @property
     def epsilon(self) -> float:
         """Pure epsilon of one round, rounded up."""
         # theory/statistics.md, Proposition 2.
-        return rounded_up(self.l1_distance / self.scale)
+        return rounded_up(self.l1_distance / self.scale) if self.scale else math.inf
 
     @property
     def distance(self) -> float:
@@ -75,6 +96,8 @@ class LaplaceRelease(Rounds):
     def renyi(self, order: float) -> float:
         """At most epsilon, and at most order · epsilon^2 / 2, in each round."""
         order = validate.renyi_order(order)
+        if self.rounds == 0:
+            return 0.0
         # Bun and Steinke 2016, Proposition 3.3.
         least = self.epsilon if math.isinf(order) else min(1.0, order * self.epsilon / 2)
         return rounded_up(self.rounds * (least if math.isinf(order) else self.epsilon * least))
@@ -83,5 +106,7 @@ class LaplaceRelease(Rounds):
     def squared_mu(self) -> float:
         """Of Gaussian noise that hides no more than randomised response of this epsilon."""
         # theory/statistics.md, Proposition 3.
+        if self.rounds == 0:
+            return 0.0
         mu = -2 * float(ndtri(expit(-self.epsilon))) * (1 + 16 * SPECIAL) + 16 * SPECIAL
         return rounded_up(self.rounds * mu * mu)

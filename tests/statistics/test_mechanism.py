@@ -1,0 +1,188 @@
+"""A survey on engines: the same sums, accounts and refusals as a round of training."""
+
+import json
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flower_grid import InProcessGrid
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.app_common.abstract.model import make_model_learnable
+from nvflare_job import SITES, Server
+
+import randquant as rq
+from randquant.aggregation.helper import Helper
+from randquant.aggregation.saved import from_record
+from randquant.channels.keys import Key
+from randquant.flower import QuantizedStrategy, QuantizeMod, WithHelper
+from randquant.integrations.nvflare import QuantizeFilter
+from randquant.statistics import SurveyMechanism, survey
+
+ASKED = {
+    "age": rq.Mean(0, 100),
+    "sex": rq.Counts(["f", "m"]),
+    "stay": rq.Quantiles(0, 30, steps=16),
+}
+WARDS = 4
+
+
+def ward(number, records=500):
+    rng = np.random.default_rng(number)
+    return {
+        "age": rng.normal(55, 12, records),
+        "sex": rng.choice(["f", "m"], records),
+        "stay": rng.exponential(6, records),
+    }
+
+
+@pytest.fixture(params=["gaussian", "laplace"])
+def mechanism(request):
+    asked = ASKED if request.param == "gaussian" else {"sex": ASKED["sex"]}
+    terms = survey(asked, 1.0, 1e-6, "aggregate", WARDS, WARDS * 500, unit="example", most=500)
+    assert (terms.norm == "l1") == (request.param == "laplace")
+    return SurveyMechanism(terms)
+
+
+def test_a_sum_of_shares_is_read_as_the_table(mechanism):
+    key = Key.from_seed(0)
+    payloads = [
+        mechanism.encode(mechanism.update(ward(k), key.fold_in(k)), Key.generate())
+        for k in range(WARDS)
+    ]
+    table = mechanism.table(mechanism.mean(payloads), WARDS, WARDS * 500)
+    truth = sum(int((ward(k)["sex"] == "f").sum()) for k in range(WARDS))
+    assert abs(table["sex"]["f"].estimate - truth) < 8 * table["sex"]["f"].noise_error
+    assert table.guarantee.epsilon <= 1
+    assert table.guarantee.unit == "example"
+    with pytest.raises(ValueError, match="Expected at least 4 payloads"):
+        mechanism.mean(payloads[:3])
+
+
+def test_one_record_costs_what_the_table_says_and_a_whole_client_more(mechanism):
+    release = mechanism.release(mechanism.dimension, 1)
+    one = rq.account([release.of_one_example(500)], 1e-6)
+    assert one.epsilon == pytest.approx(mechanism.terms.guarantee.epsilon)
+    assert one.unit == "example"
+    assert rq.account([release], 1e-6).epsilon > 100
+    alone = rq.account([release.under("local").of_one_example(500)], 1e-6)
+    assert alone.epsilon > 1.5 * one.epsilon
+    assert mechanism.release(mechanism.dimension, 0).renyi(2.0) == 0
+
+
+def test_a_vector_of_other_terms_is_refused(mechanism):
+    """A server could have a client compute by larger amplitudes than it offers to account for."""
+    other = SurveyMechanism(
+        survey(ASKED, 2.0, 1e-6, "aggregate", WARDS, WARDS * 500, unit="example", most=500)
+    )
+    update = other.update(ward(0), Key.from_seed(0))
+    same_size = np.resize(update, mechanism.dimension)
+    for vector in (update, same_size, np.zeros(mechanism.dimension)):
+        with pytest.raises(ValueError, match="Expected a vector of this survey"):
+            mechanism.encode(vector, Key.generate())
+    with pytest.raises(ValueError, match="Expected at most 500 records of a client"):
+        mechanism.update(ward(0, records=501), Key.from_seed(0))
+
+
+def test_terms_travel_as_text_and_others_are_refused(mechanism):
+    assert from_record(json.loads(json.dumps(mechanism.record()))) == mechanism
+    text = json.loads(mechanism.survey)
+    law = text["law"]
+    for change in (
+        {"cohort": 1}, {"cohort": 3, "law": {**law, "clients": 4}}, {"bits": 64}, {"most": 0},
+        {"amplitudes": {}}, {"amplitudes": dict.fromkeys(text["amplitudes"], -1)}, {"unit": "all"},
+        {"queries": {"x": {"kind": "mean", "low": 2, "high": 1}}}, {"queries": {}}, {"more": 1},
+        {"law": {"law": "none"}}, {"delta": 0}, {"trust": "central"}, {"queries": [1]},
+    ):  # fmt: skip
+        if change.get("law", {}).get("clients") and law["law"] != "discrete-laplace":
+            continue
+        with pytest.raises(ValueError, match="Expected"):
+            SurveyMechanism(json.dumps({**text, **change}))
+    with pytest.raises(ValueError, match="Expected the text of a survey"):
+        SurveyMechanism("[" * 100_000)
+
+
+def answers(mod, records):
+    """A client app of a few lines, as a user writes it."""
+    app = ClientApp()
+
+    @app.train(mods=[mod])
+    def _answer(message, context):
+        mechanism = SurveyMechanism(message.content["config"]["survey"])
+        update = mechanism.update(records(context.node_id), Key.generate())
+        return Message(
+            RecordDict({"arrays": ArrayRecord({"table": Array(update)})}), reply_to=message
+        )
+
+    return app
+
+
+@pytest.mark.parametrize("helped", [True, False], ids=["helper", "among clients"])
+def test_on_flower_a_round_is_a_table(tmp_path, helped):
+    identity = Ed25519PrivateKey.generate()
+    known = identity.public_key().public_bytes_raw().hex()
+    nodes = range(1, 21)
+    mechanism = SurveyMechanism(survey(ASKED, 1.0, 1e-6, "aggregate", 16, len(nodes)))
+    mod = QuantizeMod(epsilon=1.0, delta=1e-6, helper=known if helped else None)
+    grid = InProcessGrid(answers(mod, lambda node: ward(node, records=1)), nodes)
+    sums = {"sums": WithHelper(Helper(tmp_path, identity))} if helped else {}
+    strategy = QuantizedStrategy(FedAvg(min_available_nodes=2), mechanism, delta=1e-6, **sums)
+    blank = ArrayRecord({"table": Array(np.zeros(mechanism.dimension, np.float32))})
+    terms = ConfigRecord({"survey": mechanism.survey})
+    result = strategy.start(grid, blank, num_rounds=1, train_config=terms)
+    [row] = strategy.history
+    assert not row.failed
+    assert row.dropped == 0
+    table = mechanism.table(result.arrays["table"].numpy(), len(nodes), len(nodes))
+    women = sum(int((ward(k, records=1)["sex"] == "f").sum()) for k in nodes)
+    count = table["sex"]["f"]
+    assert count.interval.lower <= women <= count.interval.upper or count.noise_error > 3
+    spent = strategy.accountant.get_epsilon(1e-6)
+    assert spent == pytest.approx(table.guarantee.epsilon)
+    # The ledger counts it: nobody answers a second table.
+    again = QuantizedStrategy(FedAvg(min_available_nodes=2), mechanism, delta=1e-6, **sums)
+    assert (
+        not again.start(grid, blank, num_rounds=1, train_config=terms).arrays["table"].numpy().any()
+    )
+    assert again.history[0].failed
+
+
+def test_on_nvflare_the_noise_of_all_sites_hides_one_patient(tmp_path):
+    """Each site's filter counts one of its patients, and refuses a second table."""
+    terms = survey(ASKED, 1.0, 1e-6, "aggregate", len(SITES), 1500, unit="example", most=500)
+    mechanism = SurveyMechanism(terms)
+    identity = Ed25519PrivateKey.generate()
+
+    class Tables(Server):
+        def load(self, _):
+            return make_model_learnable({"table": np.zeros(mechanism.dimension, np.float32)}, {})
+
+    def answer(site, task):
+        update = mechanism.update(ward(SITES.index(site)), Key.generate())
+        return DXO(DataKind.WEIGHT_DIFF, {"table": update}).to_shareable()
+
+    def asked(folder):
+        server = Tables(
+            folder, train=answer, mechanism=mechanism, examples=500, rounds=1, delta=1e-6,
+            sums=WithHelper(Helper(folder / "helper", identity)), learning_rate=1.0,
+        )  # fmt: skip
+        for site in SITES:
+            server.filters[site] = QuantizeFilter(
+                1.0, str(tmp_path / "sites"), 1e-6, examples=500,
+                helper=identity.public_key().public_bytes_raw().hex(),
+            )  # fmt: skip
+        return server.run()
+
+    server = asked(tmp_path / "one")
+    table = mechanism.table(server.saved[-1]["table"], len(SITES), 1500)
+    ages = np.concatenate([ward(k)["age"] for k in range(len(SITES))])
+    found = table["age"]
+    assert abs(found.estimate - ages.mean()) < 8 * found["mean"].noise_error
+    spent = server.controller._run.accountant.get_privacy_spent()
+    assert spent.epsilon == pytest.approx(table.guarantee.epsilon)
+    assert spent.unit == "example"
+    again = asked(tmp_path / "two")
+    assert not again.saved
+    assert sum("within epsilon 1.0" in line for line in again.log) >= len(SITES)
