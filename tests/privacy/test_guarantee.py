@@ -1,6 +1,7 @@
 """Intervals, guarantees and certificates as values, and the codes and witnesses that they name."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,7 +14,7 @@ from randquant.privacy.accounting.releases import (
     ChannelRelease,
     VectorRelease,
 )
-from randquant.privacy.guarantee import Interval, rounded_up
+from randquant.privacy.guarantee import Guarantee, Interval, rounded_up
 
 BIT = rq.stochastic_rounding(clip=0.25, levels=2, margin=1.75)
 SURE = rq.stochastic_rounding(clip=1.0, levels=2)
@@ -79,3 +80,20 @@ def test_the_code_that_tells_most_is_named():
     ):  # fmt: skip
         channel = rq.Channel(np.array([-1.0, 1.0]), np.arange(3.0), np.array(rows), 16)
         assert rq.certify_pair(channel, -1.0, 1.0).code == code
+
+
+def test_guarantees_add_up_and_those_of_other_adversaries_do_not():
+    one = Guarantee(0.1, 1e-6, "replace_one", "aggregate", 3.0, 5, lower=0.05, unit="example")
+    other = replace(one, epsilon=0.2, delta=0.3, lower=0.1, simulated=True)
+    both = one + other
+    assert (
+        Fraction(both.epsilon) >= Fraction(0.1) + Fraction(0.2) > Fraction(0.1 + 0.2) * (1 - 2**-50)
+    )
+    assert both.epsilon <= math.nextafter(0.1 + 0.2, 1)
+    assert (both.lower, both.releases, both.simulated, both.unit) == (0.0, 10, True, "example")
+    assert (other + replace(other, delta=0.9)).delta == 1.0
+    for change in ({"trust": "local"}, {"unit": "client"}, {"neighboring": "zero_out"}):
+        with pytest.raises(ValueError, match=f"Expected guarantees of one {next(iter(change))}"):
+            one + replace(one, **change)
+    with pytest.raises(TypeError):
+        one + 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from randquant._internal.rounding import round_up
@@ -107,6 +108,37 @@ class Guarantee:
                 f"{self.epsilon}: one of the two is no bound; please report it as SECURITY.md says."
             )
 
+    def __add__(self, other: Guarantee) -> Guarantee:
+        """What holds of both together, one after the other: epsilons add, and deltas.
+
+        `rq.account` of both releases is closer, where they are at hand.
+
+        Raises:
+            ValueError: they protect something else, or against somebody else.
+
+        References:
+            Dwork et al. 2006 (Our data, ourselves), Theorem 1.
+
+        Example:
+            >>> one = Guarantee(1.0, 1e-6, "replace_one", "aggregate", math.inf, 3)
+            >>> print(one + one)
+            epsilon <= 2 at delta = 2e-06 (replace_one, aggregate trust)
+        """
+        if not isinstance(other, Guarantee):
+            return NotImplemented
+        for what in ("neighboring", "trust", "unit"):
+            if getattr(self, what) != getattr(other, what):
+                raise ValueError(
+                    f"Expected guarantees of one {what} to add, got {getattr(self, what)} and "
+                    f"{getattr(other, what)}: ask for both in one way."
+                )
+        return Guarantee(
+            _added(self.epsilon, other.epsilon), min(_added(self.delta, other.delta), 1.0),
+            self.neighboring, self.trust, math.inf, self.releases + other.releases,
+            hidden=self.hidden or other.hidden, unit=self.unit,
+            simulated=self.simulated or other.simulated,
+        )  # fmt: skip
+
     def __str__(self) -> str:
         about = self.neighboring if self.unit == "client" else f"{self.neighboring} {self.unit}"
         if math.isinf(self.epsilon):
@@ -117,6 +149,14 @@ class Guarantee:
             + f"; {SIMULATED}"
             * self.simulated
         )
+
+
+def _added(one: float, other: float) -> float:
+    """A sum, rounded up."""
+    total = one + other
+    if math.isinf(total) or Fraction(total) >= Fraction(one) + Fraction(other):
+        return total
+    return math.nextafter(total, math.inf)
 
 
 def at_most(lower: float, upper: float) -> float:
