@@ -119,15 +119,18 @@ def answers(mod, records):
     return app
 
 
-@pytest.mark.parametrize("helped", [True, False], ids=["helper", "among clients"])
-def test_on_flower_a_round_is_a_table(tmp_path, helped):
+@pytest.mark.parametrize("way", ["helper", "among clients", "local"])
+def test_on_flower_a_round_is_a_table(tmp_path, way):
     identity = Ed25519PrivateKey.generate()
     known = identity.public_key().public_bytes_raw().hex()
     nodes = range(1, 21)
-    mechanism = SurveyMechanism(survey(ASKED, 1.0, 1e-6, "aggregate", 16, len(nodes)))
-    mod = QuantizeMod(epsilon=1.0, delta=1e-6, helper=known if helped else None)
+    trust = "local" if way == "local" else "aggregate"
+    mechanism = SurveyMechanism(survey(ASKED, 1.0, 1e-6, trust, 16, len(nodes)))
+    mod = QuantizeMod(
+        epsilon=1.0, delta=1e-6, trust=trust, helper=known if way == "helper" else None
+    )
     grid = InProcessGrid(answers(mod, lambda node: ward(node, records=1)), nodes)
-    sums = {"sums": WithHelper(Helper(tmp_path, identity))} if helped else {}
+    sums = {"sums": WithHelper(Helper(tmp_path, identity))} if way == "helper" else {}
     strategy = QuantizedStrategy(FedAvg(min_available_nodes=2), mechanism, delta=1e-6, **sums)
     blank = ArrayRecord({"table": Array(np.zeros(mechanism.dimension, np.float32))})
     terms = ConfigRecord({"survey": mechanism.survey})
@@ -186,3 +189,26 @@ def test_on_nvflare_the_noise_of_all_sites_hides_one_patient(tmp_path):
     again = asked(tmp_path / "two")
     assert not again.saved
     assert sum("within epsilon 1.0" in line for line in again.log) >= len(SITES)
+
+
+def test_a_server_cannot_move_what_a_vector_is_compared_with(tmp_path):
+    """In float32 a difference from large numbers is rounded: two records could be far apart."""
+    nodes = range(1, 4)
+    mechanism = SurveyMechanism(survey(ASKED, 1.0, 1e-6, "local", 1, len(nodes)))
+    grid = InProcessGrid(
+        answers(QuantizeMod(epsilon=1.0, delta=1e-6, trust="local"), lambda node: ward(node, 1)),
+        nodes,
+    )
+    strategy = QuantizedStrategy(FedAvg(min_available_nodes=2), mechanism, delta=1e-6)
+    large = np.zeros(mechanism.dimension, np.float32)
+    large[0] = 2.0**30
+    strategy.start(
+        grid, ArrayRecord({"table": Array(large)}), num_rounds=1,
+        train_config=ConfigRecord({"survey": mechanism.survey}),
+    )  # fmt: skip
+    assert strategy.history[0].failed
+    replies = [reply.error.reason for *_, reply in grid.seen]
+    assert all("arrays of zeros to answer a survey" in each for each in replies)
+    half = np.append(np.full(mechanism.dimension - 4, 0.5), mechanism._marks)
+    with pytest.raises(ValueError, match="Expected whole numbers"):
+        mechanism.encode(half, Key.generate())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class MechanismDefaults(ABC):
     """
 
     __slots__ = ()
+
+    from_zero: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         for parent in cls.__bases__:

@@ -6,7 +6,7 @@ Planning, accounting, audit, training and engines use this protocol only, never 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -41,6 +41,9 @@ class UpdateMechanism(Protocol):
     def clip_norm(self) -> float | None:
         """Clipping threshold of a whole update's norm; None if coordinates are clipped instead."""
         ...
+
+    from_zero: ClassVar[bool]
+    """Whether updates are answers of their own, not differences from a model, which is zeros."""
 
     @property
     def channel(self) -> Channel | None:

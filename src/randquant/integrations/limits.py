@@ -222,6 +222,9 @@ class ClientLimits:
                 "Expected a model without running statistics, as the offer says, got one with "
                 f"{len(layout.running)}: {trained.WAY_OUT}."
             )
+        if offer.mechanism.from_zero and any(model[name].any() for name in layout.parts):
+            # Differences from other numbers are rounded, and rounding may set records apart.
+            raise ProtocolError("Expected arrays of zeros to answer a survey, got others.")
         if not layout.finite(model):
             raise ProtocolError("Expected finite numbers in the model, got others.")
         return layout

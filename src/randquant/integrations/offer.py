@@ -227,8 +227,7 @@ def _deployable(mechanism: UpdateMechanism) -> bool:
     """Whether it sends codes, or under local trust a payload, that were sampled exactly."""
     if mechanism.channel is not None:
         return True
-    coding = mechanism.in_round(0).coding
-    if mechanism.trust != ("local" if coding is None else "aggregate"):
+    if mechanism.trust != "local" and mechanism.in_round(0).coding is None:
         return False
     known = all_mechanisms().get(mechanism.record()["mechanism"])
     return known is None or not known.baseline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -62,6 +62,7 @@ class SurveyMechanism(MechanismDefaults):
 
     channel = None
     clip_norm = None
+    from_zero: ClassVar[bool] = True
 
     def __init__(self, survey: Survey | str) -> None:
         text = survey if isinstance(survey, str) else text_of(survey)
@@ -136,8 +137,11 @@ class SurveyMechanism(MechanismDefaults):
                 "Expected a vector of this survey, as its update() makes it, got another: a client "
                 "answers by the terms that it was offered."
             )
+        whole = vector[:-MARKS].astype(np.int64)
+        if not np.array_equal(whole, vector[:-MARKS]):
+            raise ValueError("Expected whole numbers, as a survey's update() makes them.")
         key.claim()
-        noisy = vector[:-MARKS].astype(np.int64) + self.terms.share(key)
+        noisy = whole + self.terms.share(key)
         codes = noisy & ((1 << self.terms.bits) - 1)
         return wire.pack(self.coding, codes.astype(np.uint32), -MARKS)
 
