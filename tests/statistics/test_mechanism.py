@@ -207,7 +207,8 @@ def test_a_server_cannot_move_what_a_vector_is_compared_with(tmp_path):
         train_config=ConfigRecord({"survey": mechanism.survey}),
     )  # fmt: skip
     assert strategy.history[0].failed
-    replies = [reply.error.reason for *_, reply in grid.seen]
+    replies = [reply.error.reason for step, _, _, reply in grid.seen if step == "upload"]
+    assert len(replies) == len(nodes)
     assert all("arrays of zeros to answer a survey" in each for each in replies)
     half = np.append(np.full(mechanism.dimension - 4, 0.5), mechanism._marks)
     with pytest.raises(ValueError, match="Expected whole numbers"):
