@@ -1,12 +1,14 @@
 """How far one client moves a decoded mean by valid codes: all that it could send is tried."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.hostile import one_client
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.wire import upload
 from randquant.mechanisms import stochastic_rounding
@@ -64,3 +66,38 @@ def test_it_falls_with_the_clients_and_is_unknown_without_a_channel():
         AdditiveMechanism("skellam", 1.0, 2.0, 2).influence(8, 50)
     with pytest.raises(ValueError, match="Expected clients"):
         mechanism.influence(8, 0)
+
+
+def of_any_vector(mechanism, dimension, clients=CLIENTS):
+    """How far apart two sums decode that are not refused, of all totals; the same in each place."""
+    bits, size = mechanism.sum_bits(dimension, clients), mechanism.size(dimension)
+    possible = range(min(2**bits, clients * (mechanism.channel.levels - 1) + 1))
+    means = [mechanism.decode(np.full(size, t), clients, dimension) for t in possible]
+    ends = [max(means, key=lambda mean: sign * float(mean[0])) for sign in (1, -1)]
+    return float(np.linalg.norm(ends[0].astype(float) - ends[1]))
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("clients", [CLIENTS, 3000])  # of 3000 the sum is in a narrow modulus
+def test_the_line_bounds_what_valid_codes_and_any_vector_do(name, clients):
+    mechanism, dimension, attained = MECHANISMS[name]
+    line = one_client(mechanism, dimension, clients)
+    valid, anything = map(float, re.findall(r"most (\S+) \(l2\).* codes, (\S+) by any", line)[0])
+    assert mechanism.influence(dimension, clients) <= valid
+    moved = of_any_vector(mechanism, dimension, clients)
+    assert moved <= anything * (1 + 1e-5)
+    assert moved >= anything * (0.98 if attained else 0.3)
+
+
+def test_no_line_says_what_is_not_known():
+    assert not one_client(AdditiveMechanism("skellam", 1.0, 2.0, 2), 8, 50)
+    assert not one_client(VectorMechanism(BIT, 1.0), 8, 50)  # a server that sees codes checks them
+    assert one_client(vectors(), 8, 50).endswith(" before it is encoded by 0.04")
+    assert one_client(ChannelMechanism(THREE, "aggregate", 2), 8, 50).endswith("are not proven")
+
+
+def test_clients_move_the_mean_as_far_as_some_noise_of_all():
+    """By 2 m / sqrt(n) lengths of the noise (theory/helper-sums.md, Proposition 12)."""
+    mechanism = vectors(stochastic_rounding(2.0, 2, 2.0))
+    noise = np.sqrt(8) * mechanism.expected_error(8).deviation(CLIENTS, 0.0)
+    assert mechanism.influence(8, CLIENTS) == pytest.approx(2 / np.sqrt(CLIENTS) * noise, rel=0.01)

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from helper_sums import IDENTITY
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare_job import SITES, Server, context_of
+from proven_sums import lie
 
 from randquant.aggregation.helper import Helper
 from randquant.aggregation.helper.proven import message_bytes
@@ -78,7 +80,7 @@ def with_helper(
     folder, helper=True, known=None, mechanism=None, site=False, integrity="masked", **options
 ):
     """A job whose sites and server know one helper; `site` for one that is a site."""
-    identity = Ed25519PrivateKey.generate()
+    identity = options.pop("identity", None) or Ed25519PrivateKey.generate()
     own = HelperMember(AGENCY) if site else Helper(folder / "helper", identity)
     sums = WithHelper(own, integrity=integrity) if helper else None
     server = (WithAgency if site else Server)(
@@ -129,18 +131,28 @@ def test_sites_prove_their_codes(site, tmp_path):
         assert now._sum.clients == set(map(number, SITES))
 
 
-def test_a_site_that_sends_no_proof_is_left_out_and_named(tmp_path):
-    few = replace(SUMMED, cohort=2)
-    server = with_helper(tmp_path, mechanism=few, integrity="proven", rounds=1)
+def damaged(terms, payload):
+    """The last byte but 39 of its share or its blind, changed."""
+    return payload[:-40] + bytes([payload[-40] ^ 1]) + payload[-39:]
 
-    def broken(site, reply):
+
+def crafted(terms, payload):
+    """A proof, as an honest site's, that each code is 7."""
+    return lie(terms, number("va"), [7] * terms.dimension)
+
+
+@pytest.mark.parametrize("broken", [damaged, crafted])
+def test_a_site_that_proves_no_codes_is_left_out_and_named(broken, tmp_path):
+    few, options = replace(SUMMED, cohort=2), {"integrity": "proven", "rounds": 1}
+    server = with_helper(tmp_path, mechanism=few, identity=IDENTITY, **options)
+
+    def tamper(site, reply):
         if site == "va":
-            payload = bytearray(reply["DXO"]["data"][PAYLOAD])
-            payload[-40] ^= 1  # of its share, or of its blind
-            reply["DXO"]["data"][PAYLOAD] = bytes(payload)
+            data = reply["DXO"]["data"]
+            data[PAYLOAD] = broken(server.sums[-1].terms, bytes(data[PAYLOAD]))
         return reply
 
-    server.tamper = broken
+    server.tamper = tamper
     server.run()
     assert len(server.saved) == 1, server.log
     [now] = server.sums

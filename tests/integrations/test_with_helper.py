@@ -3,10 +3,6 @@
 import hashlib
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -26,6 +22,7 @@ from flower_rounds import (
     refusals,
     run,
 )
+from helper_process import started, told
 from pages import Page
 from tls import parties
 
@@ -346,41 +343,16 @@ def test_a_server_that_the_authority_does_not_know_is_not_heard(served, tmp_path
 def test_the_command_serves_is_killed_and_started_again(tmp_path, identity, capfd):
     """Real processes: a helper killed between two rounds; its account is on its disk."""
     own, tls = parties(tmp_path / "tls", "helper", "server")
-    command = [sys.executable, "-m", "randquant"]
-    keygen = subprocess.run(
-        [*command, "helper", "keygen", str(tmp_path / "id"), "--json"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    pinned = json.loads(keygen.stdout)["identity"]
-    serve = [
-        *command, "helper", "serve", str(tmp_path / "journal"), "--key", str(tmp_path / "id"),
-        "--listen", "localhost:0", "--authority", str(own.authority),
-        "--certificate", str(own.certificate), "--private-key", str(own.private_key),
-    ]  # fmt: skip
-
-    def started():
-        process = subprocess.Popen(serve, stderr=subprocess.PIPE, text=True, env=os.environ)
-        line = process.stderr.readline()
-        assert f"helper {pinned} listens on port" in line
-        return process, f"localhost:{int(line.split()[-1])}"
-
-    mod = QuantizeMod(epsilon=math.inf, helper=pinned)
+    mod = QuantizeMod(epsilon=math.inf, helper=told("keygen", tmp_path / "id")["identity"])
     for number in (1, 2):
-        process, address = started()
-        weights, _, _ = trained(mod, RemoteHelper(address, tls))
-        assert np.allclose(weights, mean_of(NODES), atol=1e-6)
-        if number == 1:
-            process.kill()
-            process.wait()
-        else:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=30) == 0
-        process.stderr.close()
-    status = subprocess.run(
-        [*command, "helper", "status", str(tmp_path / "journal"), "--json"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert json.loads(status.stdout) == {"clients": 5, "most_sums": 2, "by_sums": {"2": 5}}
+        with started(tmp_path, own) as (process, address):
+            weights, _, _ = trained(mod, RemoteHelper(address, tls))
+            assert np.allclose(weights, mean_of(NODES), atol=1e-6)
+            if number == 1:
+                process.kill()
+                process.wait()
+    status = told("status", tmp_path / "journal")
+    assert status == {"clients": 5, "most_sums": 2, "by_sums": {"2": 5}}
 
 
 AGENCY = 99

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flower_grid import InProcessGrid, client_app
 from flower_rounds import (
     HEAD,
@@ -17,16 +18,20 @@ from flower_rounds import (
     refusals,
     run,
 )
-from helper_sums import PINNED, helper_in
+from helper_process import proven_in_a_process, started, told
+from helper_sums import IDENTITY, PINNED, helper_in
+from pages import Page
 from proven_sums import lie
+from tls import parties
 
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.helper import HelperTerms, masked_message, proven
 from randquant.channels.wire import upload
-from randquant.flower import QuantizedStrategy, QuantizeMod, WithHelper
+from randquant.flower import QuantizedStrategy, QuantizeMod, RemoteHelper, WithHelper
 from randquant.integrations import sums
 from randquant.integrations.flower.messages import PAYLOAD, payload_record
 from randquant.integrations.offer import Offer
+from randquant.reports.flower import page
 
 NODES = range(1, 6)
 HOSTILE = 3
@@ -109,9 +114,13 @@ def highest(terms):
     return proven.proven_message(terms, HOSTILE, np.full(terms.dimension, 2, np.uint8), PINNED)
 
 
-def test_masks_let_one_client_decide_the_mean_and_proofs_do_not(helper):
+def test_masks_let_one_client_decide_the_mean_and_proofs_do_not(helper, caplog):
     """All others send -1. The channel's values are -1, 0 and 1."""
-    masked, _, _ = trained(helper, "masked", attack=ten, train=down)
+    masked, _, strategy = trained(helper, "masked", attack=ten, train=down)
+    # Moved by 2 and by 0.4 in each of five coordinates.
+    told = "one hostile client of 5 moves the mean by at most 0.895 (l2) by valid codes, 4.48 by"
+    assert told in caplog.text
+    assert f"O{told[1:]}" in Page(page(strategy.outcome())).words
     assert np.allclose(masked, 1.0, atol=1e-6)  # moved by the whole range, as if all had sent 1
     refused, _, _ = trained(helper, attack=lambda terms: lie(terms, HOSTILE, [5] * 10), train=down)
     assert np.allclose(refused, -1.0, atol=1e-6)
@@ -170,3 +179,26 @@ def test_codes_that_cannot_be_proven_are_refused_before_round_1(helper):
     assert WithHelper(helper).fewest(noise) == 2
     with pytest.raises(ValueError, match="Expected integrity to be"):
         WithHelper(helper, integrity="checked")
+
+
+@pytest.mark.slow
+def test_proofs_over_tls_with_processes_of_their_own(tmp_path, caplog):
+    """A helper and a client as processes; then a report that is crafted, in the client's place."""
+    own, tls = parties(tmp_path / "tls", "helper", "server")
+    (tmp_path / "id").write_bytes(
+        IDENTITY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    (tmp_path / "id").chmod(0o600)
+    with started(tmp_path, own) as (_, address):
+        remote = RemoteHelper(address, tls)
+        weights, _, _ = trained(
+            remote, attack=lambda terms: proven_in_a_process(terms, HOSTILE, 2, PINNED)
+        )
+        wanted = (len(HONEST) * mean_of(HONEST) + 1) / len(NODES)  # code 2 is the value 1
+        assert np.allclose(weights, wanted, atol=1e-6)
+        assert "proven valid" not in caplog.text
+        weights, _, strategy = trained(remote, attack=lambda terms: lie(terms, HOSTILE, [2] * 10))
+        assert np.allclose(weights, mean_of(HONEST), atol=1e-6)
+        assert strategy.history[0].dropped == 1
+        assert f"client {HOSTILE}: Expected codes that are proven valid" in caplog.text
+    assert told("status", tmp_path / "journal")["by_sums"] == {"1": 1, "2": 4}

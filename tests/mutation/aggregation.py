@@ -92,6 +92,16 @@ FAULTS = {
          "None",
          "false reports in the sum"),
     ],
+    "aggregation/hostile.py": [
+        ("valid * most / largest",
+         "valid",
+         "any vector bounded as if it were codes"),
+    ],
+    "aggregation/coordinate.py": [
+        ("reach * math.sqrt(dimension) / clients",
+         "reach / clients",
+         "one coordinate's bound for that of a vector"),
+    ],
     "aggregation/helper/vectors.py": [
         ("total -= wire.unpack(form, kept, self._terms.dimension)",
          "None",

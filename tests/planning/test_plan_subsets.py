@@ -6,6 +6,7 @@ import math
 import pytest
 
 from randquant import cli
+from randquant.aggregation.hostile import one_client
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import code
 from randquant.planning.plan.subsets import FARTHEST, TOLERATED
@@ -81,6 +82,10 @@ def test_text_page_and_json_have_the_table(found, capsys):
     assert "Fewer coordinates" in page(found)
     assert f"{best.coordinates:,} coordinates (recommended)" in display(found)
     assert as_json(found)["parts"][0].coordinates == 16_384
+    [told] = as_json(found)["hostile"]
+    assert told == one_client(found.mechanism, found.need.dimension, found.need.cohort)
+    assert told in text
+    assert told in page(found)
     words = ["plan", "--dimension", "2000", "--population", "1000", "--cohort", "100", "--rounds",
              "50", "--epsilon", "8", "--mechanisms", "skellam", "--bits", "16", "--mean-norm",
              "0.3", "--json"]  # fmt: skip
@@ -88,3 +93,4 @@ def test_text_page_and_json_have_the_table(found, capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed["parts"][0]["coordinates"] == 1024
     assert printed["need"]["mean_norm"] == 0.3
+    assert printed["hostile"] == []  # of integer noise no bound is known

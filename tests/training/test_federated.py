@@ -16,6 +16,7 @@ from torch import nn
 
 import randquant as rq
 from randquant._internal import bars
+from randquant.aggregation.hostile import one_client
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.accountant import account
@@ -105,7 +106,10 @@ def test_own_model_and_clients_from_import_to_report(clients, test_data, tmp_pat
     features, labels = test_data
     right = (run.model(features).argmax(1) == labels).float().mean()
     assert run.summary.accuracy == pytest.approx(float(right))
-    assert "<html" in rq.report(run, tmp_path / "page.html").read_text()
+    page = rq.report(run, tmp_path / "page.html").read_text()
+    told = one_client(noisy(), run.summary.dimension, 10)
+    assert told.startswith("one hostile client of 10 moves the mean by at most")
+    assert f"O{told[1:]}." in page
     assert "; simulation from a seed: protects nobody" in str(run.guarantee)
     assert str(run.guarantee) in repr(run)
 

@@ -61,6 +61,7 @@ class History:
         target: the epsilon that ends the training, if there is one.
         assumes: what the guarantee assumes of other clients (`Accountant.assumes`).
         helped: whether updates are summed with a helper.
+        hostile: what one client can do to the last round's mean, where that is known.
     """
 
     title: str
@@ -70,6 +71,7 @@ class History:
     target: float | None = None
     assumes: str = ""
     helped: bool = False
+    hostile: str = ""
 
     def __post_init__(self) -> None:
         numbers = {

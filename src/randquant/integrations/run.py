@@ -11,6 +11,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.alongside import Alongside, QuantileClip
+from randquant.aggregation.hostile import one_client
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.history import History, Measured, RoundRow
@@ -71,7 +72,7 @@ class ServerRun:
     def begin(self) -> None:
         """Start anew, with the account as it is."""
         self.done = self._failures = 0
-        self.stopped = ""
+        self.stopped = self._hostile = ""
         self.history: list[RoundRow] = []
         self.squares: tuple[float, ...] = ()
         self.threshold = 0.0 if self.alongside is None else self.alongside.clip_norm
@@ -107,6 +108,10 @@ class ServerRun:
         """Count a round, before its requests leave: once asked, a client may send an update."""
         self.accountant.compose(RoundEvent(offer, frozenset(clients)))
         save()
+        told = self._hostile
+        self._hostile = one_client(offer.mechanism, offer.dimension, len(clients))
+        if self._hostile and not told:
+            self._log(INFO, f"randquant: {self._hostile}.")
 
     def released(self, offer: Offer, mean: np.ndarray, clients: int) -> np.ndarray:
         """The mean update of a decoded mean; keeps what later rounds use of it."""
@@ -202,7 +207,7 @@ class ServerRun:
         spent = own.get_privacy_spent()
         return History(
             title, self.history, spent, measured, own.max_epsilon, own.assumes(),
-            bool(own.counts_on),
+            bool(own.counts_on), self._hostile,
         )  # fmt: skip
 
     def _note(

@@ -148,7 +148,7 @@ def _meaning(history: History) -> Paragraphs:
             f"{_largest(rows, 'plain_bytes')}, which the server would see one by one). "
             f"{IN_ONE if history.helped else IN_STEPS}"
         )
-        items.append(("What was sent.", text))
+        items += [("What was sent.", text), *meaning.hostile(history.hostile)]
     return Paragraphs(items)
 
 

@@ -43,6 +43,13 @@ def promise(guarantee: Guarantee) -> str:
     )
 
 
+def hostile(line: str) -> list[tuple[str, str]]:
+    """How far one client can move a mean, by `one_client`; nothing if no bound is known."""
+    return (
+        [("What one client can do to the mean.", f"{line[0].upper()}{line[1:]}.")] if line else []
+    )
+
+
 def size(guarantee: Guarantee) -> list[tuple[str, str]]:
     """How large a finite guarantee is, and how much smaller it could have been proven."""
     return [("How large it is.", _size(guarantee)), *_tight(guarantee)]

@@ -8,6 +8,7 @@ from typing import Any
 from randquant._internal import formatting, tables
 from randquant._internal.formatting import count, minus
 from randquant._internal.rounding import round_up
+from randquant.aggregation.hostile import one_client
 from randquant.mechanisms.registry import channel_mechanisms, notes_on
 from randquant.planning.plan.record import Candidate, DecodedError, Need, Plan, code
 from randquant.privacy.guarantee import MODEL_TERMS
@@ -55,6 +56,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "limits": list(plan.limits),
         "verdict": plan.verdict,
         "kept": plan.kept,
+        "hostile": _hostile(plan),
         "advice": list(plan.advice),
         "recommended": None if best is None else best.mechanism,
         "code": None if best is None else code(best, plan.need),
@@ -221,7 +223,16 @@ def _meaning(plan: Plan) -> list[str]:
         "of the run: norm of all rounds' errors over the largest norm of the sum of their means",
         f"bytes up: of one client in one round ({sent}); as codes: without masks, as a server "
         "would see them; all rounds: bytes up of all clients",
+        *_hostile(plan),
     ]
+
+
+def _hostile(plan: Plan) -> list[str]:
+    """What a hostile client can do to a round's mean with the recommended mechanism."""
+    if plan.recommended is None or plan.need.trust != "aggregate":
+        return []
+    line = one_client(plan.mechanism, plan.need.dimension, plan.need.cohort)
+    return [line] if line else []
 
 
 def _cells(entry: Candidate) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant._internal.serialization import write_atomic
+from randquant.aggregation.hostile import one_client
 from randquant.mechanisms.registry import notes_on
 from randquant.privacy.guarantee import MODEL_TERMS, SIMULATED, Guarantee
 from randquant.reports import meaning, pages
@@ -25,7 +26,7 @@ from randquant.training.configured import sent
 from randquant.training.data import features
 from randquant.training.records import RunRecord, RunSummary
 from randquant.training.runs import folder as run_folder
-from randquant.training.runs.setup import channel_of
+from randquant.training.runs.setup import stored_mechanism
 from randquant.training.trained import Run
 
 TABLE_ROWS = 20
@@ -67,13 +68,16 @@ def report_run(folder: Path, path: Path | None = None) -> Path:
 
 def _rendered(record: RunRecord, folder: Path) -> str:
     """A run's page, with what its channel is certified for and the baseline in its folder."""
-    inner, channel = folder / run_folder.BASELINE, channel_of(record.config)
+    inner, mechanism = folder / run_folder.BASELINE, stored_mechanism(record.config)
     finished = (inner / run_folder.SUMMARY).exists()
     baseline = run_folder.read_finished(inner) if finished else None
-    if channel is None:
+    if mechanism is None or (channel := mechanism.channel) is None:
         return render(record, baseline, None, None)
     curve, output = pictures.epsilon_curve(channel), pictures.code_shares(channel)
-    return render(record, baseline, curve, output)
+    sent = record.summary.dimension + record.config.privacy.beside
+    return render(
+        record, baseline, curve, output, one_client(mechanism, sent, record.config.cohort)
+    )
 
 
 def render(
@@ -81,6 +85,7 @@ def render(
     baseline: RunRecord | None,
     curve: EpsilonCurve | None,
     output: CodeShares | None,
+    hostile: str = "",
 ) -> str:
     """Turn a run's record into the text of one HTML page; every figure is an argument.
 
@@ -89,6 +94,7 @@ def render(
         baseline: the same run without privacy, shown beside it.
         curve: the certificate of one coordinate, over Rényi orders.
         output: the output distributions of the channel.
+        hostile: what one client can do to a round's mean; empty if that is not known.
 
     Guarantees:
         The page is self-contained: it refers to nothing outside itself, its policy allows no
@@ -105,7 +111,12 @@ def render(
         title,
         _lead(run),
         [
-            Section("What the guarantee means", [_meaning(run, curve)], columns=False, text=True),
+            Section(
+                "What the guarantee means",
+                [_meaning(run, curve, hostile)],
+                columns=False,
+                text=True,
+            ),
             Section("Training", pictures.training(run, baseline)),
             Section("One coordinate", pictures.coordinate(curve, output)),
             Section("Cost", pictures.cost(run)),
@@ -199,7 +210,7 @@ def _beside(other: Guarantee) -> str:
     return f"{bound} ({_named(other)}, who takes part is seen)"
 
 
-def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
+def _meaning(run: RunRecord, curve: EpsilonCurve | None, hostile: str) -> Paragraphs:
     summary = run.summary
     guarantee = summary.guarantee
     if guarantee is None:
@@ -215,6 +226,7 @@ def _meaning(run: RunRecord, curve: EpsilonCurve | None) -> Paragraphs:
             *_terms(summary),
             ("One coordinate and the whole run.", _scope(run, guarantee, curve)),
             *meaning.size(guarantee),
+            *meaning.hostile(hostile),
             ("Deployed and simulated.", _SECRET if run.config.seed is None else _SIMULATION),
         ]
     return Paragraphs(paragraphs)

@@ -12,7 +12,6 @@ import torch
 from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.baselines import UNPROTECTED
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.training import functions
@@ -276,8 +275,8 @@ def without_privacy(
     )  # fmt: skip
 
 
-def channel_of(config: TrainConfig) -> Channel | None:
-    """Return the channel that a run's updates are sent through, if one is."""
+def stored_mechanism(config: TrainConfig) -> UpdateMechanism | None:
+    """Return the mechanism that a run's updates are sent through, if its files say it."""
     if config.own_mechanism and not config.parameters:
         return None  # of a class from outside this package, which no file holds
-    return _mechanism(config).channel
+    return _mechanism(config)

@@ -1,0 +1,48 @@
+"""What one hostile client can do to a round's mean, in one line for plans, logs and reports."""
+
+from __future__ import annotations
+
+from randquant._internal.rounding import round_up
+from randquant.aggregation.mechanism import UpdateMechanism
+
+
+def one_client(mechanism: UpdateMechanism, dimension: int, clients: int) -> str:
+    """How far one client moves the mean of a secure sum: by codes, by any vector, by its update.
+
+    Args:
+        mechanism: of the round.
+        dimension: coordinates of an update.
+        clients: how many are in the sum.
+
+    Returns:
+        One line, its bounds rounded up; empty where sums are not of codes.
+
+    Guarantees:
+        No valid codes move the decoded mean further, before it is rounded, and no vector moves a
+        sum that is not refused further (`docs/theory/helper-sums.md`, Proposition 10).
+
+    Example:
+        >>> import randquant as rq
+        >>> bit = rq.stochastic_rounding(clip=0.125, levels=2, margin=0.526)
+        >>> one_client(rq.VectorMechanism(bit, 1.0, "aggregate", 60), 650, 100)
+        'one hostile client of 100 moves the mean by at most 0.417 (l2) by valid codes, 41.7 by \
+any vector where codes are not proven; another update moves the mean before it is encoded by 0.02'
+    """
+    channel = mechanism.channel
+    if mechanism.trust != "aggregate" or channel is None or not clients:
+        return ""
+    try:
+        valid = mechanism.influence(dimension, clients)
+    except TypeError:  # of a class of its own, for which no bound is known
+        return ""
+    largest = channel.levels - 1
+    most = min(2 ** mechanism.sum_bits(dimension, clients) - 1, clients * largest)
+    line = (
+        f"one hostile client of {clients:,} moves the mean by at most {round_up(valid, 3)} (l2) by "
+        f"valid codes, {round_up(valid * most / largest, 3)} by any vector where codes are not "
+        "proven"
+    )
+    if mechanism.clip_norm is not None:
+        own = f"{2 * mechanism.clip_norm / clients:.3g}"
+        line += f"; another update moves the mean before it is encoded by {own}"
+    return line
