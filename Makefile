@@ -16,7 +16,7 @@ PAPERS := papers/tests papers/src
 
 SELDOM := /(tests?|testing|_inductor|onnx|ray|networkx|debugpy|pip|setuptools|sqlalchemy|IPython|jedi)/
 
-.PHONY: demo flower-demo test papers-test test-all docs wheel wheel-test fuzz mutants explore check format bench \
+.PHONY: demo flower-demo test papers-test test-all docs wheel wheel-test fuzz mutants explore check format \
 	gallery clean
 
 .venv/ready: pyproject.toml papers/pyproject.toml constraints.txt
@@ -80,9 +80,6 @@ check: .venv/ready           ## format, lint, types, tests, docs
 format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-
-bench: .venv/ready           ## throughput on this machine, against the naive way
-	$(BIN)/randquant bench
 
 gallery: .venv/ready         ## every figure of the papers, quick, into gallery/; DATA=folder of data files
 	$(BIN)/randquant-papers reproduce --all --quick --gallery gallery --stand-in fashion-mnist $(if $(DATA),--data-dir $(DATA))

@@ -1,8 +1,7 @@
 """Encode + pack, unpack + sum, and the naive way, on this machine: python benchmarks/encode.py"""
 
 from results import save
-
-from randquant.cli.commands.bench import bench
+from throughput import bench
 
 if __name__ == "__main__":
     measured = bench(coordinates=10_000_000, levels=16, repeats=10)

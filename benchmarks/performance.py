@@ -10,13 +10,13 @@ import time
 
 import numpy as np
 from results import save
+from throughput import bench
 
 import randquant as rq
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.channels import wire
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.threads import cores
-from randquant.cli.commands.bench import bench
 
 COUNT, REPEATS = 10_000_000, 3
 CLIP = 1.5

@@ -123,9 +123,8 @@ There the gradients of 20 clients are two products of matrices, and their update
 on rounds this short. The data are held once, as they were read, and each client's samples are gathered when needed: in addition to {found["cnn"]["megabytes"]["data"]:.0f} MB of training images the
 process takes {more:.0f} MB, including Python, torch, numba and the test images.
 
-With `--device cuda` data, model, gradients, codes and their sum stay on the GPU, for channels of evenly spaced values; weights and the decoded mean
-are transferred once per round. **This has only run with torch on a CPU and the encoder on Triton's interpreter**: no speed was measured. On a machine with a CUDA
-device, `benchmarks/simulate.py` measures it too."""
+With `--device cuda` data, model and gradients stay on the GPU; each round's updates are moved to the CPU and encoded there, by the encoder that is tested against the reference.
+No speed was measured. On a machine with a CUDA device, `benchmarks/simulate.py` measures it too."""
 
 
 def page() -> str:
@@ -189,13 +188,6 @@ comparisons than others. A draw that 32 bits do not decide (probability below le
 this machine's noise. If timing matters, send payloads at fixed times.
 
 {simulation(result("simulate"))}
-
-## On a GPU
-
-`randquant.channels.encoding.gpu.encode_tensor` is the same encoder as one Triton kernel, on the device. Its random bits come from Philox for simulation, or from AES-256 on
-the CPU for deployment; then its codes are those of the CPU, bit for bit. **It has only run on Triton's interpreter**: no speed was measured.
-`python benchmarks/gpu.py` has not been run yet. On a machine with a CUDA device it measures 2 and 16 levels against a memory copy on the device,
-with 60 % of the copy's bytes per second as its target; on other machines it says what is missing.
 """
 
 

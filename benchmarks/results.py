@@ -7,12 +7,15 @@ Each measurement is one line of JSON, so that a difference shows which were made
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from randquant._internal.serialization import to_json, write_atomic
-from randquant.cli.commands.bench import machine
+from randquant.channels.encoding.threads import cores
 
 FOLDER = Path(__file__).parent / "results"
 
@@ -28,6 +31,26 @@ def commit() -> str:
         text=True,
         cwd=FOLDER.parent,
     ).stdout.strip()
+
+
+def machine() -> dict[str, Any]:
+    """The machine and software of a benchmark."""
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            names = [line.split(":", 1)[1].strip() for line in lines if "model name" in line]
+    except OSError:
+        names = []
+    return names[0] if names else platform.machine()
 
 
 def save(name: str, measured: dict, *, quiet: bool = False) -> None:

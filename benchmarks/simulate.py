@@ -85,7 +85,7 @@ def bare_channels_last(name, folder, rounds, private):
 
 
 def ours_on_gpu(name, folder, rounds, private):
-    """The same with data, model, encoder and sum on a GPU, where there is one."""
+    """The same with data, model and gradients on a GPU, where there is one."""
     return ours(name, folder, rounds, private, "cuda")
 
 

@@ -90,7 +90,6 @@ def _calls() -> Iterator[Call]:
                density=None, reach=None)  # fmt: skip
     yield call("mvu", rq.mvu, clip=1.0, levels=2, epsilon=1.0, inputs=3, geometry="pure")
     yield call("imvu", rq.imvu, clip_norm=1.0, levels=2, epsilon=1.0, beta=1.0)
-    yield call("imvu_fisher", rq.imvu_fisher, levels=2, epsilon=1.0)
     yield call("build", mechanisms.build, name="rqm",
                parameters={"clip": 1.0, "margin": 1.0, "levels": 4, "keep": 0.4})  # fmt: skip
     yield call("Channel", rq.Channel, inputs=np.array([-1.0, 1.0]), values=np.array([-1.0, 1.0]),
@@ -165,9 +164,6 @@ def _calls() -> Iterator[Call]:
     yield call("audit", rq.audit, mechanism=COORDINATES, update=UPDATE, other=-UPDATE, key=KEY,
                delta=0.0, confidence=0.99, trials=200, others=None,
                neighboring="replace_one")  # fmt: skip
-    yield call("check", rq.check, configuration=None, clip_norm=1.0, sigma=1.0, sensitivity=0.5,
-               epsilon=1.0, delta=1e-5, rounds=2, sampling="none", rate=None, dimension=10,
-               unit="client", trust="central")  # fmt: skip
     yield call("constraint_of", design.constraint_of, name="pure", epsilon=1.0, order=None)
     for name in ("Pure", "Fisher"):
         yield call(name, getattr(design, name), epsilon=1.0)

@@ -21,8 +21,7 @@ FRONT = {"__init__.py", "__main__.py", "flower.py", "py.typed"}
 """The package's face, its command, and the one short name kept for users."""
 
 EXTRAS = {
-    "torch": {"training", "cli", "channels.encoding.gpu"},
-    "triton": {"channels.encoding.gpu"},
+    "torch": {"training", "cli"},
     "safetensors": {"training"},
     "sklearn": {"training"},
     "kymatio": set(),
@@ -34,8 +33,7 @@ EXTRAS = {
     "flwr": {"integrations.flower"},
     "nvflare": {"integrations.nvflare"},
     "nacl": {"aggregation.secagg"},
-    "dp_accounting": {"privacy.accounting.dp_events"},
-    "attr": {"privacy.accounting.dp_events"},
+    "dp_accounting": set(),
     "matplotlib": set(),
     "Crypto": {"aggregation.vdaf"},
 }
@@ -271,5 +269,5 @@ def test_no_function_has_its_modules_name():
         assert here not in defined or name in ALONE, name
 
 
-ALONE = {"cli.main", "cli.commands.bench"}
+ALONE = {"cli.main"}
 """Entry points and inner functions, which no face exports."""

@@ -99,6 +99,15 @@ def test_every_reproduced_erratum_has_a_row():
             assert f"reproduce {name}" in ERRATA or name in SAID_ELSEWHERE, name
 
 
+def test_the_page_on_claims_shows_what_it_says(capsys):
+    page = (DOCS / "check.md").read_text()
+    printed, figures = blocks(page, "text")
+    assert cli.main(shlex.split(blocks(page, "console")[0])[2:]) == 0
+    assert capsys.readouterr().out == printed
+    exec(blocks(page, "python")[0], {})
+    assert capsys.readouterr().out == figures
+
+
 def test_the_python_of_the_errata_shows_what_it_says():
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

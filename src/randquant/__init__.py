@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from randquant.aggregation.layout import StateLayout
     from randquant.aggregation.saved import load, save
     from randquant.aggregation.vector import VectorMechanism
-    from randquant.audit.claims.checking import ClaimCheck, check
     from randquant.audit.pipeline import Audit, audit
     from randquant.channels.channel import Channel
     from randquant.channels.encoding.codec import decode, encode
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from randquant.channels.keys import Key
     from randquant.mechanisms import design
     from randquant.mechanisms.bins import erm, two_bins
-    from randquant.mechanisms.interpolated import imvu, imvu_fisher
+    from randquant.mechanisms.interpolated import imvu
     from randquant.mechanisms.minimum_variance import mvu
     from randquant.mechanisms.optimal_mechanism import optm
     from randquant.mechanisms.poisson_binomial import pbm
@@ -67,7 +66,6 @@ __all__ = [
     "Channel",
     "ChannelMechanism",
     "ChannelRelease",
-    "ClaimCheck",
     "Comparison",
     "Counts",
     "Covariance",
@@ -101,7 +99,6 @@ __all__ = [
     "certify_metric",
     "certify_pair",
     "certify_sum",
-    "check",
     "compare",
     "decode",
     "design",
@@ -109,7 +106,6 @@ __all__ = [
     "erm",
     "fisher_information",
     "imvu",
-    "imvu_fisher",
     "kappa",
     "kappa_sum",
     "load",

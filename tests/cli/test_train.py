@@ -2,17 +2,18 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
 from randquant import cli
+from randquant.aggregation.registry import all_mechanisms
 from randquant.cli.commands import train
 from randquant.cli.main import parse
 from randquant.training import functions, settings
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
-from randquant.training.schema import run_schema
 
 RUN = """
 dataset = "breast-cancer"
@@ -104,10 +105,16 @@ def test_a_file_of_settings_gives_the_run_that_the_same_options_give(here, capsy
     assert type(from_file.server.learning_rate) is float
 
 
+def test_the_example_of_a_file_is_one():
+    example = Path(__file__).parents[2] / "examples" / "run.toml"
+    assert settings.read(example)["mechanism"] in all_mechanisms()
+
+
 def test_a_runs_settings_are_a_file_of_settings(here):
     """What a run keeps in its folder can be written as TOML and trained again."""
     config = trained("--config", "run.toml", "--no-baseline")
-    known = run_schema()["properties"]
+    of_mechanisms = {name for each in all_mechanisms().values() for name in each.parameters}
+    known = of_mechanisms | settings.given().keys()
     lines = [
         f"{name} = {json.dumps(value)}"
         for name, value in settings.flat(config).items()

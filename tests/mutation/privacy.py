@@ -91,11 +91,6 @@ FAULTS = {
          "return min(_attacked(loss, parts, delta) for loss in losses)",
          "the easier direction counts"),
     ],
-    "privacy/accounting/dp_events.py": [
-        ("changes[field.name] = value / 2",
-         "changes[field.name] = value",
-         "replace_one: distance of their neighbours not doubled"),
-    ],
     "privacy/accounting/hidden.py": [
         ('release.trust == "central" or hidden',
          'release.trust != "aggregate" or hidden',

@@ -81,9 +81,6 @@ FAULTS = {
         ("key.fold_in('server')",
          "key",
          "the server's noise is that of a round's other draws"),
-        ('key.fold_in("clients", *clients).words(2)',
-         'key.fold_in("clients").words(2)',
-         "all clients share a seed"),
     ],
     "training/participation.py": [
         ("key.fold_in('poisson cohort', round)",

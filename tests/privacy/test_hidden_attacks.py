@@ -253,3 +253,11 @@ def test_very_long_runs_and_wide_noise_are_bounded_or_not_at_all():
     wide = NoiseRelease(Skellam(2.0**29), 20, 10**6, 8, 3)
     assert rq.account([wide], DELTA).lower == 0
     assert rq.account([Allocated(gaussian(4.0, "zero_out"), 3, 2**21)], DELTA).lower >= 0
+
+
+@pytest.mark.parametrize("rate", [0.01, 1.0])
+def test_worlds_that_share_no_likely_outcome_are_not_attacked(rate):
+    """Noise of a fiftieth of the distance: no cell has a mass that is known in both worlds."""
+    found = rq.account([Sampled(gaussian(0.02, "zero_out"), rate, 5)], DELTA)
+    assert found.lower == 0
+    assert found.epsilon > 1000

@@ -200,12 +200,12 @@ def test_a_bit_of_high_noise_costs_what_gaussian_noise_does():
     [(2, (5e-4, 9e-4, 2e-3)), (4, (2e-3, 5e-3, 2e-2)), (16, (8e-3, 3e-2, 0.2))],
 )
 def test_compiled_imvu_is_a_little_above_the_smooth_one(levels, excess):
-    channel, smooth = rq.imvu(1.0, levels, 5.0), rq.imvu_fisher(levels, 5.0)
+    channel, smooth = rq.imvu(1.0, levels, 5.0), 5.0**2 / (levels - 1)
     for order, most in zip((2.0, 8.0, 64.0), excess, strict=True):
         found = rq.kappa(channel, order)
         # z = 1/2 + u/2; the smooth mechanism has order·M/2 per squared unit of z.
-        assert 4 * found.lower / (order * smooth.lower / 2) > 1
-        assert most / 2 < 4 * found.upper / (order * smooth.upper / 2) - 1 <= most
+        assert 4 * found.lower / (order * smooth / 2) > 1
+        assert most / 2 < 4 * found.upper / (order * smooth / 2) - 1 <= most
         assert found.width <= 2e-4 * found.upper
 
 

@@ -1,4 +1,4 @@
-"""`randquant-papers`: reproduce the papers, their gallery, and sweeps of training runs."""
+"""`randquant-papers`: reproduce the papers, their gallery, sweeps, and what a claim is worth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
+
 from randquant_papers import registry
+from randquant_papers.claims import PrivacyClaim, check
 from randquant_papers.files import to_json, write_atomic
 from randquant_papers.gallery import gallery
 from randquant_papers.page import as_page
@@ -73,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     site.add_argument("folder", nargs="?", default="gallery", help="by default gallery")
     site.set_defaults(run=_gallery)
     _sweep_options(commands)
+    _check_options(commands)
     for command in commands.choices.values():
         command.add_argument("--json", action="store_true", help="print one JSON object")
         command.add_argument("--quiet", action="store_true", help="no progress display")
@@ -101,8 +105,29 @@ def _sweep_options(commands: Any) -> None:
     many.add_argument("--folder", help="of the sweep, by default runs/ and the name of SPEC")
     many.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at once, by default 2")
     many.add_argument("--resume", action="store_true", help="go on with what the folder holds")
-    many.add_argument("--schema", action="store_true", help="print the JSON Schema of SPEC.toml")
     many.set_defaults(run=_sweep)
+
+
+def _check_options(commands: Any) -> None:
+    plain = argparse.RawDescriptionHelpFormatter
+    one = commands.add_parser(
+        "check", help="what a stated epsilon is worth", formatter_class=plain,
+        epilog=PrivacyClaim.__doc__,
+    )  # fmt: skip
+    one.add_argument("configuration", nargs="?", metavar="FILE", help="settings: docs/check.md")
+    for name in PrivacyClaim.__struct_fields__:
+        one.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE")
+    one.set_defaults(run=_check)
+
+
+def _check(given: argparse.Namespace) -> Output:
+    stated = {name: getattr(given, name) for name in PrivacyClaim.__struct_fields__}
+    found = check(given.configuration, **stated)
+    result = {
+        "claim": msgspec.structs.asdict(found.claim), "readings": found.readings,
+        "verdicts": found.verdicts, "saving": found.saving, "notes": found.notes,
+    }  # fmt: skip
+    return Output(result, found.lines())
 
 
 def _reproduce(given: argparse.Namespace) -> Output:
@@ -191,10 +216,7 @@ def _gallery(given: argparse.Namespace) -> Output:
 def _sweep(given: argparse.Namespace) -> Output:
     from randquant_papers import sweep
     from randquant_papers.progress import RunBars
-    from randquant_papers.sweep.schema import sweep_schema
 
-    if given.schema:
-        return Output(sweep_schema(), [json.dumps(sweep_schema(), indent=2)])
     if given.spec is None and not (given.resume and given.folder):
         raise ValueError("Expected a SPEC.toml, or --resume with --folder, got neither.")
     text = None if given.spec is None else _text(Path(given.spec))

@@ -8,8 +8,6 @@ from types import ModuleType, TracebackType
 DISTRIBUTIONS = {
     "Crypto": "pycryptodome",
     "PIL": "pillow",
-    "attr": "attrs",
-    "dp_accounting": "dp-accounting",
     "nacl": "PyNaCl",
     "sklearn": "scikit-learn",
     "vl_convert": "vl-convert-python",

@@ -75,11 +75,6 @@ class ChannelMechanism(MechanismDefaults):
         """Encode all updates at once: the same payloads as one by one."""
         return encode_payloads(self.channel, updates, keys)
 
-    @property
-    def coordinate_channel(self) -> Channel:
-        """The channel: nothing comes before it."""
-        return self.channel
-
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
         """Sum the payloads' codes and decode (RQM paper, Algorithm 1, lines 9 and 10)."""
         return self.mean_of_codes(payloads, dimension, padding=0)

@@ -15,7 +15,6 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.payloads import counted, received
 from randquant.aggregation.subset import check_seed
 from randquant.channels import wire
-from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload
 from randquant.privacy.accounting.release import Release
@@ -143,11 +142,6 @@ class MechanismDefaults(ABC):
     def coding(self: UpdateMechanism) -> wire.Coding | None:
         """The channel itself."""
         return self.channel
-
-    @property
-    def coordinate_channel(self) -> Channel | None:
-        """None: only `encode` makes payloads."""
-        return None
 
     def in_round(self: UpdateMechanism, seed: int) -> UpdateMechanism:
         """The same in each round."""

@@ -159,15 +159,6 @@ class UpdateMechanism(Protocol):
         """
         ...
 
-    @property
-    def coordinate_channel(self) -> Channel | None:
-        """The channel that encodes each coordinate of the raw update.
-
-        None if another step, such as a rotation, comes first. If its values are evenly spaced,
-        sums of codes that were drawn elsewhere may be given to `decode`.
-        """
-        ...
-
     def in_round(self, seed: int) -> UpdateMechanism:
         """The mechanism of one round, for its clients and the server.
 

@@ -4,7 +4,7 @@ A mechanism joins every command, table and contract test by the record in its ow
 """
 
 from randquant.mechanisms.bins import erm, two_bins
-from randquant.mechanisms.interpolated import imvu, imvu_fisher
+from randquant.mechanisms.interpolated import imvu
 from randquant.mechanisms.minimum_variance import mvu
 from randquant.mechanisms.optimal_mechanism import optm
 from randquant.mechanisms.poisson_binomial import pbm
@@ -30,7 +30,6 @@ __all__ = [
     "channel_mechanisms",
     "erm",
     "imvu",
-    "imvu_fisher",
     "mvu",
     "optm",
     "pbm",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from decimal import Context, Decimal
-from fractions import Fraction
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from randquant.mechanisms.tuning import (
     UpdateSetting,
     six_digits,
 )
-from randquant.privacy.guarantee import Interval
 
 FLAT = 48.0
 """Log odds of one bit beyond which all codes but the outermost have a weight of one unit."""
@@ -47,9 +45,9 @@ def imvu(clip_norm: float, levels: int, epsilon: float, beta: float = 1.0) -> Ch
     two inputs that are unbiased under pure epsilon. That optimum has two values for any number of
     bits; the paper does not define what more levels mean. Here the code then counts how many of
     levels - 1 independent two-level mechanisms, each of epsilon/(levels - 1), answer 1: the values
-    are evenly spaced, so that sums of codes decode, and at equal M (see `imvu_fisher`) more levels
-    mean less bias everywhere and less variance near 0. At equal epsilon two levels have the least
-    variance.
+    are evenly spaced, so that sums of codes decode, and at equal M = epsilon^2/(levels - 1) more
+    levels mean less bias everywhere and less variance near 0. At equal epsilon two levels have the
+    least variance.
 
     Args:
         clip_norm: C, L2 clipping threshold of the update, > 0. The channel clips its coordinate to
@@ -89,7 +87,9 @@ def imvu(clip_norm: float, levels: int, epsilon: float, beta: float = 1.0) -> Ch
         16.0
     """
     clip_norm = validate.real("clip_norm", clip_norm, above=0)
-    levels, epsilon = _parameters(levels, epsilon)
+    validate.whole("levels", levels, low=2, high=16, why="I-MVU sends 1 to 4 bits")
+    why = "beyond, 2**-62 is too coarse for its rows"
+    epsilon = validate.real("epsilon", epsilon, low=1e-6, high=20, why=why)
     beta = validate.real(
         "beta", beta, low=1, high=10_000, why="at 1 inputs span what the rows are designed for"
     )
@@ -101,52 +101,6 @@ def imvu(clip_norm: float, levels: int, epsilon: float, beta: float = 1.0) -> Ch
     inputs = clip_norm * np.concatenate([-scaled[:0:-1], scaled])
     values = clip_norm / beta * _coth_half(unit) * (2 * np.arange(levels) - trials) / trials
     return from_probabilities(inputs, values, np.concatenate([rows[:0:-1, ::-1], rows]))
-
-
-def imvu_fisher(levels: int, epsilon: float) -> Interval:
-    """The Fisher constant M of I-MVU: the largest Fisher information over all real z.
-
-    The supremum is epsilon^2/(levels - 1), attained at z = 1/2 (u = 0).
-
-    Args:
-        levels: B_out, number of codes, 2 to 16.
-        epsilon: as in `imvu`.
-
-    Returns:
-        An Interval of at most two units in the last place that contains M, per squared unit of z.
-        One unit of u is beta/(2·clip_norm) units of z.
-
-    Guarantees:
-        The Rényi divergence of order α of the smooth mechanism between any z and z' is at most
-        α·M·(z - z')^2/2 (Lemma 1). The compiled channel satisfies this bound between its vertices,
-        up to the rounding of weights; between other inputs it may exceed it.
-
-    Raises:
-        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
-
-    References:
-        Guo et al. 2022, Lemma 1 and appendix B.
-
-    Example:
-        >>> imvu_fisher(levels=2, epsilon=2.0)
-        Interval(lower=4.0, upper=4.0)
-    """
-    levels, epsilon = _parameters(levels, epsilon)
-    exact = Fraction(epsilon) ** 2 / (levels - 1)
-    nearest = float(exact)
-    return Interval(
-        nearest if nearest <= exact else math.nextafter(nearest, 0.0),
-        nearest if nearest >= exact else math.nextafter(nearest, math.inf),
-    )
-
-
-def _parameters(levels: int, epsilon: float) -> tuple[int, float]:
-    return (
-        validate.whole("levels", levels, low=2, high=16, why="I-MVU sends 1 to 4 bits"),
-        validate.real(
-            "epsilon", epsilon, low=1e-6, high=20, why="beyond, 2**-62 is too coarse for its rows"
-        ),
-    )
 
 
 def _vertices(unit: float, end: float) -> np.ndarray:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from randquant.training.runs.status import Status as RunStatus
     from randquant.training.runs.status import notes as notes_on_runs
     from randquant.training.runs.status import read as read_run
-    from randquant.training.schema import run_schema
     from randquant.training.settings import check as check_settings
     from randquant.training.settings import config as config_of
     from randquant.training.settings import flat as settings_of
@@ -40,7 +39,6 @@ __all__ = [
     "notes_on_runs",
     "read_run",
     "register_dataset",
-    "run_schema",
     "settings_of",
     "split_dataset",
     "train_run",

@@ -175,13 +175,6 @@ class Learner:
             updates (n, d) float32, which the server's step subtracts, and losses (n,) float64, in
             the order of `clients`.
         """
-        updates, losses = self.tensors(clients, key)
-        return updates.cpu().numpy(), losses
-
-    def tensors(
-        self, clients: Sequence[int], key: Key | None = None
-    ) -> tuple[torch.Tensor, np.ndarray]:
-        """Like `updates`, but the result stays on the device that computed it."""
         if self._batched and self._work.example_norm is None:
             steps = [self._steps(client, key) for client in clients]
             updates, losses = self._together.updates(steps)
@@ -191,17 +184,17 @@ class Learner:
             losses = np.array([loss for _, loss in each])
         if self._work.length is not None:
             updates = scaled(updates, self._work.length)
-        return self._weighted(clients, updates), losses
+        return self._weighted(clients, updates.cpu().numpy()), losses
 
-    def _weighted(self, clients: Sequence[int], updates: Tensor) -> Tensor:
+    def _weighted(self, clients: Sequence[int], updates: np.ndarray) -> np.ndarray:
         weighting = self._work.weighting
         if weighting is None:
             return updates
         rows = []
-        for client, update in zip(clients, updates.cpu().numpy(), strict=True):
+        for client, update in zip(clients, updates, strict=True):
             with named(self.problem.clients.names[client]):
                 rows.append(weighting.applied(update, int(self._sizes[client])))
-        return torch.from_numpy(np.stack(rows)).to(self._device)
+        return np.stack(rows)
 
     def evaluate(self, client: int | None = None) -> Evaluation:
         """Accuracy and loss of the loaded weights on test data, or on all of a client's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -10,13 +9,11 @@ from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from randquant.aggregation.alongside import EXAMPLES, Alongside
 from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.payloads import finite
-from randquant.channels.channel import Channel
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.training.client import Learner
@@ -70,10 +67,7 @@ def collector(
     to (`adapted`), and the threshold that clients clip to, if numbers travel beside updates.
 
     Args:
-        learner: computes the clients' updates. If it is on a GPU and the mechanism sends each
-            coordinate as it stands through a channel of evenly spaced values, codes are drawn and
-            added up there, with the random bits of `encoding.gpu` for a seed; else clients send
-            payloads.
+        learner: computes the clients' updates, which are encoded on the CPU.
         mechanism: protects and aggregates them.
         pool, workers: threads that clients are simulated on; they do not change the result.
         hidden: how clients take part if nobody sees which of them do; None if it is seen.
@@ -84,12 +78,8 @@ def collector(
         zeros where it does not take part, and the sum is divided by a public number.
         With hidden cohorts nothing in a payload follows from its client's number.
     """
-    channel = mechanism.coordinate_channel
     size = learner.dimension + (0 if beside is None else beside.extra)
     filled = None if hidden is None or hidden.draw == "fixed" else hidden
-    alone = filled is None and beside is None
-    if alone and learner.on_gpu and channel is not None and channel.lattice:
-        return functools.partial(_on_gpu, learner, mechanism, channel)
 
     def upload(
         clients: Sequence[int], key: Key, encoder: UpdateMechanism, threshold: float | None
@@ -289,67 +279,3 @@ def _zeros(
         keys = [key.fold_in("client", each) for each in some]
         payloads += _encoded(mechanism, some, zeros, keys, hidden)
     return payloads
-
-
-def _on_gpu(
-    learner: Learner,
-    mechanism: UpdateMechanism,
-    channel: Channel,
-    cohort: Sequence[int],
-    key: Key,
-    seed: int,
-    squares: Sequence[float] = (),
-    threshold: float | None = None,
-) -> Collected:
-    totals, losses, seconds = [], [], 0.0
-    for clients in learner.groups(cohort, 1):
-        started = time.perf_counter()
-        updates, group_losses = learner.tensors(clients, key)
-        seconds += time.perf_counter() - started
-        names = [learner.problem.clients.names[client] for client in clients]
-        totals.append(sum_of_codes(channel, updates, clients, key, names))
-        losses.append(group_losses)
-    total = torch.stack(totals).sum(dim=0).cpu().numpy()
-    mean = mechanism.in_round(seed).decode(total, len(cohort), learner.dimension)
-    sent = len(cohort) * mechanism.upload_bytes(learner.dimension, len(cohort))
-    noise = _noise(mechanism, learner.dimension, len(cohort), len(cohort))
-    return Collected(
-        mean, np.concatenate(losses), sent, seconds,
-        noise_norm=None if noise is None else noise.norm(len(mean)),
-    )  # fmt: skip
-
-
-def sum_of_codes(
-    channel: Channel,
-    updates: torch.Tensor,
-    clients: Sequence[int],
-    key: Key,
-    names: Sequence[str] | None = None,
-) -> torch.Tensor:
-    """Clip, encode and add up clients' updates; for simulation.
-
-    Args:
-        channel: the channel.
-        updates: (n, d), one row per client.
-        clients: their numbers, all different.
-        key: the round's key.
-        names: their names, for errors; their numbers by default.
-
-    Returns:
-        (d,) int64, on the device of `updates`.
-
-    Guarantees:
-        Each code is drawn from exactly the channel's row, independently, as
-        `encoding.gpu.encode_tensor` does with a seed.
-
-    Raises:
-        ValueError: a row contains NaN or infinity; the error names its client.
-        ModuleNotFoundError: Triton, which comes with a CUDA build of torch, is missing.
-    """
-    from randquant.channels.encoding.gpu import encode_tensor
-
-    for row in (~updates.isfinite().all(dim=1)).nonzero().flatten().tolist():
-        with named(str((names or clients)[row])):
-            finite(updates[row].cpu().numpy())
-    seed = int(key.fold_in("clients", *clients).words(2)[0] >> np.uint64(1))
-    return encode_tensor(channel, updates, seed=seed).sum(dim=0, dtype=torch.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from randquant import Channel, fisher_information, imvu, imvu_fisher, moments, mvu
+from randquant import Channel, Interval, fisher_information, imvu, moments, mvu
 from randquant.reports import Axis, line_chart
 from randquant_papers.result import Claim, Reproduction, Table
 
@@ -30,7 +30,7 @@ def figure_1() -> Reproduction:
                 moments(_dithered(epsilon)).bias_max,
                 interpolated.bias_max,
                 float(share.max()),
-                imvu_fisher(2, epsilon),
+                Interval(epsilon**2, epsilon**2),  # M = epsilon^2/(levels - 1), exactly
                 fisher_information(_one_bit(epsilon)),
             )
         )

@@ -64,13 +64,7 @@ class HelperExecutor(Executor):
     Give it the task `randquant_helper`. What it is allowed to answer is in its operator's own file
     `local/randquant_helper.json` (docs/helper-sums.md), or the one that RANDQUANT_HELPER names in
     the environment; a job's configuration says nothing of it.
-
-    Example:
-        >>> HelperExecutor().settings
-        'randquant_helper.json'
     """
-
-    settings = SETTINGS
 
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
@@ -90,10 +84,10 @@ class HelperExecutor(Executor):
 
     def _settings(self, fl_ctx: FLContext) -> dict[str, Any]:
         workspace: Any = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
-        own = Path(workspace.get_site_config_dir()) / self.settings
+        own = Path(workspace.get_site_config_dir()) / SETTINGS
         found = json.loads(Path(os.environ.get(VARIABLE, own)).read_text())
         if not isinstance(found, dict):
-            raise DamagedFile(f"Expected settings by name in {self.settings}, got others.")
+            raise DamagedFile(f"Expected settings by name in {SETTINGS}, got others.")
         return found
 
 

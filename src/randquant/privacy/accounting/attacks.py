@@ -257,6 +257,8 @@ def _summed(
         return ()
     typical = np.sum([law * (times / rounds) for law, times in worlds[0]], axis=0)
     likely = typical > UNLIKELY
+    if not likely.any():  # worlds so far apart that what is known of both is likely in neither
+        return ()
     score = np.clip(score, score[likely].min(), score[likely].max())
     mean = float(typical @ score) / float(typical.sum())
     spread = math.sqrt(rounds * float(typical @ (score - mean) ** 2))

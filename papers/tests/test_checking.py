@@ -10,9 +10,9 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.stats import binom, norm
 
 import randquant as rq
-from randquant.audit.claims.checking import below_if_seen
-from randquant.privacy.accounting.sampled import Sampled
-from randquant.privacy.guarantee import NEIGHBORINGS
+from randquant_papers.claims import PrivacyClaim, check
+
+NEIGHBORINGS = ("replace_one", "zero_out")
 
 
 def hockey_stick(epsilon: float, rate: float, first: float, second: float) -> float:
@@ -26,7 +26,7 @@ def hockey_stick(epsilon: float, rate: float, first: float, second: float) -> fl
 
 
 def test_the_public_default_is_worth_nothing():
-    found = rq.check(clip_norm=1.0, sensitivity=1e-4, sigma=4.845e-5, epsilon=10)
+    found = check(clip_norm=1.0, sensitivity=1e-4, sigma=4.845e-5, epsilon=10)
     configured, assumed = found.readings
     mu = 1 / mpmath.mpf(4.845e-5)
     with mpmath.workdps(60):  # the exact delta at the figure, and a millionth below it
@@ -48,10 +48,10 @@ def test_the_public_default_is_worth_nothing():
 
 def test_noise_for_the_clipping_norm_is_true_for_zero_out_only():
     """2.55 times the norm: epsilon 1.5 if an update is dropped, not if it is replaced."""
-    found = rq.check(clip_norm=0.1, sigma=0.255, epsilon=1.6)
+    found = check(clip_norm=0.1, sigma=0.255, epsilon=1.6)
     assert found.verdicts == {"replace_one": "false", "zero_out": "true"}
     assert found.saving == (("neighbours are zero_out only",),)
-    assert rq.check(clip_norm=0.1, sigma=0.51, epsilon=1.6).verdicts["replace_one"] == "true"
+    assert check(clip_norm=0.1, sigma=0.51, epsilon=1.6).verdicts["replace_one"] == "true"
     exact = rq.account([rq.GaussianRelease(2.55, 1, 1)], 1e-5).epsilon
     assert found.readings[0].of("zero_out").epsilon == pytest.approx(exact, rel=1e-12)
 
@@ -59,7 +59,7 @@ def test_noise_for_the_clipping_norm_is_true_for_zero_out_only():
 @pytest.mark.parametrize("rate", [1.0, 0.2])
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_one_round_is_exact_from_both_sides(sampling, rate):
-    found = rq.check(noise_multiplier=1.0, sampling=sampling, rate=rate)
+    found = check(noise_multiplier=1.0, sampling=sampling, rate=rate)
     centres = {
         ("poisson", "zero_out"): (1, 0), ("poisson", "replace_one"): (1, -1),
         ("fixed", "zero_out"): (2, 1), ("fixed", "replace_one"): (2, 0),
@@ -76,7 +76,7 @@ def test_one_round_is_exact_from_both_sides(sampling, rate):
 
 
 def test_many_sampled_rounds_are_near_the_privacy_loss_distribution():
-    found = rq.check(noise_multiplier=1.0, sampling="poisson", rate=0.02, rounds=200, epsilon=1)
+    found = check(noise_multiplier=1.0, sampling="poisson", rate=0.02, rounds=200, epsilon=1)
     theirs = pld.from_gaussian_mechanism(
         1.0, sampling_prob=0.02, value_discretization_interval=1e-3
     ).self_compose(200)
@@ -91,26 +91,24 @@ def test_many_sampled_rounds_are_near_the_privacy_loss_distribution():
 def test_the_lower_end_of_gaussian_noise_is_the_exact_figure():
     for rounds, mu in ((1, 0.3), (1, 2e4), (100, 0.5)):
         exact = rq.account([rq.GaussianRelease(1 / mu, 1, rounds)], 1e-6).epsilon
-        found = rq.check(clip_norm=mu, sigma=1.0, rounds=rounds, delta=1e-6)
+        found = check(clip_norm=mu, sigma=1.0, rounds=rounds, delta=1e-6)
         assert exact * (1 - 1e-4) < found.readings[0].of("zero_out").lower <= exact
 
 
 @pytest.mark.parametrize("sampled", [{}, {"sampling": "poisson", "rate": 0.1}])
 def test_no_noise_of_normal_tails_is_pure(sampled):
-    found = rq.check(noise_multiplier=1.0, delta=0.0, epsilon=1e6, rounds=3, **sampled)
+    found = check(noise_multiplier=1.0, delta=0.0, epsilon=1e6, rounds=3, **sampled)
     assert found.verdicts == dict.fromkeys(NEIGHBORINGS, "false")
 
 
 def test_a_stand_in_is_not_farther_than_neighbours_are_assumed_to_be():
     """In a cohort of a fixed size, an opposite update in its place would be twice as far."""
-    found = rq.check(
-        noise_multiplier=1.0, clip_norm=1.0, sensitivity=0.5, sampling="fixed", rate=0.02
-    )
+    found = check(noise_multiplier=1.0, clip_norm=1.0, sensitivity=0.5, sampling="fixed", rate=0.02)
     assumed = found.readings[1].of("zero_out")
     assert 0 < assumed.lower < assumed.epsilon
     release = rq.GaussianRelease(2.0, 1, 1, neighboring="zero_out")
     stand_in = rq.GaussianRelease(2.0, 1, 1)
-    sampled = Sampled(release, 0.02, 10, "fixed", absent=stand_in)
+    sampled = rq.Sampled(release, 0.02, 10, "fixed", absent=stand_in)
     assert rq.account([sampled], 1e-5).lower == 0
     opposite = replace(sampled, absent=rq.GaussianRelease(1.0, 1, 1))
     assert rq.account([opposite], 1e-5).lower > 0
@@ -120,17 +118,17 @@ def test_a_stand_in_is_not_farther_than_neighbours_are_assumed_to_be():
 def test_what_hides_nothing_is_refuted_however_many_rounds_there_are(apart, rounds):
     """T rounds of Gaussian noise are one with a shift √T times as long, whose figure is known."""
     shift = apart * math.sqrt(rounds)
-    found = rq.check(sigma=1 / apart, clip_norm=1.0, rounds=rounds)
+    found = check(sigma=1 / apart, clip_norm=1.0, rounds=rounds)
     low = found.readings[0].of("zero_out").lower
     assert 0.999 * shift**2 / 2 < low < shift**2 / 2 + 5 * shift
-    assert rq.check(
+    assert check(
         sigma=1 / apart, clip_norm=1.0, rounds=rounds, epsilon=10
     ).verdicts == dict.fromkeys(NEIGHBORINGS, "false")
 
 
 def test_assumptions_are_kept_apart():
     """What makes the figure true is the least that does."""
-    found = rq.check(
+    found = check(
         noise_multiplier=1.0, sampling="poisson", rate=0.01, rounds=100, epsilon=3, unit="example"
     )
     assert [reading.assumptions for reading in found.readings] == [
@@ -146,7 +144,7 @@ def test_assumptions_are_kept_apart():
     plain = rq.account([rq.GaussianRelease(1.0, 1, 100)], 1e-5).epsilon
     assert seen.epsilon == pytest.approx(plain, rel=1e-9)
     assert seen.lower == 0  # it may well take part in no round
-    often = rq.check(noise_multiplier=1.0, sampling="poisson", rate=0.5, rounds=9)
+    often = check(noise_multiplier=1.0, sampling="poisson", rate=0.5, rounds=9)
     assert 0 < often.readings[2].guarantees[1].lower < often.readings[2].guarantees[1].epsilon
     assert "client that holds several" in str(found)
 
@@ -162,16 +160,19 @@ def test_no_figure_of_rounds_that_are_seen_is_refuted_that_is_true(rate, rounds,
     often = np.arange(1, rounds + 1)
     mass = binom.pmf(often, rounds, rate)
     for apart in (0.3, 1.0, 3.0):
-        lower = below_if_seen(apart, rate, rounds, delta)
+        claim = PrivacyClaim(
+            clip_norm=apart, sigma=1.0, sampling="poisson", rate=rate, rounds=rounds, delta=delta
+        )
+        lower = claim.guarantee("zero_out", seen=True).lower
         exact = mass @ [gaussian_delta(lower, apart * math.sqrt(k)) for k in often]
         assert lower == 0 or exact >= delta * (1 - 1e-9)
 
 
 def test_local_noise_is_not_amplified():
-    local = rq.check(
+    local = check(
         clip_norm=1, sigma=1, sampling="fixed", rate=0.1, rounds=50, trust="local", epsilon=8
     )
-    seen = rq.check(clip_norm=1, sigma=1, rounds=50, trust="local", epsilon=8)
+    seen = check(clip_norm=1, sigma=1, rounds=50, trust="local", epsilon=8)
     for one, other in zip(local.guarantees, seen.guarantees, strict=True):
         assert one.epsilon == other.epsilon
         assert one.lower < other.lower
@@ -179,35 +180,41 @@ def test_local_noise_is_not_amplified():
 
 
 def test_coordinates_clipped_by_themselves_are_far_apart_together():
-    found = rq.check(clip=0.01, dimension=10_000, sigma=1.0)
-    whole = rq.check(clip_norm=1.0, sigma=1.0)
+    found = check(clip=0.01, dimension=10_000, sigma=1.0)
+    whole = check(clip_norm=1.0, sigma=1.0)
     assert found.guarantees[0].epsilon == pytest.approx(whole.guarantees[0].epsilon, rel=1e-9)
     assert found.guarantees[0].epsilon >= whole.guarantees[0].epsilon
 
 
 def test_without_clipping_or_noise_nothing_is_promised():
-    found = rq.check(sigma=1.0, sensitivity=1.0, epsilon=5)
+    found = check(sigma=1.0, sensitivity=1.0, epsilon=5)
     assert found.verdicts == {"replace_one": "false", "zero_out": "false"}
     assert found.saving == (("neighbours are at most 1 apart",),)
     assert "no guarantee" in str(found)
     assert "nothing is clipped" in str(found)
-    assert rq.check(clip_norm=1.0, sigma=0.0).guarantees[0].epsilon == math.inf
+    assert check(clip_norm=1.0, sigma=0.0).guarantees[0].epsilon == math.inf
 
 
 WRONG = [
-    ({}, "Expected sigma or noise_multiplier, got neither"),
-    ({"sigma": 1, "noise_multiplier": 1}, "got both"),
+    ({}, "Expected sigma or noise_multiplier, and not both"),
+    ({"sigma": 1, "noise_multiplier": 1}, "and not both"),
     ({"sigma": 1, "clip": 1}, "Expected dimension with clip"),
     ({"sigma": 1, "clip": 1, "clip_norm": 1, "dimension": 2}, "Expected clip_norm or clip"),
     ({"noise_multiplier": 1, "clip": 1, "dimension": 2}, "Expected sigma with clip"),
     ({"sigma": 1, "clip_norm": 1, "rate": 0.1}, "Expected rate with sampling"),
     ({"sigma": 1, "clip_norm": 1, "sampling": "poisson"}, "Expected rate with sampling"),
-    ({"sigma": -1, "clip_norm": 1}, "Expected sigma >= 0"),
-    ({"sigma": 1, "clip_norm": 1, "sampling": "fixed", "rate": 2}, "Expected rate > 0 and <= 1"),
+    ({"sigma": math.nan}, "Expected sigma to be"),
+    ({"sigma": True}, "Expected sigma to be `float | null`, got `bool`"),
+    ({"sigma": 1, "noise": 1}, "Expected attributes of PrivacyClaim, it contains unknown field"),
+    ({"sigma": -1, "clip_norm": 1}, "Expected sigma to be `float` >= 0"),
+    (
+        {"sigma": 1, "clip_norm": 1, "sampling": "fixed", "rate": 2},
+        "Expected rate to be `float` <= 1",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("fields", "sentence"), WRONG)
 def test_what_does_not_go_together_is_refused(fields, sentence):
     with pytest.raises(ValueError, match=sentence):
-        rq.check(**fields)
+        check(**fields)

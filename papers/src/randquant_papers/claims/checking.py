@@ -1,29 +1,24 @@
 """What a stated epsilon is worth: the guarantee as configured, and which assumption would save it.
 
-Derivations: `docs/theory/claims.md`.
+Derivations: `papers/docs/claims.md`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from randquant._internal import validate
-from randquant._internal.rounding import round_down, round_up
-from randquant.audit.claims.claim import PrivacyClaim, release_of
-from randquant.audit.claims.configurations import read
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.attacks import DrawnRound
-from randquant.privacy.accounting.composition.rule import reached_epsilon
-from randquant.privacy.accounting.gaussian import gaussian_epsilon_below
-from randquant.privacy.accounting.rounds import NormalRound
-from randquant.privacy.divergence import UNIT
-from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
+import msgspec
+
+import randquant as rq
+from randquant.privacy import round_down, round_up
+from randquant_papers.claims.claim import NEIGHBORINGS, Neighboring, PrivacyClaim
+from randquant_papers.claims.configurations import read
 
 Verdict = Literal["true", "false", "not proven"]
 """Of a stated epsilon: proven, refuted, or between the two bounds that are known."""
@@ -38,23 +33,24 @@ class Reading:
 
     Attributes:
         assumptions: what is assumed beyond the configuration; empty for the configuration itself.
-        guarantees: the proven guarantee for each kind of neighbours, with `lower`, below which
-            no true figure lies.
+        guarantees: the proven guarantee for replace_one and zero_out neighbours, with `lower`,
+            below which no true figure lies.
     """
 
     assumptions: tuple[str, ...]
-    guarantees: tuple[Guarantee, ...]
+    guarantees: tuple[rq.Guarantee, ...]
 
-    def of(self, neighboring: Neighboring) -> Guarantee:
+    def of(self, neighboring: Neighboring) -> rq.Guarantee:
         """The guarantee for one kind of neighbours."""
         return self.guarantees[NEIGHBORINGS.index(neighboring)]
 
-    def verdict(self, epsilon: float, neighboring: Neighboring) -> Verdict:
-        """Whether a stated epsilon is true under these assumptions."""
-        guarantee = self.of(neighboring)
-        if guarantee.epsilon <= epsilon:
-            return "true"
-        return "false" if guarantee.lower > epsilon else "not proven"
+    def verdicts(self, epsilon: float) -> dict[Neighboring, Verdict]:
+        """Whether a stated epsilon is true under these assumptions, by neighbours."""
+        return {
+            each.neighboring: "true" if each.epsilon <= epsilon
+            else "false" if each.lower > epsilon else "not proven"
+            for each in self.guarantees
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +68,15 @@ class ClaimCheck:
     notes: tuple[str, ...]
 
     @property
-    def guarantees(self) -> tuple[Guarantee, ...]:
+    def guarantees(self) -> tuple[rq.Guarantee, ...]:
         """What holds as configured: for replace_one, and for zero_out neighbours."""
         return self.readings[0].guarantees
 
     @property
-    def verdicts(self) -> dict[str, Verdict]:
+    def verdicts(self) -> dict[Neighboring, Verdict]:
         """Whether the stated epsilon is true as configured, by neighbours; empty if none is."""
-        if (stated := self.claim.epsilon) is None:
-            return {}
-        return {each: self.readings[0].verdict(stated, each) for each in NEIGHBORINGS}
+        stated = self.claim.epsilon
+        return {} if stated is None else self.readings[0].verdicts(stated)
 
     @property
     def saving(self) -> tuple[tuple[str, ...], ...]:
@@ -89,18 +84,15 @@ class ClaimCheck:
 
         Each may hold the neighbours it is true for, last; empty where none makes it true.
         """
-        savings: list[tuple[tuple[str, ...], list[Neighboring]]] = []
-        if (stated := self.claim.epsilon) is None:
-            return ()
-        for reading in self.readings:
-            true: list[Neighboring] = [
-                each for each in NEIGHBORINGS if reading.verdict(stated, each) == "true"
-            ]
-            if true and not any(set(kept) <= set(reading.assumptions) for kept, _ in savings):
-                savings.append((reading.assumptions, true))
+        least: dict[tuple[str, ...], list[str]] = {}
+        for reading in self.readings if self.claim.epsilon is not None else ():
+            verdicts = reading.verdicts(self.claim.epsilon or 0.0)
+            true = [each for each, verdict in verdicts.items() if verdict == "true"]
+            if true and not any(set(kept) <= set(reading.assumptions) for kept in least):
+                least[reading.assumptions] = true
         return tuple(
             (*assumed, *(f"neighbours are {each} only" for each in true * (len(true) == 1)))
-            for assumed, true in savings
+            for assumed, true in least.items()
         )
 
     def lines(self) -> list[str]:
@@ -109,21 +101,16 @@ class ClaimCheck:
         times = "1 round" if claim.rounds == 1 else f"{claim.rounds} rounds"
         lines = [f"one {claim.unit}, {times}, delta = {claim.delta:g}, {claim.trust} noise:"]
         for reading in self.readings:
-            assumed = "as configured" if not reading.assumptions else "if " + " and ".join(
-                reading.assumptions
-            )  # fmt: skip
+            assumed = " and ".join(reading.assumptions)
             figures = ", ".join(f"{g.neighboring} {_figure(g)}" for g in reading.guarantees)
-            lines.append(f"  {assumed}: {figures}")
+            lines.append(f"  {f'if {assumed}' if assumed else 'as configured'}: {figures}")
         return [*lines, *self._verdict(), *(f"note: {note}" for note in self.notes)]
 
     def _verdict(self) -> Iterator[str]:
-        stated = self.claim.epsilon
-        if stated is None:
-            return
         for verdict in sorted(set(self.verdicts.values())):
             whom = " and ".join(each for each, its in self.verdicts.items() if its == verdict)
-            yield f"stated epsilon {stated:g} is {verdict} for {whom} neighbours"
-        if self.verdicts["replace_one"] == "true":
+            yield f"stated epsilon {self.claim.epsilon:g} is {verdict} for {whom} neighbours"
+        if self.verdicts.get("replace_one", "true") == "true":
             return
         if not self.saving:
             yield "  no assumption above makes it true"
@@ -138,8 +125,8 @@ def check(configuration: str | Path | None = None, **stated: Any) -> ClaimCheck:
     """Check what a stated privacy figure is worth.
 
     Args:
-        configuration: a file to read the settings from, of Flower, NVFlare, pfl or Opacus: TOML,
-            JSON, or Python that calls one of their classes; what is given here wins.
+        configuration: a file to read the settings from, of Flower, NVFlare, pfl or Opacus: JSON, or
+            Python that calls one of their classes; what is given here wins.
         stated: the attributes of `PrivacyClaim` that are known, by name, such as clip_norm, sigma
             or noise_multiplier, epsilon, rounds, sampling and rate; None is for: not given.
 
@@ -152,8 +139,8 @@ def check(configuration: str | Path | None = None, **stated: Any) -> ClaimCheck:
         is printed with.
 
     Raises:
-        ValueError, TypeError: a value is out of bounds, missing or of the wrong kind, or values of
-            a configuration contradict each other.
+        ValueError: a value is out of bounds, missing or of the wrong kind, or values of a
+            configuration contradict each other.
         OSError: the configuration cannot be read.
 
     References:
@@ -168,12 +155,13 @@ def check(configuration: str | Path | None = None, **stated: Any) -> ClaimCheck:
         True
     """
     given = {name: value for name, value in stated.items() if value is not None}
-    if unknown := given.keys() - {field.name for field in dataclasses.fields(PrivacyClaim)}:
-        raise TypeError(f"Expected attributes of PrivacyClaim, got {', '.join(sorted(unknown))}.")
-    written, notes = {}, ()
-    if configuration is not None:
-        written, notes = read(validate.path("configuration", configuration), given)
-    claim = PrivacyClaim(**{**written, **given})
+    fields, notes = ({}, ()) if configuration is None else read(Path(configuration), given)
+    try:
+        claim = msgspec.convert({**fields, **given}, PrivacyClaim, strict=False)
+    except msgspec.ValidationError as error:
+        reason = re.sub(r"^Expected (.*) - at `\$\.(\w+)`", r"Expected \2 to be \1", str(error))
+        reason = re.sub(r"^Object", "Expected attributes of PrivacyClaim, it", reason)
+        raise ValueError(f"{reason.removesuffix('.')}.") from None
     return ClaimCheck(claim, tuple(_readings(claim)), (*notes, *_notes(claim)))
 
 
@@ -184,74 +172,14 @@ def _readings(claim: PrivacyClaim) -> Iterator[Reading]:
         text = f"neighbours are at most {claim.sensitivity:g} apart"
         assumptions.append((text, {"distance": claim.sensitivity}))
     if claim.rounds > 1:
-        assumptions.append(("only one round counts", {"rounds": 1}))
+        assumptions.append(("only one round counts", {"once": True}))
     if claim.rate is not None and claim.trust == "central":
         assumptions.append(("somebody sees who takes part", {"seen": True}))
     for count in range(len(assumptions) + 1):
         for chosen in itertools.combinations(assumptions, count):
             settings = {key: value for _, each in chosen for key, value in each.items()}
-            guarantees = tuple(_guarantee(claim, each, **settings) for each in NEIGHBORINGS)
+            guarantees = tuple(claim.guarantee(each, **settings) for each in NEIGHBORINGS)
             yield Reading(tuple(text for text, _ in chosen), guarantees)
-
-
-def _guarantee(
-    claim: PrivacyClaim, neighboring: Neighboring, *, distance: float | None = None,
-    rounds: int | None = None, seen: bool = False,
-) -> Guarantee:  # fmt: skip
-    release = release_of(claim, neighboring, distance=distance, rounds=rounds, seen=seen)
-    if release is None:
-        return Guarantee(
-            math.inf, claim.delta, neighboring, claim.trust, math.inf, 0, math.inf, unit=claim.unit
-        )
-    guarantee = account([release], claim.delta, attacked=False)
-    apart = claim.apart(neighboring) if distance is None else distance
-    # Three roundings: what is nearer shows less.
-    apart = apart / claim.deviation * (1 - 8 * UNIT)
-    several = claim.rounds if rounds is None else rounds
-    if release.sampled:
-        pair = _worlds(claim, neighboring, apart, distance is not None)
-        lower = _drawn(pair, claim.rate or 1.0, several, claim.delta)
-    elif claim.rate is None or rounds is not None:
-        lower = gaussian_epsilon_below(apart * math.sqrt(several) * (1 - 4 * UNIT), claim.delta)
-    else:
-        lower = below_if_seen(apart, claim.rate, several, claim.delta)
-    return dataclasses.replace(guarantee, lower=lower, unit=claim.unit)
-
-
-def _drawn(pair: tuple[float, float], rate: float, rounds: int, delta: float) -> float:
-    """Epsilon from below, of rounds with noise of deviation 1 that a client is in at random."""
-    if delta == 0:
-        return math.inf if pair[0] != pair[1] else 0.0
-    # theory/claims.md, Proposition 3.
-    attack = DrawnRound(NormalRound(*pair), rate)
-    losses = [(loss, rounds) for loss in attack.attained()]
-    losses += [(loss, 1) for loss in attack.together(rounds)]
-    return max(reached_epsilon(loss, parts, delta) for loss, parts in losses)
-
-
-def below_if_seen(apart: float, rate: float, rounds: int, delta: float) -> float:
-    """Epsilon from below against whoever sees in which rounds the client takes part.
-
-    Example:
-        >>> below_if_seen(1.0, 0.5, 100, 1e-5) < gaussian_epsilon_below(50**0.5, 2e-5)
-        True
-    """
-    # theory/claims.md, Proposition 4: in half of all runs it takes part at least so often.
-    often = math.floor(rounds * rate * (1 - 4 * UNIT))
-    if often == 0 or 2 * delta >= 1:
-        return 0.0
-    return gaussian_epsilon_below(apart * math.sqrt(often) * (1 - 4 * UNIT), 2 * delta)
-
-
-def _worlds(
-    claim: PrivacyClaim, neighboring: Neighboring, apart: float, assumed: bool
-) -> tuple[float, float]:
-    """Inputs of neighbours that can occur, in deviations from where the client is absent."""
-    # theory/claims.md, Proposition 3: a stand-in is the origin of a cohort of a fixed size.
-    zeroed = neighboring == "zero_out"
-    if assumed or (claim.sampling == "fixed") != zeroed:
-        return apart, 0.0
-    return (2 * apart, apart) if zeroed else (apart / 2, -apart / 2)
 
 
 def _notes(claim: PrivacyClaim) -> Iterator[str]:
@@ -264,7 +192,7 @@ def _notes(claim: PrivacyClaim) -> Iterator[str]:
             f"the stated sensitivity of {sensitivity:g}, unless updates are clipped to that (for "
             "replace_one neighbours to half of it)"
         )
-    if sensitivity is not None and stated and stated >= 1 and 0 < claim.delta < 1:
+    if sensitivity is not None and stated and stated >= 1 and claim.delta > 0:
         classical = sensitivity * math.sqrt(2 * math.log(1.25 / claim.delta)) / stated
         if abs(claim.deviation - classical) <= CLOSE * classical:
             yield (
@@ -286,7 +214,7 @@ def _notes(claim: PrivacyClaim) -> Iterator[str]:
     )
 
 
-def _figure(guarantee: Guarantee) -> str:
+def _figure(guarantee: rq.Guarantee) -> str:
     if math.isinf(guarantee.epsilon):
         return "no guarantee"
     low = guarantee.lower

@@ -1,4 +1,4 @@
-"""`randquant bench`: throughput of encoding on this machine, compared with plain torch code.
+"""Throughput of encoding on this machine, compared with plain torch code; for `encode.py`.
 
 All figures of one call are measured alternately in one process, so that their ratios are valid on a
 machine whose speed varies. The best repetition is reported for every contender.
@@ -6,21 +6,17 @@ machine whose speed varies. The best repetition is reported for every contender.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
-from randquant._internal import validate
-from randquant._internal.declared import Search
-from randquant._internal.progress import report
 from randquant.channels import wire
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.threads import cores
 from randquant.channels.keys import Key
-from randquant.cli.command import Command, Output
 from randquant.mechanisms.randomized_quantization import rqm
 
 NAIVE_CHUNK = 1 << 14  # coordinates: the fastest chunk for plain torch among 2**10 to 2**21
@@ -38,13 +34,8 @@ def bench(
         threads: cores for the multi-core figure; by default all cores of this process.
 
     Returns:
-        A dict of plain numbers: coordinates per second per core, ratios, and the machine.
-
-    Raises:
-        ValueError, TypeError: an argument is out of bounds.
+        A dict of plain numbers: coordinates per second per core and ratios.
     """
-    validate.whole("coordinates", coordinates, low=1, high=10**9)
-    validate.whole("repeats", repeats, low=1)
     threads = threads or cores()
     channel = rqm(clip=1.5, margin=1.5, levels=levels, keep=0.42)
     x = np.random.default_rng(0).standard_normal(coordinates, dtype=np.float32)
@@ -57,27 +48,13 @@ def bench(
         "encode_pack_all": lambda: encode_payload(channel, x, key, threads=threads),
         "unpack_sum": lambda: wire.add(channel, payload, totals),
         "memory_copy": lambda: np.copyto(copy, x),
+        "naive": _naive_contender(x, levels),
     }
-    naive = _naive_contender(x, levels)
-    if naive is not None:
-        contenders["naive"] = naive
     speed = _speeds(contenders, coordinates, repeats)
     return _figures(speed, threads) | {
         "coordinates": coordinates,
         "levels": levels,
         "payload_bytes": len(payload),
-        "machine": machine(),
-    }
-
-
-def machine() -> dict[str, Any]:
-    """The machine and software of a benchmark."""
-    return {
-        "processor": _processor(),
-        "cores": cores(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
     }
 
 
@@ -92,8 +69,6 @@ def naive_rqm(x: Any, reach: float, levels: int, keep: float) -> Any:
     Returns:
         (n,) uint8 tensor of codes, drawn with torch's generator.
     """
-    import torch
-
     index = torch.arange(levels)
     position = (x + reach) * ((levels - 1) / (2 * reach))
     cell = position.floor().clamp(0, levels - 2)
@@ -106,12 +81,8 @@ def naive_rqm(x: Any, reach: float, levels: int, keep: float) -> Any:
     return torch.where(go_up, above, below).to(torch.uint8)
 
 
-def _naive_contender(x: np.ndarray, levels: int) -> Callable[[], object] | None:
-    """Plain torch on one core, without packing, with torch's generator; None without torch."""
-    try:
-        import torch
-    except ImportError:
-        return None
+def _naive_contender(x: np.ndarray, levels: int) -> Callable[[], object]:
+    """Plain torch on one core, without packing, with torch's generator."""
     tensor = torch.from_numpy(x)
 
     def run() -> None:
@@ -129,8 +100,7 @@ def _speeds(
 ) -> dict[str, float]:
     best = dict.fromkeys(contenders, float("inf"))
     for repeat in range(repeats + 1):  # the first is a warm-up: compilation, caches
-        for number, (name, run) in enumerate(contenders.items(), repeat * len(contenders)):
-            report(name, number, (repeats + 1) * len(contenders))
+        for name, run in contenders.items():
             started = time.perf_counter()
             run()
             if repeat:
@@ -139,14 +109,13 @@ def _speeds(
 
 
 def _figures(speed: dict[str, float], threads: int) -> dict[str, Any]:
-    copy = speed["memory_copy"]
-    naive = speed.get("naive")
+    copy, naive = speed["memory_copy"], speed["naive"]
     return {
         "encode_pack": {
             "coordinates_per_second_per_core": speed["encode_pack"],
             "coordinates_per_second": speed["encode_pack_all"],
             "threads": threads,
-            "ratio_to_naive": speed["encode_pack"] / naive if naive else None,
+            "ratio_to_naive": speed["encode_pack"] / naive,
             "ratio_to_memory_copy": speed["encode_pack"] / copy,
         },
         "unpack_sum": {
@@ -156,52 +125,3 @@ def _figures(speed: dict[str, float], threads: int) -> dict[str, Any]:
         "memory_copy": {"coordinates_per_second_per_core": copy},
         "naive": {"coordinates_per_second_per_core": naive},
     }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            names = [line.split(":", 1)[1].strip() for line in lines if "model name" in line]
-    except OSError:
-        names = []
-    return names[0] if names else platform.machine()
-
-
-def run(
-    *,
-    coordinates: Search[int] = 10_000_000,
-    levels: int = 16,
-    repeats: Search[int] = 5,
-) -> Output:
-    """Measure encoding on this machine.
-
-    Args:
-        coordinates: of the update.
-        levels: RQM levels.
-        repeats: the fastest counts.
-    """
-    result = bench(coordinates, levels, repeats)
-    encode, unpack = result["encode_pack"], result["unpack_sum"]
-    ratio = encode["ratio_to_naive"]
-    lines = [
-        f"{result['coordinates']:,} float32, {result['levels']} levels, "
-        f"on {result['machine']['processor']}",
-        f"encode + pack  {_millions(encode['coordinates_per_second_per_core'])} per core, "
-        f"{_millions(encode['coordinates_per_second'])} on {encode['threads']} threads",
-        f"unpack + sum   {_millions(unpack['coordinates_per_second_per_core'])} per core",
-        "plain torch    not installed"
-        if ratio is None
-        else f"plain torch    {_millions(result['naive']['coordinates_per_second_per_core'])} "
-        f"per core: {ratio:.1f} times slower than encode + pack",
-    ]
-    return Output(result, lines)
-
-
-def _millions(rate: float) -> str:
-    return f"{rate / 1e6:.0f} million a second"
-
-
-COMMAND = Command(
-    run,
-    example="randquant bench --coordinates 10000000 --json",
-)

@@ -1,0 +1,144 @@
+"""A privacy claim: how updates are clipped, noised and sampled, and the epsilon that is stated.
+
+Derivations: `papers/docs/claims.md`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+import randquant as rq
+
+Neighboring = Literal["replace_one", "zero_out"]
+NEIGHBORINGS: tuple[Neighboring, ...] = ("replace_one", "zero_out")
+
+Size = Annotated[float, Meta(ge=1e-30, le=1e30)]
+Deviation = Annotated[float, Meta(ge=0, le=1e30)]
+Count = Annotated[int, Meta(ge=1, le=2**53)]
+
+UNIT = 2.0**-53
+"""Unit roundoff of a float."""
+
+
+class PrivacyClaim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known of a mechanism with Gaussian noise, and the figure that is stated for it.
+
+    Attributes:
+        clip_norm: L2 threshold of what one client (or one example) adds to a sum; None if it is not
+            clipped.
+        clip: threshold of each coordinate instead, with `dimension`.
+        noise_multiplier: deviation of the noise over clip_norm.
+        sigma: deviation of the noise itself, where it is added: to a sum, or to one update.
+        sensitivity: what the noise was scaled to, if that is not clip_norm.
+        epsilon: stated, in nats.
+        delta: of the stated figure.
+        rounds: of the run; steps, for examples.
+        sampling: none (all take part in all rounds), poisson or fixed.
+        rate: probability of taking part in a round, for poisson and fixed.
+        dimension: coordinates of an update.
+        unit: what is clipped: a client's update, or one example's gradient.
+        trust: who adds the noise: central (a trusted server, to a sum) or local (each client).
+    """
+
+    clip_norm: Size | None = None
+    clip: Size | None = None
+    noise_multiplier: Deviation | None = None
+    sigma: Deviation | None = None
+    sensitivity: Size | None = None
+    epsilon: Deviation | None = None
+    delta: Annotated[float, Meta(ge=0, lt=1)] = 1e-5
+    rounds: Count = 1
+    sampling: Literal["none", "poisson", "fixed"] = "none"
+    rate: Annotated[float, Meta(gt=0, le=1)] | None = None
+    dimension: Count | None = None
+    unit: Literal["client", "example"] = "client"
+    trust: Literal["central", "local"] = "central"
+
+    def __post_init__(self) -> None:
+        relative = self.noise_multiplier is not None
+        for holds, expected in (
+            ((self.sigma is None) == relative, "sigma or noise_multiplier, and not both"),
+            (self.clip_norm is None or self.clip is None, "clip_norm or clip, and not both"),
+            (self.clip is None or not relative, "sigma with clip, as a multiplier is of clip_norm"),
+            (self.clip is None or self.dimension, "dimension with clip, for the whole norm"),
+            ((self.sampling == "none") == (self.rate is None), "rate with sampling, or neither"),
+        ):
+            if not holds:
+                raise ValueError(f"Expected {expected}: see papers/docs/check.md.")
+
+    @property
+    def norm(self) -> float:
+        """Largest L2 norm of what one client or example adds; infinite if it is not clipped."""
+        if self.clip is not None:
+            # docs/claims.md, Proposition 1: two roundings.
+            return self.clip * math.sqrt(self.dimension or 1) * (1 + 4 * UNIT)
+        # A multiplier is relative to the threshold, whatever that is.
+        return self.clip_norm or (math.inf if self.noise_multiplier is None else 1.0)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise."""
+        return self.sigma if self.sigma is not None else (self.noise_multiplier or 0) * self.norm
+
+    def apart(self, neighboring: Neighboring) -> float:
+        """Largest distance of neighbouring sums, or updates, in L2."""
+        # docs/claims.md, Proposition 1.
+        return 2 * self.norm if neighboring == "replace_one" else self.norm
+
+    def guarantee(
+        self, neighboring: Neighboring, *, distance: float | None = None, once: bool = False,
+        seen: bool = False,
+    ) -> rq.Guarantee:  # fmt: skip
+        """What holds for one client or example in the run, with a proven lower end.
+
+        Args:
+            neighboring: which worlds are told apart.
+            distance: of neighbours, of either kind, instead of what the clipping ensures.
+            once: count one round only, in which it takes part.
+            seen: somebody sees in which rounds it takes part; it may do so in all of them.
+        """
+        delta, rounds = self.delta, 1 if once else self.rounds
+        if self.deviation == 0 or (distance is None and math.isinf(self.norm)):
+            return rq.Guarantee(
+                math.inf, delta, neighboring, self.trust, math.inf, 0, math.inf, unit=self.unit
+            )
+        hidden = self.rate is not None and self.trust == "central" and not seen
+
+        def gaussian(worlds: Neighboring, rounds: int, slack: int) -> rq.GaussianRelease:
+            apart = self.apart(worlds) if distance is None else distance
+            # Two roundings and a quotient: less noise is safe above, more noise below.
+            multiplier = self.deviation / apart * (1 + slack * UNIT)
+            return rq.GaussianRelease(multiplier, self.dimension or 1, rounds, self.trust, worlds)
+
+        def release(worlds: Neighboring, slack: int) -> rq.GaussianRelease | rq.Sampled:
+            # docs/claims.md, Proposition 2.
+            if self.rate is None or self.sampling == "none" or not hidden:
+                return gaussian(worlds, rounds, slack)
+            # Absence is the other kind of neighbour, unless zeros take an absent client's place.
+            other: Neighboring = "zero_out" if worlds == "replace_one" else "replace_one"
+            needed = (self.sampling == "fixed") == (worlds == "zero_out")
+            absent = gaussian(other, 1, slack) if needed else None
+            one = gaussian(worlds, 1, slack)
+            return rq.Sampled(one, self.rate, rounds, self.sampling, absent=absent)
+
+        # docs/claims.md, Propositions 2 and 3: all distances are the same.
+        alike = distance is not None and hidden
+        upper: Neighboring = "replace_one" if alike and self.sampling == "fixed" else neighboring
+        lower: Neighboring = "zero_out" if alike and self.sampling == "poisson" else upper
+        guarantee = rq.account([release(upper, -8)], delta, attacked=False)
+        below = [release(lower, 8)]
+        if self.rate is not None and not hidden and not once:
+            # docs/claims.md, Proposition 4: in half of all runs it takes part at least so often.
+            often = math.floor(rounds * self.rate * (1 - 4 * UNIT))
+            below = [gaussian(lower, often, 8)] if often and 2 * delta < 1 else []
+            delta *= 2
+        attained = rq.account(below, delta).lower if below else 0.0
+        if self.delta == 0:
+            attained = math.inf  # normal laws have unbounded ratios
+        return dataclasses.replace(
+            guarantee, neighboring=neighboring, lower=attained, unit=self.unit
+        )
