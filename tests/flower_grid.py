@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.flower.messages import HEAD, ClientState
-from randquant.integrations.ledger import AnswerLedger
+from randquant.integrations.ledger import OWN, AnswerLedger
 
 with contextlib.suppress(ImportError):  # older versions do without
     from flwr.supercore.task_identity import TaskIdentity
@@ -77,6 +77,13 @@ def ledger_of(context, delta=1e-5):
     """A client's own account, as its mod opens it."""
     path = context.node_config.get("randquant-ledger")
     return AnswerLedger(RunAccountant(delta), path, ClientState(context))
+
+
+def answers_of(context):
+    """How many answers a client has counted."""
+    ledger = ledger_of(context)
+    with ledger.held():
+        return ledger.accountant.answers(OWN)
 
 
 def client_app(mod, train=None):

@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from flower_grid import InProcessGrid, client_app, ledger_of, over_the_wire
+from flower_grid import InProcessGrid, answers_of, client_app, over_the_wire
 from flower_killed import Processes
 from flower_rounds import ANYTHING, STEPS, exact, fedavg, mean_of, model, mover
 from flwr.app import ConfigRecord, Context, RecordDict
@@ -28,7 +28,6 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from randquant.integrations.among_clients import AmongClients, SecureSum
 from randquant.integrations.flower.messages import HEAD, INBOX, NEXT, PAYLOAD
 from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.ledger import OWN
 from randquant.integrations.membership import SUM
 
 CLIENTS, COHORT = range(1, 13), 5
@@ -146,7 +145,7 @@ def soak(rounds: int, seed: int, folder: Path, *, processes: bool = False) -> Co
                 for node in CLIENTS:
                     context = grid.contexts[node]
                     assert sum(name.startswith(SUM) for name in context.state) <= 2
-                    counted = _answers(context)
+                    counted = answers_of(context)
                     assert uploaded[node] <= counted <= strategy.accountant.answers(node)
                 before.update(model=arrays)
                 _kill(rng, grid, folder, faults.seen)
@@ -184,12 +183,6 @@ def _note_answer(answered, step, node, request):
                 key = node, bytes(head["session"]), head["step"]
                 assert key not in answered, f"answered twice: {key}"
                 answered.add(key)
-
-
-def _answers(context: Context) -> int:
-    ledger = ledger_of(context)
-    with ledger.held():
-        return ledger.accountant.answers(OWN)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from damage import damaged, damaged_json
-from flower_grid import InProcessGrid, client_app, ledger_of
+from flower_grid import InProcessGrid, answers_of, client_app
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as MessageProto
@@ -30,7 +30,6 @@ from randquant.integrations import flower
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.ledger import OWN
 from randquant.integrations.member import FILES, NOTHING, REFUSED
 
 NODE = 1
@@ -236,13 +235,6 @@ def _record(rng: random.Random) -> ArrayRecord | ConfigRecord | MetricRecord:
     ])  # fmt: skip
 
 
-def counted(context: Context) -> int:
-    """Answers that a client has counted."""
-    ledger = ledger_of(context)
-    with ledger.held():
-        return ledger.accountant.answers(OWN)
-
-
 def train(message: Message, context: Context) -> Message:
     """A train function that takes what comes."""
     [model] = message.content.array_records.values()
@@ -266,16 +258,16 @@ def read(data: bytes, _folder: Path) -> None:
     except Exception as error:  # Flower's own, before any of ours
         raise ValueError("Expected a message of Flower's.") from error
     context = Context(1, NODE, {}, RecordDict(dict(state)), {})
-    before = counted(context)
+    before = answers_of(context)
     try:
         reply = MOD(message, context, train)
     except BaseException as error:
         raise AssertionError("raised out of the mod") from error
     if not reply.has_error():
         assert set(reply.content) <= {HEAD, PAYLOAD, INBOX}, "something else leaves a client"
-        assert counted(context) == before + upload, "an answer was not counted, or more than one"
+        assert answers_of(context) == before + upload, "an answer was not counted, or more than one"
         return
     reason = str(reply.error.reason)
     assert sentences().fullmatch(reason), f"not one of our sentences: {reason!r}"
-    assert counted(context) == before, f"charged for a refusal: {reason!r}"
+    assert answers_of(context) == before, f"charged for a refusal: {reason!r}"
     raise ValueError(f"Expected another message: {reason}")

@@ -26,7 +26,7 @@ def row(channel, x) -> list[int]:
 
 def summed(rows) -> list[int]:
     """The sum's law in whole numbers, by one product of long integers (Kronecker)."""
-    rows = list(rows)
+    rows = [[int(w) for w in each] for each in rows]
     width = sum(sum(each).bit_length() for each in rows) + 1
     product = math.prod(sum(w << width * i for i, w in enumerate(each)) for each in rows)
     length = sum(len(each) - 1 for each in rows) + 1

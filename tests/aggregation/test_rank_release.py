@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from seldom import seldom
 from tests import oracle
 
 from randquant.aggregation.rank.designs import graded, two_levels
@@ -15,7 +16,7 @@ TABLES = (RankTable((1, 3), (5, 1)), RankTable((1, 2, 5), (9, 4, 1)), RankTable(
 
 @pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize(("rounds", "delta"), [(1, 1e-2), (2, 1e-3), (4, 1e-4), (4, 0.1)])
+@pytest.mark.parametrize(("rounds", "delta"), [(1, 1e-2), (2, 1e-3), (4, 0.1), *seldom((4, 1e-4))])
 def test_an_account_holds_and_is_tight_by_enumeration(table, neighboring, rounds, delta):
     found = account([RankRelease(table, rounds, neighboring)], delta)
     pairs = table.pairs(neighboring)
@@ -27,7 +28,7 @@ def test_an_account_holds_and_is_tight_by_enumeration(table, neighboring, rounds
     assert found.lower >= found.epsilon - 0.01
 
 
-@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("neighboring", ["replace_one", *seldom("zero_out")])
 @pytest.mark.parametrize(
     ("table", "rounds"),
     [(two_levels(8192, 8.0), 1), (two_levels(8192, 1.6), 5), (two_levels(8192, 0.41), 20),

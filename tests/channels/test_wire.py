@@ -181,6 +181,7 @@ def test_wide_codes_are_packed_bit_by_bit(bits, count):
     payload = wire.pack(form, codes)
     assert len(payload) == 40 + -(-count * bits // 8)
     assert (oracle.unpack(payload[40:], 2**bits, count) == codes).all()
+    assert (wire.unpack(form, payload, count) == codes).all()
     totals = np.full(count, 5, dtype=np.uint64)
     wire.add(form, payload, totals)
     assert (totals == codes.astype(np.uint64) + np.uint64(5)).all()

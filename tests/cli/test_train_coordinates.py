@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from seldom import seldom
 
 from randquant import cli
 from randquant.aggregation.adaptive import AdaptiveMechanism
@@ -36,7 +37,7 @@ class Stopped(Exception):
     """Raised in place of training."""
 
 
-@pytest.mark.parametrize("by_file", [False, True])
+@pytest.mark.parametrize("by_file", [True, *seldom(False)])
 def test_the_run_has_a_calibrated_mechanism_on_record(tmp_path, monkeypatch, by_file):
     def stop(folder, *given, **options):
         raise Stopped

@@ -84,7 +84,7 @@ class Accounts(RuleBasedStateMachine):
 
 
 TestAccounts = Accounts.TestCase
-TestAccounts.settings = settings(max_examples=8, stateful_step_count=6, deadline=None)
+TestAccounts.settings = settings(max_examples=5, stateful_step_count=6, deadline=None)
 
 
 def test_a_figure_says_that_several_kinds_of_offers_were_not_chosen_by_looking():

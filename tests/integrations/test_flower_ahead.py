@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from flower_grid import InProcessGrid, client_app, ledger_of, over_the_wire
+from flower_grid import InProcessGrid, answers_of, client_app, over_the_wire
 from flower_rounds import (
     ANYTHING,
     NOISY,
@@ -28,7 +28,7 @@ from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.messages import HEAD, INBOX, NEXT
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
-from randquant.integrations.ledger import OWN, SPENT
+from randquant.integrations.ledger import SPENT
 from randquant.integrations.membership import SUM, Membership
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import terms_text
@@ -421,12 +421,6 @@ def test_a_server_that_never_ends_a_sum_gains_nothing():
         reply = grid.app(message, grid.contexts[message.metadata.dst_node_id])
         assert "the sum that this client is in" in reply.error.reason
     assert all(spent == 2 for spent in map(answers_of, grid.contexts.values()))
-
-
-def answers_of(context):
-    ledger = ledger_of(context)
-    with ledger.held():
-        return ledger.accountant.answers(OWN)
 
 
 def test_a_subset_of_the_coordinates_has_another_seed_in_each_round():

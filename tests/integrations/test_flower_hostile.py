@@ -14,7 +14,7 @@ from collections import Counter
 import fuzz_flower
 import numpy as np
 import pytest
-from flower_grid import InProcessGrid, client_app, ledger_of, over_the_wire
+from flower_grid import InProcessGrid, answers_of, client_app, over_the_wire
 from flower_rounds import ANYTHING, exact, fedavg, mean_of, model, mover, noisy, run
 from flwr.app import (
     Array,
@@ -28,7 +28,7 @@ from flwr.app import (
 )
 from flwr.common import log
 from flwr.common.serde import message_from_proto, message_to_proto
-from fuzz_flower import FILES_OF_ARRAYS, MOD, NODE, counted, sentences, train
+from fuzz_flower import FILES_OF_ARRAYS, MOD, NODE, sentences, train
 
 import randquant as rq
 from randquant.aggregation.vector import VectorMechanism
@@ -41,7 +41,6 @@ from randquant.integrations.flower.messages import (
     PAYLOAD,
 )
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
-from randquant.integrations.ledger import OWN
 from randquant.integrations.member import FILES, REFUSED
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import LONGEST_SESSION, LONGEST_TEXT, RoundMessage
@@ -79,7 +78,7 @@ def answer_to(message, mod=MOD):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    return str(reply.error.reason) if reply.has_error() else "", counted(context), peak
+    return str(reply.error.reason) if reply.has_error() else "", answers_of(context), peak
 
 
 def is_refused(message, reason=""):
@@ -461,7 +460,4 @@ def test_an_offer_waits_for_no_certificate_of_another_server(tmp_path, monkeypat
             thread.join(60)
     assert errors == {"honest": False, "hostile": False}
     assert checked_with[-1] == {slow, OFFER}  # what was checked is what is counted
-    context = Context(1, NODE, config, RecordDict({}), {})
-    ledger = ledger_of(context)
-    with ledger.held():
-        assert ledger.accountant.answers(OWN) == 2
+    assert answers_of(Context(1, NODE, config, RecordDict({}), {})) == 2

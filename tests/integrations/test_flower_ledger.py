@@ -17,7 +17,6 @@ from flower_grid import InProcessGrid, client_app, ledger_of, over_the_wire
 from flower_rounds import (
     ANYTHING,
     ask,
-    changed_request,
     exact,
     fedavg,
     mover,
@@ -34,7 +33,7 @@ from randquant.integrations import ledger as ledgers
 from randquant.integrations.accountant import RoundEvent
 from randquant.integrations.flower import state
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.foreign import DamagedFile
 from randquant.integrations.ledger import OWN, SPENT, STEP_BYTES
 from randquant.integrations.member import FILES, told
@@ -201,26 +200,6 @@ def test_a_servers_state_behind_a_link_is_refused(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "state")
     with pytest.raises(ValueError, match="got a symbolic link"):
         state.load(tmp_path / "link", FedAdam())
-
-
-def test_a_share_is_remembered_too(tmp_path):
-    """Shares sealed twice, under keys that a server has made up, would be its own."""
-    path, again = tmp_path / "account", []
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4))
-    grid.contexts[1].node_config["randquant-ledger"] = str(path)
-
-    def twice(message):
-        context = grid.contexts[message.metadata.dst_node_id]
-        before = RecordDict(dict(context.state))
-        grid.app(over_the_wire(message), context)
-        context.state = RecordDict({**before, SPENT: context.state[SPENT]})
-        again.append(grid.app(over_the_wire(message), context))
-
-    changed_request(grid, "share", lambda m: m.metadata.dst_node_id == 1 and twice(m))
-    with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), exact(cohort=3), patience=1), grid)
-    [reply] = again
-    assert reply.error.reason == "Expected each step of a round once, got 'share' again."
 
 
 def test_a_limit_is_not_exceeded_by_anything():

@@ -76,7 +76,7 @@ def test_a_strategy_that_selects_too_few_is_refused_before_anybody_is_asked():
 
 
 def test_a_model_with_a_batch_norm_is_refused_when_it_is_planned():
-    arrays = {"w": Array(np.zeros(3)), "norm.running_var": Array(np.ones(3))}
+    arrays = {"w": Array(np.zeros(650)), "norm.running_var": Array(np.ones(3))}
     with pytest.raises(ValueError, match="use GroupNorm or LayerNorm"):
         planned(model=ArrayRecord(arrays))
     frozen = rq.Local(buffers="frozen")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 
 import numpy as np
@@ -23,6 +24,7 @@ from flower_rounds import (
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.serverapp.strategy import FedAvg
+from seldom import seldom
 
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
@@ -277,11 +279,23 @@ def empty_records(content):
     content.update({f"{n}": ConfigRecord({}) for n in range(20_000)})
 
 
+LARGE = [too_many, too_long, too_deep, beside, empty_words, empty_records]
+
+
+@pytest.fixture(scope="module")
+def _played():
+    """What a first round imports is no memory that a reply takes."""
+    one_round(exact())
+
+
+@pytest.mark.usefixtures("_played")
 @pytest.mark.parametrize(
-    ("trust", "step"), [("local", "upload"), *(("aggregate", step) for step in STEPS)]
-)
-@pytest.mark.parametrize(
-    "change", [too_many, too_long, too_deep, beside, empty_words, empty_records]
+    ("trust", "step", "change"),
+    [
+        *(("local", "upload", change) for change in LARGE),
+        *(("aggregate", step, LARGE[number]) for number, step in enumerate(STEPS)),
+        *seldom(*itertools.product(["aggregate"], STEPS, LARGE)),
+    ],
 )
 def test_a_reply_that_is_too_large_is_refused_by_name_before_it_is_read(
     trust, step, change, caplog, monkeypatch

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flower_grid import InProcessGrid, client_app, ledger_of, over_the_wire
+from flower_grid import InProcessGrid, answers_of, client_app, over_the_wire
 from flower_rounds import (
     ANYTHING,
     EXACT,
@@ -33,7 +33,7 @@ from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
-from randquant.integrations.ledger import OWN, SPENT
+from randquant.integrations.ledger import SPENT
 from randquant.integrations.offer import Offer
 
 
@@ -307,13 +307,6 @@ def test_a_message_of_another_sum_does_not_end_the_one_that_runs():
     np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
 
 
-def spent(context):
-    """How many answers a client has counted."""
-    ledger = ledger_of(context)
-    with ledger.held():
-        return ledger.accountant.answers(OWN)
-
-
 def test_shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing(caplog):
     def fault(step, node, reply):
         if step == "share" and node == 2:
@@ -346,7 +339,7 @@ def test_shares_of_all_that_do_not_open_stop_a_client_before_it_is_charged():
     assert set(refusals(grid)) == {3}
     assert "or the server that relays, are at fault" in refusals(grid)[3]
     for node in range(1, 6):
-        assert spent(grid.contexts[node]) == (node != 3)
+        assert answers_of(grid.contexts[node]) == (node != 3)
 
 
 def test_a_confirmation_that_does_not_fit_is_not_counted():

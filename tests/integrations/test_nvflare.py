@@ -62,7 +62,7 @@ def test_an_answer_has_codes_only(tmp_path):
     assert "weights" not in failed
 
 
-@pytest.mark.parametrize(("kind", "unit"), [(None, "client"), (120, "example")])
+@pytest.mark.parametrize(("kind", "unit"), [(None, "client"), (8, "example")])
 def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, tmp_path):
     server = Server(tmp_path, examples=kind).run()
     spent = server.controller._run.accountant.get_privacy_spent()

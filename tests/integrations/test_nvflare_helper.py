@@ -28,7 +28,7 @@ from randquant.integrations.with_helper import WithHelper
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
 
-SUMMED = VectorMechanism(stochastic_rounding(0.5, 2, 0.1), 1.0, "aggregate", len(SITES))
+SUMMED = VectorMechanism(stochastic_rounding(0.5, 2, 2.0), 1.0, "aggregate", len(SITES))
 
 
 AGENCY = "agency"
@@ -99,9 +99,9 @@ def with_helper(
 
 
 def test_with_a_helper_the_noise_of_all_sites_hides_one_patient(tmp_path):
-    server = with_helper(tmp_path, examples=120, rounds=2, learning_rate=1.0).run()
+    server = with_helper(tmp_path, examples=8, rounds=2, learning_rate=1.0).run()
     run = server.controller._run
-    release = SUMMED.release(14, 2).of_one_example(120)
+    release = SUMMED.release(14, 2).of_one_example(8)
     assert run.accountant.get_privacy_spent() == account([release], 1e-5)
     alone = account([release.under("local")], 1e-5).epsilon
     assert run.accountant.get_privacy_spent().epsilon < alone

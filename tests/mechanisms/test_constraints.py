@@ -245,7 +245,7 @@ def test_a_cap_is_needed_for_the_mean_absolute_error_and_kept():
         design.optimal(1.0, constraint=Pure(1.0), levels=4, reach=reach, inputs=17)
         for reach in (2.5, 6.0)
     ]
-    assert [d.channel.values[-1] <= cap for d, cap in zip(found, (2.5, 6.0), strict=True)]
+    assert all(d.channel.values[-1] <= cap for d, cap in zip(found, (2.5, 6.0), strict=True))
     assert found[1].value < found[0].value < 1.75
     with pytest.raises(ValueError, match=r"reach above 2\.1639"):
         design.optimal(1.0, constraint=Pure(1.0), levels=4, reach=2.1)

@@ -231,6 +231,7 @@ def test_the_optimum_for_a_length_is_near_what_cramer_and_rao_allow(t, bits, los
     assert ratio.max() < loss
 
 
+@pytest.mark.slow
 def test_the_optimum_for_a_length_beats_the_others():
     """At equal guarantees: nothing that is sent in a few bits is better by 0.2 %."""
     names = ["optimal", "rqm", "pbm", "mvu"]

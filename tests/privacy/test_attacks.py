@@ -1,11 +1,11 @@
 """Lower ends of whole updates: against exact composition by fractions, and against the bounds."""
 
-import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
+from seldom import seldom
+from whole import summed
 
 import randquant as rq
 from randquant.privacy.accounting.attacks import INSIDE, DrawnRound, attacked_epsilon, on_updates
@@ -17,28 +17,13 @@ RQM = rq.rqm(1.0, 1.0, 4, 0.42)
 DELTA = 0.02
 
 
-def row(channel, place):
-    weights, total = channel.mix(place)
-    return [Fraction(int(weight), int(total)) for weight in weights]
-
-
-def convolved(one, other):
-    law = [Fraction(0)] * (len(one) + len(other) - 1)
-    for (i, p), (j, q) in itertools.product(enumerate(one), enumerate(other)):
-        law[i + j] += p * q
-    return law
-
-
 def law_of(channel, clients, others, place):
-    law, other = row(channel, place), row(channel, others)
-    for _ in range(clients - 1):
-        law = convolved(law, other)
-    return law
+    return summed([channel.mix(place)[0], *[channel.mix(others)[0]] * (clients - 1)])
 
 
 def exact_epsilon(first, second, times, delta):
     """Of so many independent copies of a pair, by all outcomes; within 1e-13."""
-    p, q = (np.array([float(mass) for mass in law]) for law in (first, second))
+    p, q = (np.array([w / sum(law) for w in law]) for law in (first, second))
     one, other = p, q
     for _ in range(times - 1):
         one, other = np.outer(one, p).ravel(), np.outer(other, q).ravel()
@@ -52,7 +37,7 @@ def exact_epsilon(first, second, times, delta):
 
 @pytest.mark.parametrize(
     ("channel", "clients", "neighboring"),
-    [(BIT, 4, "replace_one"), (BIT, 1, "zero_out"), (RQM, 3, "zero_out")],
+    [(BIT, 1, "zero_out"), (RQM, 3, "zero_out"), *seldom((BIT, 4, "replace_one"))],
 )
 def test_an_attack_is_composed_exactly(channel, clients, neighboring):
     """Whatever attack is taken, its epsilon is no more than the exact one, and hardly less."""

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from seldom import seldom
 from whole import over_square, partly_even, perturbed, row, summed, worst
 
 import randquant as rq
@@ -14,7 +15,7 @@ MIRRORED = rq.Channel(SMALL.inputs, SMALL.values, SMALL.weights[:, ::-1], SMALL.
 PLACES = [Fraction(k, 16) for k in (-16, -15, -13, -12, -8, -7, -1, 1, 8, 9, 15, 16)]
 
 
-@pytest.mark.parametrize("order", [1.1, 2.5, 8.0])
+@pytest.mark.parametrize("order", [2.5, 8.0, *seldom(1.1)])
 @pytest.mark.parametrize("channel", [SMALL, MIRRORED])
 def test_no_inputs_exceed_the_bound_and_it_is_near(channel, order):
     found = rq.kappa_sum(channel, 3, order)
@@ -25,8 +26,9 @@ def test_no_inputs_exceed_the_bound_and_it_is_near(channel, order):
 
 @pytest.mark.parametrize(
     ("trials", "clients", "order"),
-    [(3, 40, 8.0), (3, 400, 1.1), (15, 10, 1.1), (15, 10, 8.0), (15, 60, 2.0), (31, 10, 8.0)],
-)
+    [(3, 40, 8.0), (15, 10, 1.1), (15, 10, 8.0),
+     *seldom((3, 400, 1.1), (15, 60, 2.0), (31, 10, 8.0))],
+)  # fmt: skip
 def test_sums_of_bits_are_bounded_within_three_percent(trials, clients, order):
     channel = rq.pbm(clip=1.0, theta=0.25, trials=trials)
     found = rq.kappa_sum(channel, clients, order)

@@ -172,6 +172,12 @@ def test_a_crossing_is_found_in_a_few_steps_or_not_at_all():
     assert high is not None
     assert low < math.log(5) <= high <= low + 1e-8
     assert len(asked) < 40
+    for start in (0.0, 1.0, 7.0, 1e4):  # on either side of it
+        low, high = crossing(lambda at: math.log(7) - math.log1p(at), start, 0.5)
+        assert low <= 6.0 <= high <= low + 1e-7
+    for slope in (1e-3, 1.0, 50.0):
+        low, high = crossing(lambda at, slope=slope: slope * (3.0 - at), 0.1, 0.5)
+        assert low < 3.0 <= high <= low + 1e-8
 
 
 # What is made of the ways there are.

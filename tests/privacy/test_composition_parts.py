@@ -19,7 +19,6 @@ from randquant.privacy.accounting.composition.loss import (
     PrivacyLoss,
     Tilted,
     best_tilt,
-    crossing,
     log_moments,
 )
 from randquant.privacy.accounting.composition.normal import _smoothed, by_normal
@@ -233,14 +232,6 @@ def test_the_strongest_pair_of_rows_is_found():
     channel = Channel(np.linspace(-1, 1, 3), np.arange(3.0), rare, 2**20)
     p, q = strongest_pair(channel, 1000, 1e-5, np.array([0.1, 1.0, 8.0]))
     assert p[2] == 1 > q[2] == 0  # a thousandth of it is infinite
-
-
-def test_the_search_for_a_crossing_returns_both_sides_of_it():
-    for slope in (1e-3, 1.0, 50.0):
-        low, high = crossing(lambda at, slope=slope: slope * (3.0 - at), 0.1, 0.5)
-        assert low is not None
-        assert high is not None
-        assert low < 3.0 <= high <= low + 1e-8
 
 
 def test_the_dominating_loss_is_above_the_dominating_pairs_by_its_slip():

@@ -25,7 +25,7 @@ def test_what_is_saved_is_loaded(tmp_path_factory, channel):
 def test_a_design_is_a_mechanism(tmp_path):
     path = tmp_path / "design.json"
     found = design.optimal(
-        2.0, [-6, -1, 1, 6], constraint=design.Renyi(0.9, order=4.0), objective="mse"
+        2.0, [-6, -1, 1, 6], constraint=design.Renyi(0.9, order=4.0), objective="mse", inputs=5
     )
     rq.save_channel(path, found.channel, found.certificate)
     assert rq.load_channel(path) == (found.channel, found.certificate)

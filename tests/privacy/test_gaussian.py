@@ -72,6 +72,10 @@ def test_releases_of_different_noise_are_one():
         exact = gaussian_epsilon(2.0, delta)
         for run in (releases, releases[::-1], [GaussianRelease(0.5, 1, 1)]):
             assert exact <= account(run, delta).epsilon <= exact * (1 + 1e-12)
+        for multiplier in (0.5, 1.0, 3.0, 10.0):
+            exact = gaussian_epsilon(1 / multiplier, delta)
+            found = account([GaussianRelease(multiplier, 1, 1)], delta).epsilon
+            assert exact * (1 - 1e-12) <= found <= exact * (1 + 1e-12)
     assert account(releases, 0.0).epsilon == math.inf
     assert account([GaussianRelease(2.0, 5, 0)], 1e-5).epsilon == 0.0
 

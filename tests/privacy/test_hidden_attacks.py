@@ -7,6 +7,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from seldom import seldom
 
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism
@@ -149,7 +150,7 @@ def hidden(release, zeros, rate, rounds, scheme):
     return Allocated(release, times, rounds, hidden=everybody, absent=zeros)
 
 
-@pytest.mark.parametrize("scheme", ["fixed", "poisson", "drawn"])
+@pytest.mark.parametrize("scheme", ["fixed", "drawn", *seldom("poisson")])
 def test_lower_ends_are_below_the_bounds_at_random_settings(scheme):
     random = np.random.default_rng(7)
     for _ in range(2):
@@ -185,14 +186,14 @@ def test_lower_ends_are_below_the_bounds_at_random_settings(scheme):
         (NoiseRelease(Skellam(50.0), 200, 4 * 900, 700, 20), 1.002),
         (NoiseRelease(DiscreteGaussian(50.0), 200, 4 * 900, 700, 20), 1.002),
         (
-            Sampled(VectorRelease(BIT, 4.0, 100, 1, "aggregate", cohort=50), 0.1, 50, "fixed",
-                models=True),
-            1.25,
-        ),
-        (
             Sampled(ChannelRelease(BIT, 9, 1, "aggregate", "zero_out", 50), 0.1, 50, hidden=True),
             1.25,
         ),
+        *seldom((
+            Sampled(VectorRelease(BIT, 4.0, 100, 1, "aggregate", cohort=50), 0.1, 50, "fixed",
+                models=True),
+            1.25,
+        )),
     ],
 )  # fmt: skip
 def test_lower_ends_are_close(release, ratio):

@@ -69,6 +69,8 @@ def test_without_privacy_there_is_no_figure():
 def test_what_cannot_be_accounted_for_is_refused_at_once():
     with pytest.raises(ValueError, match="delta"):
         Ledger(NOISY, 5, delta=1.5)
+    with pytest.raises(TypeError):
+        Ledger(NOISY, 5, 1e-5)  # delta, or the limit?
     with pytest.raises(ValueError, match="dimension"):
         Ledger(NOISY, 0, delta=1e-5)
     with pytest.raises(ValueError, match="clips an update's norm in L2"):

@@ -9,6 +9,7 @@ import pytest
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import ndtr
+from seldom import seldom
 
 import randquant as rq
 from randquant.mechanisms.noise.laws import Skellam
@@ -204,7 +205,7 @@ THEIRS = {
 
 @pytest.mark.parametrize("make", [Mixture.of_absence, between])
 @pytest.mark.parametrize(("rate", "sigma", "rounds"), [
-    (0.001, 1.0, 10_000), (0.01, 1.0, 100), (0.5, 4.0, 1), (0.1, 4.0, 600),
+    (0.001, 1.0, 10_000), (0.5, 4.0, 1), *seldom((0.01, 1.0, 100), (0.1, 4.0, 600)),
 ])  # fmt: skip
 def test_epsilon_is_between_dp_accountings_bounds_within_three_percent(make, rate, sigma, rounds):
     epsilon, _ = compose_worlds(make(rate, 1 / sigma), rounds, DELTA)
@@ -248,6 +249,7 @@ def test_a_round_with_plain_noise_is_within_a_thousandth_of_the_integral(
         assert exact * (1 - 1e-4) <= found <= exact * (1 + 1e-3) + DELTA / 1e6
 
 
+@pytest.mark.slow
 def test_plain_releases_and_hidden_cohorts_are_composed_together():
     zeroed = rq.GaussianRelease(1.0, 10, 1, neighboring="zero_out")
     plain = rq.GaussianRelease(5.0, 10, 5, neighboring="zero_out")

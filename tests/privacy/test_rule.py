@@ -18,7 +18,7 @@ from randquant.channels.channel import Channel
 from randquant.privacy.accounting.accountant import ORDERS, account
 from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair
 from randquant.privacy.accounting.composition.fourier import by_fourier, on_grid, powered
-from randquant.privacy.accounting.composition.loss import PrivacyLoss, best_tilt, crossing
+from randquant.privacy.accounting.composition.loss import PrivacyLoss, best_tilt
 from randquant.privacy.accounting.composition.normal import by_normal
 from randquant.privacy.accounting.composition.rule import compose
 from randquant.privacy.accounting.releases import ChannelRelease
@@ -277,16 +277,6 @@ def test_a_lower_end_is_of_one_channel_and_its_trust():
     assert 0 < summed.lower <= local.lower * (1 + 1e-9)
     assert summed.epsilon == local.epsilon
     assert account([ChannelRelease(PAPER, 4, 1), ChannelRelease(PAPER, 5, 1)], 1e-5) == local
-
-
-def test_a_crossing_is_found_from_either_side_or_not_at_all():
-    for start in (0.0, 1.0, 7.0, 1e4):
-        low, high = crossing(lambda at: math.log(7) - math.log1p(at), start, 0.5)
-        assert low is not None
-        assert high is not None
-        assert low <= 6.0 <= high <= low + 1e-7
-    assert crossing(lambda at: -1.0, 5.0, 1.0) == (None, 0.0)
-    assert crossing(lambda at: 1.0, 5.0, 1.0)[1] is None
 
 
 def test_wrong_arguments_are_refused():

@@ -82,6 +82,7 @@ def test_the_subsets_do_not_come_from_the_runs_key(seeds):
     assert len(set(once)) >= 4
 
 
+@pytest.mark.slow
 def test_a_run_is_calibrated_to_the_subset_it_sends():
     """At one epsilon; the bits of fewer coordinates hide less, so they are less noisy."""
     whole, part = (trained(epsilon=8, bits=1, **part) for part in ({}, {"coordinates": 8}))

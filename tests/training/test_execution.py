@@ -35,6 +35,7 @@ CONFIG = TrainConfig.of(
     mechanism="rqm",
     parameters={"clip": 0.03, "margin": 0.03, "levels": 16, "keep": 0.42},
     population=50,
+    threads=1,
     cohort=20,
     rounds=16,
     learning_rate=1.0,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from by_name import train
+from seldom import seldom
 from torch import nn
 
 import randquant as rq
@@ -271,7 +272,7 @@ def test_another_problem_or_setting_is_refused_by_name(clients, test_data, tmp_p
     assert again.summary.rounds == 6
 
 
-@pytest.mark.parametrize("progress", [True, False])
+@pytest.mark.parametrize("progress", [True, *seldom(False)])
 def test_the_search_for_the_noise_is_shown_if_it_takes_long(clients, monkeypatch, progress):
     seen, shown = [], []
     monkeypatch.setattr(bars.WaitingBar, "__call__", lambda bar, *step: seen.append(step))

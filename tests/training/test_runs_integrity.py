@@ -372,17 +372,6 @@ def test_a_file_that_cannot_be_written_is_named_and_left_as_it_was(tmp_path, mon
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"before"]
 
 
-def test_a_file_and_its_name_are_on_disk_when_it_is_written(tmp_path, monkeypatch):
-    done = []
-    for name in ("fsync", "replace"):
-        real = getattr(os, name)
-        monkeypatch.setattr(
-            os, name, lambda *args, real=real, name=name: (done.append(name), real(*args))
-        )
-    serialization.write_atomic(tmp_path / "file", b"content")
-    assert done == ["fsync", "replace", "fsync"]
-
-
 @pytest.mark.parametrize("written", [0, 1, 60])
 def test_a_line_is_written_whole_or_not_at_all(written, tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
