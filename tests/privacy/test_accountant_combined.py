@@ -6,6 +6,7 @@ What each kind promises by itself: `test_releases_contract`.
 import functools
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -24,6 +25,7 @@ from randquant.privacy.accounting.allocated import Allocated
 from randquant.privacy.accounting.chosen import ChosenRelease
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.hidden import DRAWS
+from randquant.privacy.accounting.laplace import LaplaceRelease
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
 
@@ -245,3 +247,17 @@ def test_hidden_rounds_in_parts_cost_what_they_cost_at_once(scheme, neighboring)
     found = [cost(*run) for run in ([part] * 3, [repeated(part, 3)], [part, repeated(part, 2)])]
     assert found == pytest.approx([found[0]] * 3, rel=1e-9, abs=0)
     assert found[0] > 1.2 * cost(part)
+
+
+def test_a_pure_release_adds_its_epsilon_to_others():
+    """Beside Gaussian noise, Laplace noise compared with Gaussian noise would cost more."""
+    laplace = LaplaceRelease(10.0, 5, 0.0, cohort=1, dimension=3, rounds=1, trust="central")
+    gaussian = rq.GaussianRelease(8.0, dimension=5, rounds=1, trust="central")
+    alone = rq.account([gaussian], 1e-6).epsilon
+    assert rq.account([laplace], 1e-6).epsilon == pytest.approx(0.5)
+    for order in ([laplace, gaussian], [gaussian, laplace]):
+        both = rq.account(order, 1e-6)
+        assert both.epsilon == pytest.approx(0.5 + alone)
+        assert both.epsilon >= 0.5 + alone
+    many = [replace(gaussian, rounds=1000), laplace]  # then they hide each other better together
+    assert rq.account(many, 1e-6).epsilon < 0.5 + rq.account(many[:1], 1e-6).epsilon

@@ -109,6 +109,12 @@ def account(
         left = delta * (1 - RESERVE) if distance > 0 else delta
         found, order, energy = _by_steps(releases, left)
         candidates.append((found, order))
+        # theory/accounting.md, Proposition 10: what is pure by itself adds its epsilon, no delta.
+        pure = [release.renyi(math.inf) for release in releases]
+        rest = [one for one, each in zip(releases, pure, strict=True) if each > found]
+        if 0 < len(rest) < len(releases):
+            apart, order, _ = _by_steps(rest, left)
+            candidates.append((_sum([apart, *(each for each in pure if each <= found)]), order))
         if _renyi_may_help(releases, left, found, energy):
             candidates.append(_by_renyi(releases, left, near))
         if not quick:
@@ -365,7 +371,11 @@ def _affordable(distance: float, epsilon: float, delta: float) -> bool:
 
 
 def _composed(releases: Sequence[Release], order: float) -> float:
-    return rounded_up(math.fsum(release.renyi(order) for release in releases))
+    return _sum([release.renyi(order) for release in releases])
+
+
+def _sum(parts: Sequence[float]) -> float:
+    return rounded_up(math.fsum(parts))
 
 
 def _to_epsilon(divergence: float, order: float, delta: float) -> float:
