@@ -49,9 +49,12 @@ if TYPE_CHECKING:
     from randquant.privacy.guarantee import Guarantee, Interval
     from randquant.reports.notebook import plot, report
     from randquant.statistics.asking import statistics
+    from randquant.statistics.mechanism import SurveyMechanism
     from randquant.statistics.queries import Counts, Mean, Quantiles
     from randquant.statistics.regression import Covariance, LinearRegression
     from randquant.statistics.survival import KaplanMeier, LogRank
+    from randquant.statistics.table import Table
+    from randquant.statistics.terms import Survey, survey
     from randquant.training.client_steps import local_steps
     from randquant.training.federated import train
     from randquant.training.local import Local
@@ -89,6 +92,9 @@ __all__ = [
     "Server",
     "StateLayout",
     "SumCertificate",
+    "Survey",
+    "SurveyMechanism",
+    "Table",
     "VectorMechanism",
     "VectorRelease",
     "__version__",
@@ -126,6 +132,7 @@ __all__ = [
     "squared_distance",
     "statistics",
     "stochastic_rounding",
+    "survey",
     "train",
     "two_bins",
 ]
