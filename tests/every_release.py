@@ -11,6 +11,7 @@ from randquant.mechanisms.noise.laws import Skellam
 from randquant.privacy.accounting.allocated import Allocated
 from randquant.privacy.accounting.chosen import ChosenRelease
 from randquant.privacy.accounting.integer_noise import NoiseRelease
+from randquant.privacy.accounting.laplace import LaplaceRelease
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
@@ -70,6 +71,7 @@ def of_group(trust: str, neighboring: str) -> dict[str, Release]:
             "coordinates": ChannelRelease(BIT, 2, 1, "aggregate", neighboring, 4),
             "updates": sums(),
             "noise": NoiseRelease(Skellam(50.0), 20, 100 * far**2, 3, 2, neighboring),
+            "laplace": LaplaceRelease(40.0, 4 * far, 1e-50, 20, 3, 2, neighboring),
             "ranks": RankRelease(TABLE, 2, neighboring, "aggregate"),
             "chosen": ChosenRelease((sums(), sums().under("aggregate")), 2),
             **_hidden(sums(), sums(OTHER[neighboring]), True, False),

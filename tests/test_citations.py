@@ -24,6 +24,7 @@ PATTERNS = (
     "privacy/accounting/calibration.py",
     "privacy/accounting/gaussian.py",
     "privacy/accounting/integer_noise.py",
+    "privacy/accounting/laplace.py",
     "privacy/accounting/martingale.py",
     "privacy/accounting/ratios.py",
     "privacy/accounting/releases.py",

@@ -13,6 +13,7 @@ import randquant as rq
 from randquant.mechanisms.noise.laws import Binomial, Skellam
 from randquant.privacy.accounting.accountant import ORDERS, account
 from randquant.privacy.accounting.integer_noise import NoiseRelease
+from randquant.privacy.accounting.laplace import LaplaceRelease
 from randquant.privacy.accounting.releases import (
     ChannelRelease,
     GaussianRelease,
@@ -48,11 +49,15 @@ LINES: dict[str, Callable[..., Any]] = {
     "skellam": lambda rounds, n, far: NoiseRelease(
         Skellam(50.0), 20, 100 * far**2, DIMENSION, rounds, n
     ),
+    "laplace": lambda rounds, n, far: LaplaceRelease(
+        40.0, 4 * far, 1e-50, 20, DIMENSION, rounds, n
+    ),
     "binomial": lambda rounds, n, far: NoiseRelease(
         Binomial(200), 20, 100 * far**2, DIMENSION, rounds, n
     ),
 }  # fmt: skip
 
+KINDS = ChannelRelease, NoiseRelease, LaplaceRelease
 kinds = pytest.mark.parametrize("make", LINES.values(), ids=LINES)
 
 
@@ -65,7 +70,7 @@ def zeroed(make, rounds: int = 3):
 
 
 def test_every_kind_of_release_has_a_line():
-    modules = [sys.modules[kind.__module__] for kind in (ChannelRelease, NoiseRelease)]
+    modules = [sys.modules[kind.__module__] for kind in KINDS]
     public = {
         value
         for module in modules

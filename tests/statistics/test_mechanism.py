@@ -40,7 +40,8 @@ def ward(number, records=500):
 
 @pytest.fixture(params=["gaussian", "laplace"])
 def mechanism(request):
-    asked = ASKED if request.param == "gaussian" else {"sex": ASKED["sex"]}
+    many = {f"age {k}": rq.Mean(0, 100, column="age") for k in range(12)}
+    asked = {**ASKED, **many} if request.param == "gaussian" else ASKED
     terms = survey(asked, 1.0, 1e-6, "aggregate", WARDS, WARDS * 500, unit="example", most=500)
     assert (terms.norm == "l1") == (request.param == "laplace")
     return SurveyMechanism(terms)

@@ -35,6 +35,8 @@ SIMULATED = "simulation from a seed: protects nobody"
 Unit = Literal["client", "example"]
 """What a guarantee protects: all data of one client, or one of its examples."""
 
+UNITS = ("client", "example")
+
 LARGEST_COHORT = 10**6
 """Most clients in one sum: beyond, its curvature would take long to bound."""
 

@@ -169,7 +169,7 @@ class Products:
         p = self.columns
         # theory/statistics.md, Proposition 5.
         if norm == "l1":
-            square, missing = 0.5, 0.75 if p == 1 else float(p)
+            square, missing = 0.5, 0.75 * p
         elif p == 1:
             square, missing = 1.6, 1.5
         else:
@@ -182,10 +182,11 @@ class Products:
     def distance(self, amplitude: int, norm: Norm) -> int:
         """(1 + columns) · amplitude in L2, and what rounding may add."""
         p, rounded = self.columns, self.size - 1
+        # Rounding moves each integer of either record by at most 1, and float64 by less than 0.001.
         if norm == "l2":
-            return math.ceil(((1 + p) * amplitude + 2 * math.sqrt(rounded)) ** 2)
-        apart = 2 if p == 1 else 2 * p + 2 * self._pairs + p / 2
-        return math.ceil(apart * amplitude) + 2 * rounded
+            return math.ceil(((1 + p) * amplitude + 2.002 * math.sqrt(rounded)) ** 2)
+        apart = 2 if p == 1 else (p + 1) ** 2 // 4 * 2 + p / 2
+        return math.ceil(apart * amplitude + 2.002 * rounded)
 
     def total(self, rows: np.ndarray, amplitude: int, norm: Norm, key: Key) -> np.ndarray:
         """Round each integer of each row at random, and add up."""
@@ -199,7 +200,7 @@ class Products:
             exact = np.hstack([part, part[:, one] * part[:, other], part**2 - 0.5]) * scales[:-1]
             floors = np.floor(exact)
             words = key.fold_in(start).words(exact.size).reshape(exact.shape)
-            up = words < np.minimum(exact - floors, 1 - 2.0**-53) * 2.0**64
+            up = words < (exact - floors) * 2.0**64
             total[:-1] += (floors.astype(np.int64) + up).sum(axis=0)
         return total
 

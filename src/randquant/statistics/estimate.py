@@ -10,11 +10,11 @@ import numpy as np
 
 from randquant.privacy.guarantee import Interval
 
-NORMAL = 2.0
-"""Standard deviations on either side of 95.4 % of the normal law."""
+NORMAL = 2.05
+"""Standard deviations on either side of 96 % of the normal law: 1 % is for what is not normal."""
 
-LAPLACE = 2.19
-"""The same of Laplace's law, -log(0.045) / sqrt(2); sums of such noise are closer to the normal."""
+LAPLACE = 2.28
+"""The same of Laplace's law, -log(0.04) / sqrt(2); sums of such noise are closer to the normal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Estimate:
         noise_error: standard deviation of what the noise changes it by.
         sampling_error: standard deviation of what another sample of records would change it by.
         interval: contains the number of the population that records are a sample of in at least
-            95 of 100 tables; unbounded ends where nothing is known.
+            95 of 100 tables, as simulations say; all that is possible where nothing is known.
         among_records: the same for the number of just these records: of the noise alone.
     """
 
@@ -126,7 +126,7 @@ def ratio(
     """Fieller's interval of a ratio: all t with (numerator - t · denominator)^2 <= a + b·t + c·t^2.
 
     Args:
-        numerator, denominator: noisy.
+        numerator, denominator: noisy; the latter is a number of records, of which half is none.
         squares: a, b, c: the largest likely square of numerator - t · denominator at t.
         low, high: the least and the largest ratio possible.
 
@@ -138,7 +138,7 @@ def ratio(
     # q t^2 - 2 h t + r <= 0
     q, h, r = denominator**2 - c, numerator * denominator + b / 2, numerator**2 - a
     root = h * h - q * r
-    if q <= 0 or denominator <= 0 or root < 0:
+    if q <= 0 or denominator < 0.5 or root < 0:
         return Interval(low, high)
     ends = ((h - math.sqrt(root)) / q, (h + math.sqrt(root)) / q)
     return Interval(*(_within(end, low, high) for end in ends))
@@ -146,11 +146,12 @@ def ratio(
 
 def proportion(count: float, records: float, noise_error: float, noise: SumNoise) -> Interval:
     """Wilson's interval of a probability, with noise on the count: in records, 0 to `records`."""
-    # (count - records·p)^2 <= z^2 records·p(1 - p) + tail^2 noise^2, and half a count for steps.
+    # (|count - records·p| - 1/2)^2 <= z^2 records·p(1 - p) + tail^2 noise^2: the half is for steps.
     z, n = NORMAL**2, records
-    slack = noise.tail * noise_error + 0.5
-    p = ratio(count, n, (slack**2, z * n, -z * n), 0.0, 1.0)
-    return Interval(p.lower * n, p.upper * n)
+    squares = ((noise.tail * noise_error) ** 2, z * n, -z * n)
+    near = (_within(count + step, 0.0, n) for step in (-0.5, 0.5))
+    lower, upper = (ratio(each, n, squares, 0.0, 1.0) for each in near)
+    return Interval(lower.lower * n, upper.upper * n)
 
 
 def error(mixing: np.ndarray, gradient: np.ndarray, noise: SumNoise) -> float:

@@ -72,6 +72,7 @@ class SurveyMechanism(MechanismDefaults):
                 "Expected a survey of aggregate or local trust, got central: a trusted server asks "
                 "rq.statistics itself."
             )
+        validate.whole("a survey's bits", self.terms.bits, low=2, high=32)
 
     @property
     def terms(self) -> Survey:

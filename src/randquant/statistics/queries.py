@@ -16,6 +16,7 @@ from randquant.statistics import estimate as errors
 from randquant.statistics import query
 from randquant.statistics.blocks import Cells, Products, Tree
 from randquant.statistics.estimate import NORMAL, Answer, Estimate
+from randquant.statistics.moments import NoisyMoments
 
 ELSE = "other or missing"
 """Label of records in none of the categories."""
@@ -62,41 +63,14 @@ class Mean:
 
     def answer(self, totals: query.Totals) -> Answer:
         """By ratios to the number of values that are not missing."""
-        noise, records = totals.noise, totals.records
-        scales = self.block().scales(totals.amplitude, totals.norm)
-        x, square, missing = totals.values / scales
-        per_x, per_square, per_missing = noise.deviation / scales
-        present = max(records - missing, 1.0)
-        mean = min(max(x / present, -1.0), 1.0)
-        second = min(max(square / present + 0.5, mean**2), 1.0)
-        # theory/statistics.md, Proposition 7: what variance may be, for the error of the mean.
-        off = math.hypot(per_square, 2 * per_x, per_missing) / present
-        variance = second - mean**2
-        most = min(variance + noise.tail * off, 1 - mean**2)
-        sampling = math.sqrt(max(most, 0.0) / present)
-        noisy = math.hypot(per_x, mean * per_missing) / present
-        alone = (noise.tail * per_x) ** 2, 0.0, (noise.tail * per_missing) ** 2
-        both = alone[0] + NORMAL**2 * max(most, 0.0) * present, *alone[1:]
+        moments = NoisyMoments.of(totals, 1)
         half, middle = (self.high - self.low) / 2, (self.low + self.high) / 2
-
-        def ends(squares: tuple[float, float, float]) -> Interval:
-            found = errors.ratio(x, present, squares, -1.0, 1.0)
-            return Interval(middle + half * found.lower, middle + half * found.upper)
-
-        by_present = second - 0.5 - 2 * mean**2
-        spread = errors.smooth(
-            variance,
-            math.hypot(per_square, 2 * mean * per_x, by_present * per_missing) / present,
-            math.sqrt(max(most, 0.0) * max((1 + abs(mean)) ** 2 - most, 0.0) / present),
-            noise, 0.0, 1.0,
-        )  # fmt: skip
+        missing = totals.records - float(moments.sums[0, 0])
         return Answer(
             {
-                "mean": Estimate(
-                    middle + half * mean, half * noisy, half * sampling, ends(both), ends(alone)
-                ),
-                "deviation": _rooted(spread, half),
-                "present": present_of(records, missing, per_missing, totals),
+                "mean": moments.mean_estimate(1, middle, half),
+                "deviation": _rooted(moments.covariance_estimate(1, 1, 1.0), half),
+                "present": present_of(totals.records, missing, moments.errors[0, 0], totals),
             }
         )
 
@@ -152,11 +126,12 @@ class Counts:
     column: str = ""
 
     def __post_init__(self) -> None:
-        if (len(self.of) > 0) == (len(self.bins) > 0):
+        known = validate.listed("categories", self.of)
+        if bool(known) == bool(validate.listed("bins", self.bins)):
             raise ValueError("Expected either categories or bins in Counts, got "
-                             f"{'both' if len(self.of) else 'neither'}.")  # fmt: skip
-        if len(self.of):
-            object.__setattr__(self, "of", query.checked_categories(self.of))
+                             f"{'both' if known else 'neither'}.")  # fmt: skip
+        if known:
+            object.__setattr__(self, "of", query.checked_categories(known))
         else:
             edges = validate.array("bins", self.bins)
             if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
@@ -171,10 +146,15 @@ class Counts:
             by = {each: _categories_of(each, queries) for each in names}
         crossed = {each: query.checked_categories(known) for each, known in by.items()}
         found = replace(self, column=self.column or name, by=crossed)
-        cells = len(found.labels)
+        cells = math.prod(map(len, crossed.values())) * max(len(self.of), len(self.bins) - 1)
         if cells > query.MOST_CELLS:
             raise ValueError(
                 f"Expected at most {query.MOST_CELLS} crossed categories, got {cells} in {name!r}."
+            )
+        if len({*found.labels, ELSE}) <= cells:
+            raise ValueError(
+                f"Expected categories with different labels in {name!r}, none of them {ELSE!r}, "
+                "got two that read the same."
             )
         return found
 
@@ -183,7 +163,7 @@ class Counts:
         """Of all cells, in order."""
         assert isinstance(self.by, Mapping)
         own = list(map(str, self.of)) or [
-            f"{low:g} to {high:g}" for low, high in itertools.pairwise(self.bins)
+            f"{low:.12g} to {high:.12g}" for low, high in itertools.pairwise(self.bins)
         ]
         return [", ".join(map(str, each)) for each in itertools.product(*self.by.values(), own)]
 
@@ -265,6 +245,10 @@ class Quantiles:
         at = tuple(validate.listed("at", self.at))
         for each in at:
             validate.real("each quantile", each, above=0, below=1)
+        labels = {f"{each:.4g}" for each in at}
+        if not at or len(labels) < len(at):
+            raise ValueError("Expected one or more quantiles that differ in four digits, got "
+                             f"{len(at)} of which {len(labels)} do.")  # fmt: skip
         object.__setattr__(self, "at", at)
 
     def named(self, name: str, queries: Mapping[str, query.Query]) -> Quantiles:
@@ -302,24 +286,16 @@ class Quantiles:
             noisy = np.linalg.norm(gradient @ mixing[:-1], axis=1) * noise.deviation / present
             sampling = math.sqrt(at * (1 - at) / present)
             alone = noise.tail * noisy
-            both = np.hypot(alone, NORMAL * sampling)
-            place = float(np.interp(at, *_rising(monotone, edges)))
-            bin_width = edges[1] - edges[0]
-            nearest = min(int((place - self.low) / bin_width), self.steps - 1)
-            slope = max(monotone[nearest + 1] - monotone[nearest], 1 / present) / bin_width
+            both = np.hypot(alone, NORMAL * sampling) + 0.5 / present
+            k = int(np.searchsorted(monotone[1:], at))  # the bin in which it is crossed
+            rise, width = monotone[k + 1] - monotone[k], edges[1] - edges[0]
+            place = float(edges[k] + width * (at - monotone[k]) / rise)
+            slope = max(rise, 1 / present) / width
             estimates[f"{at:.4g}"] = Estimate(
-                place, noisy[nearest] / slope, sampling / slope,
+                place, noisy[k] / slope, sampling / slope,
                 _bins(below, both, at, edges), _bins(below, alone, at, edges),
             )  # fmt: skip
         return Answer(estimates)
-
-
-def _rising(levels: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points at which the function rises, for the inverse."""
-    last = np.append(np.diff(levels) > 0, True)
-    last[0] = True
-    first = np.flatnonzero(last)
-    return levels[first], edges[first]
 
 
 def _bins(below: np.ndarray, half: np.ndarray, at: float, edges: np.ndarray) -> Interval:

@@ -19,6 +19,9 @@ Columns = Mapping[str, np.ndarray]
 MOST_CELLS = 4096
 """Most cells of one query."""
 
+LARGEST = 1e100
+"""Largest bound, whose square float64 can still hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -67,20 +70,27 @@ def numbers(values: np.ndarray, what: str) -> np.ndarray:
     """
     if values.dtype.kind in "fiub":
         return values.astype(np.float64)
+    return np.array([_number(each, what) for each in values], dtype=np.float64)
+
+
+def _number(value: Any, what: str) -> float:
+    if value is None:
+        return math.nan
     try:
-        return np.array([math.nan if each is None else each for each in values], dtype=np.float64)
+        return float(value)
+    except OverflowError:  # a whole number beyond all floats
+        return math.inf if value > 0 else -math.inf
     except (TypeError, ValueError):
-        bad = next(each for each in values if not isinstance(each, int | float | None))
         raise TypeError(
-            f"Expected numbers in column {what!r}, got {validate.shown(bad)}: convert them, or ask "
-            "for rq.Counts of categories."
+            f"Expected numbers in column {what!r}, got {validate.shown(value)}: convert them, or "
+            "ask for rq.Counts of categories."
         ) from None
 
 
 def scaled(values: np.ndarray, low: float, high: float) -> np.ndarray:
     """Map [low, high] to [-1, 1]; what lies beyond is clipped, infinities too."""
     middle, half = (low + high) / 2, (high - low) / 2
-    return np.clip((values - middle) / half, -1.0, 1.0)
+    return np.clip((np.clip(values, low, high) - middle) / half, -1.0, 1.0)
 
 
 def places(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -96,16 +106,26 @@ def categories(values: np.ndarray, known: Sequence[Any]) -> np.ndarray:
     """Number of each value's category, (n,) int64; that after the last for all others."""
     number = {each: k for k, each in enumerate(known)}
     plain = values.tolist()
-    return np.array([number.get(each, len(known)) for each in plain], dtype=np.int64)
+    return np.array([_place(each, number) for each in plain], dtype=np.int64)
+
+
+def _place(value: Any, number: Mapping[Any, int]) -> int:
+    try:
+        return number.get(value, len(number))
+    except TypeError:  # a list, which is no category
+        return len(number)
 
 
 def bounds(name: str, low: Any, high: Any) -> None:
     """Refuse bounds that are no interval."""
-    validate.real(f"{name}'s lower bound", low)
-    validate.real(
-        f"{name}'s upper bound", high, above=low,
-        why="give public bounds, chosen without looking at the data",
-    )  # fmt: skip
+    why = "give public bounds, chosen without looking at the data"
+    validate.real(f"{name}'s lower bound", low, low=-LARGEST, high=LARGEST, why=why)
+    validate.real(f"{name}'s upper bound", high, above=low, high=LARGEST, why=why)
+    if high - low < 1e-9 * max(abs(low), abs(high)):
+        raise ValueError(
+            f"Expected {name}'s bounds to be further apart, got {low!r} and {high!r}: subtract "
+            "what the values have in common."
+        )
 
 
 def checked_categories(known: Any) -> tuple[Any, ...]:

@@ -47,7 +47,8 @@ def frames_of(clients: Any) -> tuple[list[dict[str, np.ndarray]], bool]:
         raise TypeError(f"Expected {FORMS}; got {validate.shown(clients)}.")
     if not named:
         raise ValueError("Expected at least one client, got none.")
-    if all(isinstance(record, Mapping) and not _has_columns(record) for _, record in named):
+    if all(isinstance(record, Mapping) and not any(map(_is_column, record.values()))
+           for _, record in named):  # fmt: skip
         return [_joined(named)], True
     return [_columns(record, name) for name, record in named], False
 
@@ -60,15 +61,15 @@ def _is_record(value: Any) -> bool:
     return isinstance(value, Mapping) or _is_table(value)
 
 
-def _has_columns(record: Mapping[str, Any]) -> bool:
-    return any(
-        not isinstance(each, str | bytes) and hasattr(each, "__len__") for each in record.values()
-    )
+def _is_column(value: Any) -> bool:
+    return hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
 
 
 def _joined(named: list[tuple[str, Any]]) -> dict[str, np.ndarray]:
     """Columns of clients with one record each."""
     columns = list(named[0][1])
+    if not columns:
+        raise ValueError(f"Expected records with columns, got none of {named[0][0]}.")
     for name, record in named:
         if record.keys() != named[0][1].keys():
             raise ValueError(
@@ -89,7 +90,7 @@ def _columns(record: Any, name: str) -> dict[str, np.ndarray]:
     for each in names:
         values = record[each]
         values = values.to_numpy() if hasattr(values, "to_numpy") else values
-        columns[str(each)] = _array(values if hasattr(values, "__len__") else [values])
+        columns[str(each)] = _array(values if _is_column(values) else [values])
     lengths = {len(each) for each in columns.values()}
     if len(lengths) != 1:
         raise ValueError(
@@ -100,11 +101,11 @@ def _columns(record: Any, name: str) -> dict[str, np.ndarray]:
 
 
 def _array(values: Any) -> np.ndarray:
-    """A column; mixed values stay as they are."""
-    if isinstance(values, np.ndarray):
+    """A column; mixed values stay as they are, and masked ones are missing."""
+    if isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray):
         array = values
     else:
-        values = list(values)
+        values = values.tolist() if isinstance(values, np.ma.MaskedArray) else list(values)
         plain = all(isinstance(each, bool | int | float) for each in values)
         array = np.array(values) if plain else np.array([*values, None], dtype=object)[:-1]
     if array.ndim != 1:
@@ -113,7 +114,9 @@ def _array(values: Any) -> np.ndarray:
 
 
 def one_of_each(frame: Columns, key: Key) -> dict[str, np.ndarray]:
-    """Draw one of a person's records: a person with many counts once, too."""
+    """Draw one of a person's records, all missing if there is none: each counts once."""
     count = len(next(iter(frame.values())))
+    if not count:
+        return {name: np.array([None]) for name in frame}
     place = int(key.words(1)[0]) % count  # uneven by 2**-64 · count
     return {name: column[place : place + 1] for name, column in frame.items()}

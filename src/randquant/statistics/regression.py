@@ -10,13 +10,16 @@ from typing import final
 import numpy as np
 
 from randquant._internal import validate
-from randquant.privacy.guarantee import Interval
 from randquant.statistics import query
 from randquant.statistics.blocks import Products
-from randquant.statistics.estimate import Answer, Estimate, smooth
+from randquant.statistics.estimate import Answer, smooth
+from randquant.statistics.moments import NoisyMoments
 
 MOST_COLUMNS = 32
 """Most columns of one query."""
+
+BLURRED = 0.5
+"""From where on noise in the features, relative to them, leaves their slopes unknown."""
 
 Bounds = Mapping[str, Sequence[float]]
 """Columns with their public bounds, (low, high) each; values beyond count as the nearer one."""
@@ -61,33 +64,18 @@ class Covariance:
 
     def answer(self, totals: query.Totals) -> Answer:
         """Mean products less products of means."""
-        names, (_, half) = list(self.columns), _units(self.columns)
-        sums, entries = _products(totals)
-        present, noise = max(sums[0, 0], 1.0), totals.noise
-        mean = np.clip(sums[0, 1:] / present, -1.0, 1.0)
-        second = sums[1:, 1:] / present
-        variances = np.clip(np.diag(second) - mean**2, 0.0, 1.0)
-        most = np.minimum(
-            variances + noise.tail * noise.deviation * 3 * entries.max() / present, 1 - mean**2
+        moments = NoisyMoments.of(totals, len(self.columns))
+        _, half = _units(self.columns)
+        named = list(enumerate(self.columns))
+        return Answer(
+            {
+                ", ".join(dict.fromkeys((one, other))): moments.covariance_estimate(
+                    i + 1, j + 1, half[i] * half[j]
+                )
+                for i, one in named
+                for j, other in named[i:]
+            }
         )
-        estimates = {}
-        for i in range(len(names)):
-            for j in range(i, len(names)):
-                covariance = second[i, j] - mean[i] * mean[j]
-                # Of the product, both means and the number of records.
-                noisy = noise.deviation / present * math.hypot(
-                    entries[i + 1, j + 1],
-                    *([2 * mean[i] * entries[0, i + 1]] if i == j else
-                      [mean[j] * entries[0, i + 1], mean[i] * entries[0, j + 1]]),
-                    (second[i, j] - 2 * mean[i] * mean[j]) * entries[0, 0],
-                )  # fmt: skip
-                reach = min((1 + abs(mean[i])) ** 2 * most[j], (1 + abs(mean[j])) ** 2 * most[i])
-                unit = half[i] * half[j]
-                estimates[", ".join(dict.fromkeys((names[i], names[j])))] = smooth(
-                    covariance * unit, noisy * unit, math.sqrt(reach / present) * unit, noise,
-                    0.0 if i == j else -unit, unit,
-                )  # fmt: skip
-        return Answer(estimates)
 
 
 @final
@@ -100,7 +88,8 @@ class LinearRegression:
         features: columns with their public bounds. A record with any value missing is left out.
 
     Labels are the features, in units of target per unit of feature, then `constant`. Where the
-    noise is as large as what the features vary by, intervals are unbounded.
+    noise is as large as what the features vary by, intervals are unbounded. As usual, sampling
+    errors assume that the target varies around the line by as much for all features.
     """
 
     target: Bounds
@@ -126,66 +115,42 @@ class LinearRegression:
 
     def answer(self, totals: query.Totals) -> Answer:
         """The normal equations, and how noise in all of them moves their solution."""
-        sums, entries = _products(totals)
-        matrix, right, noise = sums[:-1, :-1], sums[:-1, -1], totals.noise
-        smallest = float(np.linalg.eigvalsh(matrix)[0])
-        # theory/statistics.md, Proposition 10: first order, so only where noise is far smaller.
-        blur = noise.deviation * float(np.linalg.norm(entries[:-1, :-1], 2))
-        known = smallest > 3 * noise.tail * blur
+        moments = NoisyMoments.of(totals, len(self.features) + 1)
+        sums, entries, noise = moments.sums, moments.errors.copy(), totals.noise
+        diagonal = np.arange(1, len(sums))
+        entries[diagonal, diagonal] = np.hypot(entries[diagonal, diagonal], entries[0, 0] / 2)
+        matrix, right = sums[:-1, :-1], sums[:-1, -1]
+        # theory/statistics.md, Proposition 10: how far noise may turn the features, against them.
         inverse = np.linalg.pinv(matrix)
+        sizes = np.diag(inverse)
+        blur = noise.tail * math.sqrt(
+            float(np.sum(entries[:-1, :-1] ** 2 * (np.outer(sizes, sizes) + inverse**2)))
+        )
+        known = float(np.linalg.eigvalsh(matrix)[0]) > 0 and blur < BLURRED
         slopes = inverse @ right
         residual = np.append(-slopes, 1.0)
-        spread = max(float(residual @ sums @ residual), 0.0) / max(sums[0, 0], 1.0)
-        moved = []
-        for i in range(len(sums)):
-            for j in range(i, len(sums)):
-                effect = np.zeros(len(sums))
-                effect[i] += entries[i, j] * residual[j]
-                if i != j:
-                    effect[j] += entries[i, j] * residual[i]
-                moved.append(inverse @ effect[:-1])
+        of_spread = entries * np.outer(residual, residual)
+        spread = max(float(residual @ sums @ residual), 0.0)
+        spread += float(np.linalg.norm(of_spread))  # which noise may have taken from it
+        spread /= max(sums[0, 0] - len(matrix) - 2, 1.0)
         middle, half = _units({**self.features, **self.target})
         # Slopes in the columns' own units, and the constant at their zero.
         back = np.diag(np.append(1.0, half[-1] / half[:-1]))
         back[0] = half[-1] * np.append(1.0, -middle[:-1] / half[:-1])
         values = back @ slopes + np.append(middle[-1], np.zeros(len(half) - 1))
-        noisy = noise.deviation * np.linalg.norm(back @ np.array(moved).T, axis=1)
+        # Each entry moves a slope by its effect on two equations, or on one if it is a square.
+        moved = entries * np.pad(back @ inverse, ((0, 0), (0, 1)))[:, :, None] * residual
+        once = np.diagonal(moved, axis1=1, axis2=2)
+        twice = moved + moved.transpose(0, 2, 1)
+        noisy = np.sqrt((twice**2).sum(axis=(1, 2)) / 2 - (once**2).sum(axis=1))
+        noisy = noisy / (1 - blur) if known else np.full(len(slopes), math.inf)
         sampling = np.sqrt(np.maximum(np.diag(back @ (spread * inverse) @ back.T), 0.0))
-        estimates = {}
-        for place, name in [*enumerate(self.features, 1), (0, "constant")]:
-            if known:
-                estimates[name] = smooth(values[place], noisy[place], sampling[place], noise)
-            else:
-                everything = Interval(-math.inf, math.inf)
-                estimates[name] = Estimate(
-                    float(values[place]), math.inf, float(sampling[place]), everything, everything
-                )
-        return Answer(estimates)
-
-
-def _products(totals: query.Totals) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of products of (1, columns), and the noise of each entry over that of a total.
-
-    Returns:
-        (p + 1, p + 1) float64 each, symmetric.
-    """
-    size = len(totals.values)
-    p = next(k for k in range(1, MOST_COLUMNS + 2) if Products(k).size == size)
-    scales = Products(p).scales(totals.amplitude, totals.norm)
-    sums, entries = np.zeros((p + 1, p + 1)), np.zeros((p + 1, p + 1))
-    pairs, values = p * (p - 1) // 2, totals.values / scales
-    present = max(totals.records - values[-1], 1.0)
-    sums[0, 1:], entries[0, 1:] = values[:p], 1 / scales[:p]
-    one, other = np.triu_indices(p, 1)
-    sums[one + 1, other + 1] = values[p : p + pairs]
-    entries[one + 1, other + 1] = 1 / scales[p : p + pairs]
-    sums, entries = sums + sums.T, entries + entries.T
-    sums[0, 0], entries[0, 0] = present, 1 / scales[-1]
-    diagonal = np.arange(1, p + 1)
-    sums[diagonal, diagonal] = values[p + pairs : -1] + present / 2
-    # The squares' own noise, and half of that of the number of records.
-    entries[diagonal, diagonal] = np.hypot(1 / scales[p + pairs : -1], 0.5 / scales[-1])
-    return sums, entries
+        return Answer(
+            {
+                name: smooth(values[place], noisy[place], sampling[place], noise)
+                for place, name in [*enumerate(self.features, 1), (0, "constant")]
+            }
+        )
 
 
 def _checked(columns: Bounds) -> dict[str, tuple[float, float]]:

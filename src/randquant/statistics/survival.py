@@ -15,8 +15,11 @@ from randquant.statistics import query
 from randquant.statistics.blocks import Tree
 from randquant.statistics.estimate import NORMAL, Answer, Estimate, SumNoise, error, smooth
 
-LIKELY = 4.0
-"""An estimate is left out of quotients from where it is fewer than this many of its errors."""
+UNSEEN = 1.5
+"""Events whose absence a curve's variance reckons with: none of an expected 3 is seen in 5 %."""
+
+LIKELY = 6.0
+"""Numbers at risk are known while they are more than this many of their errors, and 3."""
 
 
 @final
@@ -73,11 +76,14 @@ class KaplanMeier:
         events, risk = _events_and_risk(self.bins)
         e, n = events @ counts[:-1], risk @ counts[:-1]
         of_events, of_risk = events @ mixing[:-1], risk @ mixing[:-1]
-        certain = n > LIKELY * np.maximum(
-            np.linalg.norm(of_risk, axis=1) * totals.noise.deviation, 0.5
-        )
+        # Of those who are at risk in a bin, some must be known to come through.
+        through, noisy = np.minimum(n, n - e), np.maximum(
+            np.linalg.norm(of_risk, axis=1), np.linalg.norm(of_risk - of_events, axis=1)
+        )  # fmt: skip
+        certain = through > LIKELY * np.maximum(noisy * totals.noise.deviation, 0.5)
         known = int(np.argmin(certain)) if not certain.all() else self.bins
-        return _curve(e, n, of_events, of_risk, known, edges, totals.noise)
+        k = slice(known)
+        return _curve(e[k], n[k], of_events[k], of_risk[k], edges, totals.noise)
 
 
 def _curve(
@@ -85,39 +91,40 @@ def _curve(
     n: np.ndarray,
     of_events: np.ndarray,
     of_risk: np.ndarray,
-    known: int,
     edges: np.ndarray,
     noise: SumNoise,
 ) -> Answer:
-    """Estimates of a survival curve from events and numbers at risk, of which `known` are."""
-    repaired = _repaired(e[:known], n[:known])
-    estimates, log, gradient, greenwood = {}, 0.0, np.zeros(of_events.shape[1]), 0.0
-    curve = upper = alone_upper = 1.0
-    for k, end in enumerate(edges):
-        if k < known:
-            hazard = min(e[k] / n[k], 0.9)
-            step = (of_events[k] - hazard * of_risk[k]) / (n[k] * (1 - hazard))
-            noisy = (noise.deviation * np.linalg.norm(step)) ** 2
-            # theory/statistics.md, Proposition 9: what noise lowers a logarithm by is put back.
-            log += math.log1p(-hazard) + noisy / 2
-            gradient -= step
-            greenwood += repaired[1][k] / ((1 - min(repaired[1][k], 0.9)) * n[k])
-            noise_error = noise.deviation * float(np.linalg.norm(gradient))
-            sampling = math.sqrt(greenwood + 1 / n[k] ** 2)
-            curve = float(repaired[0][k])
-            both = math.hypot(noise.tail * noise_error, NORMAL * sampling)
-            alone = noise.tail * noise_error
-            upper = min(1.0, math.exp(log + both))
-            alone_upper = min(1.0, math.exp(log + alone))
-            lower, alone_lower = min(math.exp(log - both), 1.0), min(math.exp(log - alone), 1.0)
-        else:  # nobody is known to be at risk: the curve only falls
-            lower = alone_lower = 0.0
-            noise_error = sampling = math.inf
-        scale = curve if math.isfinite(noise_error) else 1.0
-        estimates[f"{end:.6g}"] = Estimate(
-            min(max(curve, lower), upper), scale * noise_error, scale * sampling,
-            Interval(lower, upper), Interval(alone_lower, alone_upper),
-        )  # fmt: skip
+    """Estimates at all edges from events and numbers at risk, which are known in the first bins."""
+    hazard = e / n
+    steps = (of_events - hazard[:, None] * of_risk) / (n * (1 - hazard))[:, None]
+    noisy = noise.deviation * np.linalg.norm(np.cumsum(steps, axis=0), axis=1)
+    # theory/statistics.md, Proposition 9: what noise lowers a logarithm by is put back.
+    lowered = (noise.deviation * np.linalg.norm(steps, axis=1)) ** 2 / 2
+    log = np.cumsum(np.log1p(-hazard) + lowered)
+    curve, repaired = _repaired(e, n)
+    greenwood = np.cumsum(repaired / ((1 - np.minimum(repaired, 0.9)) * n))
+    sampling = np.sqrt(greenwood + (UNSEEN / n) ** 2)
+
+    def padded(values: np.ndarray, rest: float) -> np.ndarray:
+        return np.append(values, np.full(len(edges) - len(e), rest))
+
+    def ends(half: np.ndarray) -> list[Interval]:
+        """Where nobody is known to be at risk, the curve only falls."""
+        lower, upper = (np.minimum(np.exp(log + sign * half), 1.0) for sign in (-1, 1))
+        rest = float(upper[-1]) if len(e) else 1.0
+        return list(map(Interval, padded(lower, 0.0).tolist(), padded(upper, rest).tolist()))
+
+    alone = noise.tail * noisy
+    errors = zip(
+        padded(curve, curve[-1] if len(e) else 1.0), padded(curve * noisy, math.inf),
+        padded(curve * sampling, math.inf), ends(np.hypot(alone, NORMAL * sampling)), ends(alone),
+        strict=True,
+    )  # fmt: skip
+    estimates = {
+        f"{edge:.6g}": Estimate(min(max(float(s), both.lower), both.upper), float(by_noise),
+                                float(by_sample), both, records)
+        for edge, (s, by_noise, by_sample, both, records) in zip(edges, errors, strict=True)
+    }  # fmt: skip
     return Answer(estimates, tuple(edges.tolist()))
 
 
@@ -169,8 +176,9 @@ class LogRank:
         groups: its two values; records of others are left out.
 
     Labels: `observed - expected`, the events of the first group less those to be expected if both
-    were alike, and `z`, the same in its standard deviations, noise included: about normal if both
-    are alike, so that the p-value is 2 · Φ(-|z|).
+    were alike; and `z`, the same in its standard deviations, noise included: about normal if both
+    are alike, so that the p-value is 2 · Φ(-|z|). Late bins, in which noise hides how many are at
+    risk, are left out of both; the interval of the first holds with them.
     """
 
     time: str
@@ -214,8 +222,11 @@ class LogRank:
         all_events, all_risk = np.hstack([events, events]), np.hstack([risk, risk])
         e_one, n_one = own_events @ counts[:-1], own_risk @ counts[:-1]
         e, n = all_events @ counts[:-1], all_risk @ counts[:-1]
-        floor = LIKELY * totals.noise.deviation * np.linalg.norm(all_risk @ mixing[:-1], axis=1)
-        known = np.cumprod(n > np.maximum(floor, 1.0)).astype(bool)
+        floor = totals.noise.deviation * np.linalg.norm(all_risk @ mixing[:-1], axis=1)
+        known = np.cumprod(n > np.maximum(LIKELY / 2 * floor, 1.0)).astype(bool)
+        # Later events are left out: no more than there are at risk, and half of what counts twice.
+        last = int(np.argmin(known))
+        later = 0.0 if known.all() else max(n[last], 0.0) + totals.noise.tail * floor[last] + 1
         n = np.where(known, n, np.inf)
         share, hazard = np.clip(n_one / n, 0.0, 1.0), np.clip(e / n, 0.0, 1.0)
         gap = float(np.sum((e_one - share * e)[known]))
@@ -230,9 +241,12 @@ class LogRank:
         sampling = math.sqrt(max(variance, 1.0))
         spread = math.hypot(noisy, sampling)
         z = smooth(gap / spread, noisy / spread, sampling / spread, totals.noise)
+        both = smooth(gap, noisy, sampling, totals.noise)
+        ends = [Interval(each.lower - later, each.upper + later)
+                for each in (both.interval, both.among_records)]  # fmt: skip
         return Answer(
             {
-                "observed - expected": smooth(gap, noisy, sampling, totals.noise),
+                "observed - expected": Estimate(gap, noisy, sampling, *ends),
                 # There is no z without the noise, which its unit is made of.
                 "z": replace(z, among_records=z.interval),
             }

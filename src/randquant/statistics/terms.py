@@ -7,7 +7,7 @@ of the noise; the sum of all is read by it. Derivations: `docs/theory/statistics
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from randquant.privacy.accounting.gaussian import gaussian_noise
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.laplace import LaplaceRelease
 from randquant.privacy.accounting.release import Release
-from randquant.privacy.guarantee import Guarantee, Neighboring, Trust, Unit
+from randquant.privacy.guarantee import LARGEST_COHORT, Guarantee, Neighboring, Trust, Unit
 from randquant.statistics import estimate
 from randquant.statistics.blocks import Norm
 from randquant.statistics.estimate import Answer
@@ -31,11 +31,17 @@ from randquant.statistics.query import Columns, Query, Totals
 FINE = 2.0**10
 """Least standard deviation of the noise in a sum, in steps, that is aimed at."""
 
+FINEST = 2.0**14
+"""The same at most: tables of its law would take long."""
+
 COARSEST = 16
 """Least amplitude."""
 
 EXACT, LARGEST_SUM = 2**23, 2**29
 """Largest integers of a client's vector (exact in float32, as engines carry it), and of a sum."""
+
+PARTS = 2**20
+"""Steps that weights are rounded to."""
 
 Law = DiscreteLaplace | DiscreteGaussian | Skellam
 
@@ -51,7 +57,8 @@ class Survey:
         cohort: how many shares the guarantee relies on.
         trust: who sees what.
         delta: of the guarantee.
-        unit: whether all of a client is protected, of which one record is taken, or one `example`.
+        unit: whose vectors the distances are of: a client's, of which one record is taken, or those
+            of one `example`.
         most: records of a client, at most.
         bits: of a modulus that no sum exceeds.
     """
@@ -81,7 +88,7 @@ class Survey:
         validate.real("delta", self.delta, above=0, below=1)
         validate.choice("unit", self.unit, ("client", "example"))
         validate.whole("most", self.most, low=1, high=1 if self.unit == "client" else EXACT)
-        validate.whole("bits", self.bits, low=2, high=32)
+        validate.whole("bits", self.bits, low=2, high=64)
         _ = self.release  # checks the rest
 
     @property
@@ -97,9 +104,10 @@ class Survey:
     @property
     def release(self) -> Release:
         """What accounting sees of the table: the release of one record."""
-        distance = _distance(self.queries, self.amplitudes, self.norm)
-        release = _release(self.law, self.cohort, self.trust, distance, self.dimension)
-        return replace(release, one_example=self.unit == "example")
+        return _release(
+            self.law, self.cohort, self.trust, _distance(self.queries, self.amplitudes, self.norm),
+            self.dimension, self.unit == "example",
+        )  # fmt: skip
 
     @property
     def guarantee(self) -> Guarantee:
@@ -144,7 +152,8 @@ class Survey:
         """Estimate all answers from the noisy sum over so many records, of so many clients."""
         shares = 1 if self.trust == "central" else clients
         tail = estimate.LAPLACE if self.norm == "l1" else estimate.NORMAL
-        noise = estimate.SumNoise(math.sqrt(shares * self.law.variance), tail)
+        # Of numbers rounded at random, each record adds at most 1/4.
+        noise = estimate.SumNoise(math.sqrt(shares * self.law.variance + records / 4), tail)
         answers, start = {}, 0
         for name, query in self.queries.items():
             end = start + query.block().size
@@ -165,7 +174,9 @@ def survey(
     unit: Unit = "client",
     most: int = 1,
 ) -> Survey:
-    """Choose amplitudes and the noise: by default all queries have the same relative error.
+    """Choose amplitudes and the noise: by default equal parts of the distance of two records.
+
+    That is what each query would have if the budget were split among them.
 
     Args:
         queries: by name.
@@ -173,85 +184,103 @@ def survey(
         trust: `central`, `aggregate` or `local`.
         clients: how many share the noise under `aggregate` trust.
         records: how many there are, about.
-        weights: of queries whose relative error shall be as many times smaller than the others'.
+        weights: of queries: how many times smaller their error shall be, over the others', than in
+            equal parts.
         unit: what is protected: a `client`, or one `example` of a client.
         most: records of a client, at most; 1 for the unit of a client.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
     """
-    validate.real("epsilon", epsilon, above=0, high=1e3)
+    validate.real("epsilon", epsilon, low=1e-6, high=64, why="beyond, nobody is protected")
     validate.real(
-        "delta", delta, above=0, below=1,
+        "delta", delta, above=0, high=0.1,
         why="tables that noise is drawn from are off by some 1e-50; 1e-30 is as good as none",
     )  # fmt: skip
     named = _named(queries)
-    relative = _relative(named, weights or {})
-    validate.whole("clients", clients, low=2 if trust == "aggregate" else 1)
+    relative = _relative(named, {} if weights is None else weights)
+    check_clients(validate.whole("clients", clients, low=1), trust)
     validate.choice("unit", unit, ("client", "example"))
     validate.whole("most", most, low=1, high=1 if unit == "client" else EXACT // COARSEST)
-    cohort = clients if trust == "aggregate" else 1
-    fine = max(FINE, 8 * math.sqrt(max(records, 1)))
-    widest = min(EXACT / most, LARGEST_SUM / max(records, most))
-    found = []
-    for norm in ("l1", "l2"):
-        for amplitudes, law in _calibrated(
-            named, relative, epsilon, delta, trust, cohort, (fine, widest), norm
-        ):
-            apart, spread = _apart(named, amplitudes, norm), 64 * math.sqrt(law.variance * clients)
-            bits = math.ceil(math.log2(2 * (max(records, most) * apart + spread))) + 1
-            found.append(Survey(named, amplitudes, law, cohort, trust, delta, unit, most, bits))
-    if not found:
-        raise ValueError(
-            f"Expected fewer queries or a larger epsilon, got {len(named)} at epsilon={epsilon:g} "
-            f"and delta={delta:g}: the noise would be too large for this arithmetic."
-        )
-    # The noise of a query, relative to its amplitude.
-    return min(found, key=_loudness)
+    records = max(validate.whole("records", records, low=0), most)
+    # More shares than are counted on only add to the noise.
+    cohort = min(clients, LARGEST_COHORT) if trust == "aggregate" else 1
+    fine = min(max(FINE, 8 * math.sqrt(records)), FINEST)
+    widest = math.inf if trust == "central" else min(EXACT / most, LARGEST_SUM / records)
+    per_step: dict[Norm, float] = {"l1": 1 / epsilon, "l2": gaussian_noise(epsilon, delta)}
+    tails = {"l1": estimate.LAPLACE * math.sqrt(2), "l2": estimate.NORMAL}
 
+    def loudness(norm: Norm) -> float:
+        """Noise of queries relative to their amplitudes, in the logarithmic mean."""
+        parts = _parts(named, relative, norm)
+        noise = tails[norm] * per_step[norm] * _apart(named, parts, norm)
+        return sum(math.log(noise / each) for each in parts.values())
 
-def _loudness(terms: Survey) -> float:
-    largest = max(terms.amplitudes.values())
-    tail = estimate.LAPLACE if terms.norm == "l1" else estimate.NORMAL
-    return tail * math.sqrt(terms.cohort * terms.law.variance) / largest
+    for norm in sorted(per_step, key=loudness):
+        found = _calibrated(
+            named, _parts(named, relative, norm), epsilon, delta, trust, cohort, (fine, widest),
+            norm, per_step[norm],
+        )  # fmt: skip
+        if found:
+            amplitudes, law = found
+            spread = 64 * math.sqrt(law.variance * clients)
+            largest = records * _apart(named, amplitudes, norm) + spread
+            bits = math.ceil(math.log2(2 * largest)) + 1
+            return Survey(named, amplitudes, law, cohort, trust, delta, unit, most, bits)
+    raise ValueError(
+        f"Expected fewer queries, or another target, got {len(named)} at epsilon={epsilon:g} and "
+        f"delta={delta:g}: the noise would be too large for this arithmetic."
+    )
 
 
 def _calibrated(
     queries: Mapping[str, Query],
-    relative: Mapping[str, float],
+    parts: Mapping[str, int],
     epsilon: float,
     delta: float,
     trust: Trust,
     cohort: int,
     ends: tuple[float, float],
     norm: Norm,
-) -> list[tuple[dict[str, int], Law]]:
-    """Amplitudes and the least noise of this norm that meets the target; none if there is none."""
-    unit = (
-        _apart(queries, {name: round(1000 * each) for name, each in relative.items()}, norm) / 1000
-    )
+    per_step: float,
+) -> tuple[dict[str, int], Law] | None:
+    """Amplitudes and the least noise of this norm that meets the target; None if there is none.
+
+    Args:
+        parts: amplitudes in proportion to those that are sought.
+        ends: the least noise to aim at, and the largest distance of two records.
+        per_step: about what noise is needed at distance 1.
+    """
+    unit = _apart(queries, parts, norm)
     dimension = sum(query.block().size for query in queries.values())
-    # Noise at distance 1.
-    per_step = 1 / epsilon if norm == "l1" else gaussian_noise(epsilon, delta)
     fine, widest = ends
-    deviation = max(fine, COARSEST * unit * per_step / min(relative.values()))
+    deviation = max(fine, COARSEST * unit * per_step / min(parts.values()))
     deviation = min(deviation, widest * per_step)
     amplitudes = {
-        name: max(int(deviation / (per_step * unit) * each), 1) for name, each in relative.items()
+        name: max(int(deviation / (per_step * unit) * each), 1) for name, each in parts.items()
     }
-    apart = _apart(queries, amplitudes, norm)
     distance = _distance(queries, amplitudes, norm)
-    noise = apart * per_step
+    noise = _apart(queries, amplitudes, norm) * per_step * (1 + 1e-9)
     for _ in range(200):
         try:
             law = _law(noise, norm, trust, cohort)
         except ValueError:
-            return []
-        release = _release(law, cohort, trust, distance, dimension)
-        if account([release], delta).epsilon <= epsilon:
-            return [(amplitudes, law)]
-        noise *= 1.0002 if norm == "l2" else 1 + 1e-9
-    return []
+            return None
+        reached = account([_release(law, cohort, trust, distance, dimension)], delta).epsilon
+        if reached <= epsilon:
+            return amplitudes, law
+        if math.isinf(reached):  # the distance to the law alone is beyond delta
+            return None
+        noise *= 1.0002
+    return None
+
+
+def _parts(
+    queries: Mapping[str, Query], weights: Mapping[str, float], norm: Norm
+) -> dict[str, int]:
+    """Amplitudes at which weights are parts of the distance, about 2**20 and exact to as much."""
+    alone = {name: _apart({name: query}, {name: PARTS}, norm) for name, query in queries.items()}
+    return {name: round(PARTS**2 * each / alone[name]) for name, each in weights.items()}
 
 
 def _law(noise: float, norm: Norm, trust: Trust, cohort: int) -> Law:
@@ -267,13 +296,14 @@ def _law(noise: float, norm: Norm, trust: Trust, cohort: int) -> Law:
 
 
 def _release(
-    law: Law, cohort: int, trust: Trust, distance: int, dimension: int
+    law: Law, cohort: int, trust: Trust, distance: int, dimension: int, one_example: bool = False
 ) -> NoiseRelease | LaplaceRelease:
     if isinstance(law, DiscreteLaplace):
         return LaplaceRelease(
-            law.scale, distance, law.distance(cohort), cohort, dimension, 1, trust=trust
-        )
-    return NoiseRelease(law, cohort, distance, dimension, 1, trust=trust)
+            law.scale, distance, law.distance(cohort), cohort, dimension, 1, trust=trust,
+            one_example=one_example,
+        )  # fmt: skip
+    return NoiseRelease(law, cohort, distance, dimension, 1, trust=trust, one_example=one_example)
 
 
 def _distance(queries: Mapping[str, Query], amplitudes: Mapping[str, int], norm: Norm) -> int:
@@ -294,20 +324,26 @@ def _named(queries: Any) -> dict[str, Query]:
             f"{validate.shown(queries)}."
         )
     for name, each in queries.items():
-        validate.answers(f"query {name!r}", each, "a query, such as rq.Mean(18, 100)", "block")
+        wanted = "a query, such as rq.Mean(18, 100)"
+        validate.answers(f"query {name!r}", each, wanted, "block", "rows", "answer")
+        if isinstance(each, type):
+            raise TypeError(
+                f"Expected query {name!r} to be {wanted}, got the class {each.__name__}."
+            )
     return {str(name): each.named(str(name), queries) for name, each in queries.items()}
 
 
 def _relative(queries: Mapping[str, Query], weights: Mapping[str, float]) -> dict[str, float]:
+    validate.kind("weights", weights, Mapping)
     for name, weight in weights.items():
         validate.choice("weights' names", name, queries)
         validate.real(f"the weight of {name!r}", weight, low=0.01, high=100)
     return {name: float(weights.get(name, 1.0)) for name in queries}
 
 
-def check_clients(clients: Sequence[Any], trust: Trust) -> None:
+def check_clients(clients: int, trust: Trust) -> None:
     """Refuse one client that only a sum would hide."""
-    if trust == "aggregate" and len(clients) < 2:
+    if trust == "aggregate" and clients < 2:
         raise ValueError(
             "Expected at least 2 clients under aggregate trust, got 1: a sum of one client is its "
             "own; use trust='central' if whoever holds the records may see them."

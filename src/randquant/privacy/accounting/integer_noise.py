@@ -67,10 +67,16 @@ class NoiseRelease(Rounds):
         validate.whole("squared_distance", self.squared_distance, low=0)
         check_size(self.dimension, self.rounds)
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
+        validate.flag("one_example", self.one_example)
         if self.longest is not None:
             validate.whole("longest", self.longest, low=0)
         if self.modulus is not None:
             validate.whole("modulus", self.modulus, low=2)
+
+    @property
+    def unit(self) -> Unit:
+        """An example if `one_example`."""
+        return "example" if self.one_example else "client"
 
     @property
     def distance(self) -> float:
@@ -116,11 +122,6 @@ class NoiseRelease(Rounds):
         apart = math.sqrt(self.squared_distance) * share(examples) + 2 * math.sqrt(self.dimension)
         square = min(math.ceil(apart * apart * (1 + 64 * UNIT)), self.squared_distance)
         return replace(self, squared_distance=square, longest=0, one_example=True)
-
-    @property
-    def unit(self) -> Unit:
-        """An example, after `of_one_example`."""
-        return "example" if self.one_example else "client"
 
     @property
     def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:

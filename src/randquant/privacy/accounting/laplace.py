@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from scipy.special import expit, ndtri
+from scipy.special import ndtri_exp
 
 from randquant._internal import validate
 from randquant.privacy.accounting.examples import check_examples
@@ -64,14 +64,16 @@ class LaplaceRelease(Rounds):
         check_cohort(self.cohort, "aggregate" if self.trust == "aggregate" else "local")
         check_size(self.dimension, self.rounds)
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
+        validate.flag("one_example", self.one_example)
 
     @property
     def unit(self) -> Unit:
-        """An example, after `of_one_example`."""
+        """An example if `one_example`."""
         return "example" if self.one_example else "client"
 
     def under(self, trust: Trust) -> LaplaceRelease:
         """The same; of one client's share of the noise alone nothing is claimed."""
+        # A share is mostly zero, so that neighbours' ratios grow with the clients it is shared by.
         alone = hiding(trust, self.cohort) < self.cohort
         return replace(self, trust=trust, **({"cohort": 1, "scale": 0.0} if alone else {}))
 
@@ -91,6 +93,7 @@ class LaplaceRelease(Rounds):
     @property
     def distance(self) -> float:
         """Sum of the total variation distances of all coordinates and rounds."""
+        # theory/accounting.md, Proposition 4: distances of independent draws add up.
         return rounded_up(self.releases * self.drawn)
 
     def renyi(self, order: float) -> float:
@@ -105,8 +108,9 @@ class LaplaceRelease(Rounds):
     @property
     def squared_mu(self) -> float:
         """Of Gaussian noise that hides no more than randomised response of this epsilon."""
-        # theory/statistics.md, Proposition 3.
         if self.rounds == 0:
             return 0.0
-        mu = -2 * float(ndtri(expit(-self.epsilon))) * (1 + 16 * SPECIAL) + 16 * SPECIAL
+        # theory/statistics.md, Proposition 3; the allowances pay for the inverse and its argument.
+        log = -self.epsilon - math.log1p(math.exp(-self.epsilon))
+        mu = -2 * float(ndtri_exp(log)) * (1 + 16 * SPECIAL) + 16 * SPECIAL
         return rounded_up(self.rounds * mu * mu)

@@ -1,0 +1,205 @@
+"""A whole table: what is certified is what is sent, whatever the records are."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import randquant as rq
+from randquant.channels.keys import Key
+from randquant.mechanisms.noise.laplace import DiscreteLaplace
+from randquant.privacy.accounting.integer_noise import NoiseRelease
+from randquant.privacy.accounting.laplace import LaplaceRelease
+from randquant.statistics.records import frames_of
+from randquant.statistics.terms import survey
+
+QUERIES = {
+    "age": rq.Mean(18, 100),
+    "sex": rq.Counts(["f", "m"], by={"ward": [1, 2, 3]}),
+    "dose": rq.Counts(bins=[0, 1, 2.5, 8]),
+    "bmi": rq.Quantiles(10, 70, 12),
+    "alive": rq.KaplanMeier("days", "event", until=100, bins=5),
+    "alike": rq.LogRank("days", "event", "sex", ["f", "m"], until=100, bins=3),
+    "both": rq.Covariance({"age": (18, 100), "bmi": (10, 70), "dose": (0, 8)}),
+    "line": rq.LinearRegression({"bmi": (10, 70)}, {"age": (18, 100)}),
+}
+ODD = [None, math.nan, math.inf, -math.inf, 0, -1e300, 10**400, True, 18, 100, 59]
+NUMBER = st.sampled_from(ODD) | st.floats() | st.integers() | st.floats(0, 100)
+EVENT = st.sampled_from([0, 1, None, True, False, math.nan])
+TEXT = st.sampled_from(["f", "m", "x", None, 1, 2, 3, b"f", ("f",), ["f"]]) | st.text(max_size=2)
+RECORD = st.fixed_dictionaries(
+    {"age": NUMBER, "bmi": NUMBER, "dose": NUMBER, "days": NUMBER, "event": EVENT, "sex": TEXT,
+     "ward": TEXT}
+)  # fmt: skip
+SURVEYS = {
+    ("l1", "central"): survey(QUERIES, 8.0, 1e-30, "central", 1, 10, {}),
+    ("l2", "central"): survey(QUERIES, 1.0, 1e-6, "central", 1, 10, {"age": 3}),
+    ("l2", "aggregate"): survey(QUERIES, 1.0, 1e-6, "aggregate", 40, 40, {}),
+}
+
+
+def certified(terms) -> int:
+    release = terms.release
+    return (release.l1_distance if isinstance(release, LaplaceRelease)
+            else release.squared_distance)  # fmt: skip
+
+
+def apart(one: np.ndarray, other: np.ndarray, norm: str) -> int:
+    gaps = [abs(int(gap)) for gap in one - other]
+    return sum(gaps) if norm == "l1" else sum(gap**2 for gap in gaps)
+
+
+def vector(terms, record, seed: int) -> np.ndarray:
+    (frame,), _ = frames_of([record])
+    return terms.vector(frame, Key.from_seed(seed))
+
+
+@settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow])
+@given(one=RECORD, other=RECORD, seed=st.integers(0, 2**32))
+def test_no_two_records_are_further_apart_than_is_certified(one, other, seed):
+    for terms in SURVEYS.values():
+        ends = vector(terms, one, seed), vector(terms, other, seed + 1)
+        assert apart(*ends, terms.norm) <= certified(terms)
+
+
+def test_the_certified_distance_is_nearly_reached():
+    """So a distance that is too small would be found by the test above, or here."""
+    extremes = [18, 59, 100, None]
+    records = [
+        {"age": age, "bmi": bmi, "dose": dose, "days": days, "event": event, "sex": sex, "ward": 1}
+        for age, bmi, dose, days, event, sex in itertools.product(
+            extremes, [10, 39, 41, 70, None], [0, 8], [1, 99, None], [0, 1], ["f", "m", None]
+        )
+    ]
+    (frame,), _ = frames_of(records)
+    for terms in SURVEYS.values():
+        one = {name: column[:1] for name, column in frame.items()}
+        first = terms.vector(one, Key.from_seed(1))
+        others = ({n: c[k : k + 1] for n, c in frame.items()} for k in range(len(records)))
+        largest = max(
+            apart(first, terms.vector(other, Key.from_seed(2)), terms.norm) for other in others
+        )
+        assert 0.6 * certified(terms) < largest <= certified(terms)
+
+
+@pytest.mark.parametrize("trust", ["central", "aggregate", "local"])
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 8.0])
+def test_the_noise_that_is_drawn_is_the_noise_that_is_accounted(trust, epsilon):
+    terms = survey(QUERIES, epsilon, 1e-6, trust, 12, 100, {})
+    release = terms.release
+    assert rq.account([release], 1e-6).epsilon <= epsilon
+    assert release.trust == trust
+    assert release.dimension == terms.dimension
+    assert release.cohort == (12 if trust == "aggregate" else 1)
+    law = terms.law if isinstance(terms.law, DiscreteLaplace) else release.noise
+    assert law == terms.law
+    draws = np.concatenate([terms.share(Key.from_seed(k)) for k in range(300)])
+    ratio = draws.var() / terms.law.variance
+    kurtosis = 6.0 + 30 / release.cohort
+    assert abs(ratio - 1) < 5 * math.sqrt(kurtosis / len(draws))
+
+
+def test_a_little_more_would_be_beyond_the_target():
+    for epsilon, delta in ((1.0, 1e-6), (0.2, 1e-6), (1.0, 1e-30), (8.0, 1e-6)):
+        release = survey(QUERIES, epsilon, delta, "central", 1, 100, {}).release
+        assert 0.98 * epsilon < rq.account([release], delta).epsilon <= epsilon
+
+
+def test_smaller_relative_errors_are_bought_with_weights():
+    asked = {"a": rq.Mean(0, 1), "b": rq.Mean(0, 1)}
+    people = [{"a": k % 2, "b": k % 3 / 2} for k in range(500)]
+    plain, weighed = (
+        rq.statistics(people, 1, queries=asked, trust="central", seed=1, weights=weights)
+        for weights in (None, {"a": 4})
+    )
+    assert weighed["a"]["mean"].noise_error < 0.75 * plain["a"]["mean"].noise_error
+    assert weighed["b"]["mean"].noise_error > 2 * plain["b"]["mean"].noise_error
+
+
+PEOPLE = [{"age": 20 + k % 60, "sex": "fm"[k % 2]} for k in range(60)]
+ASKED = {"age": rq.Mean(18, 100), "sex": rq.Counts(["f", "m"])}
+
+
+@pytest.mark.parametrize("trust", ["central", "aggregate", "local"])
+def test_a_seed_gives_the_same_table_and_a_secret_key_another(trust):
+    def table(seed):
+        return rq.statistics(PEOPLE, 1, queries=ASKED, trust=trust, seed=seed)
+
+    one, same, other = table(3), table(3), table(4)
+    assert str(one) == str(same) != str(other)
+    assert one.guarantee.simulated
+    assert "simulation" in str(one)
+    secret = [table(None) for _ in range(2)]
+    assert str(secret[0]) != str(secret[1])
+    assert not secret[0].guarantee.simulated
+
+
+def test_every_client_adds_noise_of_its_own(monkeypatch):
+    """A key used for two shares would be twice the same noise."""
+    drawn = []
+    monkeypatch.setattr(
+        DiscreteLaplace, "draw", lambda self, count, key: drawn.append(key.words(2).tobytes())
+        or np.zeros(count, np.int64),
+    )  # fmt: skip
+    rq.statistics(PEOPLE, 1, queries=ASKED, trust="local", seed=1)
+    assert len(drawn) == len(set(drawn)) == 60
+
+
+def test_a_table_says_what_it_protects_and_composes_with_the_same_only():
+    ward = [{"age": [30, 50, 70], "sex": ["f", "m", "m"]}] * 2
+    patients = rq.statistics(ward, 1, queries=ASKED, unit="example", seed=1)
+    clients = rq.statistics(ward, 1, queries=ASKED, seed=1)
+    assert (patients.guarantee.unit, patients.records, clients.records) == ("example", 6, 2)
+    assert patients.release.unit == "example"
+    assert clients.release.unit == "client"
+    both = rq.account([patients.release, patients.release], 1e-6)
+    assert both.unit == "example"
+    assert patients.guarantee.epsilon < both.epsilon <= 2
+    with pytest.raises(ValueError, match=r"^Expected releases under one unit"):
+        rq.account([patients.release, clients.release], 1e-6)
+
+
+def test_more_clients_than_one_sum_counts_on_add_noise_and_cost_nothing():
+    terms = survey(ASKED, 1.0, 1e-6, "aggregate", 3_000_000, 3_000_000, {})
+    assert terms.cohort == 10**6
+    assert terms.release.cohort == 10**6
+
+
+WRONG = {
+    "epsilon of nobody": {"epsilon": 65},
+    "no epsilon": {"epsilon": 0},
+    "no delta": {"delta": 0},
+    "delta of nothing": {"delta": 0.5},
+    "trust": {"trust": "nobody"},
+    "unit": {"unit": "ward"},
+    "no queries": {"queries": {}},
+    "a list": {"queries": [rq.Mean(0, 1)]},
+    "a type": {"queries": {"age": rq.Mean}},
+    "weights": {"weights": {"none": 1}},
+    "listed weights": {"weights": [1]},
+    "a weight": {"weights": {"age": 1000}},
+    "seed": {"seed": -1},
+    "crossed with nothing": {"queries": {"sex": rq.Counts(["f"], by="ward")}},
+}
+
+
+@pytest.mark.parametrize("changed", WRONG.values(), ids=WRONG)
+def test_wrong_arguments_are_refused_in_one_sentence(changed):
+    right = {"clients": PEOPLE, "epsilon": 1.0, "queries": ASKED}
+    with pytest.raises((ValueError, TypeError), match=r"^Expected"):
+        rq.statistics(**right | changed)
+
+
+def test_a_table_is_frozen_and_reads_like_a_mapping():
+    table = rq.statistics(PEOPLE, 1, queries=ASKED, seed=1)
+    assert list(table) == ["age", "sex"]
+    assert len(table) == 2
+    assert "age" in table
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        table.records = 3
+    assert isinstance(table.release, LaplaceRelease | NoiseRelease)
+    assert str(table).splitlines()[-1].startswith("60 records of 60 clients; epsilon <= 1 ")

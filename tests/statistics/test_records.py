@@ -1,0 +1,187 @@
+"""Records in every form that people have, and others, which are refused in one sentence."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant.channels.keys import Key
+from randquant.statistics.records import frames_of, one_of_each
+
+MEAN = {"age": rq.Mean(0, 100)}
+COUNT = {"sex": rq.Counts(["f", "m"])}
+
+
+class Frame:
+    """A table as pandas has them: names of columns, and columns that become arrays."""
+
+    def __init__(self, **columns):
+        self.held = columns
+        self.columns = list(columns)
+
+    def __getitem__(self, name):
+        return Column(self.held[name])
+
+
+class Column:
+    def __init__(self, values):
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def to_numpy(self):
+        return np.array(self.values)
+
+
+class Arrow(Frame):
+    """A table of arrow, whose `columns` are no names."""
+
+    def __init__(self, **columns):
+        super().__init__(**columns)
+        self.columns, self.column_names = list(map(Column, columns.values())), list(columns)
+
+
+def ask(clients, queries=None, **more):
+    """A table with so little noise that whole numbers are known."""
+    settings = {"epsilon": 50, "trust": "central", "seed": 1, **more}
+    return rq.statistics(clients, queries=queries or MEAN, **settings)
+
+
+AGES, SEXES = [20.0, 40.0, None, 60.0], ["f", "m", "f", "x"]
+FORMS = {
+    "rows": ([{"age": a, "sex": s} for a, s in zip(AGES, SEXES, strict=True)], "client"),
+    "named rows": (
+        {f"p{k}": {"age": a, "sex": s} for k, (a, s) in enumerate(zip(AGES, SEXES, strict=True))},
+        "client",
+    ),
+    "one table": (Frame(age=[20, 40, math.nan, 60], sex=SEXES), "client"),
+    "arrow": (Arrow(age=[20, 40, math.nan, 60], sex=SEXES), "client"),
+    "columns": (
+        [{"age": AGES[:1], "sex": SEXES[:1]}, {"age": AGES[1:], "sex": SEXES[1:]}],
+        "example",
+    ),
+    "tables": (
+        [
+            Frame(age=[20.0, 40.0], sex=SEXES[:2]),
+            {"age": np.array([math.nan, 60]), "sex": np.array(SEXES[2:])},
+        ],
+        "example",
+    ),
+    "masked": (
+        [{"age": np.ma.array([20, 40, 10**9, 60], mask=[0, 0, 1, 0]), "sex": SEXES}],
+        "example",
+    ),
+}
+
+
+@pytest.mark.parametrize(("clients", "unit"), FORMS.values(), ids=FORMS)
+def test_records_in_every_form_give_the_same_table(clients, unit):
+    table = ask(clients, MEAN | COUNT, unit=unit)
+    assert table.records == 4
+    assert table["age"]["present"].estimate == pytest.approx(3, abs=0.5)
+    assert table["age"].estimate == pytest.approx(40, abs=4)
+    counts = [each.estimate for each in table["sex"].values()]
+    assert counts == pytest.approx([2, 1, 1], abs=0.5)
+
+
+def test_one_of_a_clients_records_is_drawn_evenly_and_none_is_a_missing_one():
+    frame = {"age": np.arange(3), "sex": np.array(list("fmx"))}
+    drawn = [one_of_each(frame, Key.from_seed(k)) for k in range(600)]
+    counts = np.bincount([int(each["age"][0]) for each in drawn], minlength=3)
+    assert abs(counts - 200).max() < 5 * math.sqrt(600 * 2 / 9)
+    assert all("fmx"[int(each["age"][0])] == each["sex"][0] for each in drawn)
+    table = ask([{"age": [50] * 1000}, {"age": []}, {"age": [50]}])
+    assert (table.records, table.clients) == (3, 3)
+    assert table["age"]["present"].estimate == pytest.approx(2, abs=0.5)
+
+
+def test_values_beyond_bounds_infinite_huge_or_of_other_kinds_count_as_stated():
+    values = [10**400, -(10**400), math.inf, -math.inf, 1e308, True, Fraction(1, 2), np.float32(3)]
+    (frame,), single = frames_of([{"age": each} for each in values])
+    rows = rq.Mean(0, 100, column="age").rows(frame)[:, 0]
+    assert single
+    np.testing.assert_allclose(rows, [1, -1, 1, -1, 1, -0.98, -0.99, -0.94])
+
+
+def test_unknown_categories_are_counted_together_whatever_they_are():
+    odd = ["f", "F", b"f", None, math.nan, 1, [1], {"f": 1}, ("f", [1]), np.str_("m")]
+    (frame,), _ = frames_of([{"sex": odd}])
+    assert rq.Counts(["f", "m"], column="sex").named("sex", {}).rows(frame).tolist() == [
+        0, 2, 2, 2, 2, 2, 2, 2, 2, 1,
+    ]  # fmt: skip
+
+
+REFUSED = {
+    "text": ([{"age": "x"}], "Expected numbers in column 'age', got 'x'"),
+    "complex": ([{"age": 1j}], "Expected numbers in column 'age', got 1j"),
+    "a date": ([{"age": np.datetime64("2020-01-01")}], "Expected numbers in column 'age'"),
+    "a list": ([{"age": [[1]]}, {"age": [1]}], "Expected numbers in column 'age', got"),
+    "two sides": ([{"age": np.ones((2, 2))}, {"age": [1]}], "Expected columns of single values"),
+    "no column": ([{"sex": 1}], "Expected a column 'age' for the query 'age', got sex."),
+    "a client without it": ([{"age": [1]}, {"sex": [1]}], "Expected a column 'age'"),
+    "no columns": ([{}, {}], "Expected records with columns, got none of client 0."),
+    "no columns of many": (
+        [{"age": [1]}, {}],
+        "Expected columns of one length, got none of client 1.",
+    ),
+    "lengths": (
+        [{"age": [1, 2], "sex": [1]}],
+        "Expected columns of one length, got 1, 2 of client 0.",
+    ),
+    "a word among columns": (
+        [{"age": [1, 2, 3, 4], "sex": "male"}],
+        "Expected columns of one length",
+    ),
+    "other columns": (
+        [{"age": 1}, {"age": 1, "sex": 2}],
+        "Expected every record to have the columns",
+    ),
+    "nobody": ([], "Expected at least one client, got none."),
+    "a generator": (({"age": 1} for _ in range(3)), "Expected a sequence or mapping of clients"),
+    "columns of all": ({"age": [1, 2]}, "Expected a sequence or mapping of clients.*into a list"),
+    "numbers": ([1, 2], "Expected a sequence or mapping of clients.*got 1 of client 0"),
+    "bytes": (b"age", "Expected a sequence or mapping of clients"),
+    "fields": (
+        np.array([(1,)], dtype=[("age", float)]),
+        "Expected a sequence or mapping of clients",
+    ),
+}
+
+
+@pytest.mark.parametrize(("clients", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_is_no_record_is_refused_in_one_sentence(clients, sentence):
+    with pytest.raises((ValueError, TypeError), match=f"^{sentence}"):
+        ask(clients, unit="client")
+
+
+EVENTS = {"s": rq.KaplanMeier("days", "event", until=10, bins=5)}
+
+
+def test_events_are_zero_or_one_and_times_are_kept_within_the_curve():
+    days = [-5.0, 0.0, 2.0, 2.0, 10.0, 10.0, math.inf, math.nan, 3.0]
+    event = [1, 0, True, 0, 1, 0, 1, 1, None]
+    (frame,), _ = frames_of([{"days": days, "event": event}])
+    # Events in 5 bins, none until the end, last seen in 5 bins, missing.
+    assert EVENTS["s"].rows(frame).tolist() == [0, 6, 0, 7, 4, 5, 5, 11, 11]
+    with pytest.raises(ValueError, match=r"^Expected 0 or 1 in column 'event', got 2"):
+        ask([{"days": 1, "event": 2}], EVENTS)
+
+
+def test_one_client_is_not_hidden_by_a_sum():
+    with pytest.raises(ValueError, match=r"^Expected at least 2 clients under aggregate trust"):
+        ask([{"age": [1, 2]}], trust="aggregate", unit="example")
+    with pytest.raises(ValueError, match=r"^Expected at least 2 clients under aggregate trust"):
+        ask([{"age": 1}], trust="aggregate")
+    assert ask([{"age": 1}]).records == 1
+    none = ask([{"age": []}], unit="example")
+    assert none.records == 0
+    assert none["age"].interval == none["age"]["mean"].among_records
+    assert (none["age"].interval.lower, none["age"].interval.upper) == (0, 100)
+
+
+def test_rows_of_one_table_are_clients():
+    with pytest.raises(ValueError, match=r"^Expected clients with columns of many records"):
+        ask(FORMS["rows"][0], unit="example")
