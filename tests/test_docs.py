@@ -34,6 +34,8 @@ TASKS = [
     "own-loop",
     "helper-sums",
     "proven-sums",
+    "statistics",
+    "statistics-on-engines",
     "plan",
     "plan-explained",
     "compare",
@@ -98,7 +100,19 @@ def test_the_readme_is_short():
     assert len(README.split()) <= 700
 
 
-@pytest.mark.parametrize("name", ["train", "plan", "flower", "nvflare", "own-loop", "helper-sums"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train",
+        "plan",
+        "flower",
+        "nvflare",
+        "own-loop",
+        "helper-sums",
+        "statistics",
+        "statistics-on-engines",
+    ],
+)
 def test_a_page_for_users_is_short(name):
     """What stands behind it has pages of its own."""
     assert len((DOCS / f"{name}.md").read_text().splitlines()) <= 120
@@ -133,7 +147,7 @@ def test_the_python_of_the_docs_prints_what_they_say(code, expected, tmp_path, m
 def test_every_page_with_examples_is_among_them():
     assert {name.rsplit("-", 1)[0] for name in EXAMPLES} == {
         "README.md", "own-loop.md", "helper-sums.md", "account-for-a-run.md", "certify.md",
-        "train.md", "plan.md", "proven-sums.md",
+        "train.md", "plan.md", "proven-sums.md", "statistics.md", "statistics-on-engines.md",
     }  # fmt: skip
 
 

@@ -53,7 +53,7 @@ LINES = [
     "compare --channel 'pbm clip=1 theta=0.2 trials=3' --channel 'pbm clip=1 theta=0.1 trials=3'",
     "plan --dimension 64 --population 9 --cohort 9 --rounds 2 --epsilon 8 --mechanisms gaussian",
 ]
-"""Of every command that needs no run; the others are in test_main, test_runs and test_helper."""
+"""Of every command that needs no run or files; the others have tests of their own."""
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -67,4 +67,4 @@ def test_every_command_prints_exactly_one_object(line, capsys):
 
 def test_every_command_is_asked_for_its_object():
     tried = {line.split()[0] for line in LINES}
-    assert tried | {"train", "runs", "report", "helper"} == set(all_commands())
+    assert tried | {"train", "runs", "report", "helper", "statistics"} == set(all_commands())

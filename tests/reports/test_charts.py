@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from randquant.reports import charts, figures, pages, runtime
 from randquant.reports.figures import (
     Axis,
+    BandedCurve,
     Bar,
     HorizontalBars,
+    Intervals,
     Mark,
+    Ranged,
     ScatterPlot,
     Series,
     StackedAreas,
@@ -27,6 +30,10 @@ from randquant.reports.figures import (
 )
 
 SERIES = Series("one", (Mark("a", "run a", 2.0, 60.0, True), Mark("b", "run b", None, 70.0, False)))
+RANGES = (
+    Ranged("half", 0.5, (0.2, 0.9), (0.4, 0.6), "0.5 (0.2 to 0.9)"),
+    Ranged("unknown", None, (0.0, None), (None, None), "unknown"),
+)
 FIGURES = {
     "lines": line_chart(
         "Lines", [("up", [(1, 2), (2, math.nan), (3, 5)], "c1"), ("", [(1, 1)], "c2 dashed")],
@@ -42,6 +49,11 @@ FIGURES = {
     "areas": StackedAreas(
         title="Areas", places=(-1, 0, 0, 1), values=(-1, 1), value="value", x=Axis("x"),
         y=Axis("share"), shares=((0.9, 0.1), (0.5, 0.5), (0.4, 0.6), (0.1, 0.9)),
+    ),
+    "intervals": Intervals(title="Intervals", rows=RANGES, x=Axis("count")),
+    "unlike": Intervals(title="Unlike", rows=RANGES),
+    "curve": BandedCurve(
+        title="Curve", places=(1.0, 2.0), rows=RANGES, x=Axis("time"), y=Axis("share")
     ),
 }  # fmt: skip
 
@@ -88,6 +100,17 @@ def test_what_is_drawn_are_the_figures_numbers():
     assert len({row["x"] for row in rows(FIGURES["bars"])}) == 3  # equal labels are other slots
     assert [(r["x"], r["y"]) for r in rows(FIGURES["marks"]) if "run" in r] == [(None, 70), (2, 60)]
     assert [row["b"] for row in rows(FIGURES["areas"])][:4] == [0, 0.9, 0, 0.5]
+    drawn = [[row[key] for key in "abcde"] for row in rows(FIGURES["intervals"])]
+    assert drawn == [[0.2, 0.9, 0.4, 0.6, 0.5], [0, None, None, None, None]]
+    assert [row["x"] for row in rows(FIGURES["curve"])] == [1, 2]
+    # A row with a scale of its own spans the picture.
+    assert [rows(FIGURES["unlike"])[0][key] for key in "abcde"] == [
+        0,
+        1,
+        0.285714,
+        0.571429,
+        0.428571,
+    ]
 
 
 def test_the_picture_has_the_figures_heights():

@@ -13,15 +13,17 @@ import re
 from typing import Any
 
 from randquant.reports.figures import (
+    BandedCurve,
     Figure,
     GroupedBars,
     HorizontalBars,
+    Intervals,
     LineChart,
     ScatterPlot,
     StackedAreas,
     plain,
 )
-from randquant.reports.kinds import areas, bars, lines, marks
+from randquant.reports.kinds import areas, bars, intervals, lines, marks
 from randquant.reports.kinds.scales import COLORS, INK, PAPER
 
 WIDTH = 380
@@ -236,6 +238,8 @@ _DRAW: dict[type, Any] = {
     HorizontalBars: bars.draw_amounts,
     ScatterPlot: marks.draw_marks,
     StackedAreas: areas.draw_areas,
+    Intervals: intervals.draw_intervals,
+    BandedCurve: intervals.draw_curve,
 }
 
 _ZOOM = {

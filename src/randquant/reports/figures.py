@@ -170,7 +170,58 @@ class StackedAreas(_Figure, frozen=True, tag="areas", kw_only=True):
     value: str
 
 
-Figure = LineChart | GroupedBars | HorizontalBars | ScatterPlot | StackedAreas
+class Ranged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An estimate with two intervals; None where nothing is known.
+
+    Attributes:
+        label: its name.
+        estimate: the number.
+        whole: the ends of the wider interval.
+        inner: the ends of the narrower one.
+        text: the numbers as printed.
+    """
+
+    label: str
+    estimate: Number | None
+    whole: tuple[Number | None, Number | None]
+    inner: tuple[Number | None, Number | None]
+    text: str
+
+
+class Intervals(_Figure, frozen=True, tag="intervals", kw_only=True):
+    """Estimates with two intervals each, below each other.
+
+    Attributes:
+        rows: the estimates.
+        x: the axis of the estimates; None where each row has a scale of its own, of which only
+            its text says the numbers.
+    """
+
+    rows: tuple[Ranged, ...]
+    x: Axis | None = None
+
+
+class BandedCurve(_Figure, frozen=True, tag="curve", kw_only=True):
+    """Estimates with two intervals each, over x.
+
+    Attributes:
+        places: (n,) x, increasing.
+        rows: (n,) estimates.
+    """
+
+    places: tuple[Number, ...]
+    rows: tuple[Ranged, ...]
+    x: Axis
+    y: Axis
+
+    def __post_init__(self) -> None:
+        if len(self.places) != len(self.rows):
+            raise ValueError("Expected one estimate for each place.")
+
+
+Figure = (
+    LineChart | GroupedBars | HorizontalBars | ScatterPlot | StackedAreas | Intervals | BandedCurve
+)
 """Any of the charts."""
 
 

@@ -24,6 +24,7 @@ HOMES = {
     "randquant.planning.plan.record.Plan": "plan",
     "randquant.training.trained.Run": "run",
     "randquant.integrations.history.History": "flower",
+    "randquant.statistics.table.Table": "answers",
 }
 """Which module of this room shows which class: its `figures`, `facts` and `page`."""
 
@@ -36,7 +37,7 @@ def plot(value: Any) -> Any:
     answers to the pointer: drag to move, Shift and the wheel to zoom, a double click to return.
 
     Args:
-        value: a Channel, Certificate, Comparison, Plan or Run, or the History of a strategy.
+        value: a Channel, Certificate, Comparison, Plan, Run or Table, or the History of a strategy.
 
     Returns:
         An altair Chart; `properties`, `configure` and operators such as `|` work on it.

@@ -53,10 +53,12 @@ class Answer(Mapping[str, Estimate]):
     Attributes:
         estimates: by label.
         places: (k,) where a curve's estimates lie, such as times; None of no curve.
+        alike: whether all estimates are of one unit, and can be compared.
     """
 
     estimates: dict[str, Estimate]
     places: tuple[float, ...] | None = None
+    alike: bool = False
 
     @property
     def estimate(self) -> float:

@@ -199,7 +199,8 @@ class Counts:
                     totals.records, totals.records - float(count), noise_error, totals
                 )
                 for label, count in zip([*self.labels, ELSE], counts, strict=True)
-            }
+            },
+            alike=True,
         )
 
 
@@ -295,7 +296,7 @@ class Quantiles:
                 place, noisy[k] / slope, sampling / slope,
                 _bins(below, both, at, edges), _bins(below, alone, at, edges),
             )  # fmt: skip
-        return Answer(estimates)
+        return Answer(estimates, alike=True)
 
 
 def _bins(below: np.ndarray, half: np.ndarray, at: float, edges: np.ndarray) -> Interval:

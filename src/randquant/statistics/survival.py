@@ -125,7 +125,7 @@ def _curve(
                                 float(by_sample), both, records)
         for edge, (s, by_noise, by_sample, both, records) in zip(edges, errors, strict=True)
     }  # fmt: skip
-    return Answer(estimates, tuple(edges.tolist()))
+    return Answer(estimates, tuple(edges.tolist()), alike=True)
 
 
 def _repaired(e: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from randquant._internal.formatting import count
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Guarantee
 from randquant.statistics.estimate import Answer
@@ -52,5 +53,5 @@ class Table(Mapping[str, Answer]):
                        zip(row[1:], widths[1:], strict=True))]).rstrip()
             for row in rows
         ]  # fmt: skip
-        asked = f"{self.records:,} records of {self.clients:,} clients"
+        asked = f"{count(self.records, 'record')} of {count(self.clients, 'client')}"
         return "\n".join([*lines, f"{asked}; {self.guarantee}"])

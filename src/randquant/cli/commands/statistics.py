@@ -1,0 +1,56 @@
+"""`randquant statistics`: counts, means, quantiles and survival curves, with one guarantee."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from randquant._internal.declared import Clients, Data, Privacy
+from randquant.cli.command import Command, Output, written_page
+
+
+def run(
+    *,
+    data: Data[str],
+    queries: Data[str],
+    epsilon: float,
+    delta: Privacy[float] = 1e-6,
+    trust: Privacy[Literal["central", "aggregate", "local"]] = "central",
+    unit: Privacy[Literal["client", "example"]] = "client",
+    by_client: Clients[str | None] = None,
+    seed: Privacy[int | None] = None,
+    output: str | None = None,
+) -> Output:
+    """Ask all queries of a file at once.
+
+    Args:
+        data: records in a file: CSV, an empty cell is a missing value; or JSON lines, if its name
+            ends in .jsonl or .ndjson.
+        queries: a TOML file with a table for each: its kind, its fields and, if it shall be more
+            accurate than others, its weight.
+        delta: probability with which epsilon may fail.
+        trust: central, this file is in the right hands; aggregate or local, what a table costs
+            where clients share the noise, or each adds all of it.
+        unit: what is protected, a client or one example (record) of a client.
+        by_client: the column by which records belong to the same client; by default each record is
+            a client.
+        seed: seed of a simulation, which protects nobody.
+    """
+    from randquant.reports import answers
+    from randquant.statistics import files
+    from randquant.statistics.asking import statistics
+
+    records = files.read_records(data)
+    asked, weights = files.read_queries(queries)
+    table = statistics(
+        records if by_client is None else files.by_client(records, by_client),
+        epsilon, delta, queries=asked, weights=weights, trust=trust, unit=unit, seed=seed,
+    )  # fmt: skip
+    written = written_page(output, lambda: answers.page(table))
+    result = {**answers.as_json(table), "output": output}
+    return Output(result, [*str(table).splitlines(), *written])
+
+
+COMMAND = Command(
+    run,
+    example="randquant statistics --data patients.csv --queries queries.toml --epsilon 1",
+)

@@ -1,0 +1,152 @@
+"""A table of statistics: its pictures, facts, JSON and page."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from randquant._internal import formatting
+from randquant._internal.formatting import bound, minus
+from randquant.privacy.guarantee import SIMULATED, Guarantee, Interval
+from randquant.reports import meaning, pages
+from randquant.reports.figures import Axis, BandedCurve, Figure, Intervals, Ranged
+from randquant.reports.notebook import Facts
+from randquant.reports.pages import DataTable, Paragraphs, Section
+from randquant.statistics.estimate import Answer, Estimate
+from randquant.statistics.table import Table
+
+COLUMNS = ("", "estimate", "95 % interval", "among these records", "noise", "sampling")
+
+COVERED = (
+    "Each interval contains its number in at least 95 of 100 tables, noise included: that of the "
+    "population which the records are a random sample of. The narrower one, dark in the charts, is "
+    "that of just these records: what the noise alone leaves open. All intervals of one table do "
+    "not hold at once; a curve's band is one for each of its points."
+)
+UNCOVERED = (
+    "How many records and clients there are is public. Bounds, categories and bins are taken as "
+    "public: if they were chosen by looking at the data, that cost is not counted. A value beyond "
+    "its bounds counts as the nearer bound, so an estimate is of values within them. Other tables "
+    "and training on the same records add to this guarantee: rq.account([table.release, ...]) "
+    "counts them together."
+)
+
+
+def figures(table: Table) -> list[Figure]:
+    """One picture for each query: a curve with its bands, or its estimates below each other."""
+    return [_figure(name, answer) for name, answer in table.items()]
+
+
+def _figure(name: str, answer: Answer) -> Figure:
+    note = "Light: 95 % interval. Dark: what the noise leaves open."
+    rows = tuple(_ranged(label, each) for label, each in answer.items())
+    if answer.places is None:
+        return Intervals(title=name, rows=rows, x=Axis("") if answer.alike else None, note=note)
+    one = Ranged("0", 1.0, (1.0, 1.0), (1.0, 1.0), "1")
+    return BandedCurve(
+        title=name, places=(0.0, *answer.places), rows=(one, *rows), x=Axis("time"),
+        y=Axis("probability of no event", zero=True), note=note,
+    )  # fmt: skip
+
+
+def _ranged(label: str, each: Estimate) -> Ranged:
+    known = math.isfinite(each.noise_error)
+    return Ranged(
+        label, float(each.estimate) if known else None,
+        _ends(each.interval), _ends(each.among_records),
+        minus(f"{each.estimate:.4g} ({_words(each.interval)})") if known else "unknown",
+    )  # fmt: skip
+
+
+def _ends(interval: Interval) -> tuple[float | None, float | None]:
+    lower, upper = float(interval.lower), float(interval.upper)
+    return lower if math.isfinite(lower) else None, upper if math.isfinite(upper) else None
+
+
+def _words(interval: Interval) -> str:
+    return f"{interval.lower:.4g} to {interval.upper:.4g}".replace("inf", "∞")
+
+
+def facts(table: Table) -> Facts:
+    """All estimates with their intervals."""
+    rows = [
+        [f"{name}: {label}", *(minus(cell).replace("inf", "∞") for cell in (
+            f"{each.estimate:.4g}", _words(each.interval), _words(each.among_records),
+            f"{each.noise_error:.2g}", f"{each.sampling_error:.2g}",
+        ))]
+        for name, answer in table.items()
+        for label, each in answer.items()
+    ]  # fmt: skip
+    return f"Estimates, {bound(table.guarantee.epsilon)}", COLUMNS, rows
+
+
+def as_json(table: Table) -> dict[str, Any]:
+    """A table as plain values."""
+    guarantee = table.guarantee
+    answers = {
+        name: {
+            label: {
+                "estimate": each.estimate, "interval": each.interval,
+                "among_records": each.among_records, "noise_error": each.noise_error,
+                "sampling_error": each.sampling_error,
+            }
+            for label, each in answer.items()
+        }
+        for name, answer in table.items()
+    }  # fmt: skip
+    return {
+        "table": answers, "epsilon": guarantee.epsilon, "delta": guarantee.delta,
+        "neighboring": guarantee.neighboring, "trust": guarantee.trust, "unit": guarantee.unit,
+        "simulated": guarantee.simulated, "records": table.records, "clients": table.clients,
+    }  # fmt: skip
+
+
+def page(table: Table) -> str:
+    """A table as the text of one HTML page.
+
+    Guarantees:
+        The page is self-contained: it refers to nothing outside itself, its policy allows no
+        script but its own, and it says everything without that script.
+        A printed epsilon is never below the certified one.
+    """
+    guarantee = table.guarantee
+    about = f"at δ = {minus(formatting.plain(guarantee.delta))}, {guarantee.trust} trust"
+    cards = [
+        ("Records", f"{table.records:,}", [f"of {formatting.count(table.clients, 'client')}"]),
+        ("Guarantee", bound(guarantee.epsilon),
+         [f"{about}, one {guarantee.unit}", *[SIMULATED] * guarantee.simulated]),
+        ("Questions", str(len(table)), [formatting.count(
+            sum(map(len, table.values())), "estimate") + " in one account"]),
+    ]  # fmt: skip
+    told = [
+        ("What it means.", _promise(guarantee)), ("What the intervals cover.", COVERED),
+        ("What is not covered.", UNCOVERED),
+    ]  # fmt: skip
+    sections = [
+        Section("Answers", figures(table)),
+        Section("", [DataTable(*facts(table), "numbers")], columns=False),
+        Section("What it means", [Paragraphs(told)], columns=False, text=True),
+    ]
+    lead = "Statistics of clients' records, from one noisy sum that answers all questions."
+    return pages.report("randquant statistics", "A table", _title(table), lead, sections,
+                        cards=cards)  # fmt: skip
+
+
+def _title(table: Table) -> str:
+    return f"{formatting.count(table.records, 'record')}, {bound(table.guarantee.epsilon)}"
+
+
+def _promise(guarantee: Guarantee) -> str:
+    one = "Replace all records of one client by anything else."
+    if guarantee.unit == "example":
+        one = "Replace one record of one client by any other."
+    seen = meaning.observer(guarantee)
+    if guarantee.trust == "central":
+        seen = "someone who sees this table"
+    elif guarantee.trust == "aggregate":
+        seen = "a server that sees only the noisy sum over all clients"
+    return (
+        f"{one} The probability of anything that {seen} can conclude is then at most e^ε times "
+        f"what it was, plus at most δ = {minus(formatting.plain(guarantee.delta))}: proven, and "
+        "rounded up."
+    )

@@ -1,0 +1,65 @@
+"""The page of a table says every number, what it promises, and what its intervals cover."""
+
+import json
+import math
+
+from pages import Page
+
+import randquant as rq
+from randquant._internal.serialization import to_json
+from randquant.reports import answers
+from randquant.reports.figures import BandedCurve, Intervals
+
+WARD = {
+    "age": [float(18 + k % 70) for k in range(4000)],
+    "days": [k % 41 / 2 for k in range(4000)],
+    "event": [k % 3 > 0 for k in range(4000)],
+}
+ASKED = {
+    "age": rq.Mean(18, 100),
+    "ages": rq.Counts(bins=[18, 40, 100], column="age"),
+    "survival": rq.KaplanMeier("days", "event", until=40, bins=8),
+    "fit": rq.LinearRegression({"age": (18, 100)}, {"days": (0, 1000)}),
+}
+TABLE = rq.statistics([WARD], 1.0, queries=ASKED, trust="central", unit="example", seed=1)
+
+
+def test_the_page_says_every_estimate_and_what_is_promised(tmp_path):
+    words = " ".join(Page(rq.report(TABLE, tmp_path / "page.html").read_text()).words.split())
+    for name, answer in TABLE.items():
+        for label, each in answer.items():
+            assert f"{name}: {label}" in words
+            assert f"{each.estimate:.4g}".replace("-", "−") in words
+    for said in ("someone who sees this table", "Replace one record", "simulation from a seed",
+                 answers.COVERED, answers.UNCOVERED):  # fmt: skip
+        assert said in words
+
+
+def test_a_picture_has_the_answers_numbers_and_none_where_nothing_is_known():
+    age, ages, survival, fit = answers.figures(TABLE)
+    assert [each.estimate for each in ages.rows] == [
+        each.estimate for each in TABLE["ages"].values()
+    ]
+    assert isinstance(ages, Intervals)
+    assert ages.x is not None
+    assert age.x is fit.x is None
+    assert isinstance(survival, BandedCurve)
+    assert survival.places == (0.0, *TABLE["survival"].places)
+    for row, each in zip(survival.rows[1:], TABLE["survival"].values(), strict=True):
+        assert row.whole == (each.interval.lower, each.interval.upper)
+        assert row.inner == (each.among_records.lower, each.among_records.upper)
+        # Nobody is at risk after 20 days: there is a band, and no line.
+        assert (row.estimate is None) == math.isinf(each.noise_error) == (float(row.label) > 20)
+    assert math.isinf(TABLE["fit"]["days"].noise_error)  # days hardly vary within such bounds
+    assert fit.rows[0].estimate is None
+    assert fit.rows[0].text == "unknown"
+
+
+def test_json_has_intervals_and_infinity_as_a_word():
+    plain = json.loads(json.dumps(to_json(answers.as_json(TABLE)), allow_nan=False))
+    assert plain["table"]["fit"]["days"]["interval"] == {"lower": "-inf", "upper": "inf"}
+    assert plain["table"]["age"]["mean"].keys() == {
+        "estimate", "interval", "among_records", "noise_error", "sampling_error",
+    }  # fmt: skip
+    assert (plain["records"], plain["clients"]) == (4000, 1)
+    assert plain["epsilon"] == TABLE.guarantee.epsilon <= 1

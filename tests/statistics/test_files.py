@@ -1,0 +1,158 @@
+"""Files of records and queries: what is read is what was written, and all else is one sentence."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import randquant as rq
+from randquant.statistics.files import by_client, read_queries, read_records
+from randquant.statistics.saving import KINDS
+
+COMPLETE = """
+[age]
+kind = "mean"
+low = 18
+high = 100
+weight = 2
+[sex]
+kind = "counts"
+of = ["f", "m", "1"]
+by = { ward = [1, "2"] }
+[bmi]
+kind = "quantiles"
+low = 10
+high = 70
+[curve]
+kind = "kaplan-meier"
+time = "days"
+event = "died"
+until = 100
+[arms]
+kind = "log-rank"
+time = "days"
+event = "died"
+by = "arm"
+groups = ["a", "b"]
+until = 100
+[pair]
+kind = "covariance"
+columns = { age = [18, 100], bmi = [10, 70] }
+[fit]
+kind = "linear-regression"
+target = { bmi = [10, 70] }
+features = { age = [18, 100] }
+"""
+
+
+def written(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_kind_of_query_is_read_as_if_it_were_called(tmp_path):
+    queries, weights = read_queries(written(tmp_path, "q.toml", COMPLETE))
+    assert weights == {"age": 2}
+    assert queries == {
+        "age": rq.Mean(18, 100),
+        "sex": rq.Counts(["f", "m", 1], by={"ward": [1, 2]}),
+        "bmi": rq.Quantiles(10, 70),
+        "curve": rq.KaplanMeier("days", "died", 100),
+        "arms": rq.LogRank("days", "died", "arm", ["a", "b"], 100),
+        "pair": rq.Covariance({"age": (18, 100), "bmi": (10, 70)}),
+        "fit": rq.LinearRegression({"bmi": (10, 70)}, {"age": (18, 100)}),
+    }
+    assert {type(each) for each in queries.values()} == set(KINDS.values())
+
+
+REFUSED = {
+    "age = 3": "Expected queries as tables of TOML.* got age = 3",
+    "[age": "Expected queries as tables of TOML.* got: ",
+    "[age]\nlow = 3": r"Expected kind to be one of mean, .*got None",
+    '[age]\nkind = "maen"': "did you mean mean",
+    '[age]\nkind = "mean"\nlow = 1': "Query 'age': Expected a value for high of mean, got none",
+    '[age]\nkind = "mean"\nlow = 1\nhihg = 2': "did you mean high",
+    '[age]\nkind = "mean"\nlow = 3\nhigh = 2': "Query 'age': Expected a mean's upper bound > 3",
+    '[age]\nkind = "counts"\nof = ["01", "1"]': "got 2 of which 1 differ",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_wrong_queries_are_one_sentence_that_names_them(text, tmp_path):
+    with pytest.raises((ValueError, TypeError), match=f"(?s){REFUSED[text]}") as caught:
+        read_queries(written(tmp_path, "q.toml", text))
+    assert re.match("(Query 'age': )?Expected ", str(caught.value))
+
+
+CSV = '\ufeffname,age,sex,ok\n"a, b",40,f,true\nc,,1,\n\nd,1e400,m\n'
+LINES = """
+{"name": "a, b", "age": 40, "sex": "f", "ok": true}
+{"name": "c", "age": null, "sex": "1"}
+{"name": "d", "age": Infinity, "sex": "m", "ok": ""}
+"""
+
+
+@pytest.mark.parametrize(("name", "text"), [("r.csv", CSV), ("r.jsonl", LINES)])
+def test_both_kinds_of_files_give_the_same_records(name, text, tmp_path):
+    assert read_records(written(tmp_path, name, text)) == [
+        {"name": "a, b", "age": 40, "sex": "f", "ok": True},
+        {"name": "c", "age": None, "sex": 1, "ok": None},
+        {"name": "d", "age": float("inf"), "sex": "m", "ok": None},
+    ]
+
+
+WRONG = {
+    "": "Expected records in .*, got none",
+    "a,b\n": "Expected records in .*, got none",
+    "a,a\n1,2\n": "different names of columns",
+    "a,b\n1,2,3\n": "Expected 2 cells in line 2 of .*, got 3",
+    'a,b\n"1,2\n': "Expected CSV in ",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_no_table_is_one_sentence(text, tmp_path):
+    with pytest.raises(ValueError, match=WRONG[text]):
+        read_records(written(tmp_path, "r.csv", text))
+
+
+@pytest.mark.parametrize("line", ["[1]", "{", '{"a": [1]}', '{"a": {"b": 1}}', "[" * 10**5])
+def test_a_line_that_is_no_record_is_named(line, tmp_path):
+    with pytest.raises(ValueError, match="Expected an object of single values in line 2 of "):
+        read_records(written(tmp_path, "r.jsonl", '{"a": 1}\n' + line))
+
+
+def test_one_record_does_not_change_what_another_becomes(tmp_path):
+    """A column's kind never depends on all its cells: replacing one person moves one person."""
+    plain = read_records(written(tmp_path, "a.csv", "x\n1\n2\n"))
+    other = read_records(written(tmp_path, "b.csv", "x\n1\nword\n"))
+    assert plain[0] == other[0] == {"x": 1}
+    counts = rq.Counts([1]).named("x", {})
+    for records in (plain, other):
+        cells = np.array([each["x"] for each in records], dtype=object)
+        assert counts.rows({"x": cells})[0] == 0
+
+
+def test_records_of_a_client_are_those_with_its_name():
+    records = [{"at": "a", "x": 1}, {"at": 2, "x": None}, {"at": "a", "x": 3}]
+    assert by_client(records, "at") == {
+        "a": {"at": ["a", "a"], "x": [1, 3]}, "2": {"at": [2], "x": [None]},
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="did you mean at"):
+        by_client(records, "att")
+    with pytest.raises(ValueError, match="Expected a client in 'at' of record 2, got none"):
+        by_client([records[0], {"at": None, "x": 1}], "at")
+
+
+def test_a_file_that_is_not_there_is_one_sentence(tmp_path):
+    for read in (read_queries, read_records):
+        with pytest.raises(FileNotFoundError, match=r"^Expected .*got no such file"):
+            read(tmp_path / "none.csv")
+
+
+def test_lines_are_json_of_any_writer(tmp_path):
+    records = [{"x": k / 3, "y": "ä"} for k in range(3)]
+    text = "\r\n".join(json.dumps(each) for each in records)
+    assert read_records(written(tmp_path, "r.ndjson", text)) == records
