@@ -8,7 +8,6 @@ import randquant as rq
 from randquant.aggregation.rank.release import RankRelease
 from randquant.aggregation.rank.table import RankTable
 from randquant.mechanisms.noise.laws import Skellam
-from randquant.privacy.accounting.allocated import Allocated
 from randquant.privacy.accounting.chosen import ChosenRelease
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.laplace import LaplaceRelease
@@ -28,7 +27,6 @@ def _hidden(one: Release, other: Release, hidden: bool, models: bool) -> dict[st
     absent = other if replaced else None
     found: dict[str, Release] = {
         "poisson": Sampled(one, 0.05, 60, "poisson", hidden, absent, models),
-        "drawn": Allocated(one, 3, 60, hidden, 1, models, absent),
     }
     if one.trust == "central":
         stand_in = None if replaced else other
@@ -37,9 +35,7 @@ def _hidden(one: Release, other: Release, hidden: bool, models: bool) -> dict[st
 
 
 def repeated(release: Release, times: int) -> Release:
-    """The same release in so many times the rounds, or runs."""
-    if isinstance(release, Allocated):
-        return dataclasses.replace(release, runs=release.runs * times)
+    """The same release in so many times the rounds."""
     return dataclasses.replace(release, rounds=release.rounds * times)
 
 

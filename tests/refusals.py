@@ -141,15 +141,6 @@ def _calls() -> Iterator[Call]:
         yield call(f"{name}.renyi", release.renyi, order=2.0)
     yield call("VectorRelease.under", VECTOR.release(10, 3).under, trust="aggregate")
     yield call("GaussianRelease.of_one_example", GAUSSIAN.of_one_example, examples=5)
-    yield call(
-        "Allocated",
-        rq.Allocated,
-        release=rq.GaussianRelease(1.0, 10, 1),
-        participations=3,
-        total=20,
-        hidden=False,
-        runs=1,
-    )
     yield call("Sampled", rq.Sampled, release=rq.GaussianRelease(1.0, 10, 1), rate=0.1, rounds=3,
                scheme="poisson", hidden=True, absent=None)  # fmt: skip
     yield call("Sampled.of_cohort", rq.Sampled.of_cohort, release=rq.GaussianRelease(1.0, 10, 1),

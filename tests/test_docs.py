@@ -419,7 +419,7 @@ def test_the_accuracies_of_the_benchmarks_page_are_the_measured_ones():
 SAMPLING = (ROOT / "docs" / "sampling.md").read_text()
 
 
-@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("place", range(2))
 def test_the_python_of_the_sampling_page_prints_what_it_says(place):
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

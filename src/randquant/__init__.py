@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from randquant.planning.plan import Plan, plan
     from randquant.planning.privacy import Privacy
     from randquant.privacy.accounting.accountant import account
-    from randquant.privacy.accounting.allocated import Allocated
     from randquant.privacy.accounting.calibration import Calibration, calibrate
     from randquant.privacy.accounting.noise_search import OutOfReach
     from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
     from randquant.training.trained import Run
 
 __all__ = [
-    "Allocated",
     "Audit",
     "Calibration",
     "Certificate",

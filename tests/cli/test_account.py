@@ -20,7 +20,7 @@ def printed(capsys, *more):
 
 
 @pytest.mark.parametrize("neighboring", ["replace_one", *seldom("zero_out")])
-@pytest.mark.parametrize("participation", ["poisson", "fixed", "drawn"])
+@pytest.mark.parametrize("participation", ["poisson", "fixed"])
 def test_hidden_cohorts_are_those_of_the_releases(capsys, participation, neighboring):
     zeroed = rq.GaussianRelease(1.0, 8, 1, neighboring="zero_out")
     replaced = rq.GaussianRelease(0.5, 8, 1)
@@ -34,7 +34,6 @@ def test_hidden_cohorts_are_those_of_the_releases(capsys, participation, neighbo
     release = {
         "poisson": lambda: rq.Sampled(one, rate, 64, absent=absent),
         "fixed": lambda: rq.Sampled(one, rate, 64, "fixed", absent=stand_in),
-        "drawn": lambda: rq.Allocated(one, 4, 64, absent=absent),
     }[participation]()
     assert status == 0
     assert str(rq.account([release], 1e-5)) in text
@@ -47,8 +46,8 @@ def test_hidden_cohorts_are_those_of_the_releases(capsys, participation, neighbo
     [
         (["--of-rounds", "64"], "--participation"),
         (["--everybody-sends"], "--participation"),
-        (["--participation", "drawn"], "--of-rounds"),
-        (["--participation", "drawn", "--of-rounds", "3"], "rounds"),
+        (["--participation", "poisson"], "--of-rounds"),
+        (["--participation", "poisson", "--of-rounds", "3"], "rounds"),
         (["--participation", "fixed", "--of-rounds", "64", "--everybody-sends"], "poisson"),
     ],
 )
@@ -86,7 +85,7 @@ def test_a_client_and_one_of_its_examples_are_promised_something_by_the_same_run
     for guarantee in (rq.account([client], 1e-5), one):
         assert f"epsilon >= {round_down(guarantee.lower)} under" in text
     status, text = printed(
-        capsys, "--examples", "20", "--participation", "drawn", "--of-rounds", "64"
+        capsys, "--examples", "20", "--participation", "poisson", "--of-rounds", "64"
     )
     assert status == 2
     assert "--participation seen" in text

@@ -9,6 +9,8 @@ import pytest
 from pages import Page
 
 from randquant import cli
+from randquant.privacy.guarantee import Interval
+from randquant.statistics.estimate import ends
 
 PAGE = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
 [LINE] = re.findall(r"```sh\nrandquant (statistics .*)\n```", PAGE)
@@ -51,10 +53,10 @@ def test_json_is_one_object_with_the_numbers_of_the_text(folder, capsys):
     assert list(result["table"]) == ["age", "sex", "survival"]
     for name, answer in result["table"].items():
         for label, each in answer.items():
-            ends = f"{each['interval']['lower']:.4g} to {each['interval']['upper']:.4g}"
+            shown = ends(Interval(each["interval"]["lower"], each["interval"]["upper"]))
             (row,) = [row for row in text.splitlines() if row.startswith(f"{name}: {label} ")]
             assert f"{each['estimate']:.4g}" in row
-            assert ends in row
+            assert shown in row
 
 
 def test_each_record_is_a_client_unless_a_column_says_whose_it_is(folder, capsys):

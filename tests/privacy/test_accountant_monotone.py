@@ -71,7 +71,6 @@ def test_whoever_takes_part_more_rarely_is_better_hidden():
     assert rises(costs(*(rq.Sampled(noisy(), 0.05, rounds) for rounds in (2, 20))))
     assert rises(costs(*(rq.Sampled(noisy(), rate, 20) for rate in (0.05, 0.1))))
     assert rises(costs(*(rq.Sampled(noisy(wide), 0.1, 20) for wide in (2.0, 1.0))))
-    assert rises(costs(*(rq.Allocated(noisy(), 2, total) for total in (20, 2))))
 
 
 def test_the_lower_end_of_few_releases_of_a_strong_channel_rises():

@@ -12,8 +12,7 @@ from seldom import seldom
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism
 from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
-from randquant.privacy.accounting.allocated import Allocated
-from randquant.privacy.accounting.attacks import DrawnRound, DrawnRun
+from randquant.privacy.accounting.attacks import DrawnRound
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_epsilon_below
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.releases import ChannelRelease, VectorRelease
@@ -120,37 +119,28 @@ def delta_of(first, second, epsilon):
 
 
 @pytest.mark.parametrize("way", [0, 1])
-def test_two_rounds_and_one_of_two_are_below_the_exact_divergence(way):
+def test_two_rounds_are_below_the_exact_divergence(way):
     """By all pairs of outcomes; a score or a loss rounded up would be above them."""
     seen = IntegerRound(Skellam(1.0), 3, 2, -1)
     laws = seen.laws()
-    worlds = (laws.first, laws.second)
-    mixed = [0.7 * laws.absent + 0.3 * law for law in worlds]
-    drawn = [np.outer(law, laws.absent) + np.outer(laws.absent, law) for law in worlds]
-    cases = [
-        (DrawnRound(seen, 0.3).together(2), [np.outer(law, law) for law in mixed]),
-        (DrawnRun(seen, 1, 2).attained(), [law / 2 for law in drawn]),
-    ]
-    for losses, pair in cases:
-        loss = losses[way]
-        for epsilon in (0.0, 0.1, 0.4, 1.0):
-            found = float(loss.masses @ -np.expm1(-np.maximum(loss.losses - epsilon, 0)))
-            truth = delta_of(pair[way], pair[1 - way], epsilon)
-            assert 0.98 * truth - 1e-9 <= found <= truth * (1 + 1e-12)
+    mixed = [0.7 * laws.absent + 0.3 * law for law in (laws.first, laws.second)]
+    pair = [np.outer(law, law) for law in mixed]
+    loss = DrawnRound(seen, 0.3).together(2)[way]
+    for epsilon in (0.0, 0.1, 0.4, 1.0):
+        found = float(loss.masses @ -np.expm1(-np.maximum(loss.losses - epsilon, 0)))
+        truth = delta_of(pair[way], pair[1 - way], epsilon)
+        assert 0.98 * truth - 1e-9 <= found <= truth * (1 + 1e-12)
 
 
 def hidden(release, zeros, rate, rounds, scheme):
     """A release of one round, in a run of hidden cohorts."""
-    everybody = release.trust == "aggregate" and scheme != "fixed"
     if scheme == "fixed":
         return Sampled(release, rate, rounds, scheme, models=True)
-    if scheme == "poisson":
-        return Sampled(release, rate, rounds, hidden=everybody, absent=zeros)
-    times = max(round(rate * rounds), 1)
-    return Allocated(release, times, rounds, hidden=everybody, absent=zeros)
+    everybody = release.trust == "aggregate"
+    return Sampled(release, rate, rounds, hidden=everybody, absent=zeros)
 
 
-@pytest.mark.parametrize("scheme", ["fixed", "drawn", *seldom("poisson")])
+@pytest.mark.parametrize("scheme", ["fixed", *seldom("poisson")])
 def test_lower_ends_are_below_the_bounds_at_random_settings(scheme):
     random = np.random.default_rng(7)
     for _ in range(2):
@@ -181,8 +171,6 @@ def test_lower_ends_are_below_the_bounds_at_random_settings(scheme):
         (Sampled(gaussian(0.5), 0.01, 1000, absent=gaussian(1.0, "zero_out")), 1.005),
         (Sampled(gaussian(0.5), 0.1, 100, "fixed"), 1.12),
         (Sampled(gaussian(1.0, "zero_out"), 0.1, 100, "fixed", absent=gaussian(0.5)), 1.06),
-        (Allocated(gaussian(1.0, "zero_out"), 10, 1000), 1.01),
-        (Allocated(gaussian(4.0, "zero_out"), 500, 1000), 1.02),
         (NoiseRelease(Skellam(50.0), 200, 4 * 900, 700, 20), 1.002),
         (NoiseRelease(DiscreteGaussian(50.0), 200, 4 * 900, 700, 20), 1.002),
         (
@@ -201,7 +189,7 @@ def test_lower_ends_are_close(release, ratio):
     assert guarantee.lower <= guarantee.epsilon <= ratio * guarantee.lower
     assert rq.account([release], DELTA, attacked=False).lower == 0
     # The same inputs in the rest of the run add up.
-    if release.rounds == 1000 and isinstance(release, Sampled):
+    if release.rounds == 1000:
         half = dataclasses.replace(release, rounds=500)
         assert rq.account([half, half], DELTA).lower == guarantee.lower
 
@@ -253,7 +241,6 @@ def test_very_long_runs_and_wide_noise_are_bounded_or_not_at_all():
     assert 0 <= many.lower <= many.epsilon
     wide = NoiseRelease(Skellam(2.0**29), 20, 10**6, 8, 3)
     assert rq.account([wide], DELTA).lower == 0
-    assert rq.account([Allocated(gaussian(4.0, "zero_out"), 3, 2**21)], DELTA).lower >= 0
 
 
 @pytest.mark.parametrize("rate", [0.01, 1.0])

@@ -92,5 +92,3 @@ def test_an_example_is_called_an_example_wherever_it_is_accounted():
             rq.account([one, release], 1e-5)
     with pytest.raises(ValueError, match="absent differs"):
         rq.Sampled(rq.GaussianRelease(1.0, 4, 1).of_one_example(10), 0.1, 5)
-    with pytest.raises(ValueError, match="absent differs"):
-        rq.Allocated(rq.GaussianRelease(1.0, 4, 1).of_one_example(10), 1, 5)

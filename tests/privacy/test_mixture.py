@@ -166,7 +166,7 @@ def test_no_two_shifts_in_a_plane_are_worse_than_opposite_ones(seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_no_stand_in_is_worse_than_one_opposite_the_client(seed):
-    """Proposition 23, on a grid of the plane: zeros in one world, both directions."""
+    """Proposition 19, on a grid of the plane: zeros in one world, both directions."""
     random = np.random.default_rng(seed)
     axis = np.linspace(-9, 9, 241)
     x, y = np.meshgrid(axis, axis)
@@ -232,7 +232,7 @@ def test_epsilon_is_between_dp_accountings_bounds_within_three_percent(make, rat
 def test_a_round_with_plain_noise_is_within_a_thousandth_of_the_integral(
     make, shifts, rate, apart, plain
 ):
-    """Proposition 24, on a grid of the plane: the round's noise and the plain one."""
+    """Proposition 20, on a grid of the plane: the round's noise and the plain one."""
     x, step = np.linspace(-9, 10, 761, retstep=True)
     normal = {s: np.exp(-((x - s) ** 2) / 2) / math.sqrt(2 * math.pi) for s in (0.0, plain)}
     worlds = [
@@ -253,12 +253,12 @@ def test_a_round_with_plain_noise_is_within_a_thousandth_of_the_integral(
 def test_plain_releases_and_hidden_cohorts_are_composed_together():
     zeroed = rq.GaussianRelease(1.0, 10, 1, neighboring="zero_out")
     plain = rq.GaussianRelease(5.0, 10, 5, neighboring="zero_out")
-    for hidden in (Sampled(zeroed, 0.01, 1000), rq.Allocated(zeroed, 10, 1000)):
-        apart, both = (rq.account(each, DELTA).epsilon for each in ([hidden], [hidden, plain]))
-        assert apart < both < rq.account([hidden, plain], DELTA, quick=True).epsilon / 1.05
-        # Twice half of the noise is the noise.
-        halves = [dataclasses.replace(plain, noise_multiplier=5 * math.sqrt(2))] * 2
-        assert rq.account([*halves, hidden], DELTA).epsilon == pytest.approx(both, rel=1e-6)
+    hidden = Sampled(zeroed, 0.01, 1000)
+    apart, both = (rq.account(each, DELTA).epsilon for each in ([hidden], [hidden, plain]))
+    assert apart < both < rq.account([hidden, plain], DELTA, quick=True).epsilon / 1.05
+    # Twice half of the noise is the noise.
+    halves = [dataclasses.replace(plain, noise_multiplier=5 * math.sqrt(2))] * 2
+    assert rq.account([*halves, hidden], DELTA).epsilon == pytest.approx(both, rel=1e-6)
     # A release of which less is known is not forgotten: Rényi composition is left.
     local = rq.GaussianRelease(9.0, 10, 1, "local")
     codes = rq.ChannelRelease(rq.stochastic_rounding(1.0, 2, 2.0), 4, 1)

@@ -129,12 +129,34 @@ def test_one_example_of_many_is_that_many_times_closer_and_a_rounding(examples):
 
 
 def test_one_example_is_bounded_in_l2_only():
-    noise = NoiseRelease(Skellam(100.0), 40, 400, 16, 3)
-    for release in (ChannelRelease(BIT, 4, 2), noise):
-        with pytest.raises(ValueError, match="norm in L2"):
-            of_one_example(release, 10)
+    with pytest.raises(ValueError, match="norm in L2"):
+        of_one_example(ChannelRelease(BIT, 4, 2), 10)
     with pytest.raises(ValueError, match="norm='l2' with examples"):
         of_one_example(VectorRelease(BIT, 1.0, 4, 2, norm="l1"), 10)
+
+
+def test_one_example_of_integer_noise_pays_for_rounding():
+    """Of two means that are 1/n as far apart, each coordinate is rounded by less than a step."""
+    steps, dimension = 10**6, 16
+    noise = NoiseRelease(Skellam(1e9), 4, (2 * steps) ** 2, dimension, 3, longest=steps)
+    one = of_one_example(noise, 100)
+    apart = 2 * steps / 100
+    assert (apart + 8) ** 2 < one.squared_distance < (apart + 2 * steps * 2**-19 + 8) ** 2
+    assert (one.unit, one.rounds, one.longest) == ("example", 3, 0)
+    # On a coarse grid rounding is all there is, and no more than a whole client.
+    coarse = NoiseRelease(Skellam(100.0), 40, 400, 16, 3)
+    assert of_one_example(coarse, 10**9).squared_distance in range(64, 66)
+    assert of_one_example(coarse, 1).squared_distance == 400
+    # Every pair of roundings of two such means lies within it.
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        x = rng.normal(size=dimension) * steps / 8
+        away = rng.normal(size=dimension)
+        y = x + away / np.linalg.norm(away) * apart
+        gap = max(
+            np.square(np.ceil(y) - np.floor(x)).sum(), np.square(np.ceil(x) - np.floor(y)).sum()
+        )
+        assert gap <= one.squared_distance
 
 
 def test_a_gaussian_costs_what_it_does():

@@ -37,7 +37,7 @@ SETTINGS = {
     "poisson": {"sampling": "poisson", "cohort": 2},
     "a cap": {"max_participations": 5},
     "a limit": {"stop_at_epsilon": 2.0},
-    "hidden, drawn": {"trust": "model", "sampling": "drawn"},
+    "hidden, poisson": {"trust": "model", "sampling": "poisson"},
     "some coordinates": {**BITS, "coordinates": 20},
     "a moving threshold": {**BITS, "clip_quantile": 0.5},
     "numbers and weights": {

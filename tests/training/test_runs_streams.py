@@ -12,7 +12,6 @@ from torch import nn
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
-from randquant.training.participation import sample_drawn
 from randquant.training.problem import problem_of
 from randquant.training.runs import execution as runs
 from randquant.training.schedule import sample
@@ -45,9 +44,8 @@ RUNS = {
     },
     "examples": {"mechanism": "gaussian", "trust": "central", "unit": "example", "batch": 5},
     "hidden, poisson": {"trust": "model", "sampling": "poisson"},
-    "hidden, drawn": {"trust": "model", "sampling": "drawn"},
 }
-DRAWS = ("cohort", "capped cohort", "hidden cohort", "poisson cohort", "drawn cohort")
+DRAWS = ("cohort", "capped cohort", "hidden cohort", "poisson cohort")
 """Who takes part is computed again where a run is planned and summed up: the same words again."""
 
 
@@ -61,44 +59,18 @@ def test_no_word_of_a_run_is_read_for_two_things(changes, tmp_path):
     assert {labels[0] for labels in reads.again} <= {*DRAWS, "commitment", "binding"}, reads.again
 
 
-MANY, EACH, RUN = 60_000, 2, 8
-
-
-def test_every_round_of_drawn_cohorts_is_as_likely_as_any_other():
-    """And a client's rounds are any pair of them, whatever the clients beside it have drawn."""
-    calls, rows = np.zeros(MANY, dtype=np.int64), []
-    for round in range(1, RUN + 1):
-        cohort = sample_drawn(calls, EACH, round=round, rounds=RUN, key=Key.from_seed(6))
-        calls[cohort] += 1
-        rows.append(np.isin(np.arange(MANY), cohort))
-    taken = np.array(rows)
-    assert (calls == EACH).all()
-    assert chance.counts_fit(taken.sum(axis=1), np.full(RUN, 1 / RUN))
-    first, last = taken.argmax(axis=0), RUN - 1 - taken[::-1].argmax(axis=0)
-    pairs = [first * RUN + last == a * RUN + b for a, b in itertools.combinations(range(RUN), 2)]
-    assert chance.counts_fit(np.sum(pairs, axis=1), np.full(len(pairs), 1 / len(pairs)))
-    assert chance.counts_fit(
-        np.bincount(first[::2] * RUN + first[1::2], minlength=RUN**2),
-        np.outer(*[np.bincount(first, minlength=RUN) / MANY] * 2).reshape(-1),
-    )
-
-
 SAMPLINGS = {
     "fixed": {"max_participations": None},
     "capped": {"max_participations": 30},
     "poisson": {"sampling": "poisson", "max_participations": None},
     "hidden": {"trust": "model", "max_participations": None},
-    "hidden, drawn": {"trust": "model", "sampling": "drawn", "max_participations": None},
 }
 ROOT = Key(bytes(range(32)))  # no key of a seed: what is read of it is secret
 
 
 @pytest.mark.parametrize("changes", SAMPLINGS.values(), ids=SAMPLINGS)
 def test_cohorts_of_a_run_are_drawn_apart(changes):
-    """Half of the clients a round: a quarter twice in a row, and of neighbours both in a quarter.
-
-    Where clients draw 15 of 30 rounds, by as much less as these are different ones.
-    """
+    """Half of the clients a round: a quarter twice in a row, a quarter beside a neighbour."""
     rounds, clients = 30, 2000
     sizes = {"population": clients, "cohort": clients // 2, "rounds": rounds}
     config, calls, taken = TrainConfig.of(**BASE | sizes | changes), np.zeros(clients, np.int64), []
@@ -110,9 +82,9 @@ def test_cohorts_of_a_run_are_drawn_apart(changes):
             taken.append(np.isin(np.arange(clients), cohort))
     assert not reads.again
     assert len(reads.keys) >= rounds
-    rows, drawn = np.array(taken), config.privacy.sampling == "drawn"
+    rows = np.array(taken)
     assert chance.mean_is(rows, 0.5, 1.0)
-    assert chance.mean_is(rows[:-1:2] & rows[1::2], 15 * 14 / (30 * 29) if drawn else 0.25, 1.0)
+    assert chance.mean_is(rows[:-1:2] & rows[1::2], 0.25, 1.0)
     assert chance.mean_is(rows[:, ::2] & rows[:, 1::2], 0.25, 1.0)
 
 

@@ -200,7 +200,7 @@ class UpdateMechanism(Protocol):
         What a client could choose beside its update, such as a rotation, then follows from its
         number and the round's seed, and need not be sent. `mean` of the round's mechanism decodes
         its payloads, given by number. Not where it is hidden who takes part: a mean of such
-        payloads may show it (`docs/theory/sampling.md`, Proposition 22).
+        payloads may show it (`docs/theory/sampling.md`, Proposition 18).
 
         Args:
             number: public whole number below 2**64, another one for each client.

@@ -41,8 +41,7 @@ class Privacy:
         coordinates: how many coordinates of a rotated update are sent, a public random subset that
             is drawn anew in each round; auto for as few as the released means call for, by a
             mechanism whose noise is calibrated to stop_at_epsilon; by default all.
-        sampling: cohorts: fixed in size, each client in each round by itself (poisson), or each
-            client in so many rounds that it draws (drawn).
+        sampling: cohorts: fixed in size, or each client in each round by itself (poisson).
         max_participations: most rounds that one client takes part in.
         numbers: what clients send beside their updates, in the same noisy sum and the same account:
             accuracy, loss, num-examples, each as NAME:LOW:HIGH with public bounds (NAME alone for 0

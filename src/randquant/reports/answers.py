@@ -12,7 +12,7 @@ from randquant.reports import meaning, pages
 from randquant.reports.figures import Axis, BandedCurve, Figure, Intervals, Ranged
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Paragraphs, Section
-from randquant.statistics.estimate import Answer, Estimate
+from randquant.statistics.estimate import Answer, Estimate, ends
 from randquant.statistics.table import Table
 
 COLUMNS = ("", "estimate", "95 % interval", "among these records", "noise", "sampling")
@@ -54,7 +54,7 @@ def _ranged(label: str, each: Estimate) -> Ranged:
     return Ranged(
         label, float(each.estimate) if known else None,
         _ends(each.interval), _ends(each.among_records),
-        minus(f"{each.estimate:.4g} ({_words(each.interval)})") if known else "unknown",
+        minus(f"{each.estimate:.4g} ({ends(each.interval)})") if known else "unknown",
     )  # fmt: skip
 
 
@@ -63,15 +63,11 @@ def _ends(interval: Interval) -> tuple[float | None, float | None]:
     return lower if math.isfinite(lower) else None, upper if math.isfinite(upper) else None
 
 
-def _words(interval: Interval) -> str:
-    return f"{interval.lower:.4g} to {interval.upper:.4g}".replace("inf", "∞")
-
-
 def facts(table: Table) -> Facts:
     """All estimates with their intervals."""
     rows = [
         [f"{name}: {label}", *(minus(cell).replace("inf", "∞") for cell in (
-            f"{each.estimate:.4g}", _words(each.interval), _words(each.among_records),
+            f"{each.estimate:.4g}", ends(each.interval), ends(each.among_records),
             f"{each.noise_error:.2g}", f"{each.sampling_error:.2g}",
         ))]
         for name, answer in table.items()

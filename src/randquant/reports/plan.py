@@ -206,8 +206,6 @@ def _participation(need: Need) -> list[str]:
         "fixed": f"every cohort of {need.cohort:,} is equally likely, in every round anew",
         "poisson": "each client takes part in each round independently, and sends an update of "
         "zeros in all others",
-        "drawn": f"each client draws {count(hidden.participations, 'round')}, and sends an "
-        "update of zeros in all others",
     }
     return [f"{drawn[hidden.draw]}; nobody learns who takes part", f"terms: {MODEL_TERMS}"]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from randquant._internal.rounding import round_down, round_up
 from randquant.privacy.guarantee import Interval
 
 NORMAL = 2.05
@@ -42,8 +43,19 @@ class Estimate:
         return math.hypot(self.noise_error, self.sampling_error)
 
     def __str__(self) -> str:
-        ends = f"{self.interval.lower:.4g} to {self.interval.upper:.4g}"
-        return f"{self.estimate:.4g} ({ends})"
+        return f"{self.estimate:.4g} ({ends(self.interval)})"
+
+
+def ends(interval: Interval) -> str:
+    """Both ends of an interval, rounded outward.
+
+    Example:
+        >>> ends(Interval(0.12346, 0.12341 + 1)), ends(Interval(-math.inf, 0.0))
+        ('0.1234 to 1.124', '-∞ to 0')
+    """
+    lower, upper = interval.lower, interval.upper
+    low = round_down(lower, 4) if math.isfinite(lower) else "-∞"
+    return f"{low} to {round_up(upper, 4) if math.isfinite(upper) else '∞'}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

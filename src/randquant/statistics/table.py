@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from randquant._internal.formatting import count
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Guarantee
-from randquant.statistics.estimate import Answer
+from randquant.statistics.estimate import Answer, ends
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,10 +42,9 @@ class Table(Mapping[str, Answer]):
         rows = [("", "estimate", "95 % interval", "noise", "sampling")]
         for name, answer in self.items():
             for label, each in answer.items():
-                ends = f"{each.interval.lower:.4g} to {each.interval.upper:.4g}"
                 rows.append(
-                    (f"{name}: {label}", f"{each.estimate:.4g}", ends, f"{each.noise_error:.2g}",
-                     f"{each.sampling_error:.2g}")
+                    (f"{name}: {label}", f"{each.estimate:.4g}", ends(each.interval),
+                     f"{each.noise_error:.2g}", f"{each.sampling_error:.2g}")
                 )  # fmt: skip
         widths = [max(len(row[k]) for row in rows) for k in range(5)]
         lines = [

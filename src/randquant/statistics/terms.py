@@ -228,7 +228,7 @@ def survey(
             bits = math.ceil(math.log2(2 * largest)) + 1
             return Survey(named, amplitudes, law, cohort, trust, delta, unit, most, bits)
     raise ValueError(
-        f"Expected fewer queries, or another target, got {len(named)} at epsilon={epsilon:g} and "
+        f"Expected fewer queries, or another target, got {len(named)} at epsilon={epsilon} and "
         f"delta={delta:g}: the noise would be too large for this arithmetic."
     )
 

@@ -112,8 +112,8 @@ def collector(
             senders = senders if mechanism.trust == "central" else filled.population
         mean = now.mean(payloads, size, key.fold_in("server"))
         if filled is not None:
-            # theory/sampling.md, Proposition 22: a public number, not how many took part.
-            mean = (mean * np.float64(filled.population / filled.summed)).astype(np.float32)
+            # theory/sampling.md, Proposition 18: a public number, not how many took part.
+            mean = (mean * np.float64(filled.population / filled.cohort)).astype(np.float32)
         squares = now.noted(squares, mean, clients)
         noise = _noise(now, size, senders, clients)
         mean, threshold, numbers = _parted(beside, mean, threshold, noise)
@@ -152,7 +152,7 @@ def _encoded(
         mechanism, clients, updates, keys: of the round, and of each client.
         hidden: as for `collector`.
     """
-    # theory/sampling.md, Proposition 22: what follows from a number shows in the sum whose it is.
+    # theory/sampling.md, Proposition 18: what follows from a number shows in the sum whose it is.
     if hidden is not None or mechanism.of_client(0) is mechanism:
         return mechanism.encode_many(updates, keys)
     payloads = []
@@ -251,7 +251,7 @@ def _parted(
 
 def _known(cohort: Sequence[int], hidden: HiddenCohorts | None) -> int:
     """How many take part, as far as it is public: if they are hidden, what sums are divided by."""
-    return max(1, len(cohort) if hidden is None else round(hidden.summed))
+    return max(1, len(cohort) if hidden is None else hidden.cohort)
 
 
 def _replies(

@@ -248,8 +248,7 @@ def _check_sampling(config: TrainConfig) -> None:
         if capped:
             raise ValueError(
                 "Expected no max_participations under model trust, got one: a cap makes rounds "
-                "depend on each other, so nothing would be amplified; take sampling drawn, where "
-                "each client takes part equally often."
+                "depend on each other, so nothing would be amplified; leave it out."
             )
         if privacy.unit == "example":
             raise ValueError(

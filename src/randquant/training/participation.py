@@ -68,54 +68,6 @@ def sample_hidden(population: int, cohort: int, round: int, key: Key) -> list[in
     return sorted(np.argsort(words)[:cohort].tolist())
 
 
-def sample_drawn(
-    participations: np.ndarray, each: int, *, round: int, rounds: int, key: Key
-) -> list[int]:
-    """Draw who takes part in a round if every client has drawn `each` of all rounds, by itself.
-
-    Args:
-        participations: (N,) whole numbers, rounds that each client has taken part in so far.
-        each: rounds that each client takes part in.
-        round: from 1 to `rounds`.
-        rounds: of the whole run.
-        key: with `participations` and `round` it determines the draw.
-
-    Returns:
-        Clients in increasing order; their number varies, and may be 0.
-
-    Guarantees:
-        Over a run every client takes part in `each` rounds, every set of so many is equally likely
-        and independent of the other clients' (Knuth 1997, volume 2, Algorithm S).
-
-    Raises:
-        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
-
-    Example:
-        >>> calls = np.zeros(5, dtype=np.int64)
-        >>> for round in range(1, 9):
-        ...     calls[sample_drawn(calls, 2, round=round, rounds=8, key=Key.from_seed(0))] += 1
-        >>> calls.tolist()
-        [2, 2, 2, 2, 2]
-    """
-    validate.whole("rounds", rounds, low=1, high=2**31)
-    validate.whole("round", round, low=1, high=rounds)
-    validate.whole("each", each, low=0, high=rounds, why="the run has so many rounds")
-    numbers = _below(rounds - round + 1, len(participations), key.fold_in("drawn cohort", round))
-    return np.flatnonzero(numbers < each - np.asarray(participations)).tolist()
-
-
-def _below(limit: int, count: int, key: Key) -> np.ndarray:
-    """(count,) int64 from 0 to limit - 1, each exactly equally likely."""
-    whole = 2**64 // limit * limit  # words from here on would make small numbers likelier
-    found, attempt = np.full(count, -1, dtype=np.int64), 0
-    while (missing := np.flatnonzero(found < 0)).size:
-        words = key.fold_in(attempt).words(missing.size)
-        good = words <= np.uint64(whole - 1)
-        found[missing[good]] = (words[good] % np.uint64(limit)).astype(np.int64)
-        attempt += 1
-    return found
-
-
 def sample_capped(
     participations: np.ndarray,
     cohort: int,

@@ -15,7 +15,6 @@ from randquant.training.config import TrainConfig
 from randquant.training.participation import (
     sample_capped,
     sample_cohort,
-    sample_drawn,
     sample_hidden,
     sample_poisson,
 )
@@ -165,9 +164,6 @@ def sample(config: TrainConfig, round: int, participations: np.ndarray, key: Key
         participations: (N,) whole numbers, rounds that each client has taken part in before.
         key: of the run.
     """
-    if config.privacy.sampling == "drawn":
-        each = -(-config.rounds * config.cohort // config.task.population)
-        return sample_drawn(participations, each, round=round, rounds=config.rounds, key=key)
     if config.privacy.sampling == "poisson":
         rate = config.cohort / config.task.population
         return sample_poisson(config.task.population, rate, round, key)

@@ -24,11 +24,6 @@ class RankWorlds:
     table: RankTable
     neighboring: Neighboring
 
-    @property
-    def through(self) -> bool:
-        """No: the two worlds are compared at once."""
-        return False
-
     def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
         """The loss of one update, rounded up, for each way."""
         return self._losses(upward=True)

@@ -21,7 +21,7 @@ from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
 from randquant.training.config import Delta
 
-Participation = Literal["seen", "poisson", "fixed", "drawn"]
+Participation = Literal["seen", "poisson", "fixed"]
 
 TERMS = "if nobody learns in which rounds a client takes part: docs/sampling.md has the terms"
 """What a guarantee for hidden cohorts rests on, if the adversary sees more than the models."""
@@ -52,8 +52,8 @@ def run(
         rounds: rounds that the client takes part in; with poisson and fixed, on average.
         cohort: fewest clients in a sum, for mechanisms that share the noise.
         participation: who sees in which rounds a client takes part: everybody (seen), or nobody,
-            and each client draws each round by itself (poisson), so many of all rounds (drawn), or
-            cohorts of one size are drawn (fixed).
+            and each client draws each round by itself (poisson), or cohorts of one size are drawn
+            (fixed).
         of_rounds: rounds of the run, unless participation is seen.
         trust: what the adversary sees; model: the published models only, see docs/sampling.md.
         everybody_sends: clients that do not take part send an update of zeros (not with fixed).
@@ -120,14 +120,14 @@ def _of_one_example(release: Release, examples: int, delta: float) -> Guarantee:
 def _refuse_hidden(of_rounds: int | None, everybody_sends: bool, trust: Trust | None) -> None:
     if trust == "model":
         raise ValueError(
-            "Expected --participation poisson, fixed or drawn with --trust model, got seen: who "
+            "Expected --participation poisson or fixed with --trust model, got seen: who "
             "sees the models only does not see who takes part; say how cohorts are drawn."
         )
     given = "--of-rounds" if of_rounds is not None else "--everybody-sends"
     if of_rounds is not None or everybody_sends:
         raise ValueError(
             f"Expected no {given} where everybody sees who takes part: add --participation "
-            "poisson, fixed or drawn."
+            "poisson or fixed."
         )
 
 

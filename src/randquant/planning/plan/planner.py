@@ -218,7 +218,7 @@ def _cohorts(need: Need) -> HiddenCohorts | None:
         if need.privacy.max_participations is not None:
             raise ValueError(
                 "Expected no max_participations under model trust, got one: a cap makes rounds "
-                "depend on each other, so nothing would be amplified; take sampling='drawn'."
+                "depend on each other, so nothing would be amplified; leave it out."
             )
         return HiddenCohorts(sampling, need.population, need.cohort, need.rounds)
     if sampling != "fixed":

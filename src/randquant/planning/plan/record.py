@@ -111,7 +111,7 @@ class Need:
             return error.deviation(self.cohort, self.mean_norm)
         clients = self.setting.cohort
         # Of all who send, as many as are summed are not zeros.
-        part = self.cohorts.summed / clients
+        part = self.cohorts.cohort / clients
         length = self.clip_norm if self.mean_norm is None else self.mean_norm
         return error.deviation(clients, part * length) / part
 
@@ -125,7 +125,7 @@ class Need:
         """Deviation of a coordinate of the mean with Gaussian noise that meets the target."""
         noise = self.multiplier * self.setting.distance
         if self.cohorts is not None:
-            return noise / self.cohorts.summed
+            return noise / self.cohorts.cohort
         return noise / (self.cohort if self.trust == "aggregate" else math.sqrt(self.cohort))
 
     def noise(self, deviation: float) -> DecodedError:

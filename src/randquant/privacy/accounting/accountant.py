@@ -260,7 +260,7 @@ def _by_worlds(releases: Sequence[Release], delta: float) -> tuple[float, float]
     worlds, parts = _only_worlds(known)
     if worlds is None or None in plain:
         return math.inf, math.inf
-    # theory/sampling.md, Propositions 15, 19 and 24.
+    # theory/sampling.md, Propositions 15 and 20.
     noise = rounded_up(math.fsum(square for square in plain if square is not None))
     return compose_worlds(worlds, parts, delta, noise)
 

@@ -6,7 +6,7 @@ Derivations: `docs/theory/composition.md`, Propositions 11 to 13.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,7 +82,7 @@ class DrawnRound:
             return ()
         # theory/composition.md, Proposition 13, with the log-ratio of a round as its score.
         first, second, error = _precise(*self._worlds())
-        return _summed(([(first, times)], [(second, times)]), np.log(first / second), error)
+        return _summed(first, second, times, error)
 
     def _worlds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The laws of what is seen in either world, and their errors."""
@@ -92,44 +92,6 @@ class DrawnRound:
             (1 - self.rate) * laws.absent + self.rate * law for law in (laws.first, laws.second)
         )
         return first, second, laws.error + 8 * UNIT
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnRun:
-    """A run in which the client takes part in some rounds that are drawn.
-
-    Attributes:
-        seen: the inputs of every round that the client takes part in, and what is seen of them.
-        participations: in how many rounds.
-        total: rounds of the run.
-    """
-
-    seen: SeenRound
-    participations: int
-    total: int
-
-    def attained(self) -> tuple[PrivacyLoss, ...]:
-        """The loss of the sum of all rounds' scores, or outcomes, rounded down, either way."""
-        found = self._of_scores()
-        for added in self.seen.added(self.participations, self.total):
-            found += DrawnRound(added, 1.0).attained()
-        return found
-
-    def _of_scores(self) -> tuple[PrivacyLoss, ...]:
-        if self.total > MOST_ROUNDS:
-            return ()
-        laws = self.seen.laws()
-        first, second, absent, error = _precise(laws.first, laws.second, laws.absent, laws.error)
-        rate, left = self.participations / self.total, self.total - self.participations
-        # theory/composition.md, Proposition 13: any score gives a lower end; the log-ratio of
-        # rounds that are drawn one by one is nearly the best.
-        mixed = [(1 - rate) * absent + rate * law for law in (first, second)]
-        worlds = tuple([(law, self.participations), (absent, left)] for law in (first, second))
-        return _summed(worlds, np.log(mixed[0] / mixed[1]), error)
-
-    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
-        """Nothing closer is known of several runs."""
-        return ()
 
 
 def on_updates(
@@ -241,51 +203,29 @@ def _precise(*laws: np.ndarray) -> list[np.ndarray]:
 
 
 def _summed(
-    worlds: Sequence[list[tuple[np.ndarray, int]]], score: np.ndarray, error: np.ndarray
+    first: np.ndarray, second: np.ndarray, rounds: int, error: np.ndarray
 ) -> tuple[PrivacyLoss, ...]:
-    """The loss of a sum of scores, either world first.
+    """The loss of the sum of so many rounds' log-ratios, either world first.
 
     Args:
-        worlds: in each, laws of a round's outcomes, and in how many rounds they hold.
-        score: of each outcome.
+        first, second: laws of a round's outcomes in either world.
+        rounds: how many scores are added up.
         error: relative error of each mass.
     """
-    rounds = sum(times for _, times in worlds[0])
     # theory/composition.md, Proposition 13: relative errors of all rounds.
     relative = 1.1 * rounds * float(error.max(initial=0.0))
-    if not len(score) or relative > 0.1:
-        return ()
-    typical = np.sum([law * (times / rounds) for law, times in worlds[0]], axis=0)
-    likely = typical > UNLIKELY
-    if not likely.any():  # worlds so far apart that what is known of both is likely in neither
+    score, likely = np.log(first / second), first > UNLIKELY
+    # Worlds may be so far apart that what is known of both is likely in neither.
+    if relative > 0.1 or not likely.any():
         return ()
     score = np.clip(score, score[likely].min(), score[likely].max())
-    mean = float(typical @ score) / float(typical.sum())
-    spread = math.sqrt(rounds * float(typical @ (score - mean) ** 2))
+    mean = float(first @ score) / float(first.sum())
+    spread = math.sqrt(rounds * float(first @ (score - mean) ** 2))
     step = max(float(np.ptp(score)) / FINEST, 32 * spread / SIZE, 1e-300)
     low = float(score.min())
     place = np.rint((score - low) / step).astype(np.int64)
     start = round(rounds * (mean - low) / step) - SIZE // 2
-    sums = [_sum_of(parts, place, start) for parts in worlds]
-    return _certain(sums, relative)
-
-
-def _sum_of(
-    parts: list[tuple[np.ndarray, int]], place: np.ndarray, start: int
-) -> tuple[np.ndarray, float]:
-    """(SIZE,) masses of the sum of all places modulo SIZE, and the length of their errors."""
-    (law, times), *rest = parts
-    sums, error = powered(law, place, 0, SIZE, times)
-    for other, more in rest:
-        if not more:
-            continue
-        # theory/composition.md, Proposition 13: what is negative is an error.
-        once = np.maximum(sums, 0.0)
-        one = np.bincount(place % SIZE, weights=other, minlength=SIZE)
-        # theory/composition.md, Proposition 7: one of the factors is what was added up so far.
-        sums, added = powered(one, np.arange(SIZE), 0, SIZE, more + 1, once)
-        error += added
-    return np.roll(sums, -start % SIZE), error
+    return _certain([powered(law, place, start, SIZE, rounds) for law in (first, second)], relative)
 
 
 def _certain(found: list[tuple[np.ndarray, float]], relative: float) -> tuple[PrivacyLoss, ...]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from randquant._internal import validate
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.allocated import Allocated
 from randquant.privacy.accounting.hidden import DRAWS, Draw, rate_of
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.accounting.releases import GaussianRelease
@@ -23,9 +22,10 @@ class HiddenCohorts:
     What a client sends must not follow from its number (`UpdateMechanism.of_client`).
 
     Attributes:
-        draw: `fixed` cohorts, each equally likely; `poisson`, each client in each round
-            independently; or `drawn`, each client in `participations` rounds that it draws.
-        population, cohort: clients, and clients a round, on average.
+        draw: `fixed` cohorts, each equally likely; or `poisson`, each client in each round
+            independently.
+        population, cohort: clients, and clients a round, on average: the public number that sums
+            are divided by. How many others happen to have would tell who takes part.
         rounds: of the whole run.
         models: whether the adversary sees the models only; else it sees what the server sees.
         everybody_sends: clients that do not take part send the encoding of an update of zeros;
@@ -56,29 +56,14 @@ class HiddenCohorts:
 
     @property
     def participations(self) -> int:
-        """Rounds that each client takes part in: exactly if it draws them, else about."""
+        """Rounds that each client takes part in, about."""
         return -(-self.rounds * self.cohort // self.population)
-
-    @property
-    def summed(self) -> float:
-        """Clients that take part in a round on average: the public number that sums are divided by.
-
-        Fixed cohorts have that many; how many others happen to have would tell who takes part.
-        """
-        if self.draw == "drawn":
-            return self.population * self.participations / self.rounds
-        return float(self.cohort)
-
-    def counted(self, rounds: int) -> int:
-        """How many rounds are accounted for when so many are done."""
-        # theory/sampling.md, Proposition 19: clients draw among all rounds of the run at once.
-        return min(rounds, 1) if self.draw == "drawn" else rounds
 
     def all_send(self, trust: Trust | None) -> bool:
         """Whether clients that do not take part send zeros, with a mechanism of that trust."""
         if self.everybody_sends is not None:
             return self.everybody_sends
-        # theory/sampling.md, Proposition 22: where clients add the noise, all must add it.
+        # theory/sampling.md, Proposition 18: where clients add the noise, all must add it.
         return self.draw != "fixed" and trust != "central"
 
     def summands(self, trust: Trust | None) -> int:
@@ -88,10 +73,7 @@ class HiddenCohorts:
     def release(
         self, mechanism: Releasing, dimension: int, rounds: int, neighboring: Neighboring
     ) -> Release | None:
-        """The release of the first `rounds` rounds of the run; None without privacy.
-
-        Of rounds that clients draw it is that of the whole run, as soon as there is one.
-        """
+        """The release of the first `rounds` rounds of the run; None without privacy."""
         one = mechanism.release(dimension, 1, neighboring)
         if one is None:
             return None
@@ -100,12 +82,6 @@ class HiddenCohorts:
             # Absence is a stand-in, or zeros.
             other: Neighboring = "replace_one" if neighboring == "zero_out" else "zero_out"
             absent = mechanism.release(dimension, 1, other)
-        if self.draw == "drawn":
-            # theory/sampling.md, Proposition 19: what is seen of a run is seen of the whole run.
-            runs = self.counted(rounds)
-            return Allocated(
-                one, self.participations, self.rounds, everybody, runs, self.models, absent
-            )
         rate = rate_of(self.cohort, self.population)
         return Sampled(one, rate, rounds, self.draw, everybody, absent, self.models)
 

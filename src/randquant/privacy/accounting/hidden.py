@@ -1,6 +1,6 @@
-"""What releases with hidden cohorts share: whom they protect against, and what they refuse.
+"""How hidden cohorts are drawn, and what is refused of them.
 
-When participation is hidden: `docs/theory/sampling.md`, Propositions 1 and 22.
+When participation is hidden: `docs/theory/sampling.md`, Propositions 1 and 18.
 """
 
 from __future__ import annotations
@@ -8,47 +8,14 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from randquant.privacy.accounting.release import Release, ReleaseDefaults, check_release
-from randquant.privacy.accounting.rounds import SeenRound
-from randquant.privacy.guarantee import Neighboring, Trust, rounded_up
+from randquant.privacy.accounting.release import Release, check_release
+from randquant.privacy.guarantee import rounded_up
 
-Draw = Literal["fixed", "poisson", "drawn"]
+Draw = Literal["fixed", "poisson"]
 """How cohorts are drawn. `fixed`: of one size, every cohort equally likely. `poisson`: each client
-takes part in each round independently. `drawn`: each client draws as many of all rounds itself."""
+takes part in each round independently."""
 
-DRAWS: tuple[Draw, ...] = ("fixed", "poisson", "drawn")
-
-
-class HiddenRelease(ReleaseDefaults):
-    """A round's release in a run in which nobody sees who takes part: its base."""
-
-    __slots__ = ()
-
-    release: Release
-    hidden: bool
-    models: bool
-
-    @property
-    def trust(self) -> Trust:
-        """Against whom the bound holds."""
-        return "model" if self.models else self.release.trust
-
-    @property
-    def neighboring(self) -> Neighboring:
-        """What the two worlds differ by."""
-        return self.release.neighboring
-
-    @property
-    def sampled(self) -> bool:
-        """Yes."""
-        return True
-
-    def _attacked_rounds(self, stand_in: bool) -> tuple[SeenRound, ...]:
-        """Of one round in which the client may be absent."""
-        # theory/composition.md, Proposition 12: models show sums, not the codes of one client.
-        if self.models and self.release.trust == "local":
-            return ()
-        return self.release.attacked_rounds(stand_in)
+DRAWS: tuple[Draw, ...] = ("fixed", "poisson")
 
 
 def rate_of(cohort: int, population: int) -> float:
@@ -104,7 +71,7 @@ def check_unseen(release: Release, draw: Draw, hidden: bool, models: bool) -> No
         )
     if release.trust == "central" or hidden:
         return
-    # theory/sampling.md, Proposition 22: without the client its noise is missing from the sum.
+    # theory/sampling.md, Proposition 18: without the client its noise is missing from the sum.
     if models and draw != "fixed":
         raise ValueError(
             f"Expected hidden participation (hidden=True) where clients add the noise, got a "

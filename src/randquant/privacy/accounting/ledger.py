@@ -91,10 +91,9 @@ class Ledger:
         It equals `guarantee`'s if quick accounting exceeds the limit, and is never below it: if it
         is within the limit, so is the epsilon of `guarantee`.
         """
-        counted = rounds if self._cohorts is None else self._cohorts.counted(rounds)
-        if counted not in self._known:
-            self._known[counted] = self._bound(counted)
-        return self._known[counted]
+        if rounds not in self._known:
+            self._known[rounds] = self._bound(rounds)
+        return self._known[rounds]
 
     def _bound(self, rounds: int) -> float | None:
         release = self.release(rounds)
@@ -103,7 +102,7 @@ class Ledger:
         quick = account([release], self._delta, quick=True).epsilon
         if quick <= self._limit and self._cohorts is None:
             return quick
-        if self._cohorts is not None and 0 < rounds < self._cohorts.counted(self._cohorts.rounds):
+        if self._cohorts is not None and 0 < rounds < self._cohorts.rounds:
             # What is seen of a run is seen of the whole run, which is accounted for once.
             whole = self.epsilon(self._cohorts.rounds)
             assert whole is not None

@@ -47,7 +47,7 @@ def places_of(neighboring: Neighboring, stand_in: bool) -> tuple[Place, ...]:
         >>> places_of("replace_one", stand_in=False)
         ((1.0, -1.0, 0.0),)
     """
-    # theory/sampling.md, Propositions 13, 14 and 23: the worst positions of Gaussian noise.
+    # theory/sampling.md, Propositions 13, 14 and 19: the worst positions of Gaussian noise.
     if neighboring == "replace_one":
         return ((1.0, -1.0, -1.0 if stand_in else 0.0),)
     aside = ((1.0, 0.0, -1.0),) if stand_in else ()
@@ -90,10 +90,6 @@ class SeenRound(Protocol):
         """The laws of what is seen."""
         ...
 
-    def added(self, participations: int, total: int) -> tuple[SeenRound, ...]:
-        """The sum of what is seen in a run, as one round that is not missed, if it is known."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class NormalRound:
@@ -119,12 +115,6 @@ class NormalRound:
         (first, one), (second, other), (absent, another) = (_cells(edges - at) for at in shifts)
         return Laws(first, second, absent, np.max([one, other, another], axis=0))
 
-    def added(self, participations: int, total: int) -> tuple[SeenRound, ...]:
-        """A sum of normal numbers is one."""
-        # theory/composition.md, Proposition 13: whatever the set of rounds is; rounded down.
-        share = participations / math.sqrt(total) * (1 - 8 * UNIT)
-        return (NormalRound(self.first * share, self.second * share),)
-
 
 @dataclass(frozen=True, slots=True)
 class IntegerRound:
@@ -146,10 +136,6 @@ class IntegerRound:
     def laws(self) -> Laws:
         """Masses of the integers around."""
         return _of_integers(self)
-
-    def added(self, participations: int, total: int) -> tuple[SeenRound, ...]:
-        """Not known."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +159,6 @@ class SumRound:
     def laws(self) -> Laws:
         """Masses of the sum."""
         return _of_codes(self)
-
-    def added(self, participations: int, total: int) -> tuple[SeenRound, ...]:
-        """Not known."""
-        return ()
 
 
 def few_enough(channel: Channel, clients: int, coordinates: int) -> int:

@@ -7,30 +7,27 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Literal
 
 from randquant._internal import validate
 from randquant.privacy.accounting.amplification import amplified
 from randquant.privacy.accounting.attacks import DrawnRound
 from randquant.privacy.accounting.composition.mixture import Mixture
 from randquant.privacy.accounting.hidden import (
-    HiddenRelease,
+    DRAWS,
+    Draw,
     check_absent,
     check_one_round,
     check_unseen,
     distance_of,
     rate_of,
 )
-from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.release import Release, ReleaseDefaults
 from randquant.privacy.divergence import UNIT
-
-Scheme = Literal["poisson", "fixed"]
-"""`poisson`: each client takes part independently of the others. `fixed`: cohorts of one size,
-drawn uniformly."""
+from randquant.privacy.guarantee import Neighboring, Trust
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled(HiddenRelease):
+class Sampled(ReleaseDefaults):
     """One round's release, repeated in many rounds in each of which a client takes part at random.
 
     Attributes:
@@ -70,7 +67,7 @@ class Sampled(HiddenRelease):
     release: Release
     rate: float
     rounds: int
-    scheme: Scheme = "poisson"
+    scheme: Draw = "poisson"
     hidden: bool = False
     absent: Release | None = None
     models: bool = False
@@ -78,7 +75,7 @@ class Sampled(HiddenRelease):
     def __post_init__(self) -> None:
         validate.real("rate", self.rate, above=0, high=1, why="it is a probability")
         validate.whole("rounds", self.rounds, low=0, high=2**53)
-        validate.choice("scheme", self.scheme, ("poisson", "fixed"))
+        validate.choice("scheme", self.scheme, DRAWS)
         check_one_round("release", self.release)
         check_unseen(self.release, self.scheme, self.hidden, self.models)
         check_absent(self.absent, self.release, self.scheme)
@@ -97,6 +94,21 @@ class Sampled(HiddenRelease):
         why = "the population is that small"
         validate.whole("cohort", cohort, low=1, high=population, why=why)
         return cls(release, rate_of(cohort, population), rounds, "fixed")
+
+    @property
+    def trust(self) -> Trust:
+        """Against whom the bound holds."""
+        return "model" if self.models else self.release.trust
+
+    @property
+    def neighboring(self) -> Neighboring:
+        """What the two worlds differ by."""
+        return self.release.neighboring
+
+    @property
+    def sampled(self) -> bool:
+        """Yes."""
+        return True
 
     @property
     def releases(self) -> int:
@@ -130,7 +142,7 @@ class Sampled(HiddenRelease):
             if away is None:
                 return None
             if gaussian and away <= 2 * apart:
-                # theory/sampling.md, Proposition 23: the stand-in is opposite the client.
+                # theory/sampling.md, Proposition 19: the stand-in is opposite the client.
                 return Mixture.of_zeros(self.rate, apart), self.rounds
             # theory/sampling.md, Proposition 14: zeros are an update too.
             return Mixture.of_exchange(self.rate, (away, 0.0)), self.rounds
@@ -148,12 +160,15 @@ class Sampled(HiddenRelease):
         """Inputs that are easy to tell apart from each other and from absence, in every round."""
         apart, away = distance_of(self.release), distance_of(self.absent)
         gaussian = self.release.gaussian_multiplier is not None
+        # theory/composition.md, Proposition 12: models show sums, not the codes of one client.
+        if self.models and self.release.trust == "local":
+            return ()
         zeroed = self.scheme == "fixed" and self.neighboring == "zero_out"
         if zeroed and gaussian and apart and away and away < 2 * apart * (1 - 1e-9):
             return ()  # a stand-in is nearer than the opposite update, which is attacked with
         # theory/composition.md, Proposition 12: taking part less often tells less.
         rate = self.rate * (1 - 8 * UNIT)
-        rounds = self._attacked_rounds(self.scheme == "fixed")
+        rounds = self.release.attacked_rounds(self.scheme == "fixed")
         return tuple((DrawnRound(seen, rate), self.rounds) for seen in rounds)
 
     def _absent(self) -> Release | None:
@@ -167,11 +182,11 @@ class Sampled(HiddenRelease):
 
 @functools.lru_cache(maxsize=4096)
 def _of_one_round(
-    release: Release, absent: Release | None, rate: float, scheme: Scheme, order: float
+    release: Release, absent: Release | None, rate: float, scheme: Draw, order: float
 ) -> float:
     """Upper bound of the Rényi divergence of one round."""
     if scheme == "fixed" and release.neighboring == "zero_out":
-        # theory/sampling.md, Proposition 23: any two of the three laws are within it.
+        # theory/sampling.md, Proposition 19: any two of the three laws are within it.
         assert absent is not None
         return amplified(absent.renyi, rate, order, "replace_one")
     curve = None if absent is None else absent.renyi

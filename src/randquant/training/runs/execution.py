@@ -153,9 +153,9 @@ def _change(folder: Path, changes: Mapping[str, Any], given: Given) -> None:
     if run_folder.settings(config) != run_folder.settings(before):
         names = ", ".join(settings.changes(before, config))
         raise ValueError(
-            f"Expected changes of {', '.join(FREE)} (of rounds only without max_participations "
-            f"and without sampling drawn), got {names}: the guarantee covers all rounds, so begin "
-            "a new run."
+            f"Expected changes of {', '.join(FREE)} (of rounds only without "
+            f"max_participations), got {names}: the guarantee covers all rounds, so begin a new "
+            "run."
         )
     prepared = _prepared(folder, config, given)
     schedule = prepared.schedule

@@ -238,14 +238,11 @@ def settings(config: TrainConfig) -> str:
     """Digest of the settings that must not change during a run, in hexadecimal (SHA-256).
 
     The guarantee covers every round, so all rounds must use one configuration. With a cap on
-    participations, or rounds that clients draw, cohorts depend on the number of rounds.
+    participations cohorts depend on the number of rounds.
     """
     fields = to_json({name: value_of(config, name) for name in NAMES})
-    drawn_ahead = (
-        config.privacy.max_participations is not None or config.privacy.sampling == "drawn"
-    )
     for name in FREE:
-        if name != "rounds" or not drawn_ahead:
+        if name != "rounds" or config.privacy.max_participations is None:
             del fields[name]
     if not features.is_fitted(config):
         del fields["fitted_on"]  # no features are fitted, so nothing depends on it

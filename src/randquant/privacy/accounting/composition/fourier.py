@@ -78,7 +78,7 @@ def joined(first: PrivacyLoss, second: PrivacyLoss, cells: int) -> PrivacyLoss:
     ]
     start = int(one.index.min() + another.index.min())
     masses = np.convolve(rows[0], rows[1])
-    # theory/sampling.md, Proposition 24: each mass is a sum of as many products as a row has.
+    # theory/sampling.md, Proposition 20: each mass is a sum of as many products as a row has.
     masses *= 1 + (len(one.index) + len(another.index) + 8) * UNIT
     losses = (start + np.arange(len(masses))) * step
     infinite = min((first.infinite + second.infinite) * (1 + 4 * UNIT), 1.0)
@@ -177,7 +177,6 @@ def powered(
     first: int,
     size: int,
     power: int,
-    once: np.ndarray | None = None,
 ) -> tuple[np.ndarray, float]:
     """The power-fold convolution from index `first` on, modulo size, and its error in L2.
 
@@ -187,7 +186,6 @@ def powered(
         first: the first index of the result.
         size: its length.
         power: how many factors there are.
-        once: (k,) weights of one of the factors, if it has others.
 
     Returns:
         (sums, error): sums[i] is the mass of all total indices congruent to first + i; the
@@ -198,9 +196,6 @@ def powered(
     one = np.bincount(place, weights=weights, minlength=size)
     spectrum = np.fft.rfft(one)
     result, square, left = np.ones_like(spectrum), spectrum, power
-    another = one if once is None else np.bincount(place, weights=once, minlength=size)
-    if once is not None:
-        result, left = np.fft.rfft(another), power - 1
     while left:
         if left & 1:
             result = result * square
@@ -213,9 +208,6 @@ def powered(
     transform = 16 * UNIT * math.log2(size)
     largest, length = _size(weights, one, transform)
     growth = math.exp(power * max(math.log(largest), 0.0))
-    if once is not None:
-        other, another_length = _size(once, another, transform)
-        length, growth = max(length, another_length), growth * max(other, 1.0)
     rounding = power * (int(np.bincount(place).max()) + 5) * UNIT
     error = 1.02 * growth * length * ((power + 1) * transform + rounding)
     return sums, error + 1e-290

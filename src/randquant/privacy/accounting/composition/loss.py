@@ -76,14 +76,6 @@ class PrivacyLoss:
 class Worlds(Protocol):
     """Pairs of laws that dominate a part of a run, such as a round, whatever happened before it."""
 
-    @property
-    def through(self) -> bool:
-        """Whether the two ways lead from a world to a third, and from it to the other world.
-
-        Else each leads from one of the two worlds to the other.
-        """
-        ...
-
     def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
         """The loss of one of so many parts, rounded up, for each way to attack all of them.
 

@@ -42,11 +42,6 @@ class Mixture:
     rate: float
     ways: tuple[tuple[Shifts, Shifts], ...]
 
-    @property
-    def through(self) -> bool:
-        """No: the two worlds are compared at once."""
-        return False
-
     @classmethod
     def of_absence(cls, rate: float, apart: float) -> Mixture:
         """The client, at most so far from zero, is in the first world only, or in the second."""

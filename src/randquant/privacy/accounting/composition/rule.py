@@ -144,26 +144,16 @@ def compose_worlds(
     """
     if parts > TILTED_UP_TO:
         return math.inf, math.inf
-    if not worlds.through:
-        # theory/sampling.md, Proposition 15: every way in which the run may be attacked.
-        losses = [_with_noise(loss, parts, delta, plain) for loss in worlds.losses(parts, delta)]
-        return max(_attacked(loss, parts, delta) for loss in losses)
-    # theory/sampling.md, Proposition 25: delta/2 for the way to the third world, and for the way
-    # from there what e^epsilon times it leaves of the other half.
-    there = _with_noise(worlds.losses(parts, delta / 2)[0], parts, delta / 2, plain)
-    epsilon, order = _attacked(there, parts, delta / 2)
-    left = delta / 2 * math.exp(-min(epsilon, 700.0)) * (1 - 2.0**-40)
-    if left < 1e-290:
-        return math.inf, math.inf
-    rest, _ = _attacked(worlds.losses(parts, left)[1], parts, left)
-    return (epsilon + rest) * (1 + 4 * UNIT), order
+    # theory/sampling.md, Proposition 15: every way in which the run may be attacked.
+    losses = [_with_noise(loss, parts, delta, plain) for loss in worlds.losses(parts, delta)]
+    return max(_attacked(loss, parts, delta) for loss in losses)
 
 
 def _with_noise(loss: PrivacyLoss, parts: int, delta: float, plain: float) -> PrivacyLoss:
     """The loss of a part together with its share of plain Gaussian noise."""
     if plain == 0:
         return loss
-    # theory/sampling.md, Proposition 24: a share rounded up, and noise that is always there.
+    # theory/sampling.md, Proposition 20: a share rounded up, and noise that is always there.
     share = math.sqrt(plain / parts) * (1 + 8 * UNIT)
     (noise,) = Mixture.of_exchange(1.0, (share, 0.0)).losses(parts, delta)
     return joined(loss, noise, JOINED)
