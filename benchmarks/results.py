@@ -90,8 +90,13 @@ def lines(value: Any, indent: str = "") -> str:
 
 def _is_measurement(value: Any) -> bool:
     """Whether there is no table in it, or it is short."""
-    flat = not any(isinstance(item, dict | list) for item in _items(value))
-    return flat or (len(json.dumps(value)) <= WIDTH and not _has_rows(value))
+    items = _items(value)
+    flat = not any(isinstance(item, dict | list) for item in items)
+    # Of one case, with parts that are tables of numbers themselves.
+    case = isinstance(value, dict) and any(not isinstance(item, dict | list) for item in items)
+    parts = [part for item in items for part in _items(item)]
+    case = case and not any(isinstance(part, dict | list) for part in parts)
+    return flat or case or (len(json.dumps(value)) <= WIDTH and not _has_rows(value))
 
 
 def _has_rows(value: Any) -> bool:

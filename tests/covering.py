@@ -13,8 +13,8 @@ from scipy import stats
 from randquant.channels.keys import Key
 from randquant.statistics.estimate import SumNoise
 from randquant.statistics.query import Query, Totals
+from randquant.statistics.surveys import survey
 from randquant.statistics.survival import KaplanMeier
-from randquant.statistics.terms import survey
 
 FALSE_ALARM = 1e-6
 HUGE = 2_000_000

@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from randquant.privacy.certificates.vector import kappa, squared_distance
     from randquant.privacy.guarantee import Guarantee, Interval
     from randquant.reports.notebook import plot, report
+    from randquant.statistics.answers import Table
     from randquant.statistics.asking import statistics
-    from randquant.statistics.mechanism import SurveyMechanism
     from randquant.statistics.queries import Counts, Mean, Quantiles
     from randquant.statistics.regression import Covariance, LinearRegression
+    from randquant.statistics.survey_mechanism import SurveyMechanism
+    from randquant.statistics.surveys import Survey, survey
     from randquant.statistics.survival import KaplanMeier, LogRank
-    from randquant.statistics.table import Table
-    from randquant.statistics.terms import Survey, survey
     from randquant.training.client_steps import local_steps
     from randquant.training.federated import train
     from randquant.training.local import Local

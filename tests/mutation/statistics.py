@@ -35,7 +35,7 @@ FAULTS = {
          'survey(queries, epsilon, delta, trust, count, records, weights)',
          "examples accounted as clients"),
     ],
-    "statistics/blocks.py": [
+    "statistics/encodings.py": [
         ("2 * amplitude**2",
          "amplitude**2",
          "cells: one of two numbers that differ"),
@@ -58,7 +58,7 @@ FAULTS = {
          "math.isqrt(left)",
          "a missing record is further away than any other"),
     ],
-    "statistics/mechanism.py": [
+    "statistics/survey_mechanism.py": [
         ("vector.size != self.dimension or not np.array_equal(vector[-MARKS:], self._marks)",
          "vector.size != self.dimension",
          "a vector of other terms, with larger amplitudes"),
@@ -68,7 +68,7 @@ FAULTS = {
          "(values - middle) / half",
          "values beyond their bounds"),
     ],
-    "statistics/terms.py": [
+    "statistics/surveys.py": [
         ("sum(query.block().distance(amplitudes[name], norm) for name, query in queries.items())",
          "max(query.block().distance(amplitudes[name], norm) for name, query in queries.items())",
          "one query's distance for all"),

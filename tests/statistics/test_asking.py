@@ -15,7 +15,7 @@ from randquant.mechanisms.noise.laplace import DiscreteLaplace
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.laplace import LaplaceRelease
 from randquant.statistics.records import frames_of
-from randquant.statistics.terms import survey
+from randquant.statistics.surveys import survey
 
 QUERIES = {
     "age": rq.Mean(18, 100),

@@ -24,7 +24,7 @@ HOMES = {
     "randquant.planning.plan.record.Plan": "plan",
     "randquant.training.trained.Run": "run",
     "randquant.integrations.history.History": "flower",
-    "randquant.statistics.table.Table": "answers",
+    "randquant.statistics.answers.Table": "answers",
 }
 """Which module of this room shows which class: its `figures`, `facts` and `page`."""
 

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from randquant._internal.faces import lazily
 
 if TYPE_CHECKING:
+    from randquant.statistics.answers import Table
     from randquant.statistics.asking import statistics
     from randquant.statistics.estimate import Answer, Estimate
-    from randquant.statistics.mechanism import SurveyMechanism
     from randquant.statistics.queries import Counts, Mean, Quantiles
     from randquant.statistics.regression import Covariance, LinearRegression
+    from randquant.statistics.survey_mechanism import SurveyMechanism
+    from randquant.statistics.surveys import Survey, survey
     from randquant.statistics.survival import KaplanMeier, LogRank
-    from randquant.statistics.table import Table
-    from randquant.statistics.terms import Survey, survey
 
 __all__ = [
     "Answer",

@@ -11,10 +11,10 @@ import numpy as np
 from randquant._internal import validate
 from randquant.channels.keys import Key
 from randquant.privacy.guarantee import UNITS, Unit
+from randquant.statistics.answers import Table
 from randquant.statistics.query import Query
 from randquant.statistics.records import frames_of, one_of_each
-from randquant.statistics.table import Table
-from randquant.statistics.terms import check_clients, survey
+from randquant.statistics.surveys import check_clients, survey
 
 
 def statistics(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from randquant.privacy.guarantee import Interval
-from randquant.statistics.blocks import Products
+from randquant.statistics.encodings import Products
 from randquant.statistics.estimate import NORMAL, Estimate, ratio
 from randquant.statistics.query import Totals
 

@@ -14,7 +14,7 @@ from randquant._internal import validate
 from randquant.privacy.guarantee import Interval
 from randquant.statistics import estimate as errors
 from randquant.statistics import query
-from randquant.statistics.blocks import Cells, Products, Tree
+from randquant.statistics.encodings import Cells, Products, Tree
 from randquant.statistics.estimate import NORMAL, Answer, Estimate
 from randquant.statistics.moments import NoisyMoments
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from randquant._internal import validate
-from randquant.statistics.blocks import Block, Norm
+from randquant.statistics.encodings import Block, Norm
 from randquant.statistics.estimate import Answer, SumNoise
 
 Columns = Mapping[str, np.ndarray]

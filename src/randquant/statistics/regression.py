@@ -11,7 +11,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.statistics import query
-from randquant.statistics.blocks import Products
+from randquant.statistics.encodings import Products
 from randquant.statistics.estimate import Answer, smooth
 from randquant.statistics.moments import NoisyMoments
 

@@ -15,8 +15,8 @@ from randquant.mechanisms.noise.laws import DiscreteGaussian, Skellam
 from randquant.statistics.queries import Counts, Mean, Quantiles
 from randquant.statistics.query import Query
 from randquant.statistics.regression import Covariance, LinearRegression
+from randquant.statistics.surveys import Survey
 from randquant.statistics.survival import KaplanMeier, LogRank
-from randquant.statistics.terms import Survey
 
 KINDS: dict[str, type] = {
     "mean": Mean, "counts": Counts, "quantiles": Quantiles, "kaplan-meier": KaplanMeier,

@@ -12,7 +12,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.privacy.guarantee import Interval
 from randquant.statistics import query
-from randquant.statistics.blocks import Tree
+from randquant.statistics.encodings import Tree
 from randquant.statistics.estimate import NORMAL, Answer, Estimate, SumNoise, error, smooth
 
 UNSEEN = 1.5

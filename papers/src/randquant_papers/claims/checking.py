@@ -107,9 +107,10 @@ class ClaimCheck:
         return [*lines, *self._verdict(), *(f"note: {note}" for note in self.notes)]
 
     def _verdict(self) -> Iterator[str]:
+        stated = self.claim.epsilon  # as whoever stated it has rounded it
         for verdict in sorted(set(self.verdicts.values())):
             whom = " and ".join(each for each, its in self.verdicts.items() if its == verdict)
-            yield f"stated epsilon {self.claim.epsilon:g} is {verdict} for {whom} neighbours"
+            yield f"stated epsilon {stated:g} is {verdict} for {whom} neighbours"
         if self.verdicts.get("replace_one", "true") == "true":
             return
         if not self.saving:

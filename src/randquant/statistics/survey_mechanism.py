@@ -18,10 +18,10 @@ from randquant.channels.keys import Key
 from randquant.channels.wire import upload
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.statistics.answers import Table
 from randquant.statistics.query import Columns
 from randquant.statistics.saving import survey_from, text_of
-from randquant.statistics.table import Table
-from randquant.statistics.terms import Survey
+from randquant.statistics.surveys import Survey
 
 MARKS = 4
 """Numbers behind a vector that say which survey it is of; they are not sent."""

@@ -24,7 +24,7 @@ from randquant.privacy.accounting.laplace import LaplaceRelease
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import LARGEST_COHORT, Guarantee, Neighboring, Trust, Unit
 from randquant.statistics import estimate
-from randquant.statistics.blocks import Norm
+from randquant.statistics.encodings import Norm
 from randquant.statistics.estimate import Answer
 from randquant.statistics.query import Columns, Query, Totals
 
