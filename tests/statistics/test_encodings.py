@@ -9,6 +9,7 @@ import pytest
 from scipy.spatial.distance import pdist
 
 from randquant.channels.keys import Key
+from randquant.statistics import encodings
 from randquant.statistics.encodings import Cells, Products, Tree
 
 AMPLITUDE = 200
