@@ -50,10 +50,10 @@ def planned(
     """The mechanism with the least noise that keeps a patient's epsilon.
 
     By itself a site sends 5 bits a coordinate; in sums, where every hospital's noise hides all
-    patients, integers of 20 bits with a share of the noise.
+    patients, integers of 20 bits with a share of the noise. Up to 8 bits are sums of random bits.
     """
     bits = bits or (5 if trust == "local" else 20)
-    name = "pbm" if trust == "local" else "skellam"
+    name = "pbm" if bits <= 8 else "skellam"
     setting = UpdateSetting(dimension=FEATURES, cohort=len(SITES), bits=bits, trust=trust)
     deviation = gaussian_multiplier(epsilon, DELTA, rounds) * 2 / examples
     tuned = tune_update(

@@ -115,7 +115,7 @@ def test_four_hospitals_sum_with_a_helper_that_is_another_process(tmp_path):
     pinned = identity.public_key().public_bytes_raw().hex()
     run = started(
         tmp_path, tmp_path / "run", "--helper", f"localhost:{port}", "--helper-identity", pinned,
-        "--tls", str(tmp_path / "tls"), "--bits", "3",
+        "--tls", str(tmp_path / "tls"),
     )  # fmt: skip
     printed = run.communicate(timeout=400)[0]
     service_.stop(grace=None).wait()
@@ -131,7 +131,7 @@ def test_four_hospitals_sum_with_a_helper_that_is_a_site_and_opens_no_port(tmp_p
     invented(tmp_path)
     key = tmp_path / "helper.key"
     assert cli.main(["helper", "keygen", str(key)]) == 0
-    run = started(tmp_path, tmp_path / "run", "--helper-key", str(key), "--bits", "3")
+    run = started(tmp_path, tmp_path / "run", "--helper-key", str(key))
     printed = run.communicate(timeout=400)[0]
     assert run.returncode == 0, printed
     assert printed.count("patients right") == len(SITES)

@@ -14,15 +14,16 @@ from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import ENOUGH, Candidate, Need
 from randquant.planning.plan.verdict import coarse, warning
-from randquant.planning.tuning.update import TunedUpdate, fewest_bits, tune_update
+from randquant.planning.tuning.update import TunedUpdate, tune_update
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.noise_search import OutOfReach
 
-ONE_BIT, SUMMED, ALONE = "stochastic-rounding", "skellam", "pbm"
-"""The mechanisms of one bit a coordinate, and of more in a sum and by itself."""
+ONE_BIT, FEW_BITS, WIDE = "stochastic-rounding", "pbm", "skellam"
+"""The mechanisms of one bit a coordinate, of up to MOST_FEW, and of more in a sum."""
 
-FEW = 5
-"""Bits of a coordinate by itself, where one is too coarse."""
+FEW, MOST_FEW, MANY = 5, 8, 20
+"""Bits of a coordinate by itself, where one is too coarse; most of sums of bits; and of integers
+fine enough that rounding hides little beside one example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +99,13 @@ def _planned(need: Need) -> Candidate | None:
 
 def _of_examples(need: Need, examples: int) -> Calibrated:
     """One bit; where more lower the error, integer noise in a sum, and sums of bits by itself."""
-    asked, name = need.privacy.bits, SUMMED if need.trust != "local" else ALONE
+    asked = need.privacy.bits
+    few = need.trust == "local" or (asked != "auto" and asked <= MOST_FEW)
+    name = FEW_BITS if few else WIDE
     found = [] if asked not in (1, "auto") else [_measured(ONE_BIT, need.of_bits(1), examples)]
     near = [each for each in found if each.noise and (each.noise.relative or 0.0) <= ENOUGH]
     if asked != 1 and not near:
-        bits = asked
-        if bits == "auto":
-            gaussian = need.multiplier * need.setting.distance / examples
-            bits = FEW if name == ALONE else fewest_bits(name, need.setting, gaussian)
+        bits = asked if asked != "auto" else FEW if few else MANY
         found.append(_measured(name, need.of_bits(bits), examples))
     best = min(found, key=lambda each: each.noise.deviation if each.noise else math.inf)
     return _calibrated(need, best, examples)
