@@ -8,6 +8,7 @@ import pytest
 
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.helper.proven import proven_bytes
 from randquant.aggregation.hostile import one_client
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.wire import upload
@@ -92,7 +93,8 @@ def test_the_line_bounds_what_valid_codes_and_any_vector_do(name, clients):
 def test_no_line_says_what_is_not_known():
     assert not one_client(AdditiveMechanism("skellam", 1.0, 2.0, 2), 8, 50)
     assert not one_client(VectorMechanism(BIT, 1.0), 8, 50)  # a server that sees codes checks them
-    assert one_client(vectors(), 8, 50).endswith(" before it is encoded by 0.04")
+    sent = f"with proofs a client sends {proven_bytes(8, 1):,} bytes"
+    assert one_client(vectors(), 8, 50).endswith(f" before it is encoded by 0.04; {sent}")
     assert one_client(ChannelMechanism(THREE, "aggregate", 2), 8, 50).endswith("are not proven")
 
 

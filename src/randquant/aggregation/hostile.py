@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from randquant._internal.rounding import round_up
+from randquant.aggregation.helper.proven import proven_bytes
 from randquant.aggregation.mechanism import UpdateMechanism
 
 
@@ -26,7 +29,8 @@ def one_client(mechanism: UpdateMechanism, dimension: int, clients: int) -> str:
         >>> bit = rq.stochastic_rounding(clip=0.125, levels=2, margin=0.526)
         >>> one_client(rq.VectorMechanism(bit, 1.0, "aggregate", 60), 650, 100)
         'one hostile client of 100 moves the mean by at most 0.417 (l2) by valid codes, 41.7 by \
-any vector where codes are not proven; another update moves the mean before it is encoded by 0.02'
+any vector where codes are not proven; another update moves the mean before it is encoded by 0.02; \
+with proofs a client sends 12,620 bytes'
     """
     channel = mechanism.channel
     if mechanism.trust != "aggregate" or channel is None or not clients:
@@ -45,4 +49,7 @@ any vector where codes are not proven; another update moves the mean before it i
     if mechanism.clip_norm is not None:
         own = f"{2 * mechanism.clip_norm / clients:.3g}"
         line += f"; another update moves the mean before it is encoded by {own}"
+    with contextlib.suppress(ValueError):  # of more codes than can be proven
+        sent = proven_bytes(mechanism.size(dimension), largest)
+        line += f"; with proofs a client sends {sent:,} bytes"
     return line

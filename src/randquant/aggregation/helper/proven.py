@@ -29,7 +29,7 @@ from randquant.aggregation.helper.message import (
     check_codes,
     signed,
 )
-from randquant.aggregation.helper.sealing import SEED_BYTES, SIGNATURE_BYTES
+from randquant.aggregation.helper.sealing import SEALED_BYTES, SEED_BYTES, SIGNATURE_BYTES
 from randquant.aggregation.helper.terms import HelperTerms, context
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.aggregation.vdaf import serialization
@@ -45,6 +45,7 @@ LEADER, HELPER = 0, 1
 BOUND_BYTES = Prio3.NONCE_SIZE + 2 * SEED_SIZE
 VERIFY_KEY_BYTES = Prio3.VERIFY_KEY_SIZE
 TOTAL_TAG_BYTES = 32
+LONGEST_SEALED = max(SEALED_BYTES.values())
 SHARE_TAG = b"randquant helper share"
 
 
@@ -123,8 +124,17 @@ def proven_message(
 
 def message_bytes(terms: HelperTerms) -> int:
     """Length of a message without signature."""
-    leader = serialization.leader_share_size(prio3_of(terms)) + SEED_SIZE
-    return len(MAGIC) + BOUND_BYTES + terms.key.sealed_bytes + leader
+    return proven_bytes(terms.dimension, terms.largest, terms.key.sealed_bytes)
+
+
+def proven_bytes(dimension: int, largest: int, sealed: int = LONGEST_SEALED) -> int:
+    """Length of a message about so many codes without signature, and with a hybrid key by default.
+
+    Raises:
+        ValueError: there are more codes than proofs can be of.
+    """
+    leader = serialization.leader_share_size(_prio3(dimension, largest)) + SEED_SIZE
+    return len(MAGIC) + BOUND_BYTES + sealed + leader
 
 
 def read_proven(terms: HelperTerms, message: Any) -> tuple[SealedSeed, LeaderShare]:
