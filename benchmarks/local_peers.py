@@ -17,7 +17,6 @@ from scipy.special import betaincinv, betaln, gammaln, log_expit, ndtri
 from randquant.aggregation.rank.release import RankRelease
 from randquant.aggregation.rank.rotations import GroupRotation
 from randquant.aggregation.rank.table import LARGEST_TOTAL, RankTable
-from randquant.planning.limits import log_cap, privunit
 from randquant.privacy.guarantee import Neighboring
 
 PARTS = 2**30
@@ -176,3 +175,119 @@ def vertices_sum(size: int, count: int) -> float:
     density = np.exp(-0.5 * ndtri(1 / (1 + np.exp(-odds))) ** 2) / math.sqrt(2 * math.pi)
     length = math.sqrt(2) * math.exp(gammaln((size + 1) / 2) - gammaln(size / 2))
     return math.sqrt(size / (size - 1)) * size * float(weights @ density / weights.sum()) / length
+
+
+@dataclass(frozen=True, slots=True)
+class BestCap:
+    """PrivUnit of a unit vector u: a random point of the cap {v: <v, u> >= threshold}, or outside.
+
+    Attributes:
+        dimension: coordinates.
+        keep: probability of a point in the cap.
+        threshold: gamma of the cap, in [0, 1).
+        scale: E<v, u>: v / scale is unbiased, with an expected squared norm of 1 / scale^2.
+        epsilon: the exact pure epsilon.
+    """
+
+    dimension: int
+    keep: float
+    threshold: float
+    scale: float
+    epsilon: float
+
+
+def privunit(dimension: int, epsilon: float) -> BestCap:
+    """Return the PrivUnit with the least error at a pure epsilon.
+
+    Args:
+        dimension: coordinates, >= 1.
+        epsilon: pure, in nats, 1e-9 to 1e6.
+
+    Returns:
+        The best pair of keep and threshold; its pure epsilon is exactly the target.
+
+    References:
+        Bhowmick, Duchi, Freudiger, Kapoor and Rogers 2018 (PrivUnit2); Asi, Feldman and Talwar
+        2022 (its best pair is optimal among a wide family of unbiased pure mechanisms).
+
+    Example:
+        >>> mechanism = privunit(dimension=1000, epsilon=4.0)
+        >>> round(mechanism.deviation, 4)
+        0.66
+    """
+    if dimension == 1:  # the sphere is {-1, 1}: randomised response
+        return BestCap(1, 1 / (1 + math.exp(-epsilon)), 0.0, math.tanh(epsilon / 2), epsilon)
+    # epsilon is the sum of log(keep / (1 - keep)) and the log odds of missing the cap. The error,
+    # as a function of this split, has one minimum.
+    low, high = 0.0, 1.0
+    while True:
+        shares = np.linspace(low, high, 9)
+        candidates = [_with(dimension, epsilon, float(share)) for share in shares]
+        best = int(np.argmax([candidate.scale for candidate in candidates]))
+        if high - low < 1e-4:
+            return candidates[best]
+        low, high = float(shares[max(best - 1, 0)]), float(shares[min(best + 1, 8)])
+
+
+def _with(dimension: int, epsilon: float, share: float) -> BestCap:
+    """PrivUnit with a cap whose mass has log odds -(1 - share) · epsilon."""
+    odds = (1 - share) * epsilon
+    log_mass = -_softplus(odds)
+    logit = _logit(dimension, log_mass)
+    log_mass = log_cap(dimension, logit)  # larger if no float is close enough to 1
+    keep = 1 / (1 + math.exp(-share * epsilon))
+    # The integral of <v, u> over the cap; outside the cap it is minus that.
+    a = (dimension - 1) / 2
+    log_moment = -a * _softplus(logit) - math.log(2 * a) - float(betaln(a, 0.5))
+    inside = math.exp(log_moment - log_mass)
+    outside = math.exp(log_moment) / -math.expm1(log_mass)
+    scale = keep * inside - math.exp(-_softplus(share * epsilon)) * outside
+    return BestCap(dimension, keep, math.exp(-_softplus(-logit) / 2), scale, epsilon)
+
+
+def _logit(dimension: int, log_mass: float) -> float:
+    """Invert `log_cap`: the logit of the cap with this logarithm of its share, <= log(1/2)."""
+    low, high = -80.0, 700.0
+    for _ in range(64):
+        middle = (low + high) / 2
+        low, high = (middle, high) if log_cap(dimension, middle) > log_mass else (low, middle)
+    return (low + high) / 2
+
+
+def log_cap(dimension: int, logit: float) -> float:
+    """Logarithm of the share of the unit sphere with <v, u> >= threshold >= 0.
+
+    The threshold is given as logit = log(threshold^2 / (1 - threshold^2)), which is exact at both
+    ends. The share is half the regularised incomplete beta function of 1 - threshold^2 at
+    (dimension - 1)/2, 1/2, by its continued fraction, on the side where that converges.
+
+    Example:
+        >>> round(math.exp(log_cap(3, math.log(1 / 3))), 12)  # threshold 1/2: linear in the height
+        0.25
+    """
+    a, x, rest = (dimension - 1) / 2, math.exp(-_softplus(logit)), math.exp(-_softplus(-logit))
+    log_front = -a * _softplus(logit) - 0.5 * _softplus(-logit) - float(betaln(a, 0.5))
+    if x < (a + 1) / (a + 2.5):
+        return log_front - math.log(2 * a) + math.log(_fraction(a, 0.5, x))
+    complement = math.exp(log_front) / 0.5 * _fraction(0.5, a, rest)
+    return math.log1p(-complement) - math.log(2)
+
+
+def _softplus(x: float) -> float:
+    """log(1 + e^x)."""
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """Continued fraction of the incomplete beta function, by Lentz's method (DLMF 8.17.22)."""
+    d = 1 / (1 - (a + b) * x / (a + 1))
+    c, value = 1.0, d
+    for m in range(1, 100_000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            d, c = 1 / (1 + term * d), 1 + term / c
+            value *= c * d
+        if abs(c * d - 1) < 1e-15:
+            return value
+    raise ArithmeticError(f"The continued fraction at {a}, {b}, {x} did not converge.")

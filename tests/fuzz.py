@@ -278,7 +278,7 @@ def _read_offer(data: bytes, _folder: Path) -> None:
     assert list(offer.parts) == said["parts"], "other parts"
     assert offer.buffers == said["buffers"], "other buffers"
     assert mechanism.channel.fingerprint.hex() == said["channel"]["fingerprint"], "another channel"
-    for name in ("trust", "cohort", "clip_norm", "norm", "rotation_seed", "coordinates"):
+    for name in ("trust", "cohort", "clip_norm", "rotation_seed", "coordinates"):
         if name in said:
             assert getattr(mechanism, name) == said[name], f"another {name}"
     assert Offer.from_text(offer.to_text()) == offer, "no way back"

@@ -37,8 +37,8 @@ def _built(clients: int, count: int) -> Iterator[tuple[str, UpdateMechanism]]:
         bits = CHANNELS["stochastic-rounding"]
         yield f"{trust} bits", update_mechanism("stochastic-rounding", bits, **options)
         yield (
-            f"{trust} bits, L1",
-            update_mechanism("stochastic-rounding", bits, **options, clip_norm=1.0, norm="l1"),
+            f"{trust} bits of whole updates",
+            update_mechanism("stochastic-rounding", bits, **options, clip_norm=1.0),
         )
     some = {"trust": "aggregate", "cohort": clients, "clip_norm": 1.0, "coordinates": count}
     yield (

@@ -132,7 +132,7 @@ def _calls() -> Iterator[Call]:
     yield call("ChannelRelease", rq.ChannelRelease, channel=CHANNEL, dimension=10, rounds=3,
                trust="local", neighboring="replace_one", cohort=1)  # fmt: skip
     yield call("VectorRelease", rq.VectorRelease, channel=CHANNEL, clip_norm=1.0, dimension=10,
-               rounds=3, trust="local", neighboring="replace_one", cohort=1, norm="l2",
+               rounds=3, trust="local", neighboring="replace_one", cohort=1,
                examples=None)  # fmt: skip
     yield call("GaussianRelease", rq.GaussianRelease, noise_multiplier=1.0, dimension=10, rounds=3,
                trust="central", neighboring="replace_one")  # fmt: skip
@@ -182,13 +182,13 @@ def _calls() -> Iterator[Call]:
 def _mechanisms(call) -> Iterator[Call]:
     yield call("ChannelMechanism", ChannelMechanism, channel=CHANNEL, trust="local", cohort=1)
     yield call("VectorMechanism", VectorMechanism, channel=CHANNEL, clip_norm=1.0, trust="local",
-               cohort=1, norm="l2", rotation_seed=0)  # fmt: skip
+               cohort=1, rotation_seed=0)  # fmt: skip
     yield call("AdditiveMechanism", AdditiveMechanism, kind="skellam", clip_norm=1.0,
                noise_multiplier=1.0, cohort=3, bits=16, deviations=6.0,
                rotation_seed=0)  # fmt: skip
     yield call("CentralGaussian", CentralGaussian, clip=None, noise_multiplier=1.0, clip_norm=1.0)
     yield call("LocalGaussian", LocalGaussian, clip_norm=1.0, noise_multiplier=1.0)
-    yield call("ClippedSGD", ClippedSGD, clip=None, clip_norm=1.0, norm="l2")
+    yield call("ClippedSGD", ClippedSGD, clip=None, clip_norm=1.0)
     yield call("SignSGD", SignSGD, clip_norm=1.0, noise_multiplier=1.0)
     made = {
         "ChannelMechanism": COORDINATES, "VectorMechanism": VECTOR,
@@ -208,7 +208,7 @@ def _mechanisms(call) -> Iterator[Call]:
         yield call(f"{name}.size", mechanism.size, dimension=10)
     yield call("update_mechanism", registry.update_mechanism, name="stochastic-rounding",
                parameters={"clip": 1.0, "levels": 2, "margin": 0.5}, trust="local", cohort=None,
-               clip_norm=None, norm="l2")  # fmt: skip
+               clip_norm=None)  # fmt: skip
     yield call("from_record", saved.from_record, record=VECTOR.record(), where="in a record")
     yield call("load", saved.load, path=FOLDER / "mechanism.json")
     yield call("save", saved.save, mechanism=VECTOR, path=FOLDER / "again2.json")

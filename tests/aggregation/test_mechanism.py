@@ -76,26 +76,23 @@ def test_central_noise_has_the_stated_size_and_is_keyed():
     assert release.renyi(2.0) == pytest.approx(3 * 2 / (2 * 4.0))
 
 
-def length(update: np.ndarray, norm: str) -> float | Fraction:
-    """Of L1 exactly; of L2 the square."""
-    exact = [abs(Fraction(float(v))) for v in update]
-    return sum(exact) if norm == "l1" else sum(v**2 for v in exact)
+def squared(update: np.ndarray) -> Fraction:
+    """The square of the L2 norm, exactly."""
+    return sum((Fraction(float(v)) ** 2 for v in update), Fraction(0))
 
 
 @given(
     st.lists(FLOATS | st.floats(-(2.0**-123), 2.0**-123, width=32), min_size=1, max_size=40),
     st.floats(1e-30, 1e30) | st.just(1e-30),
-    st.sampled_from(["l1", "l2"]),
 )
-def test_no_rounding_takes_an_update_beyond_its_norm(update, clip_norm, norm):
+def test_no_rounding_takes_an_update_beyond_its_norm(update, clip_norm):
     given_update = np.array(update, dtype=np.float32)
-    clipped = clip_to_norm(given_update, clip_norm, norm)
-    power = 1 if norm == "l1" else 2
-    assert length(clipped, norm) <= Fraction(clip_norm) ** power
-    if length(given_update, norm) <= (Fraction(clip_norm) * (1 - Fraction(1, 2**21))) ** power:
+    clipped = clip_to_norm(given_update, clip_norm)
+    assert squared(clipped) <= Fraction(clip_norm) ** 2
+    if squared(given_update) <= (Fraction(clip_norm) * (1 - Fraction(1, 2**21))) ** 2:
         assert (clipped == given_update).all()
     else:
-        assert float(length(clipped, norm)) ** (1 / power) >= clip_norm * (1 - 2**-20) - 1e-40
+        assert math.sqrt(squared(clipped)) >= clip_norm * (1 - 2**-20) - 1e-40
 
 
 @given(
@@ -131,13 +128,12 @@ def test_what_is_not_finite_is_not_added(bad):
     assert (total == 1).all()
 
 
-@pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_updates_near_the_largest_float64_leave_the_norm_within_its_bound(norm):
+def test_updates_near_the_largest_float64_leave_the_norm_within_its_bound():
     """The threshold over such a number is no float with 53 bits any more."""
     for clip_norm in np.geomspace(1e-30, 1e-12, 200):
         for update in ([1e308, 0.0], [-1.2e301, 1.7e248], [8.9e302, 9.2e302]):
-            clipped = clip_to_norm(np.array(update), float(clip_norm), norm)
-            assert length(clipped, norm) <= Fraction(clip_norm) ** (1 if norm == "l1" else 2)
+            clipped = clip_to_norm(np.array(update), float(clip_norm))
+            assert squared(clipped) <= Fraction(clip_norm) ** 2
             assert float(np.abs(clipped).max()) >= clip_norm / 3
 
 
@@ -152,22 +148,20 @@ def test_denormals_that_are_rounded_up_leave_the_norm_within_its_bound(clip_norm
     assert room >= Fraction(clip_norm) * (1 - Fraction(1, 2**19))
 
 
-@pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("clip_norm", [1e-20, 1.0, 3.7e12])
-def test_no_more_room_is_left_than_rounding_takes(clip_norm, norm):
+def test_no_more_room_is_left_than_rounding_takes(clip_norm):
     """A long update comes out within 2^-22 of its threshold, and two roundings of it."""
     update = np.random.default_rng(0).normal(0, 1e15, 7)
-    exact = length(clip_to_norm(update, clip_norm, norm), norm)
+    exact = squared(clip_to_norm(update, clip_norm))
     least = Fraction(clip_norm) * (1 - Fraction(1, 2**22) - Fraction(2, 2**24))
-    assert exact >= (least if norm == "l1" else least**2)
+    assert exact >= least**2
 
 
 def test_more_coordinates_than_rounding_is_bounded_for_are_refused():
     assert _room(1.0, 2**30) > 0
     many = np.broadcast_to(np.float32(0), (2**30 + 1,))
-    for norm in ("l1", "l2"):
-        with pytest.raises(ValueError, match="coordinates"):
-            clip_to_norm(many, 1.0, norm)
+    with pytest.raises(ValueError, match="coordinates"):
+        clip_to_norm(many, 1.0)
 
 
 def test_clipping_as_a_whole_changes_what_central_noise_is_scaled_by():
@@ -268,13 +262,12 @@ def test_local_trust_counts_on_nobody():
 def test_what_is_accounted_for_is_what_is_sent(neighboring):
     release = ChannelMechanism(ONE_BIT, "aggregate", 3).release(6, 7, neighboring)
     assert release == ChannelRelease(ONE_BIT, 6, 7, "aggregate", neighboring, 3)
-    for norm, size in (("l2", 8), ("l1", 6)):  # a rotation fills up to a power of two
-        mechanism = VectorMechanism(ONE_BIT, 2.0, "aggregate", 3, norm)
-        expected = VectorRelease(ONE_BIT, 2.0, size, 7, "aggregate", neighboring, 3, norm)
-        assert mechanism.release(6, 7, neighboring) == expected
-        assert mechanism.size(6) == size
-        payload = mechanism.encode(updates(1, 6)[0], ROOT)
-        assert len(payload) == 40 + wire.body_bytes(ONE_BIT, size)
+    mechanism = VectorMechanism(ONE_BIT, 2.0, "aggregate", 3)
+    assert mechanism.size(6) == 8  # a rotation fills up to a power of two
+    expected = VectorRelease(ONE_BIT, 2.0, 8, 7, "aggregate", neighboring, 3)
+    assert mechanism.release(6, 7, neighboring) == expected
+    payload = mechanism.encode(updates(1, 6)[0], ROOT)
+    assert len(payload) == 40 + wire.body_bytes(ONE_BIT, 8)
     twice = 2 if neighboring == "zero_out" else 1
     gaussian = LocalGaussian(2.0, 1.5).release(6, 7, neighboring)
     assert gaussian == GaussianRelease(twice * 1.5, 6, 7, "local", neighboring)
@@ -296,26 +289,6 @@ def test_a_vector_is_clipped_rotated_and_encoded(seed):
     decoded = PAPER.values[wire.unpack(PAPER, payload, 32)]
     back = Rotation(20, seed).inverse(decoded)
     assert np.abs(mechanism.mean([payload], 20, ROOT) - back).max() < 1e-6
-
-
-def test_an_l1_mechanism_clips_in_l1_and_does_not_rotate():
-    """An update of L2 norm 1 and L1 norm 4: as it is in L2, a quarter of it in L1."""
-    update = np.full(16, 0.25, dtype=np.float32)
-    fine = rq.stochastic_rounding(clip=1.0, levels=256)
-    for norm, value in (("l1", 1 / 16), ("l2", 0.25)):
-        mechanism = VectorMechanism(fine, 1.0, norm=norm)
-        mean = mechanism.mean([mechanism.encode(update, ROOT)], 16, ROOT)
-        assert np.abs(mean - value).max() < (0.01 if norm == "l1" else 0.03)
-        key = ROOT.fold_in(norm)
-        sent = clip_to_norm(update, 1.0, norm)
-        sent = sent if norm == "l1" else Rotation(16, 0).forward(sent)
-        assert mechanism.encode(update, key) == encode_payload(fine, sent, key)
-        payload = ClippedSGD(clip_norm=1.0, norm=norm).encode(update, ROOT)
-        assert np.abs(np.frombuffer(payload, "<f4") - value).max() < 1e-6
-    parameters = {"clip": 1.0, "levels": 256, "margin": 0.0}
-    by_name = update_mechanism("stochastic-rounding", parameters, clip_norm=1.0, norm="l1")
-    assert by_name == VectorMechanism(fine, 1.0, norm="l1")
-    assert by_name.norm == "l1"
 
 
 def test_sums_of_codes_decode_by_themselves_only_if_values_are_even():

@@ -181,18 +181,6 @@ def test_a_simulation_wraps_as_a_deployment_would():
     assert mean @ update < 0
 
 
-def test_updates_that_are_not_rotated_may_all_be_in_one_coordinate():
-    """In L1 nothing spreads them: the bits of a sum count on nothing, whatever the updates."""
-    channel, clients, size = rq.stochastic_rounding(1.0, 2, 0.1), 400, 1024
-    mechanism = VectorMechanism(channel, 1.0, "aggregate", clients, norm="l1")
-    bits = mechanism.sum_bits(size, clients)
-    assert wrapped(channel, np.full(clients, 1.0), bits) <= WRAP
-    update = np.eye(size, dtype=np.float32)[3]
-    keys = [rq.Key.from_seed(client) for client in range(clients)]
-    mean = mechanism.mean(mechanism.encode_many(np.tile(update, (clients, 1)), keys))
-    assert abs(mean[3] - 1) < 6 * 1.1 / math.sqrt(clients)
-
-
 @pytest.mark.parametrize("channel", CHANNELS, ids=repr)
 def test_lines_lie_above_the_logarithms_at_every_input(channel):
     tilts, slopes, heights = _tails(channel)

@@ -28,7 +28,6 @@ SURE = rq.stochastic_rounding(clip=1.0, levels=3, margin=0.0)
 MECHANISMS = {
     "channel": ChannelMechanism(COIN),
     "vector": VectorMechanism(COIN, 1.0),
-    "vector, L1": VectorMechanism(COIN, 1.0, norm="l1"),
     "clipped": ClippedSGD(clip=0.5),
     "clipped as a whole": ClippedSGD(clip_norm=0.5),
     "central": gaussian(1.0, clip=0.5),

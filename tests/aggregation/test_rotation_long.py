@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from streams import recorded
 
-from randquant.aggregation.rank.rotations import BlockRotation, GroupRotation
+from randquant.aggregation.rank.rotations import GroupRotation
 from randquant.aggregation.rotation import Rotation
 
 LONG = 2**18
@@ -17,7 +17,6 @@ FALSE_ALARM = 1e-7
 ROTATIONS = {
     "one": lambda dimension, seed, group: Rotation(dimension, 1000 * seed + group),
     "group": GroupRotation,
-    "blocks": BlockRotation,
 }
 
 

@@ -25,7 +25,6 @@ CHANNELS = [BIT, rq.rqm(1.5, 1.5, 16, 0.42), rq.pbm(1.5, 0.25, 5), rq.pbm(1.5, 0
 SENT_ONE_BY_ONE = [
     *(ChannelMechanism(channel) for channel in CHANNELS),
     *(VectorMechanism(channel, 1.0) for channel in CHANNELS),
-    VectorMechanism(CHANNELS[1], 1.0, norm="l1"),
     ClippedSGD(clip=0.1),
     ClippedSGD(clip_norm=0.1),
     CentralGaussian(None, 1.0, 0.1),
@@ -35,7 +34,6 @@ SENT_ONE_BY_ONE = [
 SUMMED = [
     *(ChannelMechanism(channel, "aggregate", 3) for channel in CHANNELS),
     *(VectorMechanism(channel, 1.0, "aggregate", 3) for channel in CHANNELS),
-    VectorMechanism(CHANNELS[1], 1.0, "aggregate", 3, norm="l1"),
     *(AdditiveMechanism(kind, 1.0, 2.0, 3, bits) for kind in NOISES for bits in (12, 16)),
 ]
 

@@ -131,7 +131,6 @@ def test_train_and_resume(capsys, tmp_path):
         "discrete-gaussian --clip-norm 0.5 --noise-multiplier 1 --bits 12 --deviations 4",
         "binomial --clip-norm 0.5 --noise-multiplier 1 --rotation-seed 3",
         "imvu --clip-norm 0.5 --levels 2 --epsilon 1 --beta 4 --trust aggregate",
-        "stochastic-rounding --clip-norm 0.5 --norm l1 --clip 0.1 --levels 2 --margin 1",
     ],
 )
 @pytest.mark.slow
@@ -193,8 +192,6 @@ WRONG = [
     ("train --stop-at-epsilon 0.1", "stop_at_epsilon"),
     ("train --mechanism clipped-sgd --stop-at-epsilon 10", "protects"),
     ("train --max-participations 3", "max_participations"),
-    ("train --mechanism pbm --theta 0.2 --trials 3 --norm l1", "clip_norm"),
-    ("train --mechanism skellam --clip-norm 1 --noise-multiplier 1 --norm l1", "norm"),
     (f"account rqm {PAPER} --clip-norm -1 --dimension 5 --rounds 1", "clip_norm"),
     ("train --learning-rate 1e39", "--learning-rate"),
     ("train --resume /nowhere", "/nowhere"),

@@ -64,7 +64,6 @@ def test_the_run_has_a_calibrated_mechanism_on_record(tmp_path, monkeypatch, by_
     [
         ({"margin": 0.3}, r"no parameters of its own with coordinates auto .*, got margin: its "),
         ({"stop_at_epsilon": "none"}, r"stop_at_epsilon with coordinates auto .*, got none: "),
-        ({"norm": "l1"}, r"norm=l2 and a mechanism by its name with coordinates auto, got "),
         ({"unit": "example"}, r"trust='aggregate' or 'local' and unit='client' with coordinates="),
         ({"coordinates": 0}, r"--coordinates >= 1, got --coordinates=0"),
         ({"coordinates": "most"}, r"--coordinates to be one of auto; got 'most'"),

@@ -212,7 +212,7 @@ def test_texts_and_sessions_are_as_long_as_they_may_be(monkeypatch):
         {"dimension": True}, {"parts": ["w", "more"]}, {"parts": ["more"]}, {"parts": "w"},
         {"parts": [5]}, {"parts": None}, {"buffers": []}, {"buffers": "keep"}, {"buffers": None},
         {"clip_norm": 1e308}, {"clip_norm": -1},
-        {"clip_norm": "1"}, {"cohort": 10**30}, {"trust": "central"}, {"norm": "l9"},
+        {"clip_norm": "1"}, {"cohort": 10**30}, {"trust": "central"},
         {"rotation_seed": -1}, {"format": "randquant offer, version 9"}, {"more": 1},
         {"channel": None}, {"channel": {}}, {"dimension": 10**400},
     ],

@@ -146,12 +146,6 @@ def test_mechanisms_that_do_not_clip_in_l2_are_refused():
     coordinates = rq.ChannelMechanism(FINE, "aggregate", 3)
     with pytest.raises(ValueError, match="a mechanism with a clip_norm"):
         QuantizedStrategy(fedavg(), coordinates, privacy=Privacy(numbers=NUMBERS))
-    with pytest.raises(TypeError, match="clipped in l2"):
-        QuantizedStrategy(
-            fedavg(),
-            VectorMechanism(FINE, 1.0, "aggregate", 3, norm="l1"),
-            privacy=Privacy(numbers=NUMBERS),
-        )
 
 
 def test_evaluation_in_the_clear_is_said(caplog):

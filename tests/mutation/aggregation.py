@@ -247,7 +247,7 @@ FAULTS = {
          "one share fewer gives the secret"),
     ],
     "aggregation/subset.py::forward": [
-        ("clip_to_norm(vector, self.clip_norm, self.norm)",
+        ("clip_to_norm(vector, self.clip_norm)",
          "vector",
          "no clipping of the norm"),
     ],

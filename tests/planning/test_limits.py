@@ -5,7 +5,6 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from oracle import binary_log_delta
 
 import randquant as rq
 from randquant.aggregation.additive import AdditiveMechanism
@@ -15,69 +14,8 @@ from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.mechanisms.tuning import UpdateSetting
-from randquant.planning.limits import gaussian_multiplier, log_cap, one_bit_excess, privunit
+from randquant.planning.limits import gaussian_multiplier, one_bit_excess
 from randquant.planning.tuning.update import update_family
-
-
-@pytest.mark.parametrize("dimension", [2, 3, 50, 10**6])
-@pytest.mark.parametrize("threshold", [1e-6, 0.003, 0.9, 1 - 1e-9])
-def test_caps_of_the_sphere(dimension, threshold):
-    with mpmath.workdps(50):
-        rest = mpmath.mpf(threshold) ** 2
-        a, half = mpmath.mpf(dimension - 1) / 2, mpmath.mpf(1) / 2
-        share = mpmath.betainc(a, half, 0, 1 - rest, regularized=True) / 2
-        wanted, logit = mpmath.log(share), float(mpmath.log(rest / (1 - rest)))
-        assert log_cap(dimension, logit) == pytest.approx(float(wanted), rel=1e-7, abs=0)
-
-
-@pytest.mark.parametrize(("dimension", "epsilon"), [(2, 0.5), (10, 4.0), (200, 1.0), (200, 30.0)])
-@pytest.mark.slow
-def test_privunit_is_private_and_best(dimension, epsilon):
-    """The likelihood ratio is e^epsilon, and no split of epsilon on a fine grid does better."""
-    found = privunit(dimension, epsilon)
-    logit = math.log(found.threshold**2 / (1 - found.threshold**2))
-    mass = math.exp(log_cap(dimension, logit))
-    ratio = found.keep / (1 - found.keep) * (1 - mass) / mass
-    assert math.log(ratio) == pytest.approx(epsilon, rel=1e-6)
-    for threshold in np.linspace(0.005, 0.995, 199):
-        logit = math.log(threshold**2 / (1 - threshold**2))
-        mass = math.exp(log_cap(dimension, logit))
-        odds = epsilon - math.log((1 - mass) / mass)
-        if odds < 0:
-            continue
-        keep = 1 / (1 + math.exp(-odds))
-        with mpmath.workdps(30):
-            moment = mpmath.quad(
-                lambda t: t * (1 - t * t) ** (mpmath.mpf(dimension - 3) / 2),
-                [mpmath.mpf(threshold), 1],
-            ) / mpmath.beta(mpmath.mpf(dimension - 1) / 2, 0.5)
-        scale = float(moment) * (keep / mass - (1 - keep) / (1 - mass))
-        assert scale <= found.scale * (1 + 1e-6)
-
-
-def test_privunit_as_it_is_sampled():
-    """Points of the sphere, kept or not: unbiased with the stated scale and error."""
-    dimension, found = 20, privunit(20, 6.0)
-    noise = np.random.default_rng(0)
-    points = noise.standard_normal((400_000, dimension))
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    inside = points[:, 0] >= found.threshold
-    kept, others = points[inside], points[~inside]
-    mean = found.keep * kept.mean(axis=0) + (1 - found.keep) * others.mean(axis=0)
-    slack = 6 / math.sqrt(len(kept))
-    assert mean[0] == pytest.approx(found.scale, abs=slack)
-    assert np.abs(mean[1:]).max() < slack
-    # A vector v / scale of length 1 / scale: the mean square of a coordinate.
-    assert found.deviation == pytest.approx(1 / (found.scale * math.sqrt(dimension)))
-
-
-def test_privunit_at_its_ends():
-    assert privunit(1, 2.0).scale == pytest.approx(math.tanh(1.0))
-    for dimension in (1, 2, 7, 10**9):
-        deviations = [privunit(dimension, e).deviation for e in (1e-9, 1e-3, 1, 30, 1e3, 1e6)]
-        assert all(math.isfinite(each) for each in deviations)
-        assert deviations == sorted(deviations, reverse=True)
-        assert deviations[-1] >= 1 / math.sqrt(dimension) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-3, 1e-9), (1.0, 1e-5), (8.0, 1e-6), (1e4, 0.1)])
@@ -194,22 +132,3 @@ def test_levels_that_are_near_are_clipped_closer():
     assert many.parameters(1.5)["clip"] == 4 / 32
     variances = [(s["clip"] + s["margin"]) ** 2 - s["clip"] ** 2 for s in settings]
     assert (np.diff(variances) > 0).all()
-
-
-@pytest.mark.parametrize(("population", "cohort", "rounds"), [(40, 40, 5), (100, 50, 9)])
-def test_the_composed_privunit_is_randomised_response_as_often_as_a_client_takes_part(
-    population, cohort, rounds
-):
-    """The binomial sum in 40 digits: its rounds meet delta, and a hundredth more would not."""
-    epsilon, delta = 6.0, 1e-4
-    need = {"delta": delta, "trust": "local", "mechanisms": []}
-    found = rq.plan(20, population, cohort, rounds, epsilon, progress=False, **need)
-    name = next(limit.name for limit in found.limits if "composed" in limit.name)
-    pure = float(name.split()[3])
-    times = -(-rounds * cohort // population)
-    with mpmath.workdps(40):
-        deltas = []
-        for each in (pure * (1 - 1e-5), pure * 1.01):  # the name is rounded up
-            up = round(2**60 / (1 + math.exp(-each)))
-            deltas.append(mpmath.exp(binary_log_delta(up, 2**60, times, epsilon)))
-        assert deltas[0] <= delta < deltas[1]

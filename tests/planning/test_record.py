@@ -86,22 +86,3 @@ def test_a_verdict_does_not_depend_on_the_unit_of_length(share, trust):
         best = Candidate("some", {}, guarantee, noise)
         said.append(judge(need, best, [Limit("Gaussian", need.noise(need.gaussian))]))
     assert said[0] == said[1] == said[2]
-
-
-@pytest.mark.parametrize("cohort", [1, 100])
-def test_privunit_of_one_coordinate_is_the_mean_of_randomised_responses(cohort):
-    """Each sends 1 or -1, the sign with the odds e^2, over tanh 1: 2 of 4 nats in each round."""
-    found = rq.plan(
-        1,
-        cohort,
-        cohort,
-        2,
-        4.0,
-        0.0,
-        trust="local",
-        privacy=rq.Privacy(clip_norm=3.0),
-        mechanisms=[],
-    )
-    (limit,) = found.limits
-    exact = 3 / math.tanh(1) / math.sqrt(cohort)
-    assert limit.noise.deviation == pytest.approx(exact, rel=1e-9, abs=0)

@@ -37,7 +37,6 @@ RELEASES = {
     "coordinates": slow(ChannelRelease(RQM, 6, 1)),
     "coordinates in sums": slow(ChannelRelease(BIT, 6, 1, "aggregate", REPLACED, 3)),
     "updates": VectorRelease(BIT, 0.1, 50, 1, "local"),
-    "updates in L1": slow(VectorRelease(BIT, 0.1, 50, 1, "local", ZEROED, norm="l1")),
     "sums": summed(BIT, rounds=1),
     "sums of few": slow(summed(BIT, cohort=3, clip_norm=4.0, rounds=1)),
     "sums of two bits": summed(TWO, rounds=1),

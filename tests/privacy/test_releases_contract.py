@@ -33,9 +33,6 @@ LINES: dict[str, Callable[..., Any]] = {
         BIT, DIMENSION, rounds, "aggregate", n, 3
     ),
     "vector": lambda rounds, n, far: VectorRelease(BIT, 0.1, DIMENSION, rounds, "local", n),
-    "vector in L1": lambda rounds, n, far: VectorRelease(
-        BIT, 0.1, DIMENSION, rounds, "local", n, norm="l1"
-    ),
     "vector, sums": lambda rounds, n, far: VectorRelease(
         BIT, 0.1, DIMENSION, rounds, "aggregate", n, cohort=9
     ),
@@ -191,7 +188,7 @@ WRONG = [
     ({"rounds": "3"}, TypeError), ({"neighboring": "add_one"}, ValueError),
     ({"trust": "none"}, ValueError), ({"cohort": 0}, ValueError), ({"cohort": 2.5}, TypeError),
     ({"clip_norm": -1.0}, ValueError), ({"clip_norm": math.nan}, ValueError),
-    ({"norm": "l3"}, ValueError), ({"examples": 0}, ValueError),
+    ({"examples": 0}, ValueError),
     ({"noise_multiplier": 0.0}, ValueError), ({"noise_multiplier": math.inf}, ValueError),
     ({"squared_distance": -1}, ValueError), ({"squared_distance": 1.5}, TypeError),
 ]  # fmt: skip

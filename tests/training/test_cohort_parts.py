@@ -16,7 +16,7 @@ from randquant.training.client import EXAMPLES_AT_ONCE, LIGHT_GROUP, Learner
 from randquant.training.cohort import ZEROS_AT_ONCE, collector
 from randquant.training.gathering import EVALUATED_AT_ONCE
 from randquant.training.problem import problem_of
-from randquant.training.work import Weighting, Work
+from randquant.training.work import Work
 
 FEATURES = 6
 DRAW = np.random.default_rng(4)
@@ -61,18 +61,13 @@ def test_every_example_of_a_client_is_clipped_and_counts_once(count):
 
 
 SIZES = [1 + client * 7 % 11 for client in range(2 * LIGHT_GROUP + 3)]
-WEIGHTED = Weighting(most_examples=8, clip_norm=1.0)
 
 
-@pytest.mark.parametrize("weighting", [None, WEIGHTED])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_round_has_each_client_once_whatever_its_place(weighting, workers):
+def test_a_round_has_each_client_once_whatever_its_place(workers):
     clients = [client_of(size) for size in SIZES]
-    learner = learner_of(clients, Work(weighting=weighting))
+    learner = learner_of(clients, Work())
     means = np.array([x.mean(axis=0) for x, _ in clients])
-    if weighting is not None:
-        parts = np.minimum(SIZES, 8) / 8
-        means = np.array([clip_to_norm(m, 1.0) for m in means]) * parts[:, None]
     order = np.random.default_rng(0).permutation(len(clients)).tolist()
     assert sorted(c for group in learner.groups(order, workers) for c in group) == sorted(order)
     assert np.abs(learner.updates(order)[0] - means[order]).max() < 1e-5

@@ -12,7 +12,7 @@ from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.curvature import along, of_cross_entropy, scaled, small_step, step_length
 from randquant.training.problem import problem_of
-from randquant.training.work import Weighting, Work
+from randquant.training.work import Work
 
 KEY = Key.from_seed(0)
 
@@ -160,15 +160,6 @@ def test_updates_of_any_size_are_sent_in_one_length(size):
     norms = scaled(updates, 0.5).norm(dim=1)
     assert norms[:3].numpy() == pytest.approx(0.5, rel=1e-6)
     assert norms[3] == 0
-
-
-def test_weights_multiply_what_is_scaled():
-    work = Work(epochs=2, learning_rate="auto", weighting=Weighting(5, 1.0), length=1.0)
-    learner = Learner(
-        problem_of(MODELS["one by one"](), clients(), loss=functional.cross_entropy), work
-    )
-    norms = np.linalg.norm(learner.updates([0, 1, 2], KEY)[0], axis=1)
-    assert norms == pytest.approx([1.0, 0.4, 0.2], rel=1e-5)
 
 
 def test_curvature_of_cross_entropy_is_that_of_autograd():

@@ -315,9 +315,7 @@ def test_nothing_is_overwritten_unasked(finished, tmp_path):
         {"checkpoint_every": 0},
         {"stop_at_epsilon": 100.0},
         {"max_participations": 6},
-        {"norm": "l1"},
         {"mechanism": "sign-sgd", "parameters": STOPPING.parameters, "clip_norm": 0.5},
-        {"mechanism": "sign-sgd", "parameters": STOPPING.parameters, "norm": "l1"},
     ],
 )
 def test_impossible_configurations_leave_no_folder(change, tmp_path):

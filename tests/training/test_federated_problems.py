@@ -65,7 +65,6 @@ EXACT = {"mechanism": ClippedSGD(clip_norm=1.0), "rounds": 12, "local_learning_r
         (plain, CLIENTS, {"loss": hinge}, 0.75),
         (plain, {name: Rows(pair) for name, pair in CLIENTS.items()}, {"rounds": 8}, 0.75),
         (plain, CLIENTS, {"parts": ("2.*",)}, 0.6),
-        (plain, CLIENTS, {"most_examples": 10}, 0.75),
         (dropping, list(CLIENTS.values()), {"rounds": 8}, 0.7),
         (normalised, CLIENTS, {"buffers": "server", "public": PUBLIC}, 0.75),
         (normalised, CLIENTS, {"buffers": "frozen"}, 0.75),
@@ -82,16 +81,3 @@ def test_what_can_be_trained_learns(model, clients, options, least):
     trained, start = dict(run.model.named_parameters()), dict(model().named_parameters())
     moved = {name for name in start if not torch.equal(start[name], trained[name])}
     assert moved == ({"2.weight", "2.bias"} if "parts" in options else set(start))
-
-
-def test_weights_change_no_guarantee():
-    target = {"epsilon": 8, "rounds": 4, "seed": 1, "progress": False}
-    found = [train(plain(), CLIENTS, most_examples=most, **target).guarantee for most in (None, 10)]
-    assert found[0] == found[1]
-    assert found[0].epsilon <= 8
-
-
-def test_weights_need_a_clipped_update():
-    by_coordinate = ClippedSGD(clip=0.1)
-    with pytest.raises(ValueError, match="Expected a clip_norm with most_examples, got none"):
-        train(plain(), CLIENTS, **{**EXACT, "mechanism": by_coordinate}, most_examples=5)

@@ -45,7 +45,6 @@ SETTINGS = {
         "weighted_by": "num-examples",
         "mechanism": "local-gaussian",
     },
-    "weights of clients": {"most_examples": 9},
     "secret key": {"seed": None},
 }
 

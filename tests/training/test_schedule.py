@@ -19,7 +19,7 @@ MECHANISMS = [
     (
         "stochastic-rounding",
         {"clip": 0.1, "levels": 2, "margin": 0.4},
-        {"clip_norm": 0.5, "norm": "l1", "trust": "aggregate"},
+        {"clip_norm": 0.5, "trust": "aggregate"},
     ),
     ("gaussian", {"clip": 0.1, "noise_multiplier": 3.0}, {}),
     ("sign-sgd", {"clip_norm": 1.0, "noise_multiplier": 2.0}, {}),
@@ -36,7 +36,7 @@ def a_config(name: str, parameters: dict, **settings) -> TrainConfig:
 def mechanism_of(config: TrainConfig):
     return update_mechanism(
         config.mechanism, config.parameters, trust=config.trust, cohort=config.cohort,
-        clip_norm=config.privacy.clip_norm, norm=config.privacy.norm,
+        clip_norm=config.privacy.clip_norm,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from randquant.channels.wire import upload
 from randquant.mechanisms.record import CLIP, CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
 from randquant.mechanisms.tuning import Tuning, noise_family
 from randquant.privacy.accounting.release import Release
-from randquant.privacy.accounting.releases import GaussianRelease, Norm
+from randquant.privacy.accounting.releases import GaussianRelease
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
 
@@ -57,7 +57,6 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
     Args:
         clip: per-coordinate clipping threshold; or
         clip_norm: clipping threshold of a whole update. Exactly one of the two.
-        norm: the norm that clip_norm bounds, `l2` or `l1`.
 
     Raises:
         ValueError, TypeError: not exactly one threshold, or an argument is out of bounds.
@@ -65,14 +64,12 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
 
     clip: float | None = None
     clip_norm: float | None = None
-    norm: Norm = "l2"
 
     cohort = 1
     channel = None
 
     def __post_init__(self) -> None:
         _check_thresholds(self.clip, self.clip_norm)
-        validate.choice("norm", self.norm, ("l1", "l2"))
 
     @property
     def trust(self) -> None:
@@ -82,7 +79,7 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """The clipped update, 4 bytes a coordinate."""
         if self.clip_norm is not None:
-            return clip_to_norm(vector, self.clip_norm, self.norm).astype("<f4").tobytes()
+            return clip_to_norm(vector, self.clip_norm).astype("<f4").tobytes()
         assert self.clip is not None
         limit = np.float32(self.clip)
         if float(limit) > self.clip:  # rounded up: what is sent must not exceed clip
@@ -96,7 +93,7 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
 
     def expected_error(self, dimension: int) -> CoordinateError:
         """None is added: the mean is that of the clipped updates."""
-        if self.clip_norm is None or self.norm != "l2":
+        if self.clip_norm is None:
             raise no_error(self)
         return CoordinateError(0.0)
 
@@ -301,7 +298,6 @@ RECORDS = (
         example={"clip_norm": 1.0},
         trusts=(),
         whole_update=True,
-        run_settings=("norm",),
         baseline=True,
         place=1,
     ),

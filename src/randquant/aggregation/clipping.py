@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from randquant.aggregation.payloads import finite
 
-if TYPE_CHECKING:
-    from randquant.privacy.accounting.releases import Norm
 
-
-def clip_to_norm(update: np.ndarray, clip_norm: float, norm: Norm = "l2") -> np.ndarray:
-    """Scale an update down to a norm of at most clip_norm.
+def clip_to_norm(update: np.ndarray, clip_norm: float) -> np.ndarray:
+    """Scale an update down to an L2 norm of at most clip_norm.
 
     Args:
         update: (d,) floats.
         clip_norm: threshold, within [1e-30, 1e30].
-        norm: `l2` or `l1`.
 
     Returns:
         (d,) float32 of norm at most clip_norm. To leave room for rounding, an update is scaled to
@@ -38,7 +33,7 @@ def clip_to_norm(update: np.ndarray, clip_norm: float, norm: Norm = "l2") -> np.
     if largest == 0:
         return exact.astype(np.float32)
     exact /= largest  # so that no square overflows or underflows
-    length = math.sqrt(float(exact @ exact)) if norm == "l2" else float(np.abs(exact).sum())
+    length = math.sqrt(float(exact @ exact))
     return (exact * min(largest, limit / length)).astype(np.float32)
 
 
@@ -96,9 +91,9 @@ def _room(clip_norm: float, size: int) -> float:
 
     Summing d <= 2**30 positive terms in float64 has a relative error of at most
     d · 2**-53 <= 2**-23. Rounding to float32 changes a coordinate by a factor of at most
-    1 + 2**-24, or by 2**-150 if it is a denormal: by d · 2**-150 <= 2**-120 in all, in L1 and
-    therefore in L2. Everything else (division, scale, products) is within 16 units of 2**-53.
-    The product (1 - 2**-22)(1 + 2**-23)(1 + 2**-24) and those units stay below 1.
+    1 + 2**-24, or by 2**-150 if it is a denormal: by d · 2**-150 <= 2**-120 in all. Everything else
+    (division, scale, products) is within 16 units of 2**-53. The product
+    (1 - 2**-22)(1 + 2**-23)(1 + 2**-24) and those units stay below 1.
     """
     if size > 2**30:
         raise ValueError(

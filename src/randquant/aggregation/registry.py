@@ -12,7 +12,6 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.vector import VectorMechanism
 from randquant.mechanisms.record import MechanismRecord
 from randquant.mechanisms.registry import add, build, known_mechanisms, records_in
-from randquant.privacy.accounting.releases import Norm
 from randquant.privacy.guarantee import Trust
 
 
@@ -34,7 +33,6 @@ def update_mechanism(
     trust: Trust | None = None,
     cohort: int | None = None,
     clip_norm: float | None = None,
-    norm: Norm = "l2",
     coordinates: int | None = None,
 ) -> UpdateMechanism:
     """Build a mechanism for whole updates from its name and parameters.
@@ -49,7 +47,6 @@ def update_mechanism(
             sums only.
         clip_norm: clipping threshold of a whole update's norm, for a channel; None to clip each
             coordinate instead. (Mechanisms without a channel have a parameter for it.)
-        norm: the norm in which updates are clipped.
         coordinates: how many coordinates of a rotated update are sent in a round; None for all.
 
     Raises:
@@ -58,19 +55,17 @@ def update_mechanism(
     """
     known = all_mechanisms()
     record = known[validate.choice("mechanism", name, known)]
-    validate.choice("norm", norm, ("l2", "l1"))
-    run = _RunSettings(trust, cohort, clip_norm, norm, coordinates)
+    run = _RunSettings(trust, cohort, clip_norm, coordinates)
     return (_whole if record.whole_update else _of_channel)(record, parameters, run)
 
 
 @dataclass(frozen=True, slots=True)
 class _RunSettings:
-    """Settings of `update_mechanism`, which has checked the norm."""
+    """Settings of `update_mechanism`."""
 
     trust: Trust | None
     cohort: int | None
     clip_norm: float | None
-    norm: Norm
     coordinates: int | None
 
 
@@ -86,18 +81,12 @@ def _of_channel(
     cohort = validate.whole("cohort", 1 if run.cohort is None else run.cohort, low=1)
     cohort = cohort if summed else 1
     if run.clip_norm is not None:
-        return VectorMechanism(
-            channel, run.clip_norm, trust, cohort, run.norm, coordinates=run.coordinates
-        )
+        return VectorMechanism(channel, run.clip_norm, trust, cohort, coordinates=run.coordinates)
     if run.coordinates is not None:
         raise ValueError(
             f"Expected clip_norm with coordinates={validate.shown(run.coordinates)}, got none: "
             "only of updates that are clipped and rotated as a whole a subset of coordinates is "
             "sent."
-        )
-    if run.norm != "l2":
-        raise ValueError(
-            f"Expected clip_norm with norm={run.norm!r}, got none: set the threshold too."
         )
     return ChannelMechanism(channel, trust, cohort)
 
@@ -111,12 +100,9 @@ def _whole(
         raise ValueError(
             f"Expected clip_norm among {name}'s own parameters only, got another: leave one out."
         )
-    if run.norm != "l2" and "norm" not in settings:
-        raise ValueError(f"Expected norm='l2', the only one of {name}, got {run.norm!r}.")
     if run.coordinates is not None and "coordinates" not in settings:
         raise ValueError(f"Expected no coordinates with {name}, which sends all of them.")
     own: dict[str, Any] = {"cohort": run.cohort, "coordinates": run.coordinates}
-    own["norm"] = None if run.norm == "l2" else run.norm
     if given := {key: own[key] for key in own if key in settings and own[key] is not None}:
         parameters = {**parameters, **given}
     mechanism = validate.call(name, record.constructor, parameters)

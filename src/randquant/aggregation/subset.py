@@ -18,7 +18,6 @@ from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.rotation import Rotation
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.privacy.accounting.releases import Norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,6 @@ class Projection:
     Args:
         dimension: d, coordinates of an update, 1 to 2**30.
         clip_norm: clipping threshold of a whole update's norm, within [1e-30, 1e30].
-        norm: `l2`, or `l1`: updates are then not rotated, and all coordinates are sent.
         rotation_seed: of the rotation; public.
         coordinates: k, how many rotated coordinates are sent, at most `rotated`; None for all.
         subset_seed: of the round's subset; public. None where none is drawn yet.
@@ -94,7 +92,6 @@ class Projection:
 
     dimension: int
     clip_norm: float
-    norm: Norm = "l2"
     rotation_seed: int = 0
     coordinates: int | None = None
     subset_seed: int | None = None
@@ -108,15 +105,14 @@ class Projection:
             )
 
     @property
-    def rotation(self) -> Rotation | None:
-        """The rotation; None if updates are not rotated."""
-        return Rotation(self.dimension, self.rotation_seed) if self.norm == "l2" else None
+    def rotation(self) -> Rotation:
+        """The public rotation of all updates."""
+        return Rotation(self.dimension, self.rotation_seed)
 
     @property
     def rotated(self) -> int:
         """Coordinates of a rotated update: the dimension padded to a power of two."""
-        rotation = self.rotation
-        return self.dimension if rotation is None else rotation.size
+        return self.rotation.size
 
     @property
     def size(self) -> int:
@@ -143,8 +139,7 @@ class Projection:
 
     def forward(self, vector: np.ndarray) -> np.ndarray:
         """Clip, rotate, restrict and clip again: (d,) floats to (size,) floats."""
-        clipped, rotation = clip_to_norm(vector, self.clip_norm, self.norm), self.rotation
-        rotated = clipped if rotation is None else rotation.forward(clipped)
+        rotated = self.rotation.forward(clip_to_norm(vector, self.clip_norm))
         if self.coordinates is None:
             return rotated
         # theory/subsets.md, Proposition 2: for every update, not on average over subsets.
@@ -153,15 +148,12 @@ class Projection:
 
     def inverse(self, mean: np.ndarray) -> np.ndarray:
         """Scale up, put zeros where nothing was sent, rotate back: (size,) to (d,) floats."""
-        rotation = self.rotation
-        if rotation is None:
-            return mean
         if self.coordinates is not None:
             # theory/subsets.md, Proposition 3: each coordinate is sent with probability k/D.
             whole = np.zeros(self.rotated)
             whole[self.indices] = mean * (self.rotated / self.coordinates)
             mean = whole
-        return rotation.inverse(mean)
+        return self.rotation.inverse(mean)
 
     def error(self, each: CoordinateError) -> CoordinateError:
         """Error of a coordinate of the decoded mean, from that of each number sent."""

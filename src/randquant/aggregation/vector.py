@@ -15,7 +15,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation import modulus
 from randquant.aggregation.coordinate import ChannelMechanism, decoded_coordinate
-from randquant.aggregation.defaults import MechanismDefaults, error_of, no_error
+from randquant.aggregation.defaults import MechanismDefaults, error_of
 from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.subset import (
     Projection,
@@ -29,7 +29,7 @@ from randquant.channels.channel import Channel
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release
-from randquant.privacy.accounting.releases import Norm, VectorRelease
+from randquant.privacy.accounting.releases import VectorRelease
 from randquant.privacy.certificates.file import channel_record
 from randquant.privacy.guarantee import Neighboring, Trust
 
@@ -45,7 +45,6 @@ class VectorMechanism(MechanismDefaults):
         trust: `local`, or `aggregate`: the server sees only the sum of a cohort's codes.
         cohort: n, fewest clients in a sum; under `aggregate` trust their randomness protects each
             of them. 1 relies on nobody else's.
-        norm: `l2`, or `l1`: updates are then not rotated, since a rotation changes the L1 norm.
         rotation_seed: public, the same for all clients and the server.
         coordinates: k, how many coordinates of a rotated update are sent (`l2` only): a public
             random subset, another one in each round. None for all of them.
@@ -86,23 +85,16 @@ class VectorMechanism(MechanismDefaults):
     clip_norm: float
     trust: Trust = "local"
     cohort: int = 1
-    norm: Norm = "l2"
     rotation_seed: int = 0
     coordinates: int | None = None
     subset_seed: int | None = None
 
     def __post_init__(self) -> None:
         validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
-        validate.choice("norm", self.norm, ("l2", "l1"))
         check_coordinates(self.coordinates)
         check_seed(self.subset_seed)
-        if self.coordinates is not None and self.norm != "l2":
-            raise ValueError(
-                f"Expected norm='l2' with coordinates, got {self.norm!r}: without a rotation a "
-                "subset of the coordinates says little about the rest."
-            )
         VectorRelease(  # checks the rest
-            self.channel, self.clip_norm, 1, 1, self.trust, cohort=self.cohort, norm=self.norm
+            self.channel, self.clip_norm, 1, 1, self.trust, cohort=self.cohort
         )
         ChannelMechanism(self.channel, self.trust, self.cohort)  # checks that sums decode
 
@@ -123,7 +115,7 @@ class VectorMechanism(MechanismDefaults):
     def projection(self, dimension: int) -> Projection:
         """What is sent of updates of this dimension."""
         return Projection(
-            dimension, self.clip_norm, self.norm, self.rotation_seed, self.coordinates,
+            dimension, self.clip_norm, self.rotation_seed, self.coordinates,
             self.subset_seed,
         )  # fmt: skip
 
@@ -156,8 +148,7 @@ class VectorMechanism(MechanismDefaults):
         """As few as `modulus.WRAP` allows for updates that do not depend on the rotation."""
         sent = self.projection(dimension)
         # theory/narrow-sums.md, Proposition 3: of a coordinate before a subset is clipped again.
-        rotated = self.norm == "l2"
-        deviation = self.clip_norm / math.sqrt(sent.rotated) if rotated else math.inf
+        deviation = self.clip_norm / math.sqrt(sent.rotated)
         return modulus.sum_bits(self.channel, clients, sent.size, deviation)
 
     def size(self, dimension: int) -> int:
@@ -188,7 +179,7 @@ class VectorMechanism(MechanismDefaults):
         # theory/subsets.md, Proposition 2: for every subset.
         return VectorRelease(
             self.channel, sent.norm_sent, sent.size, rounds, self.trust, neighboring, self.cohort,
-            self.norm, whole_norm=None if self.coordinates is None else self.clip_norm,
+            whole_norm=None if self.coordinates is None else self.clip_norm,
         )  # fmt: skip
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
@@ -196,9 +187,7 @@ class VectorMechanism(MechanismDefaults):
         return decoded_coordinate(self.channel, x)
 
     def expected_error(self, dimension: int) -> CoordinateError:
-        """As `UpdateMechanism.expected_error`; unknown in L1, where updates are not rotated."""
-        if self.norm != "l2":
-            raise no_error(self)
+        """As `UpdateMechanism.expected_error`."""
         projection = self.projection(dimension)
         return projection.error(error_of(self, dimension, projection.rotated))
 
@@ -210,7 +199,6 @@ class VectorMechanism(MechanismDefaults):
             "clip_norm": self.clip_norm,
             "trust": self.trust,
             "cohort": self.cohort,
-            "norm": self.norm,
             "rotation_seed": self.rotation_seed,
             **recorded(self.coordinates, self.subset_seed),
         }

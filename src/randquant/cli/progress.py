@@ -129,7 +129,7 @@ def _covered(summary: RunSummary, config: TrainConfig) -> str:
         return whole
     clipped = config.privacy.clip_norm
     if clipped is not None:  # a bound per coordinate could exceed that of the update
-        return f"{whole}, updates clipped to an {config.privacy.norm} norm of {clipped}"
+        return f"{whole}, updates clipped to an l2 norm of {clipped}"
     upper = certificate.epsilon.upper
     single = f"<= {round_up(upper)}" if math.isfinite(upper) else "is infinite too"
     return f"{whole}; per coordinate epsilon {single}"

@@ -35,7 +35,7 @@ class MechanismRecord:
         tuning: how it is tuned to a target.
         trusts: the kinds of trust that it supports; empty if it protects nothing.
         whole_update: whether it is a mechanism for whole updates without a channel.
-        run_settings: settings of a run, `cohort` or `norm`, that the constructor takes as well.
+        run_settings: settings of a run, such as `cohort`, that the constructor takes as well.
         baseline: whether it samples in floating point: for comparison, not for deployment.
         implied: from the parameters to those that the constructor then chooses by itself, and that
             decide a figure: commands print them, and say how to turn them off.

@@ -11,7 +11,6 @@ from msgspec import Meta
 from randquant._internal import declared, validate
 from randquant.aggregation.alongside import Number
 from randquant.privacy.accounting.hidden import Draw
-from randquant.privacy.accounting.releases import Norm
 from randquant.privacy.guarantee import Neighboring
 
 MostCount = Annotated[int, Meta(ge=1, le=2**40)]
@@ -32,9 +31,8 @@ class Privacy:
             is then clipped to clip_norm.
         neighboring: neighbours: replace_one (another update) or zero_out (the zero update).
         bits: most bits of one code; auto for one, or more if that lowers the error by a fifth.
-        clip_norm: threshold of a whole update's norm, for every channel; none clips each coordinate
+        clip_norm: L2 threshold of a whole update, for every channel; none clips each coordinate
             alone.
-        norm: norm that clip_norm bounds.
         clip_quantile: let the threshold follow this quantile of the clients' norms, from clip_norm
             on, by a private number that each client sends beside its update; by default it is
             clip_norm throughout.
@@ -61,7 +59,6 @@ class Privacy:
     neighboring: declared.Privacy[Neighboring] = "replace_one"
     bits: Bits | Literal["auto"] = "auto"
     clip_norm: declared.Mechanism[float | None] = CLIP_NORM
-    norm: declared.Privacy[Norm] = "l2"
     clip_quantile: declared.Mechanism[Share | None] = None
     coordinates: declared.Mechanism[Coordinates | Literal["auto"] | None] = None
     sampling: declared.Clients[Draw] = "fixed"

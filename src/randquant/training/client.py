@@ -14,7 +14,6 @@ from torch.func import grad_and_value, vmap
 
 from randquant.aggregation.clipping import add_clipped
 from randquant.channels.keys import Key
-from randquant.training.clients import named
 from randquant.training.copies import Copies
 from randquant.training.curvature import gradients, length_along, scaled
 from randquant.training.gathering import Gathering
@@ -184,17 +183,7 @@ class Learner:
             losses = np.array([loss for _, loss in each])
         if self._work.length is not None:
             updates = scaled(updates, self._work.length)
-        return self._weighted(clients, updates.cpu().numpy()), losses
-
-    def _weighted(self, clients: Sequence[int], updates: np.ndarray) -> np.ndarray:
-        weighting = self._work.weighting
-        if weighting is None:
-            return updates
-        rows = []
-        for client, update in zip(clients, updates, strict=True):
-            with named(self.problem.clients.names[client]):
-                rows.append(weighting.applied(update, int(self._sizes[client])))
-        return np.stack(rows)
+        return updates.cpu().numpy(), losses
 
     def evaluate(self, client: int | None = None) -> Evaluation:
         """Accuracy and loss of the loaded weights on test data, or on all of a client's."""

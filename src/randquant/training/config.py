@@ -231,12 +231,11 @@ def _check_beside(config: TrainConfig) -> None:
     names = [name for name, value in asked.items() if value]
     if not names:
         return
-    for name, plain in (("unit", "client"), ("norm", "l2"), ("most_examples", None)):
-        if (given := value_of(config, name)) != plain:
-            raise ValueError(
-                f"Expected {name}={plain} with {names[0]}, got {given}: the numbers of a client "
-                "and its update are clipped in L2, and sent, as one vector."
-            )
+    if privacy.unit != "client":
+        raise ValueError(
+            f"Expected unit=client with {names[0]}, got {privacy.unit}: the numbers of a client "
+            "and its update are clipped in L2, and sent, as one vector."
+        )
     for number in privacy.read_numbers:
         validate.choice("a number of numbers", number.name, MEASURED)
 

@@ -50,7 +50,6 @@ def mechanism_of(config: TrainConfig) -> UpdateMechanism:
         trust=config.trust,
         cohort=config.cohort if hidden is None else hidden.summands(None),
         clip_norm=config.privacy.clip_norm,
-        norm=config.privacy.norm,
         coordinates=config.privacy.coordinates,
     )
 

@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from randquant._internal import declared
 from randquant._internal.declared import Clients, Count, Data
-from randquant.planning.privacy import MostCount
-from randquant.training.work import Weighting, Work
+from randquant.training.work import Work
 
 Buffers = Literal["refuse", "frozen", "server"]
 """What is done about layers that keep running statistics, see `problem_of`."""
@@ -42,8 +41,6 @@ class Local:
         public: for --buffers server: module:function or FILE.py:function, which returns examples
             that no client holds.
         columns: names of the features' column, or several columns, and of the targets'.
-        most_examples: weight clients by their number of examples, up to this public number; by
-            default all count alike.
         device: where updates are computed: cpu, cuda or cuda:NUMBER.
         threads: threads to simulate clients on; rounding depends on them.
 
@@ -63,7 +60,6 @@ class Local:
     buffers: Data[Buffers] = "refuse"
     public: Data[Any] = None
     columns: tuple[str | Sequence[str], str] | None = None
-    most_examples: Clients[MostCount | None] = None
     device: Clients[Annotated[str, Meta(pattern=r"^(cpu|cuda(:\d{1,3})?)$")]] = "cpu"
     threads: Clients[Annotated[int, Meta(ge=1, le=256)]] = 2
 
@@ -90,17 +86,10 @@ class Local:
             epochs = LOCAL_EPOCHS if rate else 1
         return replace(self, learning_rate=rate, epochs=epochs)
 
-    def work(
-        self,
-        example_norm: float | None = None,
-        weighting: Weighting | None = None,
-        length: float | None = None,
-    ) -> Work:
+    def work(self, example_norm: float | None = None, length: float | None = None) -> Work:
         """What a `Learner` is told, with what a mechanism's threshold adds to it."""
-        return Work(
-            self.batch, self.epochs or 1, self.learning_rate or None, example_norm, weighting,
-            length,
-        )  # fmt: skip
+        rate = self.learning_rate or None
+        return Work(self.batch, self.epochs or 1, rate, example_norm, length)
 
 
 ONE_GRADIENT = Local(epochs=1, learning_rate=0.0)

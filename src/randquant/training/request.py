@@ -74,11 +74,8 @@ def calibrated(config: TrainConfig, key: Key, given: Given) -> tuple[TrainConfig
             f"Expected no parameters of its own {wanted}, got {', '.join(config.parameters)}: its "
             "noise is calibrated to stop_at_epsilon, for each number of coordinates."
         )
-    if config.privacy.norm != "l2" or config.own_mechanism:
-        raise ValueError(
-            f"Expected norm=l2 and a mechanism by its name with coordinates auto, got {named} and "
-            f"{config.privacy.norm}: a part of an update is clipped in L2."
-        )
+    if config.own_mechanism:
+        raise ValueError(f"Expected a mechanism by its name with coordinates auto, got {named}.")
     given = dataclasses.replace(given, problem=problem)
     return complete(config.changed(bits=1), given, key), given
 
@@ -101,11 +98,6 @@ def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | 
             f"Expected {missing}, or a mechanism of your own, got neither: give epsilon=8 and "
             "clip_norm=1.0, or mechanism=randquant.aggregation.ClippedSGD(clip_norm=1.0) for a "
             "run without privacy."
-        )
-    if privacy.norm != "l2":
-        raise ValueError(
-            f"Expected norm=l2 where a mechanism is calibrated, got {privacy.norm}: give a "
-            "mechanism of your own."
         )
     trust: Any = validate.choice("trust", config.trust, ("aggregate", "local", "model"))
     hidden = config.hidden_cohorts

@@ -70,6 +70,7 @@ def _mean_density(rest: int, count: int) -> float:
     return float(weights @ density / weights.sum())
 
 
+@functools.lru_cache(maxsize=64)
 def gain(table: RankTable) -> float:
     """Mean product of a random unit vector and the signed coordinate that a table draws for it.
 
@@ -82,14 +83,13 @@ def gain(table: RankTable) -> float:
     return math.fsum(step * part for step, part in zip(steps, sums, strict=True)) / table.total
 
 
-def shared(table: RankTable, known: float | None = None) -> float:
+def shared(table: RankTable) -> float:
     """How much of a client's squared error does not average out over clients of one rotation.
 
     It is the share for clients that all have one update, of the largest norm.
 
     Args:
         table: of ranks.
-        known: its gain, if that is not the one of uniform rotations.
 
     Example:
         >>> shared(RankTable((1, 1), (3, 1)))  # one coordinate: a rotation is a sign, known to all
@@ -106,7 +106,7 @@ def shared(table: RankTable, known: float | None = None) -> float:
         square += (end - first) * (weights[0] - weights[1]) ** 2
     # theory/rank.md, Proposition 8.
     square /= table.total**2
-    gained = (gain(table) if known is None else known) ** 2
+    gained = gain(table) ** 2
     return max((square - gained) / (1 - gained), 0.0)
 
 
@@ -123,7 +123,7 @@ def two_levels(size: int, epsilon: float, neighboring: Neighboring = "replace_on
     Guarantees:
         No table of that pure epsilon has a larger gain, up to the rounding of weights and, under
         `zero_out`, of counts to integers. None that is (epsilon, delta)-private under
-        `replace_one` exceeds `largest_gain`.
+        `replace_one` gains much more: theory/rank.md, Proposition 4.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -146,20 +146,6 @@ def two_levels(size: int, epsilon: float, neighboring: Neighboring = "replace_on
         else:
             high = middle
     return integers([low, 2 * size - low], [math.exp(epsilon), 1.0])
-
-
-def largest_gain(size: int, epsilon: float, delta: float) -> float:
-    """No table that is (epsilon, delta)-private for one update has a larger gain.
-
-    Example:
-        >>> bool(largest_gain(1024, 8.0, 1e-6) / gain(two_levels(1024, 8.0)) < 1.00001)
-        True
-    """
-    delta = validate.real("delta", delta, low=0, high=1)
-    cut = two_levels(size, epsilon).counts[0]
-    best = _ideal(size, epsilon, cut)
-    # theory/rank.md, Proposition 4: the dual bound.
-    return best + delta * (top_sum(size, 1) - best)
 
 
 def _ideal(size: int, epsilon: float, cut: int) -> float:

@@ -20,18 +20,11 @@ from randquant._internal import validate
 from randquant.aggregation.defaults import MechanismDefaults, error_of
 from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.payloads import each, finite
-from randquant.aggregation.rank.blocks import block_gain, block_two_levels, draw_index
 from randquant.aggregation.rank.designs import LEAST, MOST, gain, graded, shared, two_levels
 from randquant.aggregation.rank.drawing import draw_below, index_at, ranks_of
 from randquant.aggregation.rank.payload import CHECK, RankForm
 from randquant.aggregation.rank.release import RankRelease
-from randquant.aggregation.rank.rotations import (
-    UNIFORM_UP_TO,
-    BlockRotation,
-    GroupRotation,
-    block_shape,
-    spread_size,
-)
+from randquant.aggregation.rank.rotations import GroupRotation, spread_size
 from randquant.aggregation.rank.table import RankTable
 from randquant.channels.keys import Key
 from randquant.mechanisms.record import CLIP_NORM, MechanismRecord
@@ -62,15 +55,13 @@ class RankMechanism(MechanismDefaults):
             are known; of each round another one, see `in_round`.
         client: number of the client whose updates these are, see `of_client`: its group follows
             from that and `rotation_seed`, and its payloads are the index alone.
-        unbiased: whether ranks are those of blocks of coordinates, each rotated uniformly: beyond
-            64 coordinates the mean is then exactly unbiased, with a larger error; two levels only.
 
     Guarantees:
         The bound of `release` holds for what is sent, whatever the rotation: rounding may only
         exchange ranks, and ranks are drawn from exactly the certified integers.
         `mean` is unbiased for the mean of the clipped updates if rotations are uniformly
-        distributed, which they are up to 64 coordinates, and if `unbiased` is set. Else a small
-        bias is possible, and was not found: see `docs/theory/rank.md`.
+        distributed, which they are up to 64 coordinates. Beyond, a small bias is possible, and was
+        not found: see `docs/theory/rank.md`.
         An update shorter than clip_norm is sent with a probability of its norm over clip_norm, else
         a uniform index.
 
@@ -98,7 +89,6 @@ class RankMechanism(MechanismDefaults):
     groups: int = GROUPS
     rotation_seed: int = 0
     client: int | None = None
-    unbiased: bool = False
 
     cohort = 1
     channel = None
@@ -113,11 +103,6 @@ class RankMechanism(MechanismDefaults):
         validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
         if self.client is not None:
             validate.whole("client", self.client, low=0, high=2**64 - 1)
-        if validate.flag("unbiased", self.unbiased) and self.order is not None:
-            raise ValueError(
-                f"Expected no order where unbiased is set, got order={self.order}: ranks within "
-                "blocks are for tables of two levels."
-            )
 
     @property
     def trust(self) -> Trust:
@@ -127,9 +112,6 @@ class RankMechanism(MechanismDefaults):
     def table(self, dimension: int) -> RankTable:
         """The table of ranks for updates of this dimension."""
         size = self.size(dimension)
-        if self._in_blocks(dimension):
-            block, blocks = block_shape(dimension)
-            return block_two_levels(blocks, block, self.epsilon, self.tuned_to)
         if self.order is None:
             return two_levels(size, self.epsilon, self.tuned_to)
         return graded(size, self.epsilon, self.order, self.tuned_to)
@@ -164,18 +146,13 @@ class RankMechanism(MechanismDefaults):
             return replace(self, client=None).mean(payloads, dimension, key)
         return super(RankMechanism, self).mean(payloads, dimension, key)
 
-    def rotation(self, dimension: int, group: int) -> GroupRotation | BlockRotation:
+    def rotation(self, dimension: int, group: int) -> GroupRotation:
         """The rotation of a group's updates."""
-        if self._in_blocks(dimension):
-            return BlockRotation(dimension, self.rotation_seed, group)
         return GroupRotation(dimension, self.rotation_seed, group)
 
     def length(self, dimension: int) -> float:
         """The norm of every decoded update, before padding is cut off."""
-        table = self.table(dimension)
-        if self._in_blocks(dimension):
-            return self.clip_norm / block_gain(table, block_shape(dimension)[1])
-        return self.clip_norm / _gain(table)
+        return self.clip_norm / gain(self.table(dimension))
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """Draw a group and a rank, and find the index that has it."""
@@ -194,8 +171,6 @@ class RankMechanism(MechanismDefaults):
             return int(draw_below(2 * self.size(dimension), key.fold_in("uniform"))[0])
         turned = self.rotation(dimension, group).forward(direction)
         table = self.table(dimension)
-        if self._in_blocks(dimension):
-            return draw_index(turned, table, key)
         rank = int(ranks_of(table, draw_below(table.total, key.fold_in("rank")))[0])
         return index_at(turned, rank)
 
@@ -217,11 +192,7 @@ class RankMechanism(MechanismDefaults):
 
     def size(self, dimension: int) -> int:
         """Coordinates of a rotated update, of which one is sent."""
-        return math.prod(block_shape(dimension)) if self.unbiased else spread_size(dimension)
-
-    def _in_blocks(self, dimension: int) -> bool:
-        """Whether ranks are those of blocks: short updates are rotated uniformly in any case."""
-        return self.unbiased and dimension > UNIFORM_UP_TO
+        return spread_size(dimension)
 
     def log_equal(self, dimension: int) -> float:
         """As often as two clients share a group and send its likeliest index."""
@@ -249,14 +220,14 @@ class RankMechanism(MechanismDefaults):
         What the clients of one group have in common does not average out.
         """
         error = error_of(self, dimension)
-        gained = self.clip_norm / self.length(dimension)
-        together = error.variance * shared(self.table(dimension), gained) / self.groups
+        together = error.variance * shared(self.table(dimension)) / self.groups
         return replace(error, bias=error.bias + together)
 
     def record(self) -> dict[str, Any]:
-        """All arguments; the client's number, and `unbiased`, only where they are set."""
-        rare = {"client": None, "unbiased": False}
-        given = {k: value for k, value in asdict(self).items() if k not in rare or value != rare[k]}
+        """All arguments; the client's number only where it is set."""
+        given = {
+            k: value for k, value in asdict(self).items() if k != "client" or value is not None
+        }
         return {"mechanism": "rank", **given}
 
     def form(self, dimension: int) -> RankForm:
@@ -303,12 +274,8 @@ def _signed(size: int, indices: Iterable[int]) -> np.ndarray:
 def _form(mechanism: RankMechanism, dimension: int) -> RankForm:
     table = mechanism.table(dimension)
     parts = (dimension, mechanism.rotation_seed, table.counts, table.weights)
-    parts += ("blocks",) if mechanism.unbiased else ()
     check = hashlib.sha256(f"randquant rank {parts}".encode()).digest()[:CHECK]
     return RankForm(check, mechanism.groups, table.size)
-
-
-_gain = functools.lru_cache(maxsize=64)(gain)
 
 
 def _family(setting: UpdateSetting, **shape: float) -> UpdateFamily:
@@ -360,7 +327,7 @@ RECORDS = (
     MechanismRecord(
         "rank",
         RankMechanism,
-        HELP | {"unbiased": "ranks within blocks: exactly unbiased, with a larger error"},
+        HELP,
         example={"clip_norm": 1.0, "epsilon": 2.0},
         tuning=Tuning(update=_family),
         trusts=("local",),

@@ -21,15 +21,6 @@ from randquant.channels.keys import Key
 UNIFORM_UP_TO = 64
 """Most coordinates that are rotated by a uniformly distributed rotation, in D^2 operations."""
 
-BLOCK = 256
-"""Coordinates of a block, twice as many beyond SHORT: more cost time, fewer cost answers."""
-
-SHORT = 2**18
-"""Up to so many coordinates blocks are short."""
-
-BLOCK_PASSES = 2
-"""Before blocks are rotated; without, updates would be unbiased, but errors gather in places."""
-
 FEWEST = 2**13
 """Fewest coordinates that signs and transforms spread well enough; shorter updates are padded."""
 
@@ -158,80 +149,11 @@ class Reflections:
         return (self._signs * x.T).T
 
 
-def block_shape(dimension: int) -> tuple[int, int]:
-    """(coordinates of a block, number of blocks) for updates of this dimension, with padding.
-
-    Example:
-        >>> [block_shape(dimension) for dimension in (100, 257, 10_000, 2**21)]
-        [(100, 1), (256, 2), (256, 64), (512, 4096)]
-    """
-    dimension = validate.whole("dimension", dimension, low=1, high=2**29)
-    if dimension <= BLOCK:
-        return dimension, 1
-    size = 1 << (dimension - 1).bit_length()
-    block = BLOCK if size <= SHORT else 2 * BLOCK
-    return block, size // block
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRotation:
-    """The rotation of one group whose ranks are those of blocks.
-
-    Derivation: `docs/theory/rank.md`, Proposition 13.
-
-    Arguments and guarantees are those of `GroupRotation`. Several blocks are spread by
-    BLOCK_PASSES of signs and transforms; then one uniformly distributed rotation turns each.
-
-    Example:
-        >>> rotation = BlockRotation(dimension=300, seed=0, group=5)
-        >>> turned = rotation.forward(np.ones(300))
-        >>> turned.shape, rotation.inverse(turned)[:3].round(12)
-        ((256, 2), array([1., 1., 1.]))
-    """
-
-    dimension: int
-    seed: int
-    group: int
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        """Rotate a vector (d,) to (block, blocks), float64: a block is a column."""
-        block, blocks = block_shape(self.dimension)
-        y = np.zeros(block * blocks)
-        y[: self.dimension] = _sized(x, (self.dimension,))
-        for number in range(BLOCK_PASSES if blocks > 1 else 0):
-            _flip(y, self._words(number, y.size))
-            hadamard(y, math.sqrt(y.size))
-        return self._within(block).forward(y.reshape(block, blocks))
-
-    def inverse(self, y: np.ndarray) -> np.ndarray:
-        """Rotate (block, blocks), or (block · blocks,), back to (d,), float64."""
-        block, blocks = block_shape(self.dimension)
-        x = np.zeros((block, blocks))
-        turned = _sized(y, (block * blocks,), x.shape).reshape(x.shape)
-        used = np.flatnonzero(turned.any(axis=0))
-        x[:, used] = self._within(block).inverse(turned[:, used])
-        x = x.reshape(-1)
-        for number in reversed(range(BLOCK_PASSES if blocks > 1 else 0)):
-            hadamard(x, math.sqrt(x.size))
-            _flip(x, self._words(number, x.size))
-        return x[: self.dimension]
-
-    @property
-    def _key(self) -> Key:
-        return Key.from_seed(self.seed).fold_in("block rotation", self.group)
-
-    def _words(self, number: int, size: int) -> np.ndarray:
-        return self._key.fold_in("signs", number).words(size // 64)
-
-    def _within(self, block: int) -> Reflections:
-        return Reflections(self._key.fold_in("within"), block)
-
-
-def _sized(x: np.ndarray, *shapes: tuple[int, ...]) -> np.ndarray:
-    """The array; ValueError unless it has one of the shapes: compiled code does not look."""
-    if np.shape(x) not in shapes:
+def _sized(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The array; ValueError unless it has this shape: compiled code does not look."""
+    if np.shape(x) != shape:
         raise ValueError(
-            f"Expected an array of shape {shapes[0]} to rotate, got {np.shape(x)}: this rotation "
+            f"Expected an array of shape {shape} to rotate, got {np.shape(x)}: this rotation "
             "is of another dimension."
         )
     return x

@@ -16,7 +16,6 @@ from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.release import Release, Releasing
-from randquant.privacy.accounting.releases import Norm
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
 from randquant.training.config import Delta
@@ -38,7 +37,6 @@ def run(
     delta: Delta = 1e-5,
     cohort: int | None = None,
     trust: Trust | None = None,
-    norm: Norm = "l2",
     coordinates: int | None = None,
     neighboring: Neighboring = "replace_one",
     participation: Participation = "seen",
@@ -63,7 +61,7 @@ def run(
     name = chosen.name
     parameters, clip_norm = chosen.split()
     mechanism = update_mechanism(
-        name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm, norm=norm,
+        name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm,
         coordinates=coordinates,
     )  # fmt: skip
     asked = (dimension, rounds, neighboring, participation, of_rounds, everybody_sends)
@@ -74,7 +72,7 @@ def run(
     result = {
         "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
         "participation": participation, "of_rounds": of_rounds, "cohort": cohort,
-        "clip_norm": clip_norm, "norm": norm, "coordinates": coordinates, **to_json(guarantee),
+        "clip_norm": clip_norm, "coordinates": coordinates, **to_json(guarantee),
     }  # fmt: skip
     result["epsilon_lower"] = result.pop("lower")
     lines = [

@@ -104,7 +104,7 @@ def for_target(
     sums: AmongClients | WithHelper = options.get("sums", AmongClients())
     summed = cohort - _spared(cohort, dropouts, trust, sums)
     validate.kind("privacy", privacy, Privacy)
-    for name, plain in (("unit", "client"), ("norm", "l2"), ("sampling", "fixed")):
+    for name, plain in (("unit", "client"), ("sampling", "fixed")):
         validate.choice(name, getattr(privacy, name), (plain,))
     strategy = ParameterFree() if strategy is None else strategy
     most = min(rounds, privacy.max_participations or rounds)

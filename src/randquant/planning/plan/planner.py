@@ -10,15 +10,11 @@ from typing import Any, Literal
 from randquant._internal import validate
 from randquant._internal.bars import waiting
 from randquant._internal.progress import Report, report, step
-from randquant._internal.rounding import round_up
 from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.layout import dimension_of
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.noise.laws import NOISES
-from randquant.mechanisms.randomized_quantization import stochastic_rounding
-from randquant.planning.limits import privunit
-from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
+from randquant.planning.plan.record import Candidate, Limit, Need, Plan
 from randquant.planning.plan.subsets import knee, parts
 from randquant.planning.plan.verdict import judge
 from randquant.planning.privacy import Privacy
@@ -174,12 +170,11 @@ def _parts(
 def _checked(need: Need) -> Need:
     """The need with its participations, or ValueError."""
     privacy, most = need.privacy, need.privacy.max_participations
-    for name, plain in (("unit", "client"), ("norm", "l2")):
-        if (given := getattr(privacy, name)) != plain:
-            raise ValueError(
-                f"Expected {name}={plain!r} in a plan, got {given!r}: plans are for whole clients' "
-                "updates, clipped in L2; randquant.train takes others."
-            )
+    if privacy.unit != "client":
+        raise ValueError(
+            f"Expected unit='client' in a plan, got {privacy.unit!r}: plans are for whole clients' "
+            "updates; randquant.train takes others."
+        )
     if privacy.coordinates == "auto":
         raise ValueError(
             "Expected a number of coordinates in a plan, got 'auto': give mean_norm to choose how "
@@ -310,48 +305,11 @@ def _accounted(need: Need) -> float:
 
 
 def _limits(need: Need) -> list[Limit]:
-    limits = []
-    if math.isfinite(need.multiplier):
-        where = "on each update" if need.trust == "local" else "on the sum"
-        noise = need.noise(need.gaussian)
-        limits.append(Limit(f"Gaussian noise {where}, accounted exactly", noise))
-    if need.trust != "local" or need.privacy.neighboring != "replace_one":
-        return limits
-
-    def unit(epsilon: float) -> DecodedError:
-        deviation = privunit(need.dimension, epsilon).deviation * need.clip_norm
-        return need.noise(deviation / math.sqrt(need.cohort))
-
-    share = need.epsilon / need.participations
-    if share >= 1e-9:
-        limits.append(Limit(f"PrivUnit, pure epsilon {round_up(share)} a round", unit(share)))
-    if need.delta > 0 and need.participations > 1:
-        composed = _pure_epsilon(need)
-        if composed is not None and composed > share:
-            name = f"PrivUnit, pure epsilon {round_up(composed)} a round, composed at delta"
-            limits.append(Limit(name, unit(composed)))
-    return limits
-
-
-def _pure_epsilon(need: Need) -> float | None:
-    """Largest pure epsilon of a round such that all rounds compose to the target.
-
-    Among mechanisms of one pure epsilon, randomised response composes worst.
-    """
-
-    def response(noise: float) -> ChannelMechanism:
-        margin = 2 / math.expm1(1 / noise)
-        return ChannelMechanism(stochastic_rounding(1.0, 2, margin))
-
-    start = max(need.participations, 1) / need.epsilon
-    try:
-        calibration = calibrate(
-            response, need.epsilon, need.delta, 1, need.participations,
-            start=start, reach=(0.025, 1e9),
-        )  # fmt: skip
-    except OutOfReach:
-        return None
-    return 1 / calibration.noise
+    if not math.isfinite(need.multiplier):
+        return []
+    where = "on each update" if need.trust == "local" else "on the sum"
+    name = f"Gaussian noise {where}, accounted exactly"
+    return [Limit(name, need.noise(need.gaussian))]
 
 
 def _rank(entry: Candidate) -> tuple:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
@@ -31,7 +30,6 @@ from randquant.privacy.guarantee import rounded_up as rounded_up
 LADDER = (2.0, 16.0, 128.0, 1024.0)
 """Orders at which kappa is checked before it is computed at a larger one."""
 
-Norm = Literal["l1", "l2"]
 """The norm in which a whole update is clipped."""
 
 
@@ -118,14 +116,13 @@ class VectorRelease(_Codes):
 
     Attributes:
         channel: the channel of every coordinate.
-        clip_norm: clipping threshold of a whole update's norm.
+        clip_norm: clipping threshold of a whole update's L2 norm.
         dimension: coordinates that are sent (after padding and rotation, if there is one).
         rounds: rounds that the client takes part in.
         trust: `local`, or `aggregate` if the server sees sums of codes only.
         neighboring: updates of neighbours differ by at most 2 · clip_norm under `replace_one`, by
             at most clip_norm under `zero_out`.
         cohort: fewest clients in a sum (`aggregate` only); 1 relies on nobody else.
-        norm: `l2` or `l1`.
         examples: for example-level privacy, the fewest examples whose clipped gradients an update
             is the mean of: neighbours are that many times closer. None for client-level privacy.
         whole_norm: threshold of the update of which only a part, clipped to clip_norm, is sent.
@@ -141,7 +138,6 @@ class VectorRelease(_Codes):
     trust: Trust = "local"
     neighboring: Neighboring = "replace_one"
     cohort: int = 1
-    norm: Norm = "l2"
     examples: int | None = None
     whole_norm: float | None = None
 
@@ -151,11 +147,8 @@ class VectorRelease(_Codes):
         checks.check_size(self.dimension, self.rounds)
         checks.check_words(self.trust, self.neighboring, ("local", "aggregate"))
         checks.check_cohort(self.cohort, self.trust)
-        validate.choice("norm", self.norm, ("l1", "l2"))
         if self.examples is not None:
             check_examples(self.examples)
-            if self.norm != "l2":  # examples are clipped in L2
-                raise ValueError(f"Expected norm='l2' with examples, got {self.norm!r}.")
 
     @property
     def unit(self) -> Unit:
@@ -167,16 +160,14 @@ class VectorRelease(_Codes):
         order = validate.renyi_order(order)
         if self.releases == 0:
             return 0.0
-        spread = 1.0 if self.norm == "l1" else math.sqrt(self.dimension)
-        # In L1 the encoder's rounding moves every coordinate by at most what it moves one.
+        # In L1 the encoder's rounding moves every coordinate by at most what it moves one:
         # theory/vector.md, Proposition 14.
         moved = math.sqrt(squared_distance(self.channel, 0.0, 1)) * self.dimension
         least = min(
             # theory/accounting.md, Proposition 6: pure epsilon of d coordinates, and the L1 bound;
-            # both hold at every order. An L1 norm of at most N is an L2 norm of at most N, sqrt(d)
-            # N bounds the L1 norm of an L2 norm N.
+            # both hold at every order. An L1 norm is at most sqrt(d) times an L2 norm.
             self.dimension * _epsilon(self.channel, math.inf, self.neighboring, 1),
-            _lipschitz(self.channel) * (self._apart * spread + moved),
+            _lipschitz(self.channel) * (self._apart * math.sqrt(self.dimension) + moved),
         )
         if order <= LARGEST_ORDER:
             # theory/vector.md, Proposition 2: D <= kappa · squared distance; of sums,
@@ -222,11 +213,11 @@ class VectorRelease(_Codes):
     @property
     def _few(self) -> int:
         """As few coordinates as hold the whole norm, within the clip."""
-        return min(max(int((self._reach / self.channel.clip) ** self._power), 1), self.dimension)
+        return min(max(int((self._reach / self.channel.clip) ** 2), 1), self.dimension)
 
     def _length(self, count: int) -> float:
         """How long an update may be in each of so many coordinates."""
-        return self._reach / count ** (1 / self._power)
+        return self._reach / math.sqrt(count)
 
     @property
     def _reach(self) -> float:
@@ -234,12 +225,8 @@ class VectorRelease(_Codes):
         return min(self.clip_norm, whole / (self.examples or 1))
 
     @property
-    def _power(self) -> int:
-        return 1 if self.norm == "l1" else 2
-
-    @property
     def _apart(self) -> float:
-        """Largest distance of neighbours' updates, in the norm in which they are clipped."""
+        """Largest distance of neighbours' updates."""
         worlds = 2 if self.neighboring == "replace_one" else 1
         # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16, of a
         # part theory/subsets.md, Proposition 5: what an example changes may all be in that part.

@@ -1,4 +1,4 @@
-"""What a finished run tells about its threshold or its steps: from released values, at no cost."""
+"""What a finished run tells about its steps: from released values, at no cost."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import numpy as np
 
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.training.config import TrainConfig
-from randquant.training.server import AUTO
 
 FULL = 0.5
-"""Length of the sum of the clients' mean updates, over the longest that clip_norm allows, from
-which on it is said: at most half of the rounds can have led nowhere. Runs that learn digits come to
-0.1 to 0.3, raw targets of a regression to 0.6 to 1."""
+"""Agreement of the means with the way from the start, on average, from which on it is said that
+they led one way: runs that learn digits come to 0.1 to 0.3, raw targets of a regression to 0.6 to
+1."""
 
-SHORT, COORDINATES = 0.25, 100
-"""Root mean square of the means' lengths, over clip_norm, below which it is said, if noise hides
-both them and their sum: a threshold of a quarter would have a sixteenth of the noise's square. Not
-of fewer coordinates: their noise varies so much that it hides also what was learned well."""
+COORDINATES = 100
+"""Coordinates from which on it is said that noise hides the means: that of fewer varies so much
+that it hides also what was learned well."""
 
 FEWEST = 10
 """Rounds below which nothing is said: so few may well all lead one way."""
@@ -55,7 +53,7 @@ class _Means(NamedTuple):
         update that is clipped in L2, and nothing else.
         """
         seen = config.privacy.sampling == "fixed" and config.trust != "model"
-        alone = not config.privacy.beside and config.privacy.norm == "l2"
+        alone = not config.privacy.beside
         norm = mechanism.clip_norm
         if not (seen and alone and norm and len(lengths) >= FEWEST):
             return None
@@ -81,12 +79,6 @@ class _Means(NamedTuple):
             for some in (self.squares, first)
         )
 
-    @property
-    def longest(self) -> float:
-        """A length that the mean updates are most likely below."""
-        mean = max(float(self.squares.mean()), 0.0)
-        return math.sqrt(mean + self.far / math.sqrt(len(self.squares)))
-
 
 def about_steps(
     config: TrainConfig,
@@ -97,7 +89,7 @@ def about_steps(
 ) -> str:
     """Say if parameter-free steps led one way to the end, or noise hid all that clients sent.
 
-    It costs no privacy, like `about_threshold`.
+    It costs no privacy: it is computed from the released means and public settings.
 
     Args:
         config: of the run.
@@ -126,53 +118,5 @@ def about_steps(
             "The noise was longer than the mean updates in every round, and hides them in all "
             "rounds together, so that the model has hardly learnt. More clients, fewer trained "
             "parameters (parts), or a larger epsilon would help."
-        )
-    return ""
-
-
-def about_threshold(
-    config: TrainConfig, mechanism: UpdateMechanism, moved: np.ndarray, lengths: Sequence[float]
-) -> str:
-    """Say if nearly all updates were cut to the threshold, or were too short to be seen in noise.
-
-    It costs no privacy: it is computed from the released means and models, and public settings.
-
-    Args:
-        config: of the run.
-        mechanism: that sums the updates.
-        moved: (d,) the model's trained weights at the beginning minus those at the end.
-        lengths: the L2 norm of each round's decoded mean.
-
-    Returns:
-        A sentence with what to do; empty if there is nothing to say, or there are too few rounds to
-        tell, or the server takes other steps than plain ones of SGD, or the noise of the means is
-        not known (`_Means.of`).
-    """
-    plain = config.server.optimizer in ("SGD", AUTO) and not config.server.options
-    rate, rounds = config.server.learning_rate or 1.0, len(lengths)
-    means = _Means.of(config, mechanism, len(moved), lengths)
-    if not plain or means is None:
-        return ""
-    norm, size = mechanism.clip_norm or 1.0, len(moved)
-    scale = rate * mechanism.expected_error(size).gain * norm
-    total = float(np.square(moved.astype(np.float64) / scale).sum())
-    # The noises of rounds are independent: their squares add up.
-    path = total / rounds**2 - means.noise / rounds
-    slack = math.hypot(means.far, 2 * DEVIATIONS * math.sqrt(means.noise * rounds / size)) / rounds
-    if path - slack >= FULL**2:
-        return (
-            f"The mean updates of all {rounds} rounds add up to {math.sqrt(min(path, 1.0)):.0%} of "
-            f"the most that clip_norm={norm:g} allows: most updates were cut to it and pointed one "
-            "way, so the model is probably still on its way. Scale what it is to predict (targets "
-            "of a regression to mean 0 and deviation 1, by public figures), or raise clip_norm, "
-            "learning_rate or rounds."
-        )
-    seen = means.longest >= SHORT or path >= means.far / rounds
-    if size >= COORDINATES and means.hidden and not seen:
-        return (
-            f"The mean update of a round was shorter than {means.longest:.0%} of clip_norm="
-            f"{norm:g}, and the noise hides it, also in the sum over all rounds: the clients' "
-            "updates are far shorter than that, or do not agree. Lower clip_norm or give "
-            "clip_quantile=0.5, or raise local_learning_rate; noise shrinks with clip_norm."
         )
     return ""

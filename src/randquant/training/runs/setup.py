@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.baselines import UNPROTECTED
 from randquant.aggregation.mechanism import UpdateMechanism
@@ -29,10 +27,10 @@ from randquant.training.optimizer import (
 from randquant.training.parameter_free import OF_CLASSES, OF_NUMBERS, ParameterFreeStep
 from randquant.training.problem import Problem
 from randquant.training.records import RoundMetrics
-from randquant.training.runs.advice import about_steps, about_threshold
+from randquant.training.runs.advice import about_steps
 from randquant.training.schedule import Schedule
 from randquant.training.server import AUTO
-from randquant.training.work import Weighting, Work
+from randquant.training.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +83,12 @@ class Prepared:
 
     def advice(self, state: State, metrics: Sequence[RoundMetrics]) -> str:
         """What the released means say about the run when it has ended in this state."""
-        if state.squares:
-            return ""  # rounds differ, because the mechanism adapts
-        config, lengths = self.schedule.config, [
-            each.mean_norm for each in metrics if each.mean_norm is not None
-        ]  # fmt: skip
         agreement = state.optimizer.get("agreement")
-        if agreement is not None:
-            return about_steps(config, self.mechanism, len(state.parameters), lengths, agreement)
-        begun = dict(self.problem.model.named_parameters())
-        start = torch.cat([begun[name].detach().reshape(-1) for name in self.problem.parts])
-        return about_threshold(config, self.mechanism, start.numpy() - state.parameters, lengths)
+        if state.squares or agreement is None:
+            return ""  # rounds differ, because the mechanism adapts; or steps have a rate
+        lengths = [each.mean_norm for each in metrics if each.mean_norm is not None]
+        size = len(state.parameters)
+        return about_steps(self.schedule.config, self.mechanism, size, lengths, agreement)
 
 
 def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
@@ -174,7 +167,7 @@ def common_length(config: TrainConfig, mechanism: UpdateMechanism) -> float | No
     A single example's gradient is scaled to it, where examples are protected.
     """
     privacy = config.privacy
-    clips = privacy.norm == "l2" and privacy.clip_quantile is None
+    clips = privacy.clip_quantile is None
     untuned = config.local.learning_rate == "auto" or privacy.unit == "example"
     return mechanism.clip_norm if clips and untuned else None
 
@@ -205,7 +198,7 @@ def _work(config: TrainConfig, mechanism: UpdateMechanism) -> Work:
             "change."
         )
     length = common_length(config, mechanism) if config.privacy.unit == "client" else None
-    return config.local.work(norm, _weighting(config, mechanism), length)
+    return config.local.work(norm, length)
 
 
 def _check_measured(alongside: Alongside, problem: Problem) -> None:
@@ -215,17 +208,6 @@ def _check_measured(alongside: Alongside, problem: Problem) -> None:
             "Expected a classification for the number accuracy, got another task: send loss, with "
             "bounds of its own."
         )
-
-
-def _weighting(config: TrainConfig, mechanism: UpdateMechanism) -> Weighting | None:
-    if config.local.most_examples is None:
-        return None
-    if mechanism.clip_norm is None:
-        raise ValueError(
-            "Expected a clip_norm with most_examples, got none: a client's weight multiplies its "
-            "clipped update, and coordinates are clipped one by one here."
-        )
-    return Weighting(config.local.most_examples, mechanism.clip_norm, config.privacy.norm)
 
 
 def _mechanism(config: TrainConfig) -> UpdateMechanism:
