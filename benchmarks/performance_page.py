@@ -1,11 +1,10 @@
 """docs/performance.md and its pictures from what was measured: python benchmarks/performance_page.py"""
 
 import json
-import math
 from pathlib import Path
 
 from randquant.reports import charts, runtime
-from randquant.reports.figures import Axis, Bar, Figure, HorizontalBars, line_chart
+from randquant.reports.figures import Axis, Figure, line_chart
 
 ROOT = Path(__file__).parents[1]
 STYLE = (runtime.TEMPLATES / "style.css").read_text()
@@ -51,33 +50,10 @@ def speed_lines(found: dict, title: str, x_label: str) -> Figure:
     return line_chart(title, lines, Axis(x_label, log=True), unit)
 
 
-def contender_bars(found: dict) -> Figure:
-    speed = {
-        name: found["bench"][name]["coordinates_per_second_per_core"] / 1e6
-        for name in ("naive", "encode_pack", "memory_copy")
-    }
-    bars = [
-        ("RQM as usually written with torch, 1 core", speed["naive"], "c4"),
-        ("encode + pack, 1 core", speed["encode_pack"], "c1"),
-        *(
-            (f"encode + pack, {count} cores", row["encode_pack"], "c1")
-            for count, row in found["threads"].items()
-            if count != "1"
-        ),
-        ("copy of the numbers, the limit, 1 core", speed["memory_copy"], "c2"),
-    ]
-    parts = tuple(
-        Bar(label, math.log10(value), f"{value:,.{int(value < 10)}f}", style)
-        for label, value, style in bars
-    )
-    return HorizontalBars(title="Million coordinates a second (log scale)", bars=parts)
-
-
 def pictures() -> dict[str, str]:
     """Each file in docs/images and what is in it."""
     found = result("performance")
     figures = {
-        "contenders": contender_bars(found),
         "levels": speed_lines(found["levels"], "Speed against levels (RQM)", "levels"),
         "vertices": speed_lines(
             found["vertices"], "Speed against vertices (PBM, 16 codes)", "vertices"
@@ -151,10 +127,6 @@ Million coordinates per second, one core, 10 million float32, RQM with 16 levels
 
 Encoding is {own["ratio_to_naive"]:.0f} times faster than the usual way. Of its time {100 * million["encode_pack"] / found["words"]:.0f} % is AES, which gives 64 random bits to every coordinate: 32 to
 dither, 32 to draw; the other 30 bits of a draw are only used if these do not decide the code.
-
-![speeds of the usual way, ours on one core and on two, and a copy](images/performance-contenders.svg)
-
-(The scale starts at 1.)
 
 {table(found["levels"], "levels")}
 

@@ -29,7 +29,7 @@ EXTRAS = {
     "optuna": set(),
     "rich": {"_internal.bars"},
     "altair": {"reports.charts"},
-    "vl_convert": {"reports.charts", "reports.runtime"},
+    "vl_convert": {"reports.charts"},
     "flwr": {"integrations.flower"},
     "nvflare": {"integrations.nvflare"},
     "nacl": {"aggregation.secagg"},

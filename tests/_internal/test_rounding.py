@@ -151,9 +151,7 @@ UPPERS = {
     "metric certificate": of_a_metric,
     "progress bar": bar,
     "table of a run": of_a_table,
-    "page of a run": lambda: report.render(
-        RUN, None, report.EpsilonCurve([2.0], [1.0], UPPER), None
-    ),
+    "page of a run": lambda: report.render(RUN),
     "list of runs": lambda: "\n".join(runs_command._listed(FINISHED)),
     "runs compared": lambda: "\n".join(runs_command._compared(FINISHED, ["stop_at_epsilon"])),
     "page of runs": lambda: runs_page.render(FINISHED),

@@ -7,6 +7,7 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
+import vega_bundle
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +15,6 @@ from randquant.reports import charts, figures, pages, runtime
 from randquant.reports.figures import (
     Axis,
     BandedCurve,
-    Bar,
-    HorizontalBars,
     Intervals,
     Mark,
     Ranged,
@@ -40,8 +39,6 @@ FIGURES = {
         "round", Axis("ε", zero=True, bound=True), note="A note.",
     ),
     "bars": grouped_bars("Bars", ["−1", "1", "1"], {"x": [0.1, 0.2, 0.7]}, "x", "share"),
-    "amounts": HorizontalBars(title="Bytes", bars=(Bar("ours", 7, "7 bytes", "c1"),)),
-    "parts": HorizontalBars(title="Time", bars=(Bar("all", 7, "7 s", "c1"),), stacked=True),
     "marks": ScatterPlot(
         title="Marks", series=(SERIES,), x=Axis("ε", log=True, bound=True), y=Axis("accuracy"),
         levels=(("limit", 65.0),),
@@ -238,5 +235,5 @@ def test_the_package_imports_no_library_of_charts_and_pages():
 
 @pytest.mark.slow  # a bundler runs
 def test_the_packed_script_is_what_the_library_gives():
-    """If it is not: python -m randquant.reports.runtime"""
-    assert runtime.packed() == (runtime.TEMPLATES / "vega.js").read_text(encoding="utf-8")
+    """If it is not: python tests/vega_bundle.py"""
+    assert vega_bundle.packed() == (runtime.TEMPLATES / "vega.js").read_text(encoding="utf-8")

@@ -3,9 +3,9 @@
 import pytest
 from browsing import until
 
+import randquant as rq
 from randquant.privacy.guarantee import Guarantee
 from randquant.reports.run import render
-from randquant.reports.run_pictures import CodeShares, EpsilonCurve
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 
@@ -38,8 +38,7 @@ SUMMARY = RunSummary(
 RUN = RunRecord(
     TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.5}, rounds=30), METRICS, SUMMARY
 )
-CURVE = EpsilonCurve([1.1, 2.0, 8.0, 64.0, 512.0], [0.4, 0.8, 2.0, 2.9, 3.1], 3.125)
-SHARES = CodeShares([-1.0, 1.0], {"x = -clip": [0.6, 0.4], "x = 0": [0.5, 0.5]})
+
 
 LIVE = "[...document.querySelectorAll('figure.chart')].every(figure => figure.view)"
 DOMAIN = "document.querySelector('figure.lines').view.scale('x').domain()"
@@ -47,7 +46,7 @@ DOMAIN = "document.querySelector('figure.lines').view.scale('x').domain()"
 
 @pytest.fixture(scope="module")
 def text():
-    return render(RUN, RUN, CURVE, SHARES)
+    return render(RUN, RUN, rq.rqm(clip=1.5, margin=1.5, levels=2, keep=0.42))
 
 
 @pytest.fixture

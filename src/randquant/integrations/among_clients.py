@@ -18,9 +18,8 @@ from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
 from randquant.channels.wire import upload
 from randquant.integrations import protocol, sums
-from randquant.integrations.helper_member import Ask
 from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import RoundMessage
+from randquant.integrations.protocol import Ask, RoundMessage
 from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
 
 Way = Literal["apart", "ahead"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from randquant.integrations.foreign import DamagedFile
 from randquant.integrations.helper_limit import within
 from randquant.integrations.membership import JOURNAL
 from randquant.integrations.membership import identity as read_identity
+from randquant.integrations.protocol import Ask
 
 SETTINGS = frozenset(
     {
@@ -34,10 +35,6 @@ SETTINGS = frozenset(
 
 KEY = b""
 """A request for the key that clients seal to."""
-
-Ask = Callable[[int | str, bytes], bytes]
-"""Sends a member a request, and returns its answer; OSError if there is none, ProtocolError if it
-refuses."""
 
 
 class HelperMember:

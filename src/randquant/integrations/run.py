@@ -16,7 +16,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.history import History, Measured, RoundRow
 from randquant.integrations.offer import Offer
-from randquant.integrations.sums import Log
+from randquant.integrations.sums import Log, RoundSum
 from randquant.integrations.trained import Arrays, Buffers, Layout
 from randquant.integrations.untuned import START, UntunedSteps
 from randquant.planning.privacy import CLIP_NORM, Privacy
@@ -113,24 +113,16 @@ class ServerRun:
         if self._hostile and not told:
             self._log(INFO, f"randquant: {self._hostile}.")
 
-    def released(self, offer: Offer, mean: np.ndarray, clients: int) -> np.ndarray:
-        """The mean update of a decoded mean; keeps what later rounds use of it."""
+    def step(self, taken: RoundSum, layout: Layout, model: Arrays, rounds: int) -> np.ndarray:
+        """What to add to the trained arrays: the mean update, unless steps are untuned.
+
+        Keeps what later rounds use of the mean.
+        """
+        offer, mean, clients = taken.offer, taken.mean(), taken.clients
         squares = offer.mechanism.noted(self.squares, mean, clients)
         if self.alongside is not None:
             mean, self.numbers, self.threshold = self.alongside.parted(mean, self.threshold)
         self.squares = squares
-        return mean
-
-    def step(
-        self,
-        offer: Offer,
-        layout: Layout,
-        model: Arrays,
-        mean: np.ndarray,
-        clients: int,
-        rounds: int,
-    ) -> np.ndarray:
-        """What to add to the trained arrays: the mean update, unless steps are untuned."""
         if self.untuned is None:
             return mean
         return self.untuned.step(offer, layout, model, mean, clients, rounds)

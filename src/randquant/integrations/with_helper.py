@@ -21,9 +21,9 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.channels.wire import upload
 from randquant.integrations import protocol, sums
-from randquant.integrations.helper_member import Ask, HelperMember
+from randquant.integrations.helper_member import HelperMember
 from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import RoundMessage
+from randquant.integrations.protocol import Ask, RoundMessage
 from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
 
 Integrity = Literal["masked", "proven"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from randquant._internal.formatting import bound, minus
 from randquant.privacy.certificates.coordinate import Certificate
 from randquant.reports import pages
-from randquant.reports.figures import Axis, Figure, grouped_bars
+from randquant.reports.channel import codes_sent
+from randquant.reports.figures import Figure
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Section
 
@@ -21,14 +22,11 @@ def figures(certificate: Certificate) -> list[Figure]:
         raise ValueError(
             "Expected a certificate with its channel, got one without: make it by certify."
         )
-    rows = {}
-    for name, x in zip(("x", "x'"), certificate.witness, strict=True):
-        weights, total = channel.mix(x)
-        # Integers over their own total: only the picture divides them.
-        rows[f"{name} = {minus(f'{x:g}')}"] = [float(weight / total) for weight in weights]
-    labels = [minus(f"{value:.3g}") for value in channel.values]
-    up = Axis("probability", zero=True)
-    return [grouped_bars(_title(certificate), labels, rows, "value the code decodes to", up)]
+    inputs = {
+        f"{name} = {minus(f'{x:g}')}": x
+        for name, x in zip(("x", "x'"), certificate.witness, strict=True)
+    }
+    return [codes_sent(_title(certificate), channel, inputs)]
 
 
 def _title(certificate: Certificate) -> str:

@@ -1,12 +1,16 @@
-"""A channel's picture, facts and page."""
+"""A channel's pictures, facts and page."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from randquant._internal.formatting import minus
 from randquant.channels.channel import Channel
+from randquant.privacy.certificates.coordinate import certify
 from randquant.reports import pages
-from randquant.reports.figures import Axis, Figure, StackedAreas
+from randquant.reports.figures import Axis, Figure, StackedAreas, grouped_bars
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Section
 
@@ -29,6 +33,28 @@ def figures(channel: Channel) -> list[Figure]:
         value="decodes to",
     )
     return [areas]
+
+
+def codes_sent(title: str, channel: Channel, inputs: Mapping[str, float] | None = None) -> Figure:
+    """The distributions of the code at some inputs: by default the ends and the middle."""
+    clip, rows = channel.clip, {}
+    for name, x in (inputs or {"x = −clip": -clip, "x = 0": 0.0, "x = clip": clip}).items():
+        weights, total = channel.mix(x)
+        # Integers over their own total: only the picture divides them.
+        rows[name] = [float(weight / total) for weight in weights]
+    labels = [minus(f"{value:.3g}") for value in channel.values]
+    up = Axis("probability", zero=True)
+    return grouped_bars(title, labels, rows, "value the code decodes to", up)
+
+
+ORDERS = [float(order) for order in 1 + np.geomspace(0.01, 1000, 61)]
+UP = Axis("Rényi divergence, nats", zero=True, bound=True)
+ACROSS = Axis("Rényi order (log scale)", log=True)
+
+
+def divergences(channel: Channel) -> list[tuple[float, float]]:
+    """Rényi orders, and the upper bound of one coordinate's divergence at each."""
+    return [(order, certify(channel, order).epsilon.upper) for order in ORDERS]
 
 
 def facts(channel: Channel) -> Facts:

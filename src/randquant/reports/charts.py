@@ -16,7 +16,6 @@ from randquant.reports.figures import (
     BandedCurve,
     Figure,
     GroupedBars,
-    HorizontalBars,
     Intervals,
     LineChart,
     ScatterPlot,
@@ -235,7 +234,6 @@ def _above(text: str) -> dict[str, Any]:
 _DRAW: dict[type, Any] = {
     LineChart: lines.draw_lines,
     GroupedBars: bars.draw_bars,
-    HorizontalBars: bars.draw_amounts,
     ScatterPlot: marks.draw_marks,
     StackedAreas: areas.draw_areas,
     Intervals: intervals.draw_intervals,

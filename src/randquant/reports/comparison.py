@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from randquant._internal import formatting
 from randquant._internal.formatting import bound, minus
 from randquant.channels.exact_moments import Moments
 from randquant.planning.compare.compare import Comparison, Measured
-from randquant.privacy.certificates.coordinate import certify
 from randquant.reports import pages
+from randquant.reports.channel import ACROSS, UP, codes_sent, divergences
 from randquant.reports.comparison_text import caption, notes, rows
 from randquant.reports.figures import (
     Axis,
@@ -20,7 +20,6 @@ from randquant.reports.figures import (
     Mark,
     ScatterPlot,
     Series,
-    grouped_bars,
     line_chart,
 )
 from randquant.reports.notebook import Facts
@@ -28,8 +27,6 @@ from randquant.reports.pages import DataTable, Notes, Section
 
 STYLES = ("c1", "c2", "c3", "c5", "c6", "c7", "c8", "c4")
 """Line colours by mechanism; with more mechanisms they repeat, dashed."""
-
-ORDERS = [float(order) for order in 1 + np.geomspace(0.05, 999, 25)]
 
 
 def figures(comparison: Comparison) -> list[Figure]:
@@ -88,12 +85,14 @@ def page(comparison: Comparison) -> str:
     typeset = [[name, *map(minus, numbers), last] for name, *numbers, last in cells]
     table = DataTable(caption(comparison), columns, typeset, "compared")
     sections = [Section("", [table, Notes(notes(comparison))], columns=False)]
+    if comparison.tradeoff:
+        sections.append(Section("Privacy against error", figures(comparison)))
     for levels in _groups(comparison):
         drawn = _drawn(comparison, levels)
         several = f", {(levels - 1).bit_length()} bits" if len(_groups(comparison)) > 1 else ""
         sections += [
             Section(f"Privacy and error{several}", _curves(comparison, levels, drawn)),
-            Section(f"What is sent{several}", [_bars(name, e) for name, e in drawn.items()]),
+            Section(f"What is sent{several}", _sent(drawn)),
         ]
     kind = "Mechanisms side by side"
     return pages.report("randquant compare", kind, _title(comparison), _lead(comparison), sections)
@@ -157,37 +156,24 @@ def _curves(comparison: Comparison, levels: int, drawn: Mapping[str, Measured]) 
         "variance": lambda m: m.variance_at,
         "bias": lambda m: m.bias_at,
     }
-    charts += [_over_inputs(kind, pick, drawn, styles) for kind, pick in kinds.items()]
-    curves = {name: points for (m, name), points in comparison.tradeoff.items() if m == levels}
-    return [_tradeoff(curves, styles), *charts] if any(curves.values()) else charts
-
-
-def _tradeoff(
-    curves: Mapping[str, Sequence[tuple[float, float]]], styles: Mapping[str, str]
-) -> Figure:
-    lines = [(name, curves[name], style) for name, style in styles.items() if curves.get(name)]
-    return line_chart(
-        "Privacy against error: least MSE found at each ε",
-        lines,
-        Axis("certified pure ε, nats", bound=True),
-        Axis("mean squared error (log scale)", log=True),
-        note="Each corner of a line is a channel that was built and certified.",
-    )
+    return charts + [_over_inputs(kind, pick, drawn, styles) for kind, pick in kinds.items()]
 
 
 def _divergences(drawn: Mapping[str, Measured], styles: Mapping[str, str]) -> Figure:
-    lines = []
-    for name, measured in drawn.items():
-        bounds = [certify(measured.channel, order).epsilon.upper for order in ORDERS]
-        lines.append((name, list(zip(ORDERS, bounds, strict=True)), styles[name]))
+    lines = [(name, divergences(each.channel), styles[name]) for name, each in drawn.items()]
     infinite = [name for name, m in drawn.items() if math.isinf(m.certificate.epsilon.upper)]
     return line_chart(
         "Rényi divergence of the worst pair, by order",
         lines,
-        Axis("Rényi order (log scale)", log=True),
-        Axis("Rényi divergence, nats", zero=True, bound=True),
+        ACROSS,
+        UP,
         note=f"Infinite and not drawn: {', '.join(infinite)}." if infinite else "",
     )
+
+
+def _sent(drawn: Mapping[str, Measured]) -> list[Figure]:
+    named = {f"{name}: codes sent for three inputs": each for name, each in drawn.items()}
+    return [codes_sent(title, each.channel) for title, each in named.items()]
 
 
 def _over_inputs(
@@ -215,14 +201,3 @@ def _inputs(measured: Measured) -> np.ndarray:
     clip = measured.channel.clip
     even = np.linspace(-clip, clip, 81)
     return np.unique(np.concatenate([even, inner, np.nextafter(inner, -np.inf)]))
-
-
-def _bars(name: str, measured: Measured) -> Figure:
-    channel = measured.channel
-    labels = [minus(f"{value:.3g}") for value in channel.values]
-    groups = {}
-    for label, x in (("x = −clip", -channel.clip), ("x = 0", 0.0), ("x = clip", channel.clip)):
-        weights, total = channel.mix(x)
-        groups[label] = [float(weight / total) for weight in weights]
-    axes = ("value the code decodes to", Axis("probability", zero=True))
-    return grouped_bars(f"{name}: codes sent for three inputs", labels, groups, *axes)

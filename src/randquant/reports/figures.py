@@ -14,7 +14,7 @@ import msgspec
 
 from randquant._internal.rounding import round_up
 
-Style = Annotated[str, msgspec.Meta(pattern=r"^c[1-8]( (dashed|faint|thin)){0,3}$")]
+Style = Annotated[str, msgspec.Meta(pattern=r"^c[1-8]( (dashed|faint)){0,2}$")]
 """A colour, and how a line is drawn."""
 
 Number = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
@@ -45,27 +45,11 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         label: in the legend; empty for no entry.
         points: (x, y) from left to right; the line is broken where y is None.
-        style: a colour, and `dashed`, `faint` or `thin`.
+        style: a colour, and `dashed` or `faint`.
     """
 
     label: str
     points: tuple[tuple[Number, Number | None], ...]
-    style: Style
-
-
-class Bar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One horizontal bar, or one part of a stacked bar.
-
-    Attributes:
-        label: its name.
-        amount: its length, >= 0, in the common unit of the chart's bars.
-        text: the amount as printed.
-        style: a colour.
-    """
-
-    label: str
-    amount: Annotated[float, msgspec.Meta(ge=0, le=1e300)]
-    text: str
     style: Style
 
 
@@ -129,13 +113,6 @@ class GroupedBars(_Figure, frozen=True, tag="bars", kw_only=True):
     def __post_init__(self) -> None:
         if any(len(heights) != len(self.labels) for _, heights in self.groups):
             raise ValueError("Expected one height for each label.")
-
-
-class HorizontalBars(_Figure, frozen=True, tag="amounts", kw_only=True):
-    """Amounts below each other, or as the parts of one bar."""
-
-    bars: tuple[Bar, ...]
-    stacked: bool = False
 
 
 class ScatterPlot(_Figure, frozen=True, tag="marks", kw_only=True):
@@ -219,9 +196,7 @@ class BandedCurve(_Figure, frozen=True, tag="curve", kw_only=True):
             raise ValueError("Expected one estimate for each place.")
 
 
-Figure = (
-    LineChart | GroupedBars | HorizontalBars | ScatterPlot | StackedAreas | Intervals | BandedCurve
-)
+Figure = LineChart | GroupedBars | ScatterPlot | StackedAreas | Intervals | BandedCurve
 """Any of the charts."""
 
 

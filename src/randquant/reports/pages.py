@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -21,7 +20,6 @@ from randquant.reports import charts, runtime
 from randquant.reports.figures import (
     Figure,
     GroupedBars,
-    HorizontalBars,
     LineChart,
     ScatterPlot,
     Series,
@@ -282,8 +280,6 @@ def _drawable(figure: Figure) -> bool:
             return any(y is not None for line in figure.lines for _, y in line.points)
         case ScatterPlot():
             return any(m.x is None or m.x > 0 for each in figure.series for m in each.marks)
-        case HorizontalBars():
-            return bool(figure.bars)
     return True
 
 
@@ -298,13 +294,6 @@ def legend(figure: Figure) -> list[LegendKey]:
             return [
                 LegendKey(f"bar c{k % scales.MANY + 1}", "", name)
                 for k, (name, _) in enumerate(figure.groups)
-            ]
-        case HorizontalBars() if figure.stacked:
-            total = math.fsum(bar.amount for bar in figure.bars) or 1.0
-            shares = [f"{100 * bar.amount / total:.1f}\u00a0%" for bar in figure.bars]
-            return [
-                LegendKey(f"bar {bar.style}", "", f"{bar.label} {bar.text} ({share})")
-                for bar, share in zip(figure.bars, shares, strict=True)
             ]
         case ScatterPlot():
             return [_series(k, each) for k, each in enumerate(figure.series)]

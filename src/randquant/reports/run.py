@@ -13,14 +13,15 @@ from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant._internal.serialization import write_atomic
 from randquant.aggregation.hostile import one_client
+from randquant.channels.channel import Channel
 from randquant.mechanisms.registry import notes_on
+from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, SIMULATED, Guarantee
 from randquant.reports import meaning, pages
 from randquant.reports import run_pictures as pictures
 from randquant.reports.figures import Figure
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Paragraphs, Section
-from randquant.reports.run_pictures import CodeShares, EpsilonCurve
 from randquant.training.config import NAMES, TrainConfig, value_of
 from randquant.training.configured import sent
 from randquant.training.data import features
@@ -72,19 +73,15 @@ def _rendered(record: RunRecord, folder: Path) -> str:
     finished = (inner / run_folder.SUMMARY).exists()
     baseline = run_folder.read_finished(inner) if finished else None
     if mechanism is None or (channel := mechanism.channel) is None:
-        return render(record, baseline, None, None)
-    curve, output = pictures.epsilon_curve(channel), pictures.code_shares(channel)
+        return render(record, baseline)
     sent = record.summary.dimension + record.config.privacy.beside
-    return render(
-        record, baseline, curve, output, one_client(mechanism, sent, record.config.cohort)
-    )
+    return render(record, baseline, channel, one_client(mechanism, sent, record.config.cohort))
 
 
 def render(
     run: RunRecord,
-    baseline: RunRecord | None,
-    curve: EpsilonCurve | None,
-    output: CodeShares | None,
+    baseline: RunRecord | None = None,
+    channel: Channel | None = None,
     hostile: str = "",
 ) -> str:
     """Turn a run's record into the text of one HTML page; every figure is an argument.
@@ -92,8 +89,7 @@ def render(
     Args:
         run: the run to report.
         baseline: the same run without privacy, shown beside it.
-        curve: the certificate of one coordinate, over Rényi orders.
-        output: the output distributions of the channel.
+        channel: of each coordinate, if there is one.
         hostile: what one client can do to a round's mean; empty if that is not known.
 
     Guarantees:
@@ -113,13 +109,12 @@ def render(
         [
             Section(
                 "What the guarantee means",
-                [_meaning(run, curve, hostile)],
+                [_meaning(run, channel, hostile)],
                 columns=False,
                 text=True,
             ),
             Section("Training", pictures.training(run, baseline)),
-            Section("One coordinate", pictures.coordinate(curve, output)),
-            Section("Cost", pictures.cost(run)),
+            Section("One coordinate", pictures.coordinate(channel)),
             Section("Details", [_config_table(config), _round_table(run)]),
         ],
         cards=_cards(run, baseline),
@@ -142,14 +137,24 @@ def _lead(run: RunRecord) -> str:
 
 
 def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:
-    time = formatting.duration(run.summary.seconds)
-    rounds = formatting.count(run.rounds, "round")
     return [
         _accuracy_card(run, baseline),
         _upload_card(run),
         _guarantee_card(run),
-        ("Time", time, [f"{rounds}, all clients on one machine"]),
+        _time_card(run),
     ]
+
+
+def _time_card(run: RunRecord) -> Card:
+    spent = {
+        name: math.fsum(getattr(metric, f"seconds_{name}") for metric in run.metrics)
+        for name in ("gradient", "protect", "evaluate")
+    }
+    lines = [
+        f"{formatting.count(run.rounds, 'round')}, all clients on one machine",
+        ", ".join(f"{name} {seconds:,.1f}\u00a0s" for name, seconds in spent.items()),
+    ]
+    return "Time", formatting.duration(run.summary.seconds), lines
 
 
 def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
@@ -210,7 +215,7 @@ def _beside(other: Guarantee) -> str:
     return f"{bound} ({_named(other)}, who takes part is seen)"
 
 
-def _meaning(run: RunRecord, curve: EpsilonCurve | None, hostile: str) -> Paragraphs:
+def _meaning(run: RunRecord, channel: Channel | None, hostile: str) -> Paragraphs:
     summary = run.summary
     guarantee = summary.guarantee
     if guarantee is None:
@@ -224,10 +229,10 @@ def _meaning(run: RunRecord, curve: EpsilonCurve | None, hostile: str) -> Paragr
         paragraphs = [
             ("What is promised.", promised),
             *_terms(summary),
-            ("One coordinate and the whole run.", _scope(run, guarantee, curve)),
+            ("One coordinate and the whole run.", _scope(run, guarantee, channel)),
             *meaning.size(guarantee),
             *meaning.hostile(hostile),
-            ("Deployed and simulated.", _SECRET if run.config.seed is None else _SIMULATION),
+            ("Deployed and simulated.", _simulated(run)),
         ]
     return Paragraphs(paragraphs)
 
@@ -249,12 +254,11 @@ def _terms(summary: RunSummary) -> list[tuple[str, str]]:
     return paragraphs
 
 
-def _scope(run: RunRecord, guarantee: Guarantee, curve: EpsilonCurve | None) -> str:
+def _scope(run: RunRecord, guarantee: Guarantee, channel: Channel | None) -> str:
     summary, single = run.summary, ""
-    if curve is not None:
-        single = (
-            f"One code of one coordinate has {formatting.bound(curve.pure)} at order infinity. "
-        )
+    if channel is not None:
+        pure = formatting.bound(certify(channel).epsilon.upper)
+        single = f"One code of one coordinate has {pure} at order infinity. "
     return (
         f"{single}A figure for one coordinate is never the guarantee of a run. The guarantee of "
         "the run counts everything that one client sends in all declared rounds, whatever ended "
@@ -320,16 +324,14 @@ def _round_table(run: RunRecord) -> DataTable:
     return DataTable(title, names, rows, "numbers")
 
 
-_SECRET = (
-    "This run simulated all clients on one machine, with every random choice drawn from a secret "
-    "key in the run's folder: whoever has that file can repeat the choices and undo the "
-    "protection. The guarantee is that of the mechanism as deployed, each client with a secret key "
-    "of its own, and no statement about the data this simulation stored."
-)
-
-_SIMULATION = (
-    "This run simulated all clients on one machine, with every random choice drawn from the seed "
-    "in the table below: anyone who knows it can repeat the choices and undo the protection. The "
-    "guarantee is that of the mechanism as deployed, each client with a secret key of its own, "
-    "and no statement about the data this simulation stored."
-)
+def _simulated(run: RunRecord) -> str:
+    """What a simulation promises of the data that it stored."""
+    drawn, known = "the seed in the table below", "anyone who knows it"
+    if run.config.seed is None:
+        drawn, known = "a secret key in the run's folder", "whoever has that file"
+    return (
+        "This run simulated all clients on one machine, with every random choice drawn from "
+        f"{drawn}: {known} can repeat the choices and undo the protection. The guarantee is that "
+        "of the mechanism as deployed, each client with a secret key of its own, and no statement "
+        "about the data this simulation stored."
+    )

@@ -1,24 +1,19 @@
-"""The pictures of a run: training, one coordinate, cost; and its facts for a notebook."""
+"""The pictures of a run: training, one coordinate; and its facts for a notebook."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import SIMULATED, Guarantee
+from randquant.reports.channel import ACROSS, UP, codes_sent, divergences
 from randquant.reports.figures import (
     Axis,
-    Bar,
     Figure,
-    HorizontalBars,
-    grouped_bars,
     line_chart,
 )
 from randquant.reports.notebook import Facts
@@ -28,51 +23,6 @@ from randquant.training.records import RoundMetrics, RunRecord
 
 Pick = Callable[[RoundMetrics], float | None]
 Drawn = tuple[str, Sequence[tuple[float, float]], str]  # label, points, style of a line
-
-
-@dataclass(frozen=True, slots=True)
-class EpsilonCurve:
-    """A certificate over Rényi orders, for one coordinate of one upload.
-
-    Attributes:
-        orders: in (1, inf), increasing.
-        epsilon: (same length) upper bounds, in nats.
-        pure: the upper bound at order infinity, in nats; may be infinite.
-    """
-
-    orders: Sequence[float]
-    epsilon: Sequence[float]
-    pure: float
-
-
-@dataclass(frozen=True, slots=True)
-class CodeShares:
-    """What a channel sends for a few inputs.
-
-    Attributes:
-        values: (m,) what each code decodes to.
-        rows: (m,) probabilities of the codes, by a label such as "x = -clip".
-    """
-
-    values: Sequence[float]
-    rows: Mapping[str, Sequence[float]]
-
-
-def epsilon_curve(channel: Channel) -> EpsilonCurve:
-    """Certify one coordinate at orders from 1.01 to 1,001, and at infinity."""
-    orders = [float(1 + step) for step in np.geomspace(0.01, 1000, 61)]
-    epsilon = [certify(channel, order).epsilon.upper for order in orders]
-    return EpsilonCurve(orders, epsilon, certify(channel).epsilon.upper)
-
-
-def code_shares(channel: Channel) -> CodeShares:
-    """The distributions of the code at the ends and in the middle."""
-    inputs = {"x = −clip": -channel.clip, "x = 0": 0.0, "x = clip": channel.clip}
-    rows = {}
-    for label, x in inputs.items():
-        weights, total = channel.mix(x)
-        rows[label] = [float(weight / total) for weight in weights]
-    return CodeShares([float(value) for value in channel.values], rows)
 
 
 def titled(config: TrainConfig) -> str:
@@ -217,48 +167,22 @@ def _points(run: RunRecord, pick: Pick) -> list[tuple[float, float]]:
     return [(place, value) for place, value in picked if value is not None]
 
 
-def coordinate(curve: EpsilonCurve | None, output: CodeShares | None) -> list[Figure]:
+def coordinate(channel: Channel | None) -> list[Figure]:
     """How well one coordinate is protected, and what it sends."""
-    charts = [] if curve is None else [_curve_chart(curve)]
-    if output is not None:
-        title = "What one coordinate sends, for a few inputs x"
-        labels = [minus(f"{value:.3g}") for value in output.values]
-        axes = ("value the code decodes to", Axis("probability", zero=True))
-        charts.append(grouped_bars(title, labels, output.rows, *axes))
-    return charts
-
-
-def _curve_chart(curve: EpsilonCurve) -> Figure:
-    # Without a finite bound the second line is empty, and the legend says why.
-    ends = [(order, curve.pure) for order in (curve.orders[0], curve.orders[-1])]
+    if channel is None:
+        return []
+    pure, curve = certify(channel).epsilon.upper, divergences(channel)
     lines: list[Drawn] = [
-        ("upper bound", list(zip(curve.orders, curve.epsilon, strict=True)), "c1"),
-        (f"order infinity: {formatting.bound(curve.pure)}", ends, "c2 dashed"),
+        ("upper bound", curve, "c1"),
+        (
+            f"order infinity: {formatting.bound(pure)}",
+            [(order, pure) for order, _ in (curve[0], curve[-1])],
+            "c2 dashed",
+        ),
     ]
     title = "How well one coordinate is protected, by Rényi order"
-    across = Axis("Rényi order (log scale)", log=True)
-    up = Axis("Rényi divergence, nats", zero=True, bound=True)
     note = "For one coordinate in one round; the guarantee of the run is stated above."
-    return line_chart(title, lines, across, up, note=note)
-
-
-def cost(run: RunRecord) -> list[Figure]:
-    """What a run cost: bytes of an upload, and time."""
-    sent, floats = run.summary.bytes_per_upload, 4 * run.summary.dimension
-    uploads = (
-        Bar(f"this run ({run.config.mechanism})", sent, formatting.size_of(sent), "c1"),
-        Bar("32-bit floats", floats, formatting.size_of(floats), "c4"),
-    )
-    names = ("gradient", "protect", "evaluate")
-    spent = [math.fsum(getattr(m, f"seconds_{name}") for m in run.metrics) for name in names]
-    # Set-up and checkpoints; the clock of a resumed run may have missed some rounds.
-    spent.append(max(0.0, run.summary.seconds - math.fsum(spent)))
-    parts = tuple(
-        Bar(name, amount, f"{amount:,.1f} s", f"c{color}")
-        for color, (name, amount) in enumerate(zip((*names, "other"), spent, strict=True), 1)
-        if name != "other" or amount >= 0.05  # less is printed as zero
-    )
     return [
-        HorizontalBars(title="Bytes one client uploads in a round", bars=uploads),
-        HorizontalBars(title="Where the time went", bars=parts, stacked=True),
+        line_chart(title, lines, ACROSS, UP, note=note),
+        codes_sent("What one coordinate sends, for a few inputs x", channel),
     ]

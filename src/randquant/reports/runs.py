@@ -8,7 +8,7 @@ from typing import Any
 
 from randquant._internal import formatting
 from randquant.reports import pages
-from randquant.reports.figures import Axis, Figure, line_chart
+from randquant.reports.figures import COLORS, Axis, Figure, line_chart
 from randquant.reports.pages import DataTable, Notes, Part, Section
 from randquant.reports.run import EMPTY
 from randquant.reports.run_pictures import SO_FAR
@@ -16,15 +16,9 @@ from randquant.training import settings
 from randquant.training.records import RoundMetrics
 from randquant.training.runs.status import Status, notes
 
-COLORS = 8
-OTHER = "others"
-
 
 def render(runs: Sequence[Status]) -> str:
     """Turn runs into the text of one HTML page.
-
-    Up to eight runs have a colour each. More runs are drawn thin and coloured by a setting in which
-    they differ: the mechanism if it differs, otherwise the first setting with few values.
 
     Args:
         runs: finished or not; damaged ones are only listed.
@@ -64,7 +58,7 @@ def _labels(runs: Sequence[Status]) -> list[str]:
 
 
 def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[Figure]:
-    styles = _styles(runs, labels)
+    styles = _styles(labels)
 
     def lines(
         pick: Callable[[RoundMetrics], float | None],
@@ -89,30 +83,12 @@ def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[Figure]:
     return charts
 
 
-def _styles(runs: Sequence[Status], labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Each run's label in the legend and the style of its line."""
-    if len(runs) <= COLORS:
-        return [(label, f"c{k}") for k, label in enumerate(labels, 1)]
-    flat = [settings.flat(run.config) for run in runs if run.config is not None]
-    name = _grouping(runs, flat)
-    values = [_shown(name, run.get(name)) for run in flat]
-    ranked = sorted(dict.fromkeys(values), key=lambda value: -values.count(value))
-    named = ranked if len(ranked) <= COLORS else ranked[: COLORS - 1]
-    color = {value: f"c{k}" for k, value in enumerate(named, 1)}
-    prefix = "" if name == "mechanism" else f"{name} "
+def _styles(labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Each run's label and the style of its line; dashed where colours repeat."""
     return [
-        (f"{prefix}{value}", f"{color[value]} thin") if value in color else (OTHER, "c4 thin")
-        for value in values
+        (label, f"c{k % COLORS + 1}" + " dashed" * (k // COLORS % 2))
+        for k, label in enumerate(labels)
     ]
-
-
-def _grouping(runs: Sequence[Status], flat: Sequence[dict[str, Any]]) -> str:
-    """The setting by which many runs are coloured."""
-    differ = settings.differing([run.config for run in runs if run.config is not None])
-    few = [name for name in differ if len({repr(run.get(name)) for run in flat}) <= COLORS]
-    # `differ` begins with the mechanism if that differs.
-    first = differ[:1] if differ[:1] == ["mechanism"] else [*few, *differ]
-    return first[0] if first else "mechanism"
 
 
 def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import csv as csv_files
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from randquant._internal import formatting, tables
-from randquant._internal.declared import Files
 from randquant._internal.rounding import round_up
-from randquant._internal.serialization import to_json, write_atomic
 from randquant.cli.command import Command, Output, figures
 from randquant.training import settings
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
 
 
-def run(*folders: str, csv: Files[str | None] = None) -> Output:
+def run(*folders: str) -> Output:
     """List runs, or compare those that are named.
 
     Args:
         folders: runs to compare, or folders to look through.
-        csv: also write one line per run, settings included, to this file.
     """
     given = [Path(folder) for folder in folders]
     named = len(given) > 1 and all((folder / "config.json").exists() for folder in given)
@@ -33,13 +28,10 @@ def run(*folders: str, csv: Files[str | None] = None) -> Output:
     configs = [status.config for status in statuses if status.config is not None]
     differ = settings.differing(configs) if configs else []
     shown = [_as_json(status) for status in statuses]
-    result = {"runs": shown, "differing": differ, "csv": csv}
+    result = {"runs": shown, "differing": differ}
     lines = _compared(statuses, differ) if named else _listed(statuses)
     lines += run_status.notes(statuses)
     lines += [f"damaged  {s.folder}: {s.error}" for s in statuses if s.state == "damaged"]
-    if csv is not None:
-        write_atomic(Path(csv), _as_csv(statuses).encode())
-        lines += ["", f"written  {csv}"]
     return Output(result, lines)
 
 
@@ -102,21 +94,6 @@ def _as_json(status: Status) -> dict[str, Any]:
         "fitted", "bytes_per_upload", "bytes_up", "error",
     )  # fmt: skip
     return {"run": str(status.folder), **figures(status, *names)}
-
-
-def _as_csv(statuses: Sequence[Status]) -> str:
-    """One line per run: its results, then all settings."""
-    rows = []
-    for status in statuses:
-        outcome = {k: v for k, v in _as_json(status).items() if k not in ("config", "guarantee")}
-        config = {} if status.config is None else settings.flat(status.config)
-        # `rounds` as configured and `rounds` done would otherwise have the same name.
-        rows.append({**outcome, **{f"config.{name}": value for name, value in config.items()}})
-    text = io.StringIO()
-    writer = csv_files.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
-    writer.writeheader()
-    writer.writerows(to_json(row) for row in rows)
-    return text.getvalue()
 
 
 COMMAND = Command(

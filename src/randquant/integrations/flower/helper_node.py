@@ -15,7 +15,8 @@ from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.flower.grids import EligibleGrid
 from randquant.integrations.flower.messages import HELPER
 from randquant.integrations.foreign import logged
-from randquant.integrations.helper_member import Ask, answered
+from randquant.integrations.helper_member import answered
+from randquant.integrations.protocol import Ask
 
 REQUEST, ANSWER = "request", "answer"
 """The only field of a message's record."""

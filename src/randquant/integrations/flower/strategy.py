@@ -184,9 +184,7 @@ class QuantizedStrategy(Strategy):
         try:
             current.take(replies)
             current.ask()
-            mean = run.released(taken.offer, taken.mean(), taken.clients)
-            rounds = self._last or self.rounds
-            step = run.step(taken.offer, layout, old, mean, taken.clients, rounds)
+            step = run.step(taken, layout, old, self._last or self.rounds)
             moved = {name: Array(array) for name, array in layout.moved(old, step).items()}
         except ValueError as error:
             self.run.failed(number, asked, error)

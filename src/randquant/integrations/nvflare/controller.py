@@ -259,9 +259,8 @@ class QuantizeController(Controller):
         if abort_signal.triggered:
             return
         now.take(received)
-        mean = run.released(offer, now.mean(), now.clients)
         layout, rate = self._layout(), self.options.learning_rate
-        step = run.step(offer, layout, self._model, mean, now.clients, self.rounds)
+        step = run.step(now, layout, self._model, self.rounds)
         if rate != "auto":
             step = np.float32(rate) * step
         self._take_over(self._model | layout.moved(self._model, step))

@@ -1,18 +1,14 @@
-"""Bars: grouped, below each other, or the parts of one."""
+"""Bars, grouped."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from randquant.reports.figures import GroupedBars, HorizontalBars, digits
+from randquant.reports.figures import GroupedBars, digits
 from randquant.reports.kinds.scales import (
-    INK,
     Spec,
     category,
-    color,
     cycle,
-    quantity,
     tip,
     up,
 )
@@ -68,51 +64,6 @@ def draw_bars(figure: GroupedBars, alone: bool) -> Spec:
             }
         ],
     }
-
-
-def draw_amounts(figure: HorizontalBars, alone: bool) -> Spec:
-    """Bars below each other with their names above them, or the parts of one bar."""
-    total = (math.fsum if figure.stacked else max)(bar.amount for bar in figure.bars)
-    rows = [
-        {
-            "k": bar.label,
-            "v": bar.amount,
-            "t": bar.text,
-            "row": 0 if figure.stacked else place,
-            "c": color(bar.style),
-            "i": place,
-        }
-        for place, bar in enumerate(figure.bars)
-    ]
-    paint = category("c", scale=None, legend=None)
-    if figure.stacked:
-        scale = {"domain": [row["k"] for row in rows], "range": [row["c"] for row in rows]}
-        paint = category("k", scale=scale, legend={"title": None} if alone else None)
-    scale = {"domain": [0, total or 1.0], "nice": False}
-    plot = {
-        "name": "plot",
-        "mark": {"type": "bar", "height": 18, "yOffset": 0 if figure.stacked else 8},
-        "encoding": {
-            "x": quantity("v", axis=None, title=None, scale=scale),
-            "y": _ROW,
-            "color": paint,
-            "order": {"field": "i"},
-            "description": {"field": "k"},
-            "tooltip": [tip("k", "bar", text=True), tip("t", "amount", text=True)],
-        },
-    }
-    named = [] if figure.stacked else [_words("k", 0, "left"), _words("t", "width", "right")]
-    tall = 34 if figure.stacked else 46 * len(rows) + 4
-    return {"data": {"values": rows}, "layer": [plot, *named], "moved": False, "tall": tall}
-
-
-_ROW = {"field": "row", "type": "ordinal", "axis": None, "title": None}
-
-
-def _words(name: str, place: float | str, align: str) -> Spec:
-    """Words above each bar."""
-    mark = {"type": "text", "align": align, "baseline": "bottom", "dy": -6, "fill": INK, "limit": 0}
-    return {"mark": mark, "encoding": {"x": {"value": place}, "y": _ROW, "text": {"field": name}}}
 
 
 def _distinct(labels: Sequence[str]) -> list[str]:

@@ -100,11 +100,11 @@ def _dash(style: str) -> list[int]:
 
 
 def _thick(style: str) -> float:
-    return 1.0 if "faint" in style else 1.2 if "thin" in style else 1.8
+    return 1.0 if "faint" in style else 1.8
 
 
 def _opaque(style: str) -> float:
-    return 0.5 if "faint" in style else 0.8 if "thin" in style else 1.0
+    return 0.5 if "faint" in style else 1.0
 
 
 def _near(alone: bool) -> Spec:
