@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,9 @@ def main() -> None:
         deployment.register()
         deployment.start_supernodes(options.epsilon)
         deployment.write_app(options.set, options.data_dir)
-        results = deployment.run(options.kill_client, options.kill_server)
-        report(results)
+        for _ in range(options.runs):
+            if results := deployment.run(options.kill_client, options.kill_server):
+                report(results)
         if options.results:
             shutil.copy(folder / "results.json", options.results)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
@@ -87,6 +89,7 @@ class Deployment:
         self.folder, self.clients, self.app = folder, range(clients), app.resolve()
         self.port, *self.node_ports = free_ports(1 + clients)
         self.nodes: list[int] = []  # their numbers at the SuperLink
+        self.known: dict[str, Any] = {}  # the app's settings
         self.started: list[subprocess.Popen] = []
         self._stopping = threading.Event()
 
@@ -173,6 +176,8 @@ class Deployment:
             self.app, self.folder / "app", ignore=shutil.ignore_patterns("__pycache__"),
             dirs_exist_ok=True,
         )  # fmt: skip
+        own = tomllib.loads((self.app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+        self.known = own.get("config", {})
         config: dict[str, Any] = {
             **FEW,
             **(OF_THIS_APP if self.app == APP else {}),
@@ -183,6 +188,7 @@ class Deployment:
             "folder": str(self.folder / "server"),
             "results": str(self.folder / "results.json"),
         }
+        config = {name: value for name, value in config.items() if name in self.known}
         for setting in settings:
             name, _, value = setting.partition("=")
             try:
@@ -193,7 +199,7 @@ class Deployment:
         (self.folder / "run.toml").write_text("".join(lines))
 
     def run(self, kill_client: int, kill_server: int) -> dict[str, Any]:
-        """Run the app to its end; return what it measured.
+        """Run the app to its end; return what it measured, if it writes that.
 
         Args:
             kill_client: round in which the last client is killed; 0 for never.
@@ -210,6 +216,8 @@ class Deployment:
             self.start_superlink()
             process = self._flwr_run()
         self._show(process)
+        if "results" not in self.known:
+            return {}
         results = self.folder / "results.json"
         if not results.exists():
             raise RuntimeError(f"Expected a run that ends well; its log ends with: {self._tail()}")
@@ -373,6 +381,7 @@ def _options() -> argparse.Namespace:
         "--data-dir", default="", help="folder of data files, for data sets that need one"
     )
     parser.add_argument("--app", type=Path, default=APP, help="folder of the app (default this)")
+    parser.add_argument("--runs", type=int, default=1, help="one after the other (default 1)")
     parser.add_argument("--folder", help="keep keys, logs and the run there")
     parser.add_argument("--results", help="a JSON file for what was measured")
     parser.add_argument(

@@ -135,11 +135,16 @@ def main() -> None:
     report(given.data, folder / "workspace" / "server")
 
 
-def report(data: Path, server: Path) -> None:
-    """Print each hospital's test accuracy, or why the job has failed."""
+def ended_well(server: Path) -> Path:
+    """The folder of a job's results; it ends the script where the job has failed."""
     if errors := (server / "error_log.txt").read_text():
-        sys.exit(f"run.py: Expected a job that ends well, got: {errors.splitlines()[0]}")
-    weights = np.load(server / "simulate_job" / "models" / "server.npy")
+        sys.exit(f"Expected a job that ends well, got: {errors.splitlines()[0]}")
+    return server / "simulate_job"
+
+
+def report(data: Path, server: Path) -> None:
+    """Print each hospital's test accuracy."""
+    weights = np.load(ended_well(server) / "models" / "server.npy")
     for site in SITES:
         _, (x, y) = split(*patients(data, site), 0)
         print(f"{site}: {accuracy(weights, x, y):.1%} of {len(y)} patients right")

@@ -31,9 +31,9 @@ QUERIES = {
 """Bounds of adults, chosen without these data."""
 
 
-def patients(folder: Path, site: str) -> dict[str, list[float | None]]:
+def patients(folder: str | Path, site: str) -> dict[str, list[float | None]]:
     """Columns of one hospital's patients; None where a value is missing."""
-    with open(folder / f"{site}.csv", newline="") as file:
+    with open(Path(folder) / f"{site}.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     columns: dict[str, list[float | None]] = {}
     for query in QUERIES.values():

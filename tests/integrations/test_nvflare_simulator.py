@@ -1,6 +1,7 @@
 """The job of the hospitals' example on NVFlare's simulator, killed and started again."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,11 +40,16 @@ def invented(folder):
 
 
 def started(data, folder, *options):
+    of_run = ("--epsilon", "2", "--rounds", str(ROUNDS))
+    return script("run.py", data, folder, *of_run, *options)
+
+
+def script(name, data, folder, *options):
     source = str(EXAMPLE.parents[1] / "src")
     environment = {**os.environ, "PYTHONPATH": source, "PYTHONFAULTHANDLER": "1"}
-    command = [sys.executable, str(EXAMPLE / "run.py"), "--data", str(data), "--epsilon", "2"]
+    command = [sys.executable, str(EXAMPLE / name), "--data", str(data), "--folder", str(folder)]
     return subprocess.Popen(
-        [*command, "--folder", str(folder), "--rounds", str(ROUNDS), *options],
+        [*command, *options],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
     )  # fmt: skip
 
@@ -163,3 +169,26 @@ def test_four_hospitals_sum_with_a_helper_that_is_a_site_and_opens_no_port(tmp_p
     assert state(tmp_path / "run")[0] == ROUNDS
     sums = HelperJournal(tmp_path / "run" / "helper").sums()
     assert list(sums.values()) == [ROUNDS] * len(SITES)
+
+
+@pytest.mark.slow
+def test_four_hospitals_ask_a_table_of_their_patients(tmp_path):
+    """Of 480 patients all are men; noise is beyond 10 of its deviations once in 10**6 at most."""
+    invented(tmp_path)
+    key = tmp_path / "helper.key"
+    assert cli.main(["helper", "keygen", str(key)]) == 0
+    run = script("survey.py", tmp_path, tmp_path / "run", "--helper-key", str(key))
+    printed = run.communicate(timeout=400)[0]
+    assert run.returncode == 0, printed
+    row = re.search(r"^men: 1 +(\S+) +(\S+) to (\S+) +(\S+)", printed, re.MULTILINE)
+    assert row, printed
+    men, lower, upper, noise = map(float, row.groups())
+    assert abs(men - 480) <= 10 * noise < 240
+    assert lower <= men <= upper
+    [epsilon] = re.findall(r"480 records of 4 clients; epsilon <= (\S+) at delta = 1e-06", printed)
+    assert 0.9 < float(epsilon) <= 1
+    assert list(HelperJournal(tmp_path / "run" / "helper").sums().values()) == [1] * len(SITES)
+    for site in SITES:
+        ledger = AnswerLedger(RunAccountant(1e-6), tmp_path / "run" / "sites" / f"{site}.account")
+        with ledger.held():
+            assert ledger.accountant.answers(OWN) == 1

@@ -5,9 +5,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 import randquant as rq
 from randquant.channels.keys import Key
+from randquant.statistics.query import numbers
 from randquant.statistics.records import frames_of, one_of_each
 
 MEAN = {"age": rq.Mean(0, 100)}
@@ -20,6 +22,9 @@ class Frame:
     def __init__(self, **columns):
         self.held = columns
         self.columns = list(columns)
+
+    def __len__(self):
+        return len(next(iter(self.held.values())))
 
     def __getitem__(self, name):
         return Column(self.held[name])
@@ -185,3 +190,58 @@ def test_one_client_is_not_hidden_by_a_sum():
 def test_rows_of_one_table_are_clients():
     with pytest.raises(ValueError, match=r"^Expected clients with columns of many records"):
         ask(FORMS["rows"][0], unit="example")
+
+
+class NAType:
+    """As pandas' mark of a missing value: it is no number, and equal to nothing."""
+
+    def __bool__(self):
+        raise TypeError
+
+
+class Sheet:
+    """A table that gives a column by its name, and a lazy one, which has no length."""
+
+    columns = ("age", "age")
+
+    def __getitem__(self, name):
+        raise AssertionError
+
+
+class SizedSheet(Sheet):
+    def __len__(self):
+        return 2
+
+
+def test_marks_of_missing_values_and_numbers_without_dimension_are_read():
+    people = [{"age": age} for age in (NAType(), np.array(40), torch.tensor(40.0), np.float32(40))]
+    frames, single = frames_of(people)
+    assert single
+    found = numbers(frames[0]["age"], "age")
+    assert np.isnan(found[0])
+    assert found[1:].tolist() == [40, 40, 40]
+    assert rq.Counts(np.unique([3, 4])) == rq.Counts([3, 4])
+
+
+@pytest.mark.parametrize(
+    ("clients", "says"),
+    [
+        (SizedSheet(), "Expected columns of different names, got 'age' more than once of the tab"),
+        ([{1: 3, "1": 4}] * 2, "Expected columns of different names, got '1' more than once of cl"),
+        (Sheet(), "Expected a sequence or mapping of clients"),
+        ([{"age": 1j}] * 2, "Expected numbers in column 'age', got 1j"),
+        ([{"age": np.array([1j])}] * 2, r"Expected numbers in column 'age', got np.complex128\(1j"),
+    ],
+)
+def test_what_is_no_record_is_refused(clients, says):
+    with pytest.raises((TypeError, ValueError), match=says):
+        rq.statistics(clients, 1, queries={"age": rq.Mean(0, 100)})
+
+
+def test_a_deviation_of_no_more_than_the_noise_has_an_error_within_its_bounds():
+    """Of values that are all alike noise leaves a variance of 0 in half of all tables."""
+    same = [{"age": 50.0}] * 100
+    tables = [rq.statistics(same, 1, queries={"age": rq.Mean(0, 100)}, seed=k) for k in range(20)]
+    deviations = [table["age"]["deviation"] for table in tables]
+    assert min(each.estimate for each in deviations) == 0  # or it is an accident of 1e-6
+    assert max(each.noise_error for each in deviations) < 100

@@ -1,6 +1,8 @@
 """A survey on engines: the same sums, accounts and refusals as a round of training."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from randquant.aggregation.saved import from_record
 from randquant.channels.keys import Key
 from randquant.flower import QuantizedStrategy, QuantizeMod, WithHelper
 from randquant.integrations.nvflare import QuantizeFilter
+from randquant.integrations.offer import Offer
 from randquant.statistics import SurveyMechanism, survey
 
 ASKED = {
@@ -103,6 +106,46 @@ def test_terms_travel_as_text_and_others_are_refused(mechanism):
             SurveyMechanism(json.dumps({**text, **change}))
     with pytest.raises(ValueError, match="Expected the text of a survey"):
         SurveyMechanism("[" * 100_000)
+
+
+def test_a_process_that_has_asked_nothing_reads_an_offer_and_a_file_of_a_table(tmp_path, mechanism):
+    """A client on Flower starts a process for each message: its first one imports no statistics."""
+    rq.save(mechanism, tmp_path / "table.json")
+    (tmp_path / "offer").write_text(Offer(mechanism, mechanism.dimension).to_text())
+    script = (
+        "import sys; from pathlib import Path; from randquant.integrations.offer import Offer; "
+        "import randquant as rq; offer = Offer.from_text(Path(sys.argv[1]).read_text()); "
+        "print(offer.mechanism == rq.load(sys.argv[2]))"
+    )
+    files = [str(tmp_path / name) for name in ("offer", "table.json")]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *files], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_records_are_taken_in_all_forms_and_of_a_client_one():
+    """As `statistics` does: none counts as a missing one."""
+    terms = survey(ASKED, 60.0, 1e-6, "aggregate", WARDS, WARDS)
+    mechanism = SurveyMechanism(terms)
+    one = {"age": 50, "sex": "f", "stay": 3.0}
+    forms = [one, {name: [value] for name, value in one.items()},
+             {name: [value] * 9 for name, value in one.items()},
+             {"age": [], "sex": [], "stay": []}]  # fmt: skip
+    for form, women in zip(forms, (1, 1, 1, 0), strict=True):
+        update = mechanism.update(form, Key.generate())
+        size, amplitude = terms.queries["sex"].block().size, terms.amplitudes["sex"]
+        start = terms.queries["age"].block().size
+        assert (
+            update[start : start + size] == [amplitude * women, 0, amplitude * (1 - women)]
+        ).all()
+    for wrong, kind in ((None, TypeError), ({}, ValueError), ({"age": 3}, ValueError)):
+        with pytest.raises(kind, match=r"Expected .*\bgot "):
+            mechanism.update(wrong, Key.generate())
+    with pytest.raises(
+        ValueError, match=r"Expected clients >= 4, got clients=3: a round that failed"
+    ):
+        mechanism.table(np.zeros(mechanism.dimension), 3, 3)
 
 
 def answers(mod, records):

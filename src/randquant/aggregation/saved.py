@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,9 +20,17 @@ from randquant.privacy.certificates.work import Allowance
 
 FORMAT = "randquant mechanism, version 1"
 
+
+def _survey(survey: str) -> UpdateMechanism:
+    """A table's, which a process that has asked none finds by its name: it is of a later room."""
+    module = importlib.import_module("randquant.statistics.survey_mechanism")
+    return module.SurveyMechanism(survey)
+
+
 OF_OTHERS: dict[str, Callable[..., UpdateMechanism]] = {
     "adaptive": AdaptiveMechanism,
     "coordinates": ChannelMechanism,
+    "survey": _survey,
     "vector": VectorMechanism,
 }
 """Mechanisms that apply a channel, or others, by a record's field `mechanism`. All other mechanisms

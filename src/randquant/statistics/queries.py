@@ -88,11 +88,15 @@ def present_of(records: int, missing: float, noise_error: float, totals: query.T
 def _rooted(variance: Estimate, scale: float) -> Estimate:
     """The square root of a variance, in units of `scale`."""
     root = math.sqrt(variance.estimate)
-    slope = scale / (2 * max(root, 1e-9))
+
+    def error(of_variance: float) -> float:
+        """Near zero a root changes by no more than the root of what its square changes by."""
+        return scale * min(of_variance / (2 * max(root, 1e-9)), math.sqrt(of_variance))
+
     ends = [Interval(scale * math.sqrt(each.lower), scale * math.sqrt(each.upper))
             for each in (variance.interval, variance.among_records)]  # fmt: skip
     return Estimate(
-        scale * root, variance.noise_error * slope, variance.sampling_error * slope, *ends
+        scale * root, error(variance.noise_error), error(variance.sampling_error), *ends
     )
 
 

@@ -19,6 +19,9 @@ Columns = Mapping[str, np.ndarray]
 MOST_CELLS = 4096
 """Most cells of one query."""
 
+MISSING = ("NAType", "NaTType")
+"""Kinds of pandas' own marks of a missing value."""
+
 LARGEST = 1e100
 """Largest bound, whose square float64 can still hold."""
 
@@ -74,9 +77,11 @@ def numbers(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def _number(value: Any, what: str) -> float:
-    if value is None:
+    if value is None or type(value).__name__ in MISSING:
         return math.nan
     try:
+        if np.iscomplexobj(value):  # float() would leave out a part
+            raise TypeError
         return float(value)
     except OverflowError:  # a whole number beyond all floats
         return math.inf if value > 0 else -math.inf
@@ -130,10 +135,16 @@ def bounds(name: str, low: Any, high: Any) -> None:
 
 def checked_categories(known: Any) -> tuple[Any, ...]:
     """Categories as a tuple; ValueError if one comes twice or there are too few or many."""
-    listed = tuple(validate.listed("categories", known))
+    listed = tuple(
+        each.item() if isinstance(each, np.generic) else each
+        for each in validate.listed("categories", known)
+    )
     for each in listed:
         if not isinstance(each, str | int | bool):
-            raise TypeError(f"Expected categories of text or numbers, got {validate.shown(each)}.")
+            raise TypeError(
+                f"Expected categories of text or whole numbers, got {validate.shown(each)}: cut "
+                "other numbers into bins=[...], and write dates as text."
+            )
     if len(set(listed)) < len(listed) or not 1 <= len(listed) <= MOST_CELLS:
         raise ValueError(
             f"Expected 1 to {MOST_CELLS} different categories, got {len(listed)} of which "

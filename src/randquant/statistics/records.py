@@ -33,7 +33,10 @@ def frames_of(clients: Any) -> tuple[list[dict[str, np.ndarray]], bool]:
             none; the error names the client.
     """
     if _is_table(clients):
-        return [_columns(clients, "the table")], True
+        columns = columns_of(clients, "the table")
+        if not len(next(iter(columns.values()))):
+            raise ValueError("Expected at least one client, a row of the table, got none.")
+        return [columns], True
     if isinstance(clients, Mapping):
         named = [(f"client {name!r}", record) for name, record in clients.items()]
         if named and not any(_is_record(record) for _, record in named):
@@ -50,11 +53,12 @@ def frames_of(clients: Any) -> tuple[list[dict[str, np.ndarray]], bool]:
     if all(isinstance(record, Mapping) and not any(map(_is_column, record.values()))
            for _, record in named):  # fmt: skip
         return [_joined(named)], True
-    return [_columns(record, name) for name, record in named], False
+    return [columns_of(record, name) for name, record in named], False
 
 
 def _is_table(value: Any) -> bool:
-    return hasattr(value, "columns") or hasattr(value, "column_names")
+    sized = hasattr(type(value), "__len__")  # a lazy one would have to be read first
+    return sized and (hasattr(value, "columns") or hasattr(value, "column_names"))
 
 
 def _is_record(value: Any) -> bool:
@@ -62,7 +66,8 @@ def _is_record(value: Any) -> bool:
 
 
 def _is_column(value: Any) -> bool:
-    return hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
+    single = isinstance(value, str | bytes | Mapping) or getattr(value, "ndim", 1) == 0
+    return hasattr(value, "__len__") and not single
 
 
 def _joined(named: list[tuple[str, Any]]) -> dict[str, np.ndarray]:
@@ -76,16 +81,28 @@ def _joined(named: list[tuple[str, Any]]) -> dict[str, np.ndarray]:
                 f"Expected every record to have the columns {', '.join(map(str, columns))}, got "
                 f"{', '.join(map(str, record))} of {name}: give None where a value is missing."
             )
+    _check_names(columns, named[0][0])
     return {str(column): _array([record[column] for _, record in named]) for column in columns}
 
 
-def _columns(record: Any, name: str) -> dict[str, np.ndarray]:
+def _check_names(columns: list[Any], owner: str) -> None:
+    texts = [str(each) for each in columns]
+    twice = [each for each in texts if texts.count(each) > 1]
+    if twice:
+        raise ValueError(
+            f"Expected columns of different names, got {twice[0]!r} more than once of {owner}: "
+            "rename them, or leave out all but one."
+        )
+
+
+def columns_of(record: Any, name: str) -> dict[str, np.ndarray]:
     """One client's columns, of equal length."""
     if not _is_record(record):
         raise TypeError(f"Expected {FORMS}; got {validate.shown(record)} of {name}.")
     names = list(record) if isinstance(record, Mapping) else list(
         record.column_names if hasattr(record, "column_names") else record.columns
     )  # fmt: skip
+    _check_names(names, name)
     columns = {}
     for each in names:
         values = record[each]
@@ -106,6 +123,7 @@ def _array(values: Any) -> np.ndarray:
         array = values
     else:
         values = values.tolist() if isinstance(values, np.ma.MaskedArray) else list(values)
+        values = [each.item() if getattr(each, "ndim", 1) == 0 else each for each in values]
         plain = all(isinstance(each, bool | int | float) for each in values)
         array = np.array(values) if plain else np.array([*values, None], dtype=object)[:-1]
     if array.ndim != 1:

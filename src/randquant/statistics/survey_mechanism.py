@@ -10,7 +10,6 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation import saved
 from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each, enough
 from randquant.channels import wire
@@ -19,7 +18,7 @@ from randquant.channels.wire import upload
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.statistics.answers import Table
-from randquant.statistics.query import Columns
+from randquant.statistics.records import columns_of, one_of_each
 from randquant.statistics.saving import survey_from, text_of
 from randquant.statistics.surveys import Survey
 
@@ -116,18 +115,25 @@ class SurveyMechanism(MechanismDefaults):
         """Packed remainders."""
         return upload.coded(self.coding, self.size(dimension))
 
-    def update(self, columns: Columns, key: Key) -> np.ndarray:
+    def update(self, records: Any, key: Key) -> np.ndarray:
         """Encode a client's records without noise: (dimension,) float32, for `encode`.
+
+        Args:
+            records: a mapping of values, or of arrays, or a table, as `statistics` takes them. Of a
+                `client` one is drawn at random, and with none it counts as a missing one.
+            key: of its rounding and of that draw.
 
         Raises:
             ValueError, TypeError: a column is missing or cannot be read, or there are more records
                 than the survey allows a client.
         """
-        terms = self.terms
-        records = len(next(iter(columns.values())))
-        if records > terms.most:
+        terms, columns = self.terms, columns_of(records, "a client")
+        if terms.unit == "client":
+            columns = one_of_each(columns, key.fold_in("record"))
+        count = len(next(iter(columns.values())))
+        if count > terms.most:
             raise ValueError(
-                f"Expected at most {terms.most} records of a client in this survey, got {records}."
+                f"Expected at most {terms.most} records of a client in this survey, got {count}."
             )
         return np.append(terms.vector(columns, key), self._marks).astype(np.float32)
 
@@ -176,6 +182,10 @@ class SurveyMechanism(MechanismDefaults):
             records: how many records they have together, which is public.
         """
         terms = self.terms
+        validate.whole(
+            "clients", clients, low=terms.cohort,
+            why="a round that failed, or has fewer than its noise counts on, is no table",
+        )  # fmt: skip
         totals = np.asarray(mean, np.float64)[:-MARKS] * clients
         answers = terms.read(totals, records, clients)
         return Table(answers, records, clients, terms.guarantee, terms.release)
@@ -183,6 +193,3 @@ class SurveyMechanism(MechanismDefaults):
     def record(self) -> dict[str, Any]:
         """The survey's terms."""
         return {"mechanism": "survey", "survey": self.survey}
-
-
-saved.OF_OTHERS["survey"] = SurveyMechanism

@@ -345,6 +345,6 @@ def check_clients(clients: int, trust: Trust) -> None:
     """Refuse one client that only a sum would hide."""
     if trust == "aggregate" and clients < 2:
         raise ValueError(
-            "Expected at least 2 clients under aggregate trust, got 1: a sum of one client is its "
-            "own; use trust='central' if whoever holds the records may see them."
+            f"Expected at least 2 clients under aggregate trust, got {clients}: a sum of one "
+            "client is its own; use trust='central' if whoever holds the records may see them."
         )

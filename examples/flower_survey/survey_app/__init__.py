@@ -1,0 +1,1 @@
+"""A Flower app that asks a table of its clients."""

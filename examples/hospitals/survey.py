@@ -1,0 +1,82 @@
+"""Four hospitals' table 1 as a job on NVFlare's simulator, with a helper as one more site.
+
+randquant helper keygen helper.key
+python examples/hospitals/survey.py --data FOLDER --helper-key helper.key [--epsilon 1]
+
+The server sees the sum of the hospitals' answers only, whose noise hides a patient of any.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from nvflare.apis.job_def import SERVER_SITE_NAME
+from nvflare.app_common.np.np_model_persistor import NPModelPersistor
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.defs import FilterType
+from run import AGENCY, agency, ended_well
+from table_one import QUERIES, SITES, patients
+from table_site import TableExecutor
+
+import randquant as rq
+from randquant.integrations.helper_member import HelperMember
+from randquant.integrations.nvflare import (
+    HelperExecutor,
+    JobOptions,
+    QuantizeController,
+    QuantizeFilter,
+)
+from randquant.integrations.with_helper import WithHelper
+
+DELTA = 1e-6
+
+
+def job(data: Path, folder: Path, mechanism: rq.SurveyMechanism, identity: str) -> FedJob:
+    """The job: a controller at the server, an executor with a filter at each hospital."""
+    epsilon, most = mechanism.terms.guarantee.epsilon, mechanism.terms.most
+    made = FedJob("table", min_clients=len(SITES))
+    made.set_app_packages(["randquant"])
+    controller = QuantizeController(
+        mechanism.record(), 1, str(folder / "server"), delta=DELTA, examples=most,
+        min_clients=len(SITES), options=JobOptions(learning_rate=1.0),
+        sums=WithHelper(HelperMember(AGENCY)),
+    )  # fmt: skip
+    made.to(controller, SERVER_SITE_NAME)
+    made.to(NPModelPersistor(model=[0.0] * mechanism.dimension), SERVER_SITE_NAME, id="persistor")
+    for site in SITES:
+        made.to(TableExecutor(str(data), mechanism.survey), site, tasks=["train"])
+        for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
+            each = QuantizeFilter(
+                epsilon, str(folder / "sites"), DELTA, examples=most, helper=identity
+            )
+            made.to(each, site, filter_type=kind, tasks=["train"])
+    made.to(HelperExecutor(), AGENCY, tasks=["randquant_helper"])
+    return made
+
+
+def main() -> None:
+    """Run the job in this process and processes of its own, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the four .csv files")
+    parser.add_argument("--helper-key", type=Path, required=True, help="of a helper that is a site")
+    parser.add_argument("--folder", type=Path, default=Path("runs/table"))
+    parser.add_argument("--epsilon", type=float, default=1.0, help="of a patient")
+    given = parser.parse_args()
+    folder = given.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = [len(patients(given.data, site)["age"]) for site in SITES]  # public
+    terms = rq.survey(
+        QUERIES, given.epsilon, DELTA, "aggregate", clients=len(SITES), records=sum(sizes),
+        unit="example", most=max(sizes),
+    )  # fmt: skip
+    mechanism = rq.SurveyMechanism(terms)
+    made = job(given.data.resolve(), folder, mechanism, agency(folder, given.helper_key))
+    made.simulator_run(str(folder / "workspace"), threads=len(SITES) + 1)
+    mean = np.load(ended_well(folder / "workspace" / "server") / "models" / "server.npy")
+    print(mechanism.table(mean, len(SITES), sum(sizes)))
+
+
+if __name__ == "__main__":
+    main()

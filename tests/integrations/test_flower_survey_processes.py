@@ -1,0 +1,61 @@
+"""The app that asks a table, on real processes: asked twice, and answered once."""
+
+import re
+
+import pytest
+from flower_grid import ledger_of
+from flwr.app import Context, RecordDict
+from tests.deployments import DEPLOY, deployment
+
+from randquant.integrations.ledger import OWN
+
+CLIENTS, EPSILON, DELTA = 4, 60, 1e-6
+APP = DEPLOY.parents[1] / "flower_survey"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """The deployment's folder, and what the run's log has of both tables."""
+    folder = tmp_path_factory.mktemp("survey")
+    options = ("--app", str(APP), "--epsilon", "100", "--runs", "2")
+    printed, status = deployment(folder, CLIENTS, *options, settings=[f"epsilon={EPSILON}"])
+    assert status == 0, printed
+    return folder, printed, (folder / "run.log").read_text()
+
+
+def test_the_table_is_that_of_the_clients_records(asked):
+    """Laplace noise is beyond 10 of its deviations once in 10**6; wrong sums are far off."""
+    _, _, log = asked
+    rows = re.findall(
+        r"^(\w+: [\w. ]+?)  +(\S+)  +(\S+) to (\S+)  +(\S+)  +\S+$", log, re.MULTILINE
+    )
+    table = {label: tuple(map(float, numbers)) for label, *numbers in rows}
+    categories = ["f", "m", "other or missing"]
+    assert list(table) == [
+        "age: mean", "age: deviation", "age: present", *(f"sex: {each}" for each in categories),
+        "bmi: 0.5", *(f"survival: {days}" for days in range(100, 1001, 100)),
+    ]  # fmt: skip
+    for label, truth in zip(("age: present", *(f"sex: {c}" for c in categories)), (4, 2, 2, 0),
+                            strict=True):  # fmt: skip
+        estimate, lower, upper, noise = table[label]
+        assert abs(estimate - truth) < 10 * noise < 4
+        assert lower <= estimate <= upper
+    assert log.count(f"4 records of 4 clients; epsilon <= {EPSILON} at delta = {DELTA}") == 1
+
+
+def test_each_client_counts_its_answer_and_refuses_a_second_table(asked):
+    folder, printed, log = asked
+    offered = re.findall(r"this client's limit, got ([\d.]+) with all earlier answers", printed)
+    assert len(offered) == CLIENTS
+    assert all(1.9 * EPSILON < float(each) <= 2 * EPSILON for each in offered)
+    for client in range(CLIENTS):
+        own = (folder / f"client{client}.log").read_text()
+        assert "randquant: refused: Expected an offer within epsilon 100.0" in own
+        config = {"randquant-ledger": str(folder / f"account{client}")}
+        ledger = ledger_of(Context(1, 1, config, RecordDict(), {}))
+        with ledger.held():
+            assert ledger.accountant.answers(OWN) == 1
+            assert EPSILON * 0.99 < ledger.accountant.get_epsilon(DELTA) <= EPSILON
+    assert "Expected clients >= 3, got clients=0: a round that failed" in log
