@@ -145,7 +145,9 @@ def test_four_hospitals_sum_with_a_helper_that_is_another_process(tmp_path):
             aborted(run)
             printed = run.communicate()[0]
             assert attempt == "first", printed
-            warnings.warn(f"The simulator stood still, and was started again:\n{printed}")
+            warnings.warn(
+                f"The simulator stood still, and was started again:\n{printed}", stacklevel=1
+            )
             continue
         finally:
             service_.stop(grace=None).wait()
