@@ -2,8 +2,9 @@
 
 Parts: means (of digits' pixels and of an embedding, and a histogram), training (digits), certified
 (error over Gaussian noise at equal guarantee, and whether it is what was asked for), peers (the
-same of PrivUnit, RRSC and one bit), sampled (errors of the real samplers), bias (of rotations that
-are not uniformly distributed: the worst update found), speed. Without a name: all, in some minutes.
+same of PrivUnit, RRSC and one bit), sampled (errors of the real samplers), speed. Without a name:
+all, in some minutes. The rows "bias", the worst update that a search found for rotations that are
+not uniformly distributed, stay as commit d2e3e6c measured them.
 Each part stores its rows in results/rank.json, each with the commit that measured it; all but
 sampled and speed keep the rows that are there: delete them to measure again.
 """
@@ -22,7 +23,6 @@ import torch
 from local_peers import PrivUnit, RotatedSimplex
 from results import commit, save
 from results import stored as record
-from rotation_bias import SETTINGS, noise, search
 from sklearn.datasets import load_digits
 
 from randquant.aggregation.baselines import LocalGaussian
@@ -384,22 +384,9 @@ def stored(part: str) -> list[dict]:
 
 
 def store(part: str, rows: list[dict]) -> None:
-    others = {name: found for name in PARTS if (found := stored(name))}
+    others = {name: found for name in (*PARTS, "bias") if (found := stored(name))}
     named = [{"commit": COMMIT, **row} for row in rows]  # a stored row keeps its own
     save("rank", {"delta": DELTA, **others, part: named})
-
-
-def bias() -> list[dict]:
-    """For the worst updates that a search finds; see `rotation_bias`."""
-    rows = stored("bias")
-    for setting in SETTINGS:
-        if not any((row["size"], row.get("passes")) == setting for row in rows):
-            rows += search(*setting)
-            store("bias", rows)
-    measured = [row for row in rows if "passes" in row]
-    for row in measured:
-        print(row, flush=True)
-    return measured + noise()
 
 
 PARTS = {
@@ -408,7 +395,6 @@ PARTS = {
     "certified": certified,
     "peers": peers,
     "sampled": sampled,
-    "bias": bias,
     "speed": speed,
 }
 

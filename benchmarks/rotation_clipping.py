@@ -48,20 +48,20 @@ def coordinate_clipping(threshold: float) -> float:
 
 
 def main() -> None:
-    found = {"normal": {str(t): coordinate_clipping(t) for t in MULTIPLES}}
+    rows = [{"update": "normal", "mean": [coordinate_clipping(t) for t in MULTIPLES]}]
     for dimension in DIMENSIONS:
         table: dict[str, list] = {}
         for seed in SEEDS if dimension < 10**6 else SEEDS[:3]:
             rotation = Rotation(dimension, seed)
             for name, update in updates(rotation, np.random.default_rng(seed)).items():
                 table.setdefault(name, []).append(losses(update, rotation))
-        for name, rows in table.items():
-            mean, worst = np.mean(rows, axis=0), np.max(rows, axis=0)
-            pairs = list(zip(MULTIPLES, mean.tolist(), worst.tolist(), strict=True))
-            print(f"{dimension:>9,} {name:<24}", *(f"{m:.1e}/{w:.1e}" for _, m, w in pairs))
-            found[f"{name}, {dimension}"] = {str(t): {"mean": m, "worst": w} for t, m, w in pairs}
-    print("normal", *(f"{value:.1e}" for value in found["normal"].values()))
-    save("rotation_clipping", found)
+        for name, lost in table.items():
+            mean, worst = np.mean(lost, axis=0).tolist(), np.max(lost, axis=0).tolist()
+            pairs = zip(mean, worst, strict=True)
+            print(f"{dimension:>9,} {name:<24}", *(f"{m:.1e}/{w:.1e}" for m, w in pairs))
+            rows.append({"update": f"{name}, {dimension}", "mean": mean, "worst": worst})
+    print("normal", *(f"{value:.1e}" for value in rows[0]["mean"]))
+    save("rotation_clipping", {"multiples": MULTIPLES, "rows": rows})
 
 
 if __name__ == "__main__":
