@@ -204,7 +204,7 @@ def _read_sent(data: bytes, folder: Path) -> None:
     sent = run_folder.read_sent(folder, CONFIG)
     assert 0 <= sent.participations <= sent.declared, "more participations than rounds"
     assert sent.settings == SENT.settings, "another run"
-    said = {"commitment": "", **json.loads(data)}
+    said = {"commitment": "", "asked": False, **json.loads(data)}
     apart = {"epsilon": 0, sealed.CHECKSUM: ""}
     assert {**sealed.seal(sent), **apart} == {**said, **apart}, "another"
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from randquant.training.federated import train
     from randquant.training.local import Local
     from randquant.training.server import Server
+    from randquant.training.standardize import Standardize
     from randquant.training.trained import Run
 
 __all__ = [
@@ -88,6 +89,7 @@ __all__ = [
     "Run",
     "Sampled",
     "Server",
+    "Standardize",
     "StateLayout",
     "SumCertificate",
     "Survey",

@@ -219,8 +219,8 @@ def beside(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | None:
         ValueError: the mechanism does not clip whole updates, or it decides a setting itself.
     """
     given = (privacy.unit, privacy.sampling, privacy.bits, privacy.clip_norm,
-             privacy.coordinates, privacy.max_participations)  # fmt: skip
-    if given != ("client", "fixed", "auto", CLIP_NORM, None, None):
+             privacy.coordinates, privacy.max_participations, privacy.spent)  # fmt: skip
+    if given != ("client", "fixed", "auto", CLIP_NORM, None, None, None):
         raise ValueError(
             "Expected privacy of what a mechanism leaves open (neighboring, numbers, weighted_by, "
             "clip_quantile), got other settings too: for_target plans a mechanism for them."

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from randquant._internal import declared, validate
+from randquant._internal.serialization import from_json
 from randquant.aggregation.alongside import Number
 from randquant.privacy.accounting.hidden import Draw
-from randquant.privacy.guarantee import Neighboring
+from randquant.privacy.guarantee import Guarantee, Neighboring
 
 MostCount = Annotated[int, Meta(ge=1, le=2**40)]
 Share = Annotated[float, Meta(gt=0, lt=1)]
@@ -46,6 +48,9 @@ class Privacy:
             to 1); by default nothing.
         weighted_by: weight updates by this one of the numbers, up to its bound; by default all
             count alike.
+        spent: the guarantee of what the same people's data have been asked before: of a table of
+            `randquant.statistics`, of an earlier run, or a sum of both. It counts in the target
+            and in the run's guarantee, so that training has what is left; by default nothing.
 
     Raises:
         TypeError, ValueError: a setting is of the wrong kind or out of bounds.
@@ -65,9 +70,14 @@ class Privacy:
     max_participations: declared.Privacy[MostCount | None] = None
     numbers: declared.Clients[Sequence[str | Number]] = ()
     weighted_by: declared.Clients[str | None] = None
+    spent: Guarantee | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "numbers", _texts(self.numbers))
+        if isinstance(self.spent, Mapping):  # from a record
+            object.__setattr__(self, "spent", from_json(Guarantee, dict(self.spent)))
+        elif self.spent is not None:
+            validate.kind("spent", self.spent, Guarantee)
         declared.checked(self)
 
     @property
@@ -79,6 +89,20 @@ class Privacy:
     def read_numbers(self) -> tuple[Number, ...]:
         """The numbers as values."""
         return tuple(map(Number.read, map(str, self.numbers)))
+
+
+def refuse_spent(privacy: Privacy, epsilon: float | None, delta: float) -> None:
+    """Refuse what was spent before, where nobody would count it.
+
+    Raises:
+        ValueError: something was spent; the message says what is left of the target.
+    """
+    if privacy.spent is not None:
+        left = privacy.spent.left_of(math.inf if epsilon is None else epsilon, delta)
+        raise ValueError(
+            f"Expected no spent but in randquant.train, got {privacy.spent}: give what is left, "
+            f"epsilon={left[0]} and delta={left[1]}, and add the two guarantees."
+        )
 
 
 def _texts(numbers: Any) -> tuple[str, ...]:

@@ -141,6 +141,24 @@ class Guarantee:
             simulated=self.simulated or other.simulated,
         )  # fmt: skip
 
+    def left_of(self, epsilon: float, delta: float) -> tuple[float, float]:
+        """What a target leaves for more when this is spent of it, rounded down.
+
+        Raises:
+            ValueError: it leaves nothing.
+
+        Example:
+            >>> Guarantee(3.0, 0.0, "replace_one", "local", math.inf, 1).left_of(8.0, 1e-5)
+            (5.0, 1e-05)
+        """
+        if self.epsilon >= epsilon or self.delta >= delta > 0 or self.delta > delta:
+            raise ValueError(
+                f"Expected a target above what was spent, epsilon={self.epsilon} at delta="
+                f"{self.delta}, got epsilon={epsilon} at delta={delta}: nothing is left; raise "
+                "what is used up."
+            )
+        return 0.0 - _added(-epsilon, self.epsilon), 0.0 - _added(-delta, self.delta)
+
     def __str__(self) -> str:
         about = self.neighboring if self.unit == "client" else f"{self.neighboring} {self.unit}"
         if math.isinf(self.epsilon):

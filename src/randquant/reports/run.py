@@ -196,11 +196,20 @@ def _guarantee_card(run: RunRecord) -> Card:
         [
             f"at δ = {minus(formatting.plain(guarantee.delta))}",
             scope,
+            *([_spent(run)] if run.summary.spent else []),
             *[SIMULATED] * guarantee.simulated,
             *(_beside(other) for other in [run.summary.beside] if other is not None),
             *pictures.fitted(run),
         ],
     )
+
+
+def _spent(run: RunRecord) -> str:
+    """What of the guarantee was spent before the first round; empty for nothing."""
+    if (spent := run.summary.spent) is None:
+        return ""
+    delta = minus(formatting.plain(spent.delta))
+    return f"before the first round {formatting.bound(spent.epsilon)} of it at δ = {delta}"
 
 
 def _named(guarantee: Guarantee) -> str:

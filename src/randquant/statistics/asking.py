@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,9 +12,10 @@ from randquant._internal import validate
 from randquant.channels.keys import Key
 from randquant.privacy.guarantee import UNITS, Unit
 from randquant.statistics.answers import Table
-from randquant.statistics.query import Query
+from randquant.statistics.estimate import Answer
+from randquant.statistics.query import Columns, Query
 from randquant.statistics.records import frames_of, one_of_each
-from randquant.statistics.surveys import check_clients, survey
+from randquant.statistics.surveys import Survey, check_clients, survey
 
 
 def statistics(
@@ -92,10 +93,26 @@ def statistics(
     check_clients(count, trust)
     most = 1 if unit == "client" else max(1, *lengths)
     terms = survey(queries, epsilon, delta, trust, count, records, weights, unit, most)
+    guarantee = replace(terms.guarantee, simulated=seed is not None)
+    answers = noisy_answers(terms, frames, key, count)
+    return Table(answers, records, count, guarantee, terms.release)
+
+
+def noisy_answers(
+    terms: Survey, frames: Sequence[Columns], key: Key, clients: int | None = None
+) -> dict[str, Answer]:
+    """Answer the queries of a table from a noisy sum, all of whose noise is drawn with a key.
+
+    Args:
+        terms: of the table.
+        frames: columns of each client, or of all of them together.
+        key: whoever knows it can undo the noise; the same key gives the same noise.
+        clients: how many there are; one a frame by default.
+    """
+    count = len(frames) if clients is None else clients
     totals = np.zeros(terms.dimension, np.int64)
     for k, each in enumerate(frames):
         totals += terms.vector(each, key.fold_in("client", k))
-    for k in range(1 if trust == "central" else count):
+    for k in range(1 if terms.trust == "central" else count):
         totals += terms.share(key.fold_in("share", k))
-    guarantee = replace(terms.guarantee, simulated=seed is not None)
-    return Table(terms.read(totals, records, count), records, count, guarantee, terms.release)
+    return terms.read(totals, sum(len(next(iter(each.values()))) for each in frames), count)

@@ -194,6 +194,8 @@ class Learner:
         with torch.inference_mode(), nullcontext() if own else seeded(0, self._device):
             for features, targets in self._data.batches(client):
                 output = called(model, features)
+                if client is None and self.problem.raw is not None:
+                    output = self.problem.raw(output)
                 loss += float(self._loss(output, targets)) * len(targets)
                 count += len(targets)
                 if classes is not None:

@@ -24,6 +24,7 @@ from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
 from randquant.training.local import Local
 from randquant.training.problem import Loss, problem_of
+from randquant.training.raw_units import Standardized
 from randquant.training.records import RoundMetrics
 from randquant.training.request import complete
 from randquant.training.runs import execution, secret
@@ -206,7 +207,10 @@ def _in_folder(
     learner = Learner(given.problem, record.config.local.work())
     learner.load(execution.load_parameters(home))
     display.advise(record.summary)
-    return Run(learner.trained_model(), record, home, temporary=temporary)
+    trained, figures = learner.trained_model(), execution.load_figures(home, given.problem)
+    if figures is not None:
+        trained = Standardized(trained, figures).eval()
+    return Run(trained, record, home, temporary=temporary)
 
 
 def _changes(home: Path, config: TrainConfig, given: Given) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from randquant._internal import declared
 from randquant._internal.declared import Clients, Count, Data
+from randquant.training.standardize import Standardize
 from randquant.training.work import Work
 
 Buffers = Literal["refuse", "frozen", "server"]
@@ -43,6 +44,8 @@ class Local:
         columns: names of the features' column, or several columns, and of the targets'.
         device: where updates are computed: cpu, cuda or cuda:NUMBER.
         threads: threads to simulate clients on; rounding depends on them.
+        standardize: bring features, and a regression's targets, to mean 0 and deviation 1, by
+            figures that the run asks its clients for; by default they stay as they are.
 
     Raises:
         TypeError, ValueError: a setting is of the wrong kind or out of bounds.
@@ -62,8 +65,10 @@ class Local:
     columns: tuple[str | Sequence[str], str] | None = None
     device: Clients[Annotated[str, Meta(pattern=r"^(cpu|cuda(:\d{1,3})?)$")]] = "cpu"
     threads: Clients[Annotated[int, Meta(ge=1, le=256)]] = 2
+    standardize: Standardize | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "standardize", Standardize.of(self.standardize))
         for name in ("parts", "frozen"):
             patterns: Any = getattr(self, name)
             if patterns is not None:

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,7 @@ class Problem:
         still: names of the layers that clients train in evaluation mode, for their statistics.
         statistics: public examples that the server computes these layers' statistics on; None to
             leave them as they are.
+        raw: from what the model gives to what is compared with test targets; None if it is that.
     """
 
     model: nn.Module
@@ -63,6 +64,7 @@ class Problem:
     draws: bool = False
     still: tuple[str, ...] = ()
     statistics: Examples | None = None
+    raw: Callable[[Any], Any] | None = None
 
     @property
     def dimension(self) -> int:

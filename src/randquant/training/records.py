@@ -94,6 +94,7 @@ class Sent:
             privacy.
         delta, neighboring: of that epsilon.
         commitment: binds the run to its secret key without revealing it; empty for a seed.
+        asked: whether clients were asked for what the run standardises by.
     """
 
     settings: str
@@ -105,6 +106,7 @@ class Sent:
     delta: float
     neighboring: Neighboring
     commitment: str = ""
+    asked: bool = False
 
     def __post_init__(self) -> None:
         validate.whole("declared", self.declared, low=1)
@@ -113,8 +115,13 @@ class Sent:
 
     @property
     def binding(self) -> bool:
-        """Whether rounds can no longer be added: one was sent, and there is a guarantee."""
-        return self.round > 0 and self.epsilon is not None
+        """Whether rounds can no longer be added: something was sent, and there is a guarantee."""
+        return self.begun and self.epsilon is not None
+
+    @property
+    def begun(self) -> bool:
+        """Whether a round was started, or clients were asked."""
+        return self.round > 0 or self.asked
 
     @property
     def identity(self) -> str:
@@ -144,6 +151,8 @@ class RunSummary:
         beside: of the same run, of a whole client, against the server and all who see who takes
             part: beside a guarantee of one example, or under `model` trust; else None.
         advice: what the released means say about the run; empty for nothing.
+        spent: what of the guarantee was spent before the first round: before the run
+            (`Privacy.spent`), and to ask for what it standardises by; None for nothing.
     """
 
     accuracy: float | None
@@ -160,6 +169,7 @@ class RunSummary:
     bytes_as_codes: int = 0
     beside: Guarantee | None = None
     advice: str = ""
+    spent: Guarantee | None = None
 
     @classmethod
     def from_json(cls, data: Any) -> RunSummary:
@@ -169,9 +179,12 @@ class RunSummary:
             ValueError: a field is missing or unknown.
         """
         summary = from_json(cls, data)
-        parsed: list[Any] = [summary.guarantee, summary.beside]
-        stated, beside = (None if each is None else from_json(Guarantee, each) for each in parsed)
-        return dataclasses.replace(summary, guarantee=stated, beside=beside)
+        names = "guarantee", "beside", "spent"
+        parsed: dict[str, Any] = {name: getattr(summary, name) for name in names}
+        return dataclasses.replace(summary, **{
+            name: None if each is None else from_json(Guarantee, each)
+            for name, each in parsed.items()
+        })  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import record_of
 from randquant.training.problem import Problem
-from randquant.training.runs.setup import Given, optimizer_step, problem_of
+from randquant.training.runs.setup import Given, optimizer_step, problem_of, spent_of
 from randquant.training.schedule import most_participations
 from randquant.training.task import OWN
 
@@ -105,9 +105,12 @@ def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | 
     examples = None
     if privacy.unit == "example":
         examples = Learner(problem, config.local.work()).examples
+    target = config.stop_at_epsilon, config.delta
+    spent = spent_of(config, problem)
+    left = target if spent is None else spent.left_of(*target)
     need = Need(
         problem.dimension + privacy.beside, config.task.population, config.cohort, config.rounds,
-        config.stop_at_epsilon, config.delta, trust, privacy, most, hidden,
+        *left, trust, privacy, most, hidden,
     )  # fmt: skip
     return need, examples
 

@@ -89,6 +89,8 @@ def public_signal(
     validate.real("clip_norm", clip_norm, above=0)
     validate.whole("examples", examples, low=1)
     validate.choice("buffers", local.buffers, ("refuse", "frozen"))
+    if local.standardize is not None:
+        raise ValueError("Expected no standardize with public data: standardise them yourself.")
     problem = problem_of(
         model, clients, loss=loss, parts=local.parts, frozen=local.frozen, buffers=local.buffers,
         columns=local.columns,

@@ -19,7 +19,8 @@ class Run:
     """A finished run.
 
     Attributes:
-        model: the trained model, in evaluation mode on the CPU.
+        model: the trained model, in evaluation mode on the CPU. Of a run that standardises it is
+            within a `Standardized`, which takes raw features and predicts raw targets.
         guarantee: of one client's whole participation, or of one example of a client if that is
             the run's unit; None without privacy.
         beside: of the same run, of a whole client whose participation is seen, where `guarantee`
@@ -89,6 +90,8 @@ class Run:
         elif summary.loss is not None:
             parts.insert(0, f"loss {summary.loss:.4g}")
         parts.append("no privacy" if guarantee is None else f"one {guarantee.unit}: {guarantee}")
+        if (spent := summary.spent) is not None:
+            parts.append(f"of it before round 1 {spent}")
         if (other := self.beside) is not None:
             parts.append(f"one {other.unit}: {other}")
         parts.append(f"{self.upload_bytes:,} bytes a client and round")

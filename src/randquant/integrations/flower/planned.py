@@ -20,7 +20,7 @@ from randquant.integrations.trained import Layout, parts_of
 from randquant.integrations.with_helper import WithHelper
 from randquant.planning.choice import choose
 from randquant.planning.plan.record import Need
-from randquant.planning.privacy import CLIP_NORM, Privacy
+from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
 from randquant.training.local import Local
 
 
@@ -110,6 +110,7 @@ def for_target(
     most = min(rounds, privacy.max_participations or rounds)
     delta = min(MOST_DELTA, 0.1 / population) if delta is None else delta
     dimension = _dimension(model, options.get("local", Local())) + privacy.beside
+    refuse_spent(privacy, epsilon, delta)
     need = Need(
         dimension, population, summed, rounds, epsilon, delta, trust, privacy, most
     )  # fmt: skip

@@ -17,7 +17,7 @@ from randquant.mechanisms.noise.laws import NOISES
 from randquant.planning.plan.record import Candidate, Limit, Need, Plan
 from randquant.planning.plan.subsets import knee, parts
 from randquant.planning.plan.verdict import judge
-from randquant.planning.privacy import Privacy
+from randquant.planning.privacy import Privacy, refuse_spent
 from randquant.planning.tuning.update import (
     fewest_bits,
     protecting_mechanisms,
@@ -92,6 +92,7 @@ def plan(
         ('useful', True, 16)
     """
     validate.kind("privacy", privacy, Privacy)
+    refuse_spent(privacy, epsilon, delta)
     need = _checked(
         Need(
             dimension_of(dimension) + privacy.beside, population, cohort, rounds, epsilon, delta,

@@ -27,10 +27,16 @@ class Ledger:
             of; None for client-level privacy.
         cohorts: how clients take part, if nobody sees which of them do; None if it is seen.
         simulated: whether the run draws its noise from a seed, which its guarantees say.
+        spent: what the same people have spent before. All figures are totals with it, at `delta`,
+            and `limit` is a total's.
 
     Raises:
         ValueError: delta is out of range, the mechanism does not work in that dimension or at
-            example level, or cohorts cannot be hidden with it.
+            example level, or cohorts cannot be hidden with it; or `spent` leaves nothing, or
+            protects something else, or against somebody else.
+
+    References:
+        Dwork et al. 2006 (Our data, ourselves), Theorem 1, on what was spent before.
 
     Example:
         >>> from randquant.aggregation.registry import update_mechanism
@@ -51,17 +57,22 @@ class Ledger:
         examples: int | None = None,
         cohorts: HiddenCohorts | None = None,
         simulated: bool = False,
+        spent: Guarantee | None = None,
     ) -> None:
         self._mechanism = mechanism
         self._dimension = dimension
-        self._delta = delta
-        self._neighboring: Neighboring = neighboring
+        self._delta, self.spent = delta, spent
         self._limit = math.inf if limit is None else limit
+        self._left = (self._limit, delta) if spent is None else spent.left_of(self._limit, delta)
+        self._neighboring: Neighboring = neighboring
         self._examples = examples
         self._cohorts = cohorts
         self._simulated = simulated
         self._known: dict[int, float | None] = {}
-        self.epsilon(1)
+        if self.epsilon(1) is None and spent is not None:
+            raise ValueError(
+                "Expected a mechanism that protects with spent, got one that does not."
+            )
 
     @property
     def hidden(self) -> bool:
@@ -83,7 +94,9 @@ class Ledger:
         release = self.release(rounds)
         if release is None:
             return None
-        return replace(account([release], self._delta), simulated=self._simulated)
+        own = replace(account([release], self._left[1]), simulated=self._simulated)
+        # theory/accounting.md, Proposition 9: the deltas add up to at most the whole one.
+        return own if self.spent is None else replace(own + self.spent, delta=self._delta)
 
     def epsilon(self, rounds: int) -> float | None:
         """A proven upper bound of epsilon, computed once; None without privacy.
@@ -99,13 +112,17 @@ class Ledger:
         release = self.release(rounds)
         if release is None:
             return None
-        quick = account([release], self._delta, quick=True).epsilon
-        if quick <= self._limit and self._cohorts is None:
-            return quick
+        limit, delta = self._left
+        quick = account([release], delta, quick=True)
+        total = quick.epsilon if self.spent is None else (quick + self.spent).epsilon
+        if quick.epsilon <= limit and self._cohorts is None:
+            return total
         if self._cohorts is not None and 0 < rounds < self._cohorts.rounds:
             # What is seen of a run is seen of the whole run, which is accounted for once.
             whole = self.epsilon(self._cohorts.rounds)
             assert whole is not None
-            if min(quick, whole) <= self._limit:
-                return min(quick, whole)
-        return account([release], self._delta).epsilon
+            if min(total, whole) <= self._limit:
+                return min(total, whole)
+        guarantee = self.guarantee(rounds)
+        assert guarantee is not None
+        return guarantee.epsilon

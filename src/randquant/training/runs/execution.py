@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,18 +23,27 @@ from randquant._internal.disk import make_folder
 from randquant.channels.keys import Key
 from randquant.training import records, settings
 from randquant.training.algorithm import Algorithm, State, distributed_sgd
-from randquant.training.client import Learner
 from randquant.training.cohort import sender
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.records import RoundCost, RoundMetrics, RunSummary, Sent
+from randquant.training.problem import Problem
+from randquant.training.records import RoundMetrics, Sent
 from randquant.training.request import calibrated
-from randquant.training.runs import binding, checkpoint, secret
+from randquant.training.runs import binding, checkpoint, secret, standardization
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE
-from randquant.training.runs.log import RunLog
+from randquant.training.runs.log import RESTORE, RunLog
+from randquant.training.runs.outcome import evaluated, measured, same, summarized
 from randquant.training.runs.secret import Secret
-from randquant.training.runs.setup import BY_NAME, Given, Prepared, prepare, without_privacy
-from randquant.training.schedule import Schedule, Step
+from randquant.training.runs.setup import (
+    BY_NAME,
+    Given,
+    Prepared,
+    asked_of,
+    prepare,
+    without_privacy,
+)
+from randquant.training.schedule import Schedule
+from randquant.training.standardize import Figures
 
 OnRound = Callable[[TrainConfig, RoundMetrics], None]
 """Called after each round, for progress displays."""
@@ -121,6 +129,7 @@ def execute(
     with locks.folder(folder), _threads_kept():
         if changes:
             _change(folder, changes, given)
+        _ask(folder, given)
         if (folder / BASELINE).exists():
             _execute_one(folder / BASELINE, on_round, given)
         return _execute_one(folder, on_round, given)
@@ -143,6 +152,34 @@ def load_parameters(folder: Path) -> np.ndarray:
     if state is None:
         raise ValueError(f"Expected a checkpoint in {folder}, found none: the run has not started.")
     return state.parameters
+
+
+def load_figures(folder: Path, problem: Problem) -> Figures | None:
+    """Return what the run in a folder standardises by; None if it does not."""
+    home = folder.parent if folder.name == BASELINE else folder
+    config = run_folder.read_config(home)
+    if (asked := asked_of(config, problem)) is None:
+        return None
+    return standardization.read(home, asked, run_folder.read_sent(home, config).identity)
+
+
+def _ask(folder: Path, given: Given) -> None:
+    """Ask for what the run standardises by, if it has not been; the cost is on disk before."""
+    config = run_folder.read_config(folder)
+    if config.local.standardize is None or (folder / run_folder.FIGURES).exists():
+        return
+    prepared = _prepared(folder, config, given)
+    asked, sent = asked_of(config, prepared.problem), _sent_before(folder, prepared)
+    if asked is None or asked.terms is None:
+        return
+    if sent.round > 0:
+        raise ValueError(
+            f"Expected {folder / run_folder.FIGURES}, which the rounds of the run were sent with, "
+            f"found none. {RESTORE}"
+        )
+    now = dataclasses.replace(_as_declared(sent, prepared.schedule), asked=True)
+    run_folder.write_sent(folder, now)
+    standardization.ask(folder, asked, prepared.problem, prepared.schedule.key, sent.identity)
 
 
 def _change(folder: Path, changes: Mapping[str, Any], given: Given) -> None:
@@ -191,6 +228,8 @@ def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRe
     config = run_folder.read_config(folder)
     torch.set_num_threads(config.local.threads)
     prepared = _prepared(folder, config, given)
+    if (figures := load_figures(folder, prepared.problem)) is not None:
+        prepared = prepared.standardized(figures)
     upload = _warm_up(prepared, config)
     with ThreadPoolExecutor(
         config.local.threads, initializer=torch.set_num_threads, initargs=(1,)
@@ -208,7 +247,7 @@ def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRe
             public_seed=int(run_folder.read_sent(folder, config).identity[:16], 16),
         )
         state, log, sent = _train(folder, prepared, algorithm, on_round)
-    summary = _summary(prepared, state, log.metrics, upload, sent)
+    summary = summarized(prepared, state, log.metrics, upload, sent)
     run_folder.write_summary(folder, summary, log.last)
     return records.RunRecord(config, log.metrics, summary)
 
@@ -233,13 +272,13 @@ def _train(
             state, cost = algorithm.apply(state, step.cohort, key)
         except ValueError as error:
             raise ValueError(f"Round {number}: {error}") from error
-        metrics = _measured(number, cost, sent, step)
+        metrics = measured(number, cost, sent, step)
         step = schedule.step(number, state.participations)
         if number <= len(log.metrics):
-            metrics = _same(log.metrics[number - 1], metrics)
+            metrics = same(log.metrics[number - 1], metrics)
         else:
             if config.server.evaluates(number, config.rounds) or step.cohort is None:
-                metrics = _evaluated(metrics, prepared.learner, state)
+                metrics = evaluated(metrics, prepared.learner, state)
             log.append(metrics)
         if number % config.server.checkpoint_every == 0 or step.cohort is None:
             checkpoint.save(folder / CHECKPOINT, state, sent.identity)
@@ -251,7 +290,7 @@ def _train(
         )
     if log.metrics[-1].loss is None and prepared.problem.test is not None:
         # `rounds` was lowered to the number sent.
-        last = _evaluated(log.metrics[-1], prepared.learner, state)
+        last = evaluated(log.metrics[-1], prepared.learner, state)
         log.replace([*log.metrics[:-1], last])
     return state, log, sent
 
@@ -281,13 +320,8 @@ def _checkpoint(folder: Path, sent: Sent, rounds: int) -> State | None:
 
 def _restate(folder: Path, log: RunLog, sent: Sent, schedule: Schedule) -> Sent:
     """Restate what was declared and sent, at the delta and for the neighbours now configured."""
-    config = schedule.config
-    of = {"delta": config.delta, "neighboring": config.privacy.neighboring}
-    declared = (sent.declared, sent.participations) if sent.binding else schedule.declared()
-    now = dataclasses.replace(
-        sent, declared=declared[0], participations=declared[1],
-        epsilon=schedule.epsilon(*declared), **of,
-    )  # fmt: skip
+    now = _as_declared(sent, schedule)
+    of = {"delta": now.delta, "neighboring": now.neighboring}
     metrics = [
         dataclasses.replace(m, epsilon=schedule.epsilon(m.round, m.participations or 0), **of)
         for m in log.metrics
@@ -299,51 +333,22 @@ def _restate(folder: Path, log: RunLog, sent: Sent, schedule: Schedule) -> Sent:
     return now
 
 
+def _as_declared(sent: Sent, schedule: Schedule) -> Sent:
+    """What was declared and sent; until something is, all that is configured is declared."""
+    config = schedule.config
+    declared = (sent.declared, sent.participations) if sent.binding else schedule.declared()
+    return dataclasses.replace(
+        sent, declared=declared[0], participations=declared[1], epsilon=schedule.epsilon(*declared),
+        delta=config.delta, neighboring=config.privacy.neighboring,
+    )  # fmt: skip
+
+
 def _note(folder: Path, sent: Sent, number: int) -> Sent:
     """Write to disk that a round is sent before it is sent."""
     run_folder.reopen(folder)
     now = dataclasses.replace(sent, round=number)
     run_folder.write_sent(folder, now)
     return now
-
-
-def _measured(number: int, cost: RoundCost, sent: Sent, step: Step) -> RoundMetrics:
-    return RoundMetrics(
-        **dataclasses.asdict(cost),
-        round=number,
-        participations=step.participations,
-        epsilon=step.epsilon,
-        delta=sent.delta,
-        neighboring=sent.neighboring,
-    )
-
-
-def _same(logged: RoundMetrics, again: RoundMetrics) -> RoundMetrics:
-    """The metrics of a round that is sent a second time; its bits must be the same.
-
-    The training loss alone would not tell: it is of a client's first step, and another loss, model
-    or example may change the update only.
-    """
-    names = ["train_loss", "bytes_up", "participations", "numbers", "mean"]
-    if any(getattr(logged, name) != getattr(again, name) for name in names):
-        raise ValueError(
-            f"Expected round {logged.round} to give what it gave before the run was stopped, got "
-            "something else, which would be a second release: use the machine, libraries "
-            "and data that the run started with, or begin a new run."
-        )
-    return logged
-
-
-def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMetrics:
-    started = time.perf_counter()
-    learner.load(state.parameters)
-    evaluation = learner.evaluate()
-    return dataclasses.replace(
-        metrics,
-        accuracy=evaluation.accuracy,
-        loss=evaluation.loss,
-        seconds_evaluate=time.perf_counter() - started,
-    )
 
 
 def _warm_up(prepared: Prepared, config: TrainConfig) -> int:
@@ -355,34 +360,3 @@ def _warm_up(prepared: Prepared, config: TrainConfig) -> int:
     payloads = [mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
     mechanism.mean(payloads, dimension, Key.generate())
     return sender(mechanism, hidden).upload_bytes(dimension, cohort)
-
-
-def _summary(
-    prepared: Prepared, state: State, metrics: list[RoundMetrics], upload: int, sent: Sent
-) -> RunSummary:
-    schedule = prepared.schedule
-    config, most = schedule.config, sent.participations
-    dimension, hidden = prepared.learner.dimension, config.hidden_cohorts
-    stopped = schedule.step(state.round, state.participations).stopped
-    if state.round < sent.declared:
-        # theory/accounting.md, Proposition 8: whoever ended it may have looked at the model.
-        stopped = f"before round {state.round + 1} of {sent.declared}: the guarantee is of them all"
-    last = metrics[-1]  # the last round is always evaluated
-    if config.privacy.sampling == "fixed" and hidden is None:  # rounds differ if it adapts
-        upload = -(-sum(m.bytes_up for m in metrics) // (len(metrics) * config.cohort))
-    return RunSummary(
-        accuracy=last.accuracy,
-        loss=last.loss,
-        advice=prepared.advice(state, metrics),
-        dimension=dimension,
-        bytes_per_upload=upload,
-        bits_per_coordinate=8 * upload / dimension,
-        participations=most,
-        guarantee=schedule.guarantee(sent.declared, most),
-        seconds=sum(m.seconds for m in metrics),
-        rounds=state.round,
-        stopped=stopped,
-        public_examples=prepared.problem.public,
-        bytes_as_codes=sender(prepared.mechanism, hidden).payload_bytes(prepared.sent),
-        beside=None if prepared.beside is None else prepared.beside.guarantee(most),
-    )

@@ -4,6 +4,7 @@
     RUN/problem.json            digests of the model, the loss and the data that it began with
     RUN/key                     its secret key, if it has no simulation seed
     RUN/sent.json               rounds that were declared and sent, including the current one
+    RUN/standardization.json    the figures it standardises by, if it asked for them
     RUN/metrics.jsonl           one line per finished round
     RUN/checkpoint.safetensors  the model and who took part, every few rounds
     RUN/summary.json            the results, when the run is finished
@@ -34,6 +35,7 @@ from randquant.training.runs.log import RESTORE, Lines, RunLog
 CONFIG, SENT, LOG = "config.json", "sent.json", "metrics.jsonl"
 CHECKPOINT, SUMMARY, REPORT = "checkpoint.safetensors", "summary.json", "report.html"
 BASELINE, BINDING, SECRET = "baseline", "problem.json", "key"
+FIGURES = "standardization.json"
 
 _FIRST = {SECRET, BINDING, LOG, SENT, CONFIG, BASELINE, "lock"}
 """What is written before a run's configuration, which comes last."""
@@ -103,9 +105,9 @@ def begin(
 
 
 def has_sent(folder: Path) -> bool:
-    """Return whether a round of the run in a folder was started, even if files are missing."""
+    """Return whether the run in a folder has begun to ask or send, even if files are missing."""
     try:
-        return (folder / SENT).exists() and _sent(folder).round > 0
+        return (folder / SENT).exists() and _sent(folder).begun
     except ValueError:
         return True  # damaged: it cannot be ruled out
 
@@ -241,9 +243,11 @@ def settings(config: TrainConfig) -> str:
     participations cohorts depend on the number of rounds.
     """
     fields = to_json({name: value_of(config, name) for name in NAMES})
-    for name in FREE:
-        if name != "rounds" or config.privacy.max_participations is None:
-            del fields[name]
+    fixed = () if config.privacy.max_participations is None else ("rounds",)
+    if config.local.standardize is not None:  # it has a share of them
+        fixed += ("delta", "stop_at_epsilon")
+    for name in set(FREE) - set(fixed):
+        del fields[name]
     if not features.is_fitted(config):
         del fields["fitted_on"]  # no features are fitted, so nothing depends on it
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from randquant.aggregation.alongside import Alongside
@@ -12,6 +13,7 @@ from randquant.aggregation.baselines import UNPROTECTED
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.ledger import Ledger
+from randquant.privacy.guarantee import Guarantee
 from randquant.training import functions
 from randquant.training.algorithm import State
 from randquant.training.client import Learner
@@ -26,10 +28,12 @@ from randquant.training.optimizer import (
 )
 from randquant.training.parameter_free import OF_CLASSES, OF_NUMBERS, ParameterFreeStep
 from randquant.training.problem import Problem
+from randquant.training.raw_units import columns_of, standardized
 from randquant.training.records import RoundMetrics
 from randquant.training.runs.advice import about_steps
 from randquant.training.schedule import Schedule
 from randquant.training.server import AUTO
+from randquant.training.standardize import Asked, Figures, asked_by
 from randquant.training.work import Work
 
 
@@ -81,6 +85,12 @@ class Prepared:
         """Coordinates of what a client sends: of its update, and of what it sends beside it."""
         return self.learner.dimension + self.schedule.config.privacy.beside
 
+    def standardized(self, figures: Figures) -> Prepared:
+        """The same on what figures make of the data."""
+        config, problem = self.schedule.config, standardized(self.problem, figures)
+        learner = Learner(problem, _work(config, self.mechanism), config.local.device)
+        return replace(self, problem=problem, learner=learner)
+
     def advice(self, state: State, metrics: Sequence[RoundMetrics]) -> str:
         """What the released means say about the run when it has ended in this state."""
         agreement = state.optimizer.get("agreement")
@@ -119,15 +129,37 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
         examples=learner.examples if config.privacy.unit == "example" else None,
         limit=config.stop_at_epsilon,
         cohorts=config.hidden_cohorts,
+        spent=spent_of(config, problem) if config.protects else None,
         **of_run,
     )
-    # A mean of clipped gradients is itself clipped as a whole: both guarantees hold.
-    plain = config.privacy.unit == "client" and not ledger.hidden
+    # A mean of clipped gradients is itself clipped as a whole: both guarantees hold; but none of
+    # a whole client is known of what was spent on its examples, or where nobody sees who was asked.
+    plain = (config.privacy.unit == "client" and not ledger.hidden) or ledger.spent is not None
     other = None if plain else Ledger(mechanism, size, **of_run)
     fingerprint = fingerprint_of(config, mechanism, size)
     server = _server_step(config, problem, given.optimizer, mechanism)
     schedule = Schedule(config, ledger, key)
     return Prepared(problem, learner, mechanism, server, schedule, other, fingerprint, alongside)
+
+
+def asked_of(config: TrainConfig, problem: Problem) -> Asked | None:
+    """What a run asks its clients before the first round; None if it does not standardise."""
+    wanted, before = config.local.standardize, config.privacy.spent
+    if wanted is None:
+        return None
+    target = math.inf if config.stop_at_epsilon is None else config.stop_at_epsilon, config.delta
+    left = target if before is None else before.left_of(*target)
+    columns, sizes = columns_of(problem, wanted), problem.clients.sizes
+    return asked_by(wanted, columns, sizes, left, config.trust, config.privacy.unit)
+
+
+def spent_of(config: TrainConfig, problem: Problem) -> Guarantee | None:
+    """What is spent before a run's first round; None for nothing."""
+    before, asked = config.privacy.spent, asked_of(config, problem)
+    if asked is None or asked.terms is None:
+        return before
+    own = replace(asked.terms.guarantee, simulated=config.seed is not None)
+    return own if before is None else before + own
 
 
 def optimizer_step(

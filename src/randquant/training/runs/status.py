@@ -64,7 +64,7 @@ class Status:
         if self.summary is not None:
             guarantee = self.summary.guarantee
             return None if guarantee is None else guarantee.epsilon
-        if self.sent is None or self.sent.round == 0 or self.sent.epsilon is None:
+        if self.sent is None or not self.sent.binding:
             return None
         # A bound for any two updates implies one for an update and zeros, but not conversely.
         known = self.config is None or self.config.privacy.neighboring in (

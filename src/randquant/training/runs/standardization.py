@@ -1,0 +1,54 @@
+"""The figures that a run standardises by: asked for once, and kept in its folder.
+
+What asking costs is in `sent.json`, with all that is declared, before anybody is asked. The noise
+is drawn with the run's key: if the run is killed while it asks, it gets the same answers again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from randquant._internal import sealed
+from randquant.channels.keys import Key
+from randquant.statistics.saving import text_of
+from randquant.training.problem import Problem
+from randquant.training.raw_units import rows_of
+from randquant.training.runs.folder import FIGURES
+from randquant.training.runs.log import RESTORE
+from randquant.training.standardize import Asked, Figures, answered
+
+
+def ask(folder: Path, asked: Asked, problem: Problem, key: Key, identity: str) -> None:
+    """Ask a run's clients, and write the figures, from which all else follows."""
+    rows = rows_of(problem, len(asked.bounds) > asked.features)
+    figures = answered(asked, rows, key.fold_in("standardize"))
+    record = {"means": figures.means, "spreads": figures.spreads, "terms": _terms(asked)}
+    sealed.write(folder / FIGURES, record, identity)
+
+
+def read(folder: Path, asked: Asked, identity: str) -> Figures:
+    """Return the figures of the run with that identity; of the bounds alone if it asks nobody.
+
+    Raises:
+        ValueError: there are none, they were changed, or were asked for otherwise.
+    """
+    if asked.terms is None:
+        return answered(asked, [], Key.from_seed(0))
+    try:
+        record = sealed.read(folder / FIGURES, RESTORE, identity)
+    except FileNotFoundError:
+        raise ValueError(
+            f"Expected {folder / FIGURES}, the figures that the run standardises by, found none. "
+            f"{RESTORE}"
+        ) from None
+    if record.pop("terms") != _terms(asked):
+        raise ValueError(
+            f"Expected {folder / FIGURES} as this version asks for it, got other terms: go on with "
+            "the version that the run began with."
+        )
+    return Figures(asked.bounds, features=asked.features, **record)
+
+
+def _terms(asked: Asked) -> str:
+    assert asked.terms is not None
+    return text_of(asked.terms)
