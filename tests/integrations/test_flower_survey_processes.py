@@ -54,7 +54,7 @@ def test_each_client_counts_its_answer_and_refuses_a_second_table(asked):
         own = (folder / f"client{client}.log").read_text()
         assert "randquant: refused: Expected an offer within epsilon 64.0" in own
         config = {"randquant-ledger": str(folder / f"account{client}")}
-        ledger = ledger_of(Context(1, 1, config, RecordDict(), {}))
+        ledger = ledger_of(Context(1, 1, config, RecordDict(), {}), DELTA)
         with ledger.held():
             assert ledger.accountant.answers(OWN) == 1
             assert EPSILON * 0.99 < ledger.accountant.get_epsilon(DELTA) <= EPSILON
