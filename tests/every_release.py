@@ -8,7 +8,6 @@ import randquant as rq
 from randquant.aggregation.rank.release import RankRelease
 from randquant.aggregation.rank.table import RankTable
 from randquant.mechanisms.noise.laws import Skellam
-from randquant.privacy.accounting.chosen import ChosenRelease
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.laplace import LaplaceRelease
 from randquant.privacy.accounting.release import Release
@@ -52,9 +51,7 @@ def of_group(trust: str, neighboring: str) -> dict[str, Release]:
 
     if trust == "central":
         one, other = gaussian(2.0, "central"), gaussian(2.0, "central", OTHER[neighboring])
-        chosen = ChosenRelease((gaussian(9.0, "central"), gaussian(7.0, "central")), 3)
-        return {"plain": gaussian(5.0, "central"), "chosen": chosen,
-                **_hidden(one, other, False, False)}  # fmt: skip
+        return {"plain": gaussian(5.0, "central"), **_hidden(one, other, False, False)}
     if trust == "model":
         server = gaussian(2.0, "central"), gaussian(2.0, "central", OTHER[neighboring])
         clients = _hidden(sums(), sums(OTHER[neighboring]), True, True)
@@ -69,7 +66,6 @@ def of_group(trust: str, neighboring: str) -> dict[str, Release]:
             "noise": NoiseRelease(Skellam(50.0), 20, 100 * far**2, 3, 2, neighboring),
             "laplace": LaplaceRelease(40.0, 4 * far, 1e-50, 20, 3, 2, neighboring),
             "ranks": RankRelease(TABLE, 2, neighboring, "aggregate"),
-            "chosen": ChosenRelease((sums(), sums().under("aggregate")), 2),
             **_hidden(sums(), sums(OTHER[neighboring]), True, False),
         }
     return {

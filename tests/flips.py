@@ -32,7 +32,6 @@ from torch import nn
 import randquant as rq
 from randquant._internal import sealed
 from randquant._internal.serialization import from_json
-from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.vector import VectorMechanism
@@ -137,13 +136,13 @@ def _runs(folder: Path) -> Iterator[Kind]:
     yield from _run(folder, "run with a clipping quantile", QUANTILE)
     torch.manual_seed(1)
     drawn = [(torch.randn(4, 20), torch.arange(4) % 6) for _ in range(12)]
-    choices = [update_mechanism("skellam", NOISE, cohort=4, coordinates=k) for k in (None, 10)]
+    some = update_mechanism("skellam", NOISE, cohort=4, coordinates=10)
     home = folder / "of rq.train"
     train(
-        nn.Linear(20, 6), drawn, mechanism=AdaptiveMechanism(tuple(choices)), rounds=4, cohort=4,
+        nn.Linear(20, 6), drawn, mechanism=some, rounds=4, cohort=4,
         server=rq.Server(checkpoint_every=2), progress=False, folder=home,
     )  # fmt: skip
-    yield from _of_run("run with adaptive coordinates", home)
+    yield from _of_run("run of rq.train", home)
 
 
 FILES = (
@@ -174,7 +173,7 @@ def _said(home: Path) -> tuple:
         sent = run_folder.read_sent(folder, config)
         state = checkpoint.load(folder / run_folder.CHECKPOINT, sent.identity)
         assert state is not None
-        whole = [_hex(state.parameters), _hex(state.participations), state.round, state.squares]
+        whole = [_hex(state.parameters), _hex(state.participations), state.round]
         parts += [found, config, sent, whole, state.threshold, repr(state.optimizer)]
     return (*parts, run_folder.read_finished(home))
 
@@ -211,9 +210,6 @@ MECHANISMS: dict[str, UpdateMechanism] = {
     "coordinates": VectorMechanism(CHANNEL, 1.0, coordinates=3),
     "skellam": update_mechanism("skellam", NOISE, cohort=4),
     "rank": update_mechanism("rank", {"clip_norm": 1.0, "epsilon": 4.0}),
-    "adaptive": AdaptiveMechanism(
-        tuple(update_mechanism("skellam", NOISE, cohort=4, coordinates=k) for k in (None, 10))
-    ),
 }
 
 

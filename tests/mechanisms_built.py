@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 
@@ -45,11 +44,6 @@ def _built(clients: int, count: int) -> Iterator[tuple[str, UpdateMechanism]]:
         "bits of some coordinates",
         update_mechanism("stochastic-rounding", bits, **some).in_round(7),
     )
-    choices = [
-        update_mechanism("stochastic-rounding", bits, **{**some, "coordinates": k})
-        for k in (None, count)
-    ]
-    yield "all or some coordinates", AdaptiveMechanism(tuple(choices)).in_round(7)
     for name, parameters in WHOLE.items():
         if "cohort" in EXAMPLES[name].run_settings:
             parameters = {**parameters, "cohort": clients}

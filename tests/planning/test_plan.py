@@ -177,7 +177,6 @@ def test_no_mechanism_at_all_is_said():
         ({"privacy": {"clip_norm": math.inf}}, "clip_norm"),
         ({"privacy": {"clip_norm": None}}, "clip_norm"),
         ({"privacy": {"unit": "example"}}, "unit"),
-        ({"privacy": {"coordinates": "auto"}}, "number of coordinates"),
     ],
 )
 def test_arguments_are_checked(change, wanted):

@@ -5,12 +5,11 @@ import time
 
 import pytest
 
-from randquant.planning.choice import choose, choose_adaptive
+from randquant.planning.choice import choose
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import ENOUGH, Need
 from randquant.planning.privacy import Privacy
 from randquant.planning.tuning.update import FINE, fewest_bits
-from randquant.privacy.accounting.accountant import account
 from randquant.reports.plan import as_json, as_text
 
 SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)
@@ -112,10 +111,3 @@ def test_records_get_integer_noise_where_one_bit_is_too_coarse(clients, coarse):
     assert coarse in one.warning
     assert several.warning == ""
     assert several.mechanism == "skellam"
-
-
-@pytest.mark.slow
-def test_each_round_may_send_fewer_coordinates_of_integer_noise():
-    found = choose_adaptive(target("auto"))
-    assert {type(each).__name__ for each in found.choices} == {"AdditiveMechanism"}
-    assert 0 < account([found.release(11, 20)], 1e-5).epsilon <= 8

@@ -10,22 +10,19 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from every_release import GROUPS, RQM, of_group, repeated
+from every_release import GROUPS, of_group, repeated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seldom import seldom
 
 import randquant as rq
-from randquant.aggregation.registry import update_mechanism
 from randquant.mechanisms.silent_codes import sparse_ternary
-from randquant.planning.choice import choose_adaptive
 from randquant.planning.plan.record import Need
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.chosen import ChosenRelease
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.accounting.hidden import DRAWS
 from randquant.privacy.accounting.laplace import LaplaceRelease
-from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
+from randquant.privacy.accounting.releases import GaussianRelease, VectorRelease
 from randquant.privacy.accounting.sampled import Sampled
 
 DELTA = 1e-5
@@ -89,7 +86,7 @@ def test_a_guarantee_says_what_it_is_about(trust, neighboring, name):
 @pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
 def test_the_order_of_releases_does_not_matter(neighboring):
     central, local = of_group("central", neighboring), of_group("local", neighboring)
-    for group in ([central["fixed"], central["plain"], central["chosen"]],
+    for group in ([central["fixed"], central["plain"], central["poisson"]],
                   [local["ranks"], local["updates"], local["coordinates"]]):  # fmt: skip
         found = {cost(*run, quick=True) for run in itertools.permutations(group)}
         assert max(found) == pytest.approx(min(found), rel=1e-9, abs=0)
@@ -153,33 +150,6 @@ def test_hidden_cohorts_never_count_less_than_what_is_drawn(draw, population, da
     assert hidden.participations == Need(*sizes, 1.0, DELTA, "local").balanced
 
 
-@pytest.mark.slow
-def test_an_adaptive_mechanism_meets_its_target_for_the_client_called_most():
-    """7 of 10 rounds, where they take part in 1 on average; all choices together cost more."""
-    sizes = {"dimension": 16, "population": 100, "cohort": 10, "rounds": 10, "participations": 7}
-    target = Need(epsilon=8.0, delta=DELTA, trust="aggregate", privacy=rq.Privacy(bits=1), **sizes)
-    mechanism = choose_adaptive(target, "stochastic-rounding")
-    assert len(mechanism.choices) > 1
-    found = cost(mechanism.release(16, 7, "replace_one"), quick=True)
-    assert 0.99 * 8.0 < found <= 8.0
-    each = [choice.release(16, 7, "replace_one") for choice in mechanism.choices]
-    assert max(cost(one, quick=True) for one in each) < found
-
-
-def test_a_choice_costs_at_least_any_of_its_choices_in_every_respect():
-    loud, quiet = (ChannelRelease(RQM, size, 1, "aggregate", cohort=3) for size in (5, 2))
-    chosen = ChosenRelease((quiet, loud), 4)
-    assert chosen.releases == repeated(loud, 4).releases
-    assert chosen.renyi(math.inf) >= repeated(loud, 4).renyi(math.inf)
-    assert cost(chosen) >= cost(repeated(loud, 4)) * (1 - 1e-12)
-    sums = update_mechanism(
-        "stochastic-rounding", {"clip": 0.1, "levels": 2, "margin": 1.0}, clip_norm=1.0,
-        trust="aggregate", cohort=30,
-    )  # fmt: skip
-    one = sums.release(40, 1, "replace_one")
-    assert cost(ChosenRelease((one,), 5)) == pytest.approx(cost(repeated(one, 5)), rel=1e-6)
-
-
 SUMS = {
     "of many": (rq.stochastic_rounding(1.0, 2, 3.0), 1024, 100),
     "of few": (rq.stochastic_rounding(1.0, 2, 1.0), 64, 20),
@@ -201,14 +171,8 @@ def test_sums_of_two_kinds_cost_at_least_either_in_any_order(pair):
         cost(*(secure_sum(name, 2) for name in order), quick=True)
         for order in itertools.permutations(pair)
     ]
-    chosen = [
-        cost(ChosenRelease(tuple(secure_sum(name, 1) for name in order), 2), quick=True)
-        for order in itertools.permutations(pair)
-    ]
     assert both[0] == pytest.approx(both[1], rel=1e-9, abs=0)
     assert both[0] > max(alone) + 1e-3 * min(alone)
-    assert chosen[0] == pytest.approx(chosen[1], rel=1e-9, abs=0)
-    assert chosen[0] >= max(alone) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])

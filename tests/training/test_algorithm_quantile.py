@@ -55,7 +55,7 @@ def test_without_noise_the_threshold_goes_to_the_median_and_the_mean_is_of_clipp
             learner, ClippedSGD(start), pool, 1, None, Alongside(start, clip=QuantileClip(0.5))
         )
         for number in range(30):
-            before, collected = threshold, collect(cohort, key.fold_in(number), 0, (), threshold)
+            before, collected = threshold, collect(cohort, key.fold_in(number), 0, threshold)
             threshold = collected.threshold
     assert 0.8 < threshold / np.median(norms) < 1.25
     clipped = updates * np.minimum(1, before / norms)[:, None]
@@ -90,6 +90,6 @@ def test_absent_clients_send_zeros_of_the_same_size():
         collect = collector(
             learner, mechanism, pool, 1, hidden, Alongside(0.05, clip=QuantileClip())
         )
-        collected = collect([], Key.from_seed(2), 0, (), 0.05)
+        collected = collect([], Key.from_seed(2), 0, 0.05)
     assert collected.mean.shape == (650,)
     assert collected.threshold not in (None, 0.05)

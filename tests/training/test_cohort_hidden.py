@@ -11,7 +11,6 @@ import interrupted
 import numpy as np
 import pytest
 import torch
-from around import Around
 from by_name import train
 from seldom import seldom
 
@@ -289,25 +288,3 @@ def test_local_noise_is_hidden_too():
     noise = LocalGaussian(1.0, 2.0)
     stated = account([hidden.release(noise, 10, 40, "replace_one")], 1e-5)
     assert stated.epsilon < account([noise.release(10, 2)], 1e-5).epsilon
-
-
-@pytest.mark.parametrize("draw", DRAWS)
-def test_what_adapts_does_not_know_how_many_take_part(draw):
-    """A number of coordinates that followed the cohort's size would tell who takes part."""
-    told = []
-
-    def adapted(squares, dimension, clients):
-        told.append(clients)
-        return mechanism
-
-    def noted(squares, mean, clients):
-        told.append(clients)
-        return ()
-
-    mechanism = Around(LocalGaussian(1.0, 1.0))
-    mechanism.adapted, mechanism.noted = adapted, noted
-    updates = np.zeros((4, 3), dtype=np.float32)
-    for cohort in ([], [1], [0, 2, 3]):
-        if cohort or draw != "fixed":
-            collected(mechanism, cohort, draw, updates)
-    assert set(told) == {2}

@@ -1,4 +1,4 @@
-"""Contract: a run that is interrupted goes on to the same bits, whatever it draws or adapts to."""
+"""Contract: a run that is interrupted goes on to the same bits, whatever it draws."""
 
 import dataclasses
 import functools
@@ -9,9 +9,7 @@ import torch
 from by_name import train
 from torch import nn
 
-from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.baselines import ClippedSGD
-from randquant.aggregation.registry import update_mechanism
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution
 
@@ -89,17 +87,8 @@ CLIENTS = [
     (x, (x[:, 0] > 0).long())
     for x in torch.randn(20, 9, 6, generator=torch.Generator().manual_seed(0))
 ]
-ADAPTIVE = AdaptiveMechanism(
-    tuple(
-        update_mechanism(
-            "skellam", {"clip_norm": 1.0, "noise_multiplier": 1.0}, cohort=8, coordinates=count
-        )
-        for count in (None, 6, 2)
-    )
-)
 OWN = {
     "dropout and batches": {"batch": 4, "local_epochs": 2, "local_learning_rate": 0.5},
-    "adaptive coordinates": {"mechanism": ADAPTIVE},
     "Adagrad": {"server_optimizer": functools.partial(torch.optim.Adagrad, lr=0.05)},
     "momentum": {"server_optimizer": lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9)},
     "without a rate": {"local_epochs": 1},

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from randquant._internal.faces import lazily
 
 if TYPE_CHECKING:
-    from randquant.aggregation.adaptive import AdaptiveMechanism
     from randquant.aggregation.additive import AdditiveMechanism
     from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
     from randquant.aggregation.coordinate import ChannelMechanism
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from randquant.aggregation.vector import VectorMechanism
 
 __all__ = [
-    "AdaptiveMechanism",
     "AdditiveMechanism",
     "CentralGaussian",
     "ChannelMechanism",

@@ -148,16 +148,6 @@ class MechanismDefaults(ABC):
         check_seed(seed)
         return self
 
-    def adapted(
-        self: UpdateMechanism, squares: Sequence[float], dimension: int, clients: int
-    ) -> UpdateMechanism:
-        """The same in each round."""
-        return self
-
-    def noted(self, squares: Sequence[float], mean: np.ndarray, clients: int) -> tuple[float, ...]:
-        """Nothing."""
-        return ()
-
     def of_client(self: UpdateMechanism, number: int) -> UpdateMechanism:
         """The same for each client."""
         validate.whole("client", number, low=0, high=2**64 - 1)

@@ -75,25 +75,6 @@ class CoordinateError:
         length = self.longest if mean_norm is None else mean_norm
         return math.sqrt(noise + self.omitted * length**2)
 
-    def squared_length(self, mean: np.ndarray, cohort: int) -> float:
-        """Estimate the squared length of a mean of clipped updates from the mean that was decoded.
-
-        It costs no privacy: that mean has been released.
-
-        Args:
-            mean: (d,) floats, the decoded mean of a round.
-            cohort: how many clients' updates are in it.
-
-        Returns:
-            The decoded mean's, of which the expected errors are subtracted; negative where there is
-            less than expected, so that estimates of several rounds average.
-        """
-        decoded = np.asarray(mean, dtype=np.float64)
-        # theory/subsets.md, Proposition 4: E|decoded/g|^2 = |m|^2 + d·(noise + omitted·|m|^2).
-        seen = float(decoded @ decoded) / self.gain**2
-        noise = decoded.size * self.deviation(cohort, 0.0) ** 2
-        return (seen - noise) / (1 + decoded.size * self.omitted)
-
     def mean_norm(self, means: Sequence[np.ndarray], cohort: int) -> float:
         """Estimate the length of a mean of clipped updates from means that were decoded.
 
@@ -111,7 +92,13 @@ class CoordinateError:
             >>> CoordinateError(variance=16.0).mean_norm([np.array([3.0, 4.0, 3.0])], cohort=16)
             5.5677...
         """
-        squares = [self.squared_length(mean, cohort) for mean in validate.listed("means", means)]
+        squares = []
+        for mean in validate.listed("means", means):
+            decoded = np.asarray(mean, dtype=np.float64)
+            # theory/subsets.md, Proposition 4: E|decoded/g|^2 = |m|^2 + d·(noise + omitted·|m|^2).
+            seen = float(decoded @ decoded) / self.gain**2
+            noise = decoded.size * self.deviation(cohort, 0.0) ** 2
+            squares.append((seen - noise) / (1 + decoded.size * self.omitted))
         if not squares:
             raise ValueError("Expected a decoded mean of at least one round, got none.")
         return math.sqrt(max(math.fsum(squares) / len(squares), 0.0))

@@ -174,26 +174,6 @@ class UpdateMechanism(Protocol):
         """
         ...
 
-    def adapted(self, squares: Sequence[float], dimension: int, clients: int) -> UpdateMechanism:
-        """The mechanism of the next round, by what earlier rounds have released.
-
-        Args:
-            squares: what `noted` made of their decoded means.
-            dimension: coordinates of an update.
-            clients: how many send one.
-
-        Guarantees:
-            The guarantee holds for any squares: `release` is the same.
-        """
-        ...
-
-    def noted(self, squares: Sequence[float], mean: np.ndarray, clients: int) -> tuple[float, ...]:
-        """What later rounds adapt to: `squares` with what is added by this round's decoded mean.
-
-        It costs no privacy, as the mean has been released.
-        """
-        ...
-
     def of_client(self, number: int) -> UpdateMechanism:
         """The mechanism of one client, for the client and for a server that knows its number.
 

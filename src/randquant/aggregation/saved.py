@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal import files, sealed, validate
-from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.channel import Channel
 from randquant.privacy.certificates.file import channel_from_record
-from randquant.privacy.certificates.work import Allowance
+from randquant.privacy.certificates.work import check_work
 
 FORMAT = "randquant mechanism, version 1"
 
@@ -28,24 +27,23 @@ def _survey(survey: str) -> UpdateMechanism:
 
 
 OF_OTHERS: dict[str, Callable[..., UpdateMechanism]] = {
-    "adaptive": AdaptiveMechanism,
     "coordinates": ChannelMechanism,
     "survey": _survey,
     "vector": VectorMechanism,
 }
-"""Mechanisms that apply a channel, or others, by a record's field `mechanism`. All other mechanisms
-have their name in the registry there."""
+"""Mechanisms of channels and of tables, by a record's field `mechanism`. All other mechanisms have
+their name in the registry there."""
 
 
 def from_record(
-    record: Mapping[str, Any], where: str = "in a record", allowance: Allowance | None = None
+    record: Mapping[str, Any], where: str = "in a record", bounded: bool = False
 ) -> UpdateMechanism:
     """Invert `UpdateMechanism.record`, and certify the channel again if there is one.
 
     Args:
         record: JSON data, which need not be trusted.
         where: where it came from, for errors: `in an offer`.
-        allowance: of the work that its certificates may take; None if it need not be bounded.
+        bounded: whether to refuse a channel whose certificate takes more than about a minute.
 
     Raises:
         ValueError, TypeError: it is not a mechanism's record, or the channel's certificate differs
@@ -70,13 +68,10 @@ def from_record(
         clients = validate.whole("cohort", fields.get("cohort", 1), low=1) if summed else 1
 
         def admit(channel: Channel) -> None:
-            if allowance is not None:
-                allowance.take(channel, clients, clipped="clip_norm" in fields)
+            if bounded:
+                check_work(channel, clients, clipped="clip_norm" in fields)
 
         fields["channel"], _ = channel_from_record(fields["channel"], where, admit)
-    if "choices" in fields:
-        listed = validate.listed("choices", fields["choices"])
-        fields["choices"] = tuple(from_record(each, where, allowance) for each in listed)
     return kinds[kind](**fields)
 
 

@@ -18,7 +18,6 @@ from randquant.aggregation.saved import from_record
 from randquant.integrations.protocol import LONGEST_TEXT
 from randquant.integrations.trained import BUFFERS, Buffers
 from randquant.privacy.accounting.release import Release
-from randquant.privacy.certificates.work import Allowance
 from randquant.privacy.guarantee import Neighboring, Trust
 
 FORMAT = "randquant offer, version 1"
@@ -218,7 +217,7 @@ def _read(text: str) -> Offer:
     parts, told = record.pop("parts"), record.pop("beside", None)
     if not isinstance(parts, list):
         raise ValueError("its parts are not a list of names")
-    mechanism = from_record(record, "in an offer", Allowance())
+    mechanism = from_record(record, "in an offer", bounded=True)
     beside = None if told is None else _beside(told, mechanism)
     return Offer(mechanism, parts=tuple(parts), beside=beside, **own)
 

@@ -41,7 +41,6 @@ class ServerRun:
         done: rounds that are over, those before a restart included.
         stopped: why training is over; empty while it is not.
         history: all rounds, with those that failed.
-        squares: what a mechanism adapts to.
         threshold: what clients clip their updates to in the next round.
         numbers: the last round's numbers.
 
@@ -74,26 +73,18 @@ class ServerRun:
         self.done = self._failures = 0
         self.stopped = self._hostile = ""
         self.history: list[RoundRow] = []
-        self.squares: tuple[float, ...] = ()
         self.threshold = 0.0 if self.alongside is None else self.alongside.clip_norm
         self.numbers: Mapping[str, float] = {}
         if self.untuned is not None:
             self.untuned.restore({}, None)
 
-    def offer(
-        self,
-        layout: Layout,
-        buffers: Buffers,
-        clients: int | None = None,
-        examples: int | None = None,
-    ) -> Offer:
-        """What clients are offered: the run's mechanism, or with `clients` that of a round."""
+    def offer(self, layout: Layout, buffers: Buffers, examples: int | None = None) -> Offer:
+        """What clients are offered in every round."""
         extra = 0 if self.alongside is None else self.alongside.extra
-        dimension, now = layout.dimension + extra, self.mechanism
-        if clients is not None:  # at the same cost, whatever it adapts to
-            now = now.adapted(self.squares, dimension, clients)
-        scaled = self.untuned is not None and examples is None
-        return Offer(now, dimension, layout.parts, buffers, self.alongside, examples, scaled)
+        return Offer(
+            self.mechanism, layout.dimension + extra, layout.parts, buffers, self.alongside,
+            examples, scaled=self.untuned is not None and examples is None,
+        )  # fmt: skip
 
     def eligible(self, offer: Offer, connected: Iterable[int]) -> list[int]:
         """The connected clients that an answer would not take above the limit."""
@@ -118,14 +109,12 @@ class ServerRun:
 
         Keeps what later rounds use of the mean.
         """
-        offer, mean, clients = taken.offer, taken.mean(), taken.clients
-        squares = offer.mechanism.noted(self.squares, mean, clients)
+        mean = taken.mean()
         if self.alongside is not None:
             mean, self.numbers, self.threshold = self.alongside.parted(mean, self.threshold)
-        self.squares = squares
         if self.untuned is None:
             return mean
-        return self.untuned.step(offer, layout, model, mean, clients, rounds)
+        return self.untuned.step(taken.offer, layout, model, mean, taken.clients, rounds)
 
     def figures(self, offer: Offer, clients: int) -> dict[str, float]:
         """The last round's numbers, each with the standard deviation of its noise."""
@@ -167,7 +156,6 @@ class ServerRun:
         return {
             "rounds": rounds,
             "accountant": self.accountant.state_dict(),
-            "squares": self.squares,
             "threshold": self.threshold,
             "history": [dataclasses.asdict(row) for row in self.history],
             "untuned": {} if self.untuned is None else self.untuned.record(),
@@ -184,8 +172,7 @@ class ServerRun:
             self.untuned.restore(record.get("untuned", {}), arrays.get(START))
         done = validate.whole("rounds", record.get("rounds"), low=0)
         self.accountant.load_state_dict(record.get("accountant", {}))
-        self.done, self.squares = done, tuple(record.get("squares", ()))
-        self.threshold = record.get("threshold", self.threshold)
+        self.done, self.threshold = done, record.get("threshold", self.threshold)
         self.history = [RoundRow(**row) for row in record.get("history", [])]
 
     @property

@@ -8,14 +8,12 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
-from randquant.aggregation.adaptive import AdaptiveMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import ENOUGH, Candidate, Need
 from randquant.planning.plan.verdict import coarse, warning
 from randquant.planning.tuning.update import TunedUpdate, tune_update
-from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.noise_search import OutOfReach
 
 ONE_BIT, FEW_BITS, WIDE = "stochastic-rounding", "pbm", "skellam"
@@ -68,7 +66,7 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
     """
     validate.real("epsilon", need.epsilon, above=0, high=1e6)
     validate.real("delta", need.delta, low=0, below=1)
-    if need.coordinates is not None:  # the verdict is on the noise, not on what is left out
+    if need.privacy.coordinates is not None:  # the verdict is on the noise, not on what is left out
         need = replace(need, mean_norm=0.0)
     if examples is not None:
         return _of_examples(need, examples)
@@ -89,7 +87,7 @@ def _planned(need: Need) -> Candidate | None:
     if need.cohorts is None:
         most = max(need.participations, need.balanced)
     privacy = replace(need.privacy, max_participations=most, numbers=(), clip_quantile=None,
-                      weighted_by=None, coordinates=need.coordinates, spent=None)  # fmt: skip
+                      weighted_by=None, spent=None)  # fmt: skip
     return plan(
         need.dimension, need.population, need.cohort, need.rounds, need.epsilon, need.delta,
         trust=need.trust, privacy=privacy, mean_norm=need.mean_norm,
@@ -127,51 +125,6 @@ def _calibrated(need: Need, candidate: Candidate, examples: int | None) -> Calib
     return Calibrated(
         candidate.mechanism, candidate.parameters, None if whole else need.clip_norm, said
     )
-
-
-PARTS = (1, 3, 10, 30, 100)
-"""Of how many rotated coordinates one is sent, in the choices of an adaptive mechanism."""
-
-
-def choose_adaptive(
-    need: Need, name: str = "", *, examples: int | None = None
-) -> AdaptiveMechanism:
-    """Calibrate a mechanism that sends fewer or more coordinates from round to round.
-
-    Args:
-        need: what is to be met.
-        name: of a mechanism; by default the one that `choose` takes.
-        examples: as for `choose`; refused.
-
-    Guarantees:
-        The accountant's guarantee for so many participations is at most the target, whatever is
-        chosen in each round. Nothing depends on data.
-
-    Raises:
-        ValueError: the target is out of reach, or is for clients or examples that are hidden
-            otherwise than by each round's noise.
-    """
-    if need.cohorts is not None or examples is not None:
-        raise ValueError(
-            "Expected trust='aggregate' or 'local' and unit='client' with coordinates='auto', got "
-            "others: give the number of coordinates."
-        )
-    size = need.setting.size
-    if not name:
-        chosen = choose(need)
-        name = chosen.mechanism
-        if (bits := chosen.parameters.get("bits")) is not None:
-            need = need.of_bits(bits)
-    counts = [None, *(size // part for part in PARTS[1:] if size // part)]
-    aim = need.epsilon
-    while True:
-        tuned = [_tuned(name, replace(need.sending(k), epsilon=aim)) for k in counts]
-        mechanism = AdaptiveMechanism(tuple(each.calibration.mechanism for each in tuned))
-        release = mechanism.release(need.dimension, need.participations, need.privacy.neighboring)
-        epsilon = account([release], need.delta, attacked=False).epsilon
-        if epsilon <= need.epsilon:
-            return mechanism
-        aim *= need.epsilon / epsilon * (1 - 1e-4)
 
 
 def _tuned(

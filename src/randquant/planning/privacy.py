@@ -39,8 +39,7 @@ class Privacy:
             on, by a private number that each client sends beside its update; by default it is
             clip_norm throughout.
         coordinates: how many coordinates of a rotated update are sent, a public random subset that
-            is drawn anew in each round; auto for as few as the released means call for, by a
-            mechanism whose noise is calibrated to stop_at_epsilon; by default all.
+            is drawn anew in each round; by default all.
         sampling: cohorts: fixed in size, or each client in each round by itself (poisson).
         max_participations: most rounds that one client takes part in.
         numbers: what clients send beside their updates, in the same noisy sum and the same account:
@@ -65,7 +64,7 @@ class Privacy:
     bits: Bits | Literal["auto"] = "auto"
     clip_norm: declared.Mechanism[float | None] = CLIP_NORM
     clip_quantile: declared.Mechanism[Share | None] = None
-    coordinates: declared.Mechanism[Coordinates | Literal["auto"] | None] = None
+    coordinates: declared.Mechanism[Coordinates | None] = None
     sampling: declared.Clients[Draw] = "fixed"
     max_participations: declared.Privacy[MostCount | None] = None
     numbers: declared.Clients[Sequence[str | Number]] = ()

@@ -34,7 +34,6 @@ class State:
         parameters: (d,) float32, the global model.
         participations: (N,) int64, rounds that each client has taken part in.
         optimizer: the state of the server's optimiser.
-        squares: what the mechanism of the next round adapts to, from what was released.
         threshold: that clients clip to in the next round, if numbers travel beside updates.
     """
 
@@ -42,7 +41,6 @@ class State:
     parameters: np.ndarray
     participations: np.ndarray
     optimizer: OptimizerState = field(default_factory=dict)
-    squares: tuple[float, ...] = ()
     threshold: float | None = None
 
 
@@ -105,13 +103,13 @@ def distributed_sgd(
         learner.load(state.parameters)
         number = state.round + 1
         seed = int(public.fold_in(number).words(1)[0])
-        collected = collect(cohort, key.fold_in(number), seed, state.squares, state.threshold)
+        collected = collect(cohort, key.fold_in(number), seed, state.threshold)
         parameters, stepped = _stepped(server, state, collected.mean)
         participations = state.participations.copy()
         participations[cohort] += 1
         total = time.perf_counter() - started
-        adapted = collected.squares, collected.threshold
-        return State(number, parameters, participations, stepped, *adapted), RoundCost(
+        after = State(number, parameters, participations, stepped, collected.threshold)
+        return after, RoundCost(
             train_loss=float(collected.losses.mean()) if cohort else None,
             bytes_up=collected.bytes_up,
             seconds_gradient=min(collected.seconds_gradient, total),

@@ -29,7 +29,6 @@ class Collected(NamedTuple):
         bytes_up: bytes that all clients send, under the trust in force; zeros of absent clients
             included where they must be sent.
         seconds_gradient: wall time of forward and backward passes, in seconds.
-        squares: what the next round's mechanism adapts to (`UpdateMechanism.noted`).
         noise_norm: L2 norm that the noise in the mean is expected to have; None where the mechanism
             does not say.
         threshold: that clients clip to in the next round, if numbers travel beside updates.
@@ -41,7 +40,6 @@ class Collected(NamedTuple):
     losses: np.ndarray
     bytes_up: int
     seconds_gradient: float
-    squares: tuple[float, ...] = ()
     noise_norm: float | None = None
     threshold: float | None = None
     numbers: dict[str, float] | None = None
@@ -50,7 +48,7 @@ class Collected(NamedTuple):
 ZEROS_AT_ONCE = 16
 """Absent clients that are encoded together."""
 
-Collect = Callable[[Sequence[int], Key, int, Sequence[float], float | None], Collected]
+Collect = Callable[[Sequence[int], Key, int, float | None], Collected]
 
 
 def collector(
@@ -63,8 +61,8 @@ def collector(
 ) -> Collect:
     """Return the function that collects a cohort's mean.
 
-    It is given the cohort, the round's key and public seed (`in_round`), what the mechanism adapts
-    to (`adapted`), and the threshold that clients clip to, if numbers travel beside updates.
+    It is given the cohort, the round's key and public seed (`in_round`), and the threshold that
+    clients clip to, if numbers travel beside updates.
 
     Args:
         learner: computes the clients' updates, which are encoded on the CPU.
@@ -95,14 +93,9 @@ def collector(
         return _encoded(encoder, clients, updates, keys, hidden), losses, seconds
 
     def by_payloads(
-        cohort: Sequence[int],
-        key: Key,
-        seed: int,
-        squares: Sequence[float] = (),
-        threshold: float | None = None,
+        cohort: Sequence[int], key: Key, seed: int, threshold: float | None = None
     ) -> Collected:
-        groups, clients = learner.groups(cohort, workers), _known(cohort, hidden)
-        now = mechanism.adapted(squares, size, clients).in_round(seed)
+        groups, now = learner.groups(cohort, workers), mechanism.in_round(seed)
         here = len(groups) == 1 or learner.on_gpu
         replies = _replies(learner, pool, here, upload, [(g, key, now, threshold) for g in groups])
         payloads = [payload for reply in replies for payload in reply[0]]
@@ -114,15 +107,14 @@ def collector(
         if filled is not None:
             # theory/sampling.md, Proposition 18: a public number, not how many took part.
             mean = (mean * np.float64(filled.population / filled.cohort)).astype(np.float32)
-        squares = now.noted(squares, mean, clients)
-        noise = _noise(now, size, senders, clients)
+        noise = _noise(now, size, senders, _known(cohort, hidden))
         mean, threshold, numbers = _parted(beside, mean, threshold, noise)
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         seconds = sum(reply[2] for reply in replies)
         seconds /= 1 if here or learner.one_thread else workers
         sent = senders * sender(now, hidden).upload_bytes(size, senders or None)
         noise_norm = None if noise is None else noise.norm(len(mean))
-        return Collected(mean, losses, sent, seconds, squares, noise_norm, threshold, numbers)
+        return Collected(mean, losses, sent, seconds, noise_norm, threshold, numbers)
 
     return by_payloads
 

@@ -38,11 +38,6 @@ def mechanism_of(config: TrainConfig) -> UpdateMechanism:
                 "mechanism=."
             )
         return from_record(config.parameters, "in a run's configuration")
-    if config.privacy.coordinates == "auto":
-        raise ValueError(
-            "Expected a number of coordinates in a configuration that has begun, got auto: begin "
-            "the run with randquant train, which calibrates a mechanism for it."
-        )
     hidden = config.hidden_cohorts
     return update_mechanism(
         config.mechanism,

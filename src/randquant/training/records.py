@@ -137,8 +137,7 @@ class RunSummary:
         accuracy, loss: of the final model on test data; None without test data, accuracy also
             where the task is no classification.
         dimension: coordinates of an update.
-        bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`;
-            on average where rounds differ, because the mechanism adapts.
+        bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`.
         bits_per_coordinate: the same in bits, per coordinate, header included.
         participations: in how many of the declared rounds the most-called client takes part.
         guarantee: of all declared rounds, also if the run ended before; None without privacy.

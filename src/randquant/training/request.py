@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import warnings
 from typing import Any
@@ -10,14 +9,14 @@ from typing import Any
 from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
-from randquant.planning.choice import choose, choose_adaptive
+from randquant.planning.choice import choose
 from randquant.planning.plan.record import Need
 from randquant.planning.privacy import CLIP_NORM
 from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import record_of
 from randquant.training.problem import Problem
-from randquant.training.runs.setup import Given, optimizer_step, problem_of, spent_of
+from randquant.training.runs.setup import Given, optimizer_step, spent_of
 from randquant.training.schedule import most_participations
 from randquant.training.task import OWN
 
@@ -40,44 +39,12 @@ def complete(config: TrainConfig, given: Given, key: Key) -> TrainConfig:
     if given.mechanism is not None:
         return config
     need, examples = _need(config, given.problem, key)
-    if config.privacy.coordinates == "auto":
-        return _with_own(config, choose_adaptive(need, config.mechanism, examples=examples))
     chosen = choose(need, examples=examples)
     if chosen.warning:
         warnings.warn(chosen.warning, UserWarning, stacklevel=_callers())
     return config.changed(
         mechanism=chosen.mechanism, parameters=chosen.parameters, clip_norm=chosen.clip_norm
     )
-
-
-def calibrated(config: TrainConfig, key: Key, given: Given) -> tuple[TrainConfig, Given]:
-    """With the mechanism that `coordinates` of `auto` asks for, and the problem that it is for.
-
-    Args:
-        config: of names; one with another number of coordinates is returned as it is.
-        key: the run's.
-        given: what was passed as objects.
-
-    Raises:
-        ValueError: there is nothing to calibrate it to, or it is given noise of its own.
-    """
-    if config.privacy.coordinates != "auto":
-        return config, given
-    problem = problem_of(config) if given.problem is None else given.problem
-    named, wanted = config.mechanism, f"with coordinates auto and {config.mechanism}"
-    needed = {"stop_at_epsilon": config.stop_at_epsilon, "clip_norm": config.privacy.clip_norm}
-    for name, value in needed.items():
-        if value is None:
-            raise ValueError(f"Expected {name} {wanted}, got none: its noise is calibrated to it.")
-    if config.parameters:
-        raise ValueError(
-            f"Expected no parameters of its own {wanted}, got {', '.join(config.parameters)}: its "
-            "noise is calibrated to stop_at_epsilon, for each number of coordinates."
-        )
-    if config.own_mechanism:
-        raise ValueError(f"Expected a mechanism by its name with coordinates auto, got {named}.")
-    given = dataclasses.replace(given, problem=problem)
-    return complete(config.changed(bits=1), given, key), given
 
 
 def _capped(config: TrainConfig) -> TrainConfig:
@@ -128,7 +95,7 @@ def _with_own(config: TrainConfig, mechanism: UpdateMechanism) -> TrainConfig:
     return config.changed(
         mechanism=OWN, parameters=record_of(mechanism),
         trust="model" if config.trust == "model" else mechanism.trust,
-        clip_norm=mechanism.clip_norm, coordinates=None,
+        clip_norm=mechanism.clip_norm,
     )  # fmt: skip
 
 

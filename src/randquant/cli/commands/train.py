@@ -138,9 +138,6 @@ def _config(given: Mapping[str, Any]) -> TrainConfig:
     start = PLAIN if "mechanism" in given else DEMO
     fields = {name: value for name, value in settings.flat(start).items() if value is not None}
     fields["cohort"] = min(start.cohort, given.get("population", start.cohort))
-    if given.get("coordinates") == "auto":  # whose noise is calibrated, and not that of the demo
-        for name in start.parameters:
-            fields.pop(name, None)
     if "clip_norm" in given and takes(given.get("mechanism", ""), "clip_norm"):
         fields.pop("clip", None)  # which some mechanisms take instead
     return settings.config({**fields, **given})

@@ -114,15 +114,13 @@ def for_target(
     need = Need(
         dimension, population, summed, rounds, epsilon, delta, trust, privacy, most
     )  # fmt: skip
-    if privacy.coordinates == "auto":
-        raise ValueError("Expected a number of coordinates for Flower, got 'auto': leave it out.")
     with waiting(True):
         found = choose(need)
     if found.warning:
         log(WARNING, "randquant: %s", found.warning)
     mechanism = update_mechanism(
         found.mechanism, found.parameters, trust=trust, clip_norm=found.clip_norm,
-        cohort=summed if trust == "aggregate" else None, coordinates=need.coordinates,
+        cohort=summed if trust == "aggregate" else None, coordinates=privacy.coordinates,
     )  # fmt: skip
     make: Any = cls
     left = replace(  # what the mechanism leaves open

@@ -157,7 +157,6 @@ class QuantizedStrategy(Strategy):
                 raise ProtocolError(
                     "Expected each client once in a round and within its epsilon, got others."
                 )
-            offer = self.run.offer(layout, self.local.buffers, len(chosen))
             requests, joint = self._begun(requests, offer, connected)
             current = FlowerRound(number, arrays, requests, joint, grid, self.sums.step_timeout)
             current.ask(until=UPLOAD)

@@ -161,7 +161,7 @@ def _parts(
     calibrated: Callable[[str, Need], Candidate],
 ) -> list[Candidate]:
     """The best mechanism and integer noise with fewer coordinates, if it is asked how many."""
-    if best is None or best.noise is None or need.coordinates is not None:
+    if best is None or best.noise is None or need.privacy.coordinates is not None:
         return []
     names = dict.fromkeys([best.mechanism, *(name for name in NOISES if name in chosen)])
     least = best.noise.deviation
@@ -175,11 +175,6 @@ def _checked(need: Need) -> Need:
         raise ValueError(
             f"Expected unit='client' in a plan, got {privacy.unit!r}: plans are for whole clients' "
             "updates; randquant.train takes others."
-        )
-    if privacy.coordinates == "auto":
-        raise ValueError(
-            "Expected a number of coordinates in a plan, got 'auto': give mean_norm to choose how "
-            "many, or leave them to randquant.train."
         )
     validate.whole("population", need.population, low=1, high=2**53)
     validate.whole("cohort", need.cohort, low=1, high=need.population)
@@ -258,7 +253,7 @@ def _entry(name: str, need: Need, near: float) -> Candidate:
         sender.payload_bytes(need.dimension),
         baseline,
         remark,
-        need.coordinates,
+        need.privacy.coordinates,
     )
 
 

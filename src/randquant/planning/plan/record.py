@@ -69,12 +69,6 @@ class Need:
         return self.privacy.clip_norm
 
     @property
-    def coordinates(self) -> int | None:
-        """How many coordinates are sent; None for all, or if a mechanism chooses them."""
-        coordinates = self.privacy.coordinates
-        return None if coordinates == "auto" else coordinates
-
-    @property
     def setting(self) -> UpdateSetting:
         """The part of it that mechanisms are tuned to: under `model` trust sums of all payloads."""
         trust = "local" if self.trust == "local" else "aggregate"
@@ -82,7 +76,7 @@ class Need:
         bits = self.privacy.bits
         return UpdateSetting(
             self.dimension, clients, 1 if bits == "auto" else bits, trust, self.clip_norm,
-            self.privacy.neighboring, self.coordinates,
+            self.privacy.neighboring, self.privacy.coordinates,
         )  # fmt: skip
 
     def of_bits(self, bits: int) -> Need:

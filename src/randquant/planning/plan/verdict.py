@@ -182,7 +182,7 @@ def _no_more(need: Need, best: Candidate) -> list[str]:
     if not math.isfinite(multiplier):
         return []
     distance = need.setting.distance / need.clip_norm
-    codes = need.coordinates or need.setting.size
+    codes = need.privacy.coordinates or need.setting.size
     excess = one_bit_excess(codes, need.setting.sharing, multiplier, distance)
     factor, sentences = math.sqrt(1 + excess), []
     # Where codes are coarse, their bounds are loose too: more bits win back more than this.

@@ -26,7 +26,6 @@ def save(path: Path, state: State, identity: str) -> None:
         "participations": state.participations,
         "round": np.array([state.round], dtype=np.int64),
         "identity": _bytes(identity),
-        **({"squares": np.array(state.squares)} if state.squares else {}),
         "optimizer": np.frombuffer(text.encode(), dtype=np.uint8),
         **arrays,
     }
@@ -57,11 +56,10 @@ def load(path: Path, identity: str) -> State | None:
             "would not have the guarantee that is printed. Restore its run or begin a new one."
         )
     optimizer = from_tensors(tensors, bytes(tensors["optimizer"]).decode())
-    squares = tensors.get("squares", np.empty(0)).tolist()  # of mechanisms that adapt
     threshold = float(tensors["threshold"][0]) if "threshold" in tensors else None
     return State(
         int(tensors["round"][0]), tensors["parameters"], tensors["participations"], optimizer,
-        tuple(squares), threshold,
+        threshold,
     )  # fmt: skip
 
 

@@ -27,7 +27,6 @@ from randquant.training.cohort import sender
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.problem import Problem
 from randquant.training.records import RoundMetrics, Sent
-from randquant.training.request import calibrated
 from randquant.training.runs import binding, checkpoint, secret, standardization
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE
@@ -77,7 +76,6 @@ def create(
     hidden = own_secret or Secret.fresh()
     key = hidden.key if config.seed is None else Key.from_seed(config.seed)
     # An invalid configuration must fail before anything is written.
-    config, given = calibrated(config, key, given)
     prepared = prepare(config, key, given)
     rounds, most = declared = prepared.schedule.declared()
     bound = binding.bind(prepared.problem, key)

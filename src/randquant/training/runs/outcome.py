@@ -66,8 +66,6 @@ def summarized(
         # theory/accounting.md, Proposition 8: whoever ended it may have looked at the model.
         stopped = f"before round {state.round + 1} of {sent.declared}: the guarantee is of them all"
     last = metrics[-1]  # the last round is always evaluated
-    if config.privacy.sampling == "fixed" and hidden is None:  # rounds differ if it adapts
-        upload = -(-sum(m.bytes_up for m in metrics) // (len(metrics) * config.cohort))
     return RunSummary(
         accuracy=last.accuracy,
         loss=last.loss,

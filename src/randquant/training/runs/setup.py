@@ -94,8 +94,8 @@ class Prepared:
     def advice(self, state: State, metrics: Sequence[RoundMetrics]) -> str:
         """What the released means say about the run when it has ended in this state."""
         agreement = state.optimizer.get("agreement")
-        if state.squares or agreement is None:
-            return ""  # rounds differ, because the mechanism adapts; or steps have a rate
+        if agreement is None:
+            return ""  # steps have a rate
         lengths = [each.mean_norm for each in metrics if each.mean_norm is not None]
         size = len(state.parameters)
         return about_steps(self.schedule.config, self.mechanism, size, lengths, agreement)
