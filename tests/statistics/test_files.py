@@ -70,6 +70,7 @@ def test_every_kind_of_query_is_read_as_if_it_were_called(tmp_path):
 REFUSED = {
     "age = 3": "Expected queries as tables of TOML.* got age = 3",
     "[age": "Expected queries as tables of TOML.* got: ",
+    "": "Expected queries as tables of TOML.* got none",
     "[age]\nlow = 3": r"Expected kind to be one of mean, .*got None",
     '[age]\nkind = "maen"': "did you mean mean",
     '[age]\nkind = "mean"\nlow = 1': "Query 'age': Expected a value for high of mean, got none",

@@ -72,7 +72,7 @@ def test_local_epochs_are_those_of_torch(digits, split, model, together, monkeyp
 def test_batches_cover_each_epoch_once_and_follow_from_the_key(digits, split, model):
     local = Work(batch=4, epochs=2, learning_rate=1e-3)
     learner = learner_of(digits, split, model, local)
-    steps = learner._steps(0, KEY)
+    steps = learner._alone.steps(0, KEY)
     size = len(split[0])
     assert [len(step) for step in steps] == ([4] * (size // 4) + [size % 4] * (size % 4 > 0)) * 2
     half = len(steps) // 2
@@ -90,7 +90,7 @@ def test_a_batch_is_drawn_from_the_client_alone_and_without_repeats(digits, spli
     learner = learner_of(digits, split, "softmax", Work(batch=5))
     seen = set()
     for number in range(200):
-        (batch,) = learner._steps(1, KEY.fold_in(number))
+        (batch,) = learner._alone.steps(1, KEY.fold_in(number))
         assert len(set(batch.tolist())) == 5
         seen |= set(batch.tolist())
     assert seen == set(split[1].tolist())

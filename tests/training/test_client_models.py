@@ -181,8 +181,8 @@ def test_examples_are_clipped_one_by_one(name):
     lengths, norm = [], 0.3
     for by_vmap in (True, False):
         learner = Learner(problem, Work(example_norm=norm))
-        assert learner._by_vmap == (name != "branching")
-        learner._by_vmap &= by_vmap
+        assert learner._alone._by_vmap == (name != "branching")
+        learner._alone._by_vmap &= by_vmap
         for client in (0, 3):
             update, loss = (each[0] for each in learner.updates([client]))
             pairs = [(x[None], y[None]) for x, y in zip(*clients[client], strict=True)]

@@ -35,6 +35,8 @@ def read_queries(path: str | Path) -> tuple[dict[str, Query], dict[str, float]]:
         tables = parse_toml(read_text(path, "queries"))
     except ValueError as error:
         raise ValueError(f"Expected {TABLES}, in {path}, got: {error}.") from None
+    if not tables:
+        raise ValueError(f"Expected {TABLES}, in {path}, got none.")
     queries, weights = {}, {}
     for name, fields in tables.items():
         if not isinstance(fields, Mapping):

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.func import grad_and_value, vmap
+from torch import nn
 
-from randquant.aggregation.clipping import add_clipped
 from randquant.channels.keys import Key
 from randquant.training.copies import Copies
-from randquant.training.curvature import gradients, length_along, scaled
+from randquant.training.curvature import scaled
 from randquant.training.gathering import Gathering
 from randquant.training.generators import seeded
-from randquant.training.inputs import Features, called, of_each
+from randquant.training.inputs import called
+from randquant.training.one_client import OneClient
 from randquant.training.problem import Loss, Problem
 from randquant.training.statistics import ServerStatistics
 from randquant.training.together import (
@@ -40,9 +38,6 @@ one pass per client: gathering their data then costs less than a call of torch f
 GATHERED, GATHERED_ON_DEVICE = 2**23, 2**27
 """Most numbers that a pass over many clients gathers, unless one client has more: 32 MiB on a
 CPU, 512 MiB on a GPU, where activations take several times that."""
-
-EXAMPLES_AT_ONCE = 64
-"""Gradients of single examples that are computed in one vectorised pass."""
 
 
 class Learner:
@@ -70,44 +65,43 @@ class Learner:
         self._device = _checked_device(device)
         self.on_gpu = _is_gpu(self._device)
         self.problem, self._work = problem, work
-        self._places, self._sizes = problem.clients.places, problem.clients.sizes
         known = may_be_together(problem)
         convolutional = any(isinstance(layer, nn.Conv2d) for layer in problem.model.modules())
         # Convolutions on a CPU are fastest in this layout; models of unknown layers may need the
         # other one.
         here = convolutional and known and not self.on_gpu
-        self._layout = torch.channels_last if here else torch.contiguous_format
+        layout = torch.channels_last if here else torch.contiguous_format
         model = copy.deepcopy(problem.model)
-        model = model.to(self._device, memory_format=self._layout)  # type: ignore[call-overload]
+        model = model.to(self._device, memory_format=layout)  # type: ignore[call-overload]
         work_mode(model, problem.still)
         self._copies = Copies(model, problem.parts)
         self._loss = _on_device(problem.loss, self._device)
-        self._parameters = list(self._copies.trained().values())
         self._statistics = None
         if problem.statistics is not None:
             kept = self._copies.for_server()
             self._statistics = ServerStatistics(kept, problem.statistics, self._device)
             self._renew()
-        self._data = Gathering(problem, self._device, self._layout)
+        self._data = Gathering(problem, self._device, layout)
         linear = known and is_softmax_regression(model)
-        samples = self._sizes.mean() if work.batch is None else work.batch
+        sizes = problem.clients.sizes
+        samples = sizes.mean() if work.batch is None else work.batch
         small = samples * self._data.numbers < SMALL and not convolutional
         self._batched = known and (self.on_gpu or linear or small)
+        self._alone = OneClient(problem, work, self._copies, self._data, self._loss)
         self._together = Together(self._copies, self._data, work.learning_rate, linear)
-        largest = min(int(self._sizes.max()), work.batch or int(self._sizes.sum()))
+        largest = min(int(sizes.max()), work.batch or int(sizes.sum()))
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
         self._group = max(1, min(most, room // (largest * self._data.numbers)))
-        self._by_vmap = work.example_norm is not None and self._vmap_works()
 
     @property
     def dimension(self) -> int:
         """Coordinates of an update: trained parameters of the model."""
-        return sum(parameter.numel() for parameter in self._parameters)
+        return sum(parameter.numel() for parameter in self._copies.trained().values())
 
     @property
     def examples(self) -> int:
         """The smallest number of examples that a client's update is the mean of."""
-        fewest = int(self._sizes.min())
+        fewest = int(self.problem.clients.sizes.min())
         return fewest if self._work.batch is None else min(fewest, self._work.batch)
 
     @property
@@ -117,7 +111,8 @@ class Learner:
 
     def parameters(self) -> np.ndarray:
         """The model's current trained weights as one vector, (d,) float32."""
-        flat = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
+        weights = self._copies.weights().values()
+        flat = torch.cat([weight.reshape(-1) for weight in weights])
         return flat.cpu().numpy()
 
     def load(self, parameters: np.ndarray) -> None:
@@ -126,9 +121,9 @@ class Learner:
         if self.on_gpu:
             flat = torch.from_numpy(parameters).to(self._device)
             with torch.no_grad():
-                nn.utils.vector_to_parameters(flat, self._parameters)
+                nn.utils.vector_to_parameters(flat, self._copies.trained().values())
         else:
-            for parameter in self._parameters:
+            for parameter in self._copies.trained().values():
                 # Through NumPy: torch's own threads would keep spinning beside the workers'.
                 weights = parameter.detach().numpy()
                 weights[...] = parameters[start : start + weights.size].reshape(weights.shape)
@@ -175,10 +170,10 @@ class Learner:
             the order of `clients`.
         """
         if self._batched and self._work.example_norm is None:
-            steps = [self._steps(client, key) for client in clients]
+            steps = [self._alone.steps(client, key) for client in clients]
             updates, losses = self._together.updates(steps)
         else:
-            each = [self._one_client(client, key) for client in clients]
+            each = [self._alone.update(client, key) for client in clients]
             updates = torch.stack([update for update, _ in each])
             losses = np.array([loss for _, loss in each])
         if self._work.length is not None:
@@ -203,139 +198,6 @@ class Learner:
                     labels += targets.numel()
         work_mode(model, self.problem.still)
         return Evaluation(right / labels if labels else None, loss / count if count else None)
-
-    def _steps(self, client: int, key: Key | None) -> list[np.ndarray]:
-        """The samples of each local step."""
-        samples, work = self._places[client], self._work
-        if work.batch is None or (work.batch >= len(samples) and work.learning_rate is None):
-            return [samples] * work.epochs
-        assert key is not None
-        words = key.fold_in("batches", client).words(2)
-        generator = np.random.Generator(np.random.Philox(key=words))
-        if work.learning_rate is None:
-            return [samples[np.sort(generator.choice(len(samples), work.batch, replace=False))]]
-        orders = [samples[generator.permutation(len(samples))] for _ in range(work.epochs)]
-        return [order[at : at + work.batch] for order in orders
-                for at in range(0, len(order), work.batch)]  # fmt: skip
-
-    def _one_client(self, client: int, key: Key | None) -> tuple[Tensor, float]:
-        """Compute one client's update and first loss, whatever the model."""
-        steps = self._steps(client, key)
-        if self._work.example_norm is not None:
-            result = self._clipped(client, steps[0], self._work.example_norm, key)
-        else:
-            local = self._work.learning_rate is not None
-            way = self._local_steps if local else self._gradient
-            result = way(client, steps, key)
-        self._copies.check()
-        return result
-
-    def _random_numbers(self, key: Key | None, *labels: int) -> AbstractContextManager[None]:
-        """Take the random numbers of a client's training step from its key."""
-        if not self.problem.draws:
-            return nullcontext()
-        assert key is not None
-        return seeded(int(key.fold_in("draws", *labels).words(1)[0]), self._device)
-
-    def _gradient(
-        self, client: int, steps: Sequence[np.ndarray], key: Key | None
-    ) -> tuple[Tensor, float]:
-        model = self._copies.shared()
-        with self._random_numbers(key, client):
-            batch = self._data.of_client(client, steps[0])
-            found = gradients(model, self._parameters, batch, self._loss)
-        return torch.cat([part.reshape(-1) for part in found.parts]), float(found.loss)
-
-    def _local_steps(
-        self, client: int, steps: Sequence[np.ndarray], key: Key | None
-    ) -> tuple[Tensor, float]:
-        """Run local steps: the loaded weights minus those after the last, and the first loss."""
-        rate, model, losses = self._work.learning_rate, self._copies.own(), []
-        assert rate is not None
-        weights = list(self._copies.trained(model).values())
-        with torch.no_grad():
-            for weight, start in zip(weights, self._parameters, strict=True):
-                weight.copy_(start)
-        for number, samples in enumerate(steps):
-            with self._random_numbers(key, client, number):
-                batch = self._data.of_client(client, samples)
-                found = gradients(model, weights, batch, self._loss)
-            losses.append(float(found.loss))
-            if rate != "auto":
-                length = rate
-            else:
-                with self._random_numbers(key, client, number):  # the same, for the same outputs
-                    if self.problem.draws:
-                        batch = self._data.of_client(client, samples)
-                    length = length_along(model, weights, batch, self._loss, found)
-            with torch.no_grad():
-                for weight, part in zip(weights, found.parts, strict=True):
-                    weight -= length * part
-        difference = [
-            start.detach() - end.detach()
-            for start, end in zip(self._parameters, weights, strict=True)
-        ]
-        return torch.cat([part.reshape(-1) for part in difference]), losses[0]
-
-    def _clipped(
-        self, client: int, samples: np.ndarray, norm: float, key: Key | None
-    ) -> tuple[Tensor, float]:
-        """The mean of clipped gradients of single examples; its norm is at most `norm`."""
-        total, losses = np.zeros(self.dimension), []
-        for row, loss in self._each_example(client, samples, key):
-            add_clipped(total, row, norm)
-            losses.append(loss)
-        mean = torch.from_numpy((total / len(losses)).astype(np.float32))
-        return mean.to(self._device), float(np.mean(losses))
-
-    def _each_example(
-        self, client: int, samples: np.ndarray, key: Key | None
-    ) -> Iterator[tuple[np.ndarray, float]]:
-        """Gradient (d,) and loss of each example.
-
-        An example's random numbers are its own: what one example draws must not change what
-        another one gives.
-        """
-        if self._by_vmap:
-            for start in range(0, len(samples), EXAMPLES_AT_ONCE):
-                yield from self._by_example(client, samples[start : start + EXAMPLES_AT_ONCE])
-            return
-        model = self._copies.shared()
-        for number in range(len(samples)):
-            with self._random_numbers(key, client, number):
-                batch = self._data.of_client(client, samples[number : number + 1])
-                found = gradients(model, self._parameters, batch, self._loss)
-            flat = torch.cat([part.reshape(-1) for part in found.parts])
-            yield flat.cpu().numpy(), float(found.loss)
-
-    def _by_example(self, client: int, samples: np.ndarray) -> list[tuple[np.ndarray, float]]:
-        """Gradients and losses of some examples in one vectorised pass."""
-        weights, model = self._copies.weights(), self._copies.own()
-
-        def loss_of(weights: dict, features: Features, target: Tensor) -> Tensor:
-            alone = of_each(lambda tensor: tensor[None], features)
-            return self._loss(called(model, alone, weights), target[None])
-
-        gradients_of = vmap(grad_and_value(loss_of), (None, 0, 0))
-        parts, losses = gradients_of(weights, *self._data.of_client(client, samples))
-        rows = [parts[name].reshape(len(samples), -1) for name in weights]
-        return list(zip(torch.cat(rows, dim=1).cpu().numpy(), losses.tolist(), strict=True))
-
-    def _vmap_works(self) -> bool:
-        """Whether vmap computes single examples' gradients of this model.
-
-        It refuses what depends on the numbers (`if x.sum() > 0`), and for some operations there is
-        no rule: then it would loop itself, with a warning.
-        """
-        if self.problem.draws:
-            return False
-        with seeded(0, self._device), warnings.catch_warnings():
-            warnings.simplefilter("error")
-            try:
-                self._by_example(0, self._places[0][:2])
-            except (RuntimeError, ValueError, TypeError, NotImplementedError, UserWarning):
-                return False
-        return True
 
 
 def _checked_device(name: str) -> torch.device:
