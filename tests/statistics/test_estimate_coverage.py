@@ -158,9 +158,12 @@ def test_intervals_hold(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("offset", [1, 4])
 @pytest.mark.parametrize("case", CASES)
-def test_intervals_hold_in_a_thousand_tables(case, target):
+def test_intervals_hold_in_a_thousand_tables(case, offset):
+    """Each case with two targets more, and so each target with a third of the cases or more."""
+    targets = list(TARGETS)
+    target = targets[(list(CASES).index(case) + offset) % len(targets)]
     assert_honest(misses(setting(case, target), LONG, seed=2))
 
 
