@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from randquant.aggregation.secagg.draw import PART_BYTES
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.wire import upload
 from randquant.integrations.flower.messages import HEAD, read_payload
-from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.ledger import SPENT
 from randquant.integrations.offer import Offer
@@ -105,19 +103,6 @@ def test_what_travels_is_paid_for_the_subset_only():
         }
         assert upload.masked(coordinates, bits) == mechanism.upload_bytes(DIMENSION, 5)
         assert json.loads(grid.seen[0][2].content[HEAD]["offer"])["coordinates"] == coordinates
-
-
-def test_a_client_refuses_numbers_beyond_its_own_bounds(encoded):
-    grid = InProcessGrid(client_app(QuantizeMod(math.inf, coordinates=(6, 64)), mover), range(1, 6))
-    run(QuantizedStrategy(fedavg(), some("local")), grid, model(DIMENSION))
-    assert set(refusals(grid).values()) == {
-        "Expected an offer to send 6 to 64 coordinates, as this client demands, got 5."
-    }
-    assert not encoded
-    assert not charged(grid)
-    for wrong in ((5, 4), (0, 4), (1.5, 2)):
-        with pytest.raises((TypeError, ValueError), match=r"coordinates|fewest"):
-            QuantizeMod(epsilon=8.0, coordinates=wrong)
 
 
 @BOTH

@@ -47,8 +47,6 @@ class ClientLimits:
             offers to train others than these. None accepts the offer's.
         buffers: what is done about running statistics: refuse offers that say something else. None
             accepts the offer's.
-        coordinates: the fewest and the most that this client sends in a round: refuse offers of
-            other numbers, which may change from round to round. None accepts the offer's.
         epsilon_alone: limit of what epsilon would be if all other clients were invented by the
             server, or told it all they know: of this client's codes alone. Infinity sets no limit.
         helper: public identity, 64 hexadecimal digits, of the helper that this client trusts not to
@@ -65,7 +63,6 @@ class ClientLimits:
     parts: Patterns = None
     frozen: Patterns = None
     buffers: Buffers | None = None
-    coordinates: tuple[int, int] | None = None
     epsilon_alone: float = math.inf
     helper: str | None = None
 
@@ -85,10 +82,6 @@ class ClientLimits:
             )
         if self.buffers is not None:
             validate.choice("buffers", self.buffers, trained.BUFFERS)
-        if self.coordinates is not None:
-            validate.kind("coordinates", self.coordinates, tuple)
-            fewest, most = self.coordinates
-            validate.whole("most coordinates", most, low=validate.whole("fewest", fewest, low=1))
 
     def of_node(self, config: Mapping[str, Any]) -> ClientLimits:
         """These limits, or those that the client's operator has set in their place."""
@@ -133,12 +126,6 @@ class ClientLimits:
             raise ProtocolError("Expected an offer of local trust, as this client demands.")
         if terms is not None and mechanism.in_round(0).coding is None:
             raise ProtocolError("Expected no secure sum of an offer that sends no codes, got one.")
-        fewest, most = self.coordinates or (1, math.inf)
-        if not fewest <= offer.size <= most:
-            raise ProtocolError(
-                f"Expected an offer to send {fewest} to {most} coordinates, as this client "
-                f"demands, got {offer.size}."
-            )
         if terms is not None:
             self._check_terms(offer, terms)
         self._check_epsilon(RoundEvent(offer, frozenset({OWN})), accountant)
