@@ -113,11 +113,10 @@ CONFIG = TrainConfig.of(
     parameters={"clip_norm": 0.5, "noise_multiplier": 4.0}, population=8, cohort=2, rounds=6,
     checkpoint_every=4, evaluate_every=3, threads=1,
 )  # fmt: skip
-QUANTILE = CONFIG.changed(
+SECRET = CONFIG.changed(
     mechanism="stochastic-rounding",
     trust="aggregate",
     clip_norm=0.5,
-    clip_quantile=0.5,
     parameters={"clip": 0.005, "levels": 2, "margin": 0.0005},
     seed=None,
 )
@@ -133,7 +132,7 @@ def _run(folder: Path, name: str = "run", config: TrainConfig = CONFIG) -> Itera
 
 def _runs(folder: Path) -> Iterator[Kind]:
     yield from _run(folder)
-    yield from _run(folder, "run with a clipping quantile", QUANTILE)
+    yield from _run(folder, "run with a secret key", SECRET)
     torch.manual_seed(1)
     drawn = [(torch.randn(4, 20), torch.arange(4) % 6) for _ in range(12)]
     some = update_mechanism("skellam", NOISE, cohort=4, coordinates=10)
@@ -174,7 +173,7 @@ def _said(home: Path) -> tuple:
         state = checkpoint.load(folder / run_folder.CHECKPOINT, sent.identity)
         assert state is not None
         whole = [_hex(state.parameters), _hex(state.participations), state.round]
-        parts += [found, config, sent, whole, state.threshold, repr(state.optimizer)]
+        parts += [found, config, sent, whole, repr(state.optimizer)]
     return (*parts, run_folder.read_finished(home))
 
 

@@ -113,7 +113,7 @@ def test_figure_3_trains_writers(tmp_path, tiny, in_process):
     assert all("One example's whole run" in each.why for each in found.guarantees)
     configs = [json.loads(p.read_text()) for p in (tmp_path / "runs").glob("*/config.json")]
     assert len(configs) == 5
-    assert {config["task"]["partition"] for config in configs} == {"natural"}
+    assert {config["task"]["partition"] for config in configs} == {"own"}
 
 
 def test_a_stand_in_is_split_evenly_and_said(tmp_path, tiny):

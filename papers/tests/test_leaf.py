@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from randquant.training.config import TrainConfig
-from randquant.training.data import datasets, features
+from randquant.training.data import datasets
 from randquant.training.runs import execution as runs
 from randquant_papers.data import leaf, sets
 
@@ -45,11 +45,10 @@ def test_every_sample_comes_back_once_with_its_writer(data):
     assert data.train_features.shape[1:] == (1, 28, 28)
     assert data.train_features.dtype == np.float32
     assert data.classes == 62
-    assert len(data.writers) == len(data.train_labels) == len(data.train_features)
-    for writer in range(WRITERS - 2):
-        own = data.writers == writer
+    assert len(data.clients) == WRITERS - 2
+    for own in data.clients:
         assert len(np.unique(data.train_features[own])) == 1
-        assert data.train_labels[own].tolist() == list(range(own.sum()))
+        assert data.train_labels[own].tolist() == list(range(len(own)))
 
 
 def test_a_tenth_of_the_writers_is_tested_and_none_of_them_is_trained_on(data):
@@ -66,31 +65,27 @@ def test_how_files_lie_does_not_matter(tmp_path, folder, data):
     write(tmp_path / "again" / folder, *parts)
     again = datasets.load("femnist", tmp_path / "again")
     assert np.array_equal(again.train_features, data.train_features)
-    assert np.array_equal(again.writers, data.writers)
+    assert all(map(np.array_equal, again.clients, data.clients))
 
 
 def test_clients_hold_what_one_writer_wrote(data):
-    everyone = datasets.split(data, WRITERS - 2, "natural")
-    assert np.concatenate(everyone).tolist() == list(range(len(data.writers)))
-    some = datasets.split(data, 5, "natural", seed=1)
-    for samples in some:
-        assert len(set(data.writers[samples])) == 1
-        assert np.array_equal(samples, np.flatnonzero(data.writers == data.writers[samples[0]]))
-    drawn = {
-        tuple(int(data.writers[s[0]]) for s in datasets.split(data, 5, "natural", seed=seed))
-        for seed in range(4)
-    }
-    assert len(drawn) == 4  # of 20,349 choices
-    with pytest.raises(
-        ValueError, match=r"population .* 21.*femnist has that many training writers"
-    ):
-        datasets.split(data, WRITERS - 1, "natural")
+    everyone = datasets.split(data, WRITERS - 2, "own")
+    assert np.concatenate(everyone).tolist() == list(range(len(data.train_labels)))
+    of = {int(samples[0]): samples for samples in everyone}
+    drawn = [datasets.split(data, 5, "own", seed=seed) for seed in range(4)]
+    for samples in drawn[1]:
+        assert np.array_equal(samples, of[int(samples[0])])
+    assert len({tuple(int(samples[0]) for samples in some) for some in drawn}) == 4  # of 20,349
+    with pytest.raises(ValueError, match=r"population .* 21.*femnist comes with that many clients"):
+        datasets.split(data, WRITERS - 1, "own")
+    with pytest.raises(ValueError, match="come by client for partition own, got digits"):
+        datasets.split(datasets.load("digits"), 5, "own")
 
 
 def test_a_run_on_writers(tmp_path, data):
     config = TrainConfig.of(
         "femnist", "softmax", "local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 1.0},
-        data_dir=str(tmp_path), partition="natural", population=20, cohort=5, rounds=2,
+        data_dir=str(tmp_path), partition="own", population=20, cohort=5, rounds=2,
         unit="example",
     )  # fmt: skip
     runs.create(tmp_path / "run", config, overwrite=False)
@@ -164,29 +159,3 @@ def test_a_large_file_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(leaf, "LARGEST", 1000)
     with pytest.raises(ValueError, match="at most 1,000 bytes"):
         datasets.load("femnist", write(tmp_path, written(2)))
-
-
-def test_features_keep_the_writers(tmp_path):
-    folder = write(tmp_path, written(13))
-    plain = datasets.load("femnist", folder)
-    turned = features.load("femnist", folder, "pca-3")
-    public = features.public_examples(len(plain.train_labels))
-    assert turned.train_features.shape == (len(plain.train_labels) - len(public), 3)
-    # Counted from 0 again: a writer whose every sample is public would be a client with nothing.
-    left = np.delete(plain.writers, public)
-    assert np.array_equal(np.unique(left)[turned.writers], left)
-    whole = features.load("femnist", folder, "pca-3", "all")
-    assert np.array_equal(whole.writers, plain.writers)
-
-
-def test_writers_whose_samples_are_all_public_are_no_clients(tmp_path, monkeypatch):
-    folder = write(tmp_path, written(13))
-    plain = datasets.load("femnist", folder)
-    first = np.flatnonzero(plain.writers < 2)
-    monkeypatch.setattr(features, "public_examples", lambda count: first)
-    features._computed.cache_clear()
-    left = features.load("femnist", folder, "pca-2")
-    features._computed.cache_clear()  # nobody else draws them so
-    assert left.writers.max() + 1 == plain.writers.max() + 1 - 2
-    clients = datasets.split(left, int(left.writers.max()) + 1, "natural")
-    assert min(map(len, clients)) > 0

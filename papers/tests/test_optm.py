@@ -15,6 +15,7 @@ from randquant.mechanisms.from_design import designed
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
 from randquant_papers import equal
+from randquant_papers.data import fitted
 from randquant_papers.experiment import Setting
 from randquant_papers.optm import training as optm_training
 from randquant_papers.optm import vectors as optm_vectors
@@ -24,10 +25,9 @@ from randquant_papers.result import as_text
 from randquant_papers.saved import as_json
 
 CANCER = TrainConfig.of(
-    "breast-cancer", "softmax", "optm",
+    fitted.BREAST_CANCER, "softmax", "optm",
     {"clip": 0.1, "bins": [-0.22, -0.04, 0.04, 0.22], "epsilon": 1.0},
-    fitted_on="all", population=455, cohort=100, rounds=9, max_participations=2, evaluate_every=9,
-    threads=1,
+    population=455, cohort=100, rounds=9, max_participations=2, evaluate_every=9, threads=1,
 )  # fmt: skip
 
 
@@ -199,10 +199,9 @@ def test_accuracy_on_training_data_is_that_of_the_final_model(tmp_path):
     config = CANCER.changed(mechanism="clipped-sgd", parameters={"clip": 1.0})
     runs.create(tmp_path / "run", config, overwrite=False)
     runs.execute(tmp_path / "run")
-    from randquant.training.data import features
     from randquant.training.runs import status as run_status
 
-    data = features.load("breast-cancer", fitted_on=config.task.fitted_on)
+    data = fitted.breast_cancer()
     weights = runs.load_parameters(tmp_path / "run")
     matrix, bias = weights[:60].reshape(2, 30), weights[60:]
     right = (data.train_features @ matrix.T + bias).argmax(axis=1) == data.train_labels

@@ -10,7 +10,7 @@ from kymatio.scattering2d.frontend.numpy_frontend import ScatteringNumPy2D
 from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
 
 from randquant.training import RunStatus, TrainConfig, load_dataset
-from randquant_papers.data import scattering, sets
+from randquant_papers.data import fitted, scattering, sets
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_scattering_of_a_data_set(monkeypatch):
 def test_nothing_is_fitted():
     """No epsilon has to be marked: an example's features depend on no other example."""
     run = RunStatus(Path("a"), "unfinished", TrainConfig.of("mnist-scattering", "softmax", "rqm"))
-    assert (run.fitted, run.covered) == ("", True)
+    assert (fitted.statement(run), fitted.mark(run.config)) == ("", "")
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 32, 32), (3, 30), (3, 1, 7, 9)])

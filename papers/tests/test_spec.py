@@ -95,9 +95,9 @@ OTHERS = {
     "mechanism": "pbm", "parameters": {"clip": 2}, "trust": "local", "stop_at_epsilon": 3.0,
     "public": "a:b", "parts": ("a",), "frozen": ("a",), "batch": 3,
     "server_options": {"momentum": 0.5}, "evaluate_every": 3, "unit": "example",
-    "neighboring": "zero_out", "clip_norm": 2.0, "clip_quantile": 0.5,
+    "neighboring": "zero_out", "clip_norm": 2.0,
     "coordinates": 5, "sampling": "poisson", "max_participations": 3, "numbers": ("loss:0:5",),
-    "weighted_by": "loss", "partition": "shards", "fitted_on": "all", "buffers": "frozen",
+    "weighted_by": "loss", "partition": "shards", "buffers": "frozen",
     "device": "cuda", "seed": 1, "delta": 1e-6, "local_learning_rate": 0.5,
 }  # fmt: skip
 """Another value of a setting than CONFIG's; of the others the doubled one."""

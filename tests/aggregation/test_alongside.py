@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import randquant as rq
-from randquant.aggregation.alongside import LEAST_WEIGHT, Alongside, Number, QuantileClip
+from randquant.aggregation.alongside import LEAST_WEIGHT, Alongside, Number
 from randquant.aggregation.vector import VectorMechanism
 
 ANY = st.floats(-1e6, 1e6)
@@ -27,30 +27,28 @@ def of_sign(share):
 def test_an_infinite_number_is_cut_to_its_bounds_and_nan_is_refused_by_name():
     beside, update = Alongside(1.0, (Number("loss", 0, 5),)), np.ones(2)
     for value, bound in ((math.inf, 5.0), (-math.inf, 0.0)):
-        cut = beside.joined(update, {"loss": bound}, 1.0)
-        assert np.array_equal(beside.joined(update, {"loss": value}, 1.0), cut)
+        cut = beside.joined(update, {"loss": bound})
+        assert np.array_equal(beside.joined(update, {"loss": value}), cut)
     with pytest.raises(ValueError, match=r"number 'loss' .* got nan"):
-        beside.joined(update, {"loss": math.nan}, 1.0)
+        beside.joined(update, {"loss": math.nan})
 
 
 @given(
     update=st.lists(st.floats(-1e30, 1e30), min_size=1, max_size=6),
     numbers=NUMBERS, values=st.lists(ANY, min_size=3, max_size=3),
-    clip_norm=st.floats(1e-3, 1e3), threshold=st.floats(1e-6, 1e6),
-    moving=st.booleans(), weighted=st.booleans(),
+    clip_norm=st.floats(1e-3, 1e3), weighted=st.booleans(),
 )  # fmt: skip
 def test_a_joined_vector_is_within_the_mechanisms_norm(
-    update, numbers, values, clip_norm, threshold, moving, weighted
+    update, numbers, values, clip_norm, weighted
 ):
     # An exact norm: the true one is at most clip_norm, up to the rounding to float32 that the
     # mechanism's own clipping takes off.
     if weighted:
         numbers = (Number("n", 0, 50, 0.3), *numbers)
-    clip, weight = QuantileClip() if moving else None, "n" if weighted else None
-    beside = Alongside(clip_norm, numbers, clip, weight)
+    beside = Alongside(clip_norm, numbers, "n" if weighted else None)
     told = {number.name: value for number, value in zip(numbers, [*values, 1.0], strict=False)}
-    vector = beside.joined(np.array(update), told, threshold)
-    assert len(vector) == len(update) + len(numbers) + moving == len(update) + beside.extra
+    vector = beside.joined(np.array(update), told)
+    assert len(vector) == len(update) + len(numbers) == len(update) + beside.extra
     square = sum(Fraction(float(x)) ** 2 for x in vector)
     assert square <= Fraction(clip_norm) ** 2 * (1 + Fraction(1, 2**21))
 
@@ -59,27 +57,26 @@ def test_the_norm_is_used_up_by_an_update_at_the_threshold_with_extreme_numbers(
     # Without the factor of the update's part the norm would be above the threshold. Together they
     # are the largest change that a client can make: twice the norm, as `replace_one` counts.
     beside = Alongside(2.0, (of_sign(0.3), Number("b", 5, 9, 0.1)))
-    one = beside.joined(np.array([0.0, 70.0]), {"sign": -1.0, "b": 1e9}, 7.0).astype(np.float64)
-    other = beside.joined(np.array([0.0, -70.0]), {"sign": 1.0, "b": -1e9}, 7.0)
+    one = beside.joined(np.array([0.0, 70.0]), {"sign": -1.0, "b": 1e9}).astype(np.float64)
+    other = beside.joined(np.array([0.0, -70.0]), {"sign": 1.0, "b": -1e9})
     assert 2.0 * (1 - 1e-6) <= np.linalg.norm(one) <= 2.0 * (1 + 1e-6)
     assert np.linalg.norm(one - other) == pytest.approx(4.0, rel=1e-6, abs=0)
 
 
 @given(
-    threshold=st.floats(0.01, 100.0), size=st.floats(0.0, 0.99), value=st.floats(-3, 5),
+    clip_norm=st.floats(0.01, 100.0), size=st.floats(0.0, 0.99), value=st.floats(-3, 5),
     n=st.integers(1, 300), weighted=st.booleans(),
 )  # fmt: skip
-def test_what_is_joined_comes_apart_again(threshold, size, value, n, weighted):
-    update = np.array([3.0, -4.0]) / 5 * threshold * size
+def test_what_is_joined_comes_apart_again(clip_norm, size, value, n, weighted):
+    update = np.array([3.0, -4.0]) / 5 * clip_norm * size
     numbers = Number("value", -3, 5), Number("n", 0, 200, 0.1)
-    beside = Alongside(0.7, numbers, weight="n" if weighted else None)
-    vector = beside.joined(update, {"value": value, "n": n}, threshold)
-    mean, found, after = beside.parted(vector, threshold)
+    beside = Alongside(clip_norm, numbers, weight="n" if weighted else None)
+    vector = beside.joined(update, {"value": value, "n": n})
+    mean, found = beside.parted(vector)
     kept = min(n / 200, 1) / max(min(n / 200, 1), LEAST_WEIGHT) if weighted else 1
-    np.testing.assert_allclose(mean, kept * update, rtol=1e-4, atol=1e-5 * threshold)
+    np.testing.assert_allclose(mean, kept * update, rtol=1e-4, atol=1e-5 * clip_norm)
     np.testing.assert_allclose(found["value"], value, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(found["n"], min(n, 200), rtol=1e-4, atol=1e-2)
-    assert after == threshold
 
 
 def test_the_weighted_mean_is_that_of_the_examples():
@@ -87,8 +84,8 @@ def test_the_weighted_mean_is_that_of_the_examples():
     rng, counts = np.random.default_rng(1), [1, 7, 30, 100, 500]
     updates = rng.normal(size=(5, 8)) / 10
     beside = Alongside(1.0, (Number("n", 0, 100),), weight="n")
-    vectors = [beside.joined(u, {"n": n}, 1.0) for u, n in zip(updates, counts, strict=True)]
-    mean, _, _ = beside.parted(np.mean(vectors, axis=0), 1.0)
+    vectors = [beside.joined(u, {"n": n}) for u, n in zip(updates, counts, strict=True)]
+    mean, _ = beside.parted(np.mean(vectors, axis=0))
     weights = np.minimum(counts, 100)
     np.testing.assert_allclose(mean, np.average(updates, axis=0, weights=weights), atol=1e-6)
 
@@ -97,38 +94,12 @@ def test_a_means_noise_is_what_is_stated():
     beside = Alongside(2.0, (Number("a", 10, 30, 0.1), Number("b")))
     rng, found = np.random.default_rng(0), {"a": [], "b": []}
     for _ in range(4000):
-        for name, x in beside.parted(rng.normal(0, 0.05, 7), 3.0).numbers.items():
+        for name, x in beside.parted(rng.normal(0, 0.05, 7))[1].items():
             found[name].append(x)
     for name, middle in (("a", 20), ("b", 0.5)):
         stated = beside.deviation(name, 0.05)
         assert np.std(found[name]) == pytest.approx(stated, rel=0.05, abs=0)
         assert np.mean(found[name]) == pytest.approx(middle, abs=5 * stated / math.sqrt(4000))
-
-
-def test_the_threshold_goes_to_the_quantile_from_below_and_from_above():
-    norms = np.exp(np.random.default_rng(0).normal(size=60))[:, None]
-    for quantile, factor in zip((0.2, 0.8), (1 / 3, 3), strict=True):
-        beside, wanted = Alongside(1.0, clip=QuantileClip(quantile)), np.quantile(norms, quantile)
-        threshold = float(wanted * factor)
-        for _ in range(80):
-            mean = np.mean([beside.joined(norm, {}, threshold) for norm in norms], axis=0)
-            threshold = beside.parted(mean, threshold).threshold
-        assert abs(math.log(threshold / wanted)) < 0.25
-
-
-def test_the_mean_is_that_of_updates_clipped_to_the_rounds_threshold():
-    beside = Alongside(0.3, clip=QuantileClip(0.5))
-    vectors = [beside.joined(np.array(u), {}, 2.5) for u in ([3.0, 4.0], [0.0, 1.0])]
-    mean, numbers, threshold = beside.parted(np.mean(vectors, axis=0), 2.5)
-    np.testing.assert_allclose(mean, [0.75, 1.5], rtol=1e-6)
-    assert threshold == pytest.approx(2.5, rel=1e-7, abs=0)  # half of them are below
-    assert numbers == {}
-
-
-@given(threshold=st.floats(1e-3, 1e3), mean=st.floats(-1e9, 1e9), quantile=st.floats(0.01, 0.99))
-def test_no_noise_moves_the_threshold_further_than_its_rate(threshold, mean, quantile):
-    moved = QuantileClip(quantile, rate=0.2).moved(threshold, mean)
-    assert abs(math.log(moved / threshold)) <= 0.2 + 1e-12
 
 
 @pytest.mark.parametrize(
@@ -139,11 +110,8 @@ def test_no_noise_moves_the_threshold_further_than_its_rate(threshold, mean, qua
         (lambda: Alongside(1.0, (Number("a", -1),), weight="a"), "a number from 0 up"),
         (lambda: Alongside(1.0, weight="a"), "a number from 0 up"),
         (lambda: Number("a", 1.0, 1.0), "Expected high"),
-        (lambda: Alongside(1.0, (Number("a"),)).joined(np.ones(2), {}, 1.0), "a number 'a'"),
-        (
-            lambda: Alongside(1.0, (Number("a"),)).joined(np.ones(2), {"a": math.nan}, 1.0),
-            "got nan",
-        ),
+        (lambda: Alongside(1.0, (Number("a"),)).joined(np.ones(2), {}), "a number 'a'"),
+        (lambda: Alongside(1.0, (Number("a"),)).joined(np.ones(2), {"a": math.nan}), "got nan"),
     ],
 )
 def test_what_cannot_be_sent_is_refused(make, why):
@@ -160,7 +128,7 @@ def test_an_attack_on_numbers_and_update_together_stays_below_what_is_stated():
     stated = rq.account([mechanism.release(4, 1, "replace_one")], delta=1e-5).epsilon
 
     def found(one, other):
-        pair = [beside.joined(np.array(u), {"a": a, "b": b}, 3.0) for u, a, b in (one, other)]
+        pair = [beside.joined(np.array(u), {"a": a, "b": b}) for u, a, b in (one, other)]
         key = rq.Key.from_seed(1)
         return rq.audit(mechanism, *pair, trials=4000, delta=1e-5, key=key).epsilon_lower
 

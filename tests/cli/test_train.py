@@ -225,7 +225,6 @@ def test_own_and_built_in_parts_go_together(here, words, dimension):
         (["--data", "no.module:clients"], "no.module"),
         (["--model", "own.py:number"], "torch nn.Module, got a int"),
         (["--data", "own.py:number", "--model", "own.py:network"], "got a int"),
-        (["--data", "own.py:clients", "--features", "pca-3"], "features"),
         (["--data", "own.py:clients", "--model", "own.py:network", "--frozen", "x"], "frozen"),
         (
             ["--data", "own.py:clients", "--model", "softmax-2", "--population", "5"],

@@ -1,11 +1,11 @@
-"""Metrics and counts of clients in the same private sum as their updates; a moving threshold."""
+"""Metrics and counts of clients in the same private sum as their updates."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid
-from flower_rounds import ANYTHING, changed_request, fedavg, model, mover, refusals, steps_of
+from flower_rounds import ANYTHING, fedavg, model, mover, refusals, steps_of
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -13,7 +13,6 @@ from flwr.serverapp.strategy import FedAvg
 import randquant as rq
 from randquant.aggregation.alongside import Number
 from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.messages import HEAD, PAYLOAD
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.offer import Offer
@@ -76,31 +75,6 @@ def test_numbers_arrive_in_the_same_payload_and_weights_are_theirs(trust, weight
     assert guarantee.epsilon >= account([release], 1e-5).epsilon * (1 - 1e-9)
 
 
-def test_the_threshold_follows_the_quantile_and_survives_a_restart(tmp_path):
-    """All updates are above the first threshold: it grows; and the mean is in its units."""
-
-    def start(rounds):
-        strategy = QuantizedStrategy(
-            fedavg(),
-            fine(clip_norm=0.5),
-            privacy=Privacy(clip_quantile=0.5),
-            folder=tmp_path,
-            sums=AmongClients(handshake="ahead"),
-        )
-        grid = InProcessGrid(app(), NODES)
-        return strategy.start(grid, model(), rounds).train_metrics_clientapp, grid
-
-    first, grid = start(2)
-    again, _ = start(4)
-    moved = [m["clip_norm"] for m in [*first.values(), *again.values()]]
-    steps = np.diff(np.log([0.5, *moved]))
-    assert (steps > 0.03).all()
-    assert (steps <= 0.1 + 1e-9).all()
-    asked = [r.content[HEAD]["threshold"] for step, _, r, _ in grid.seen if step == "upload"]
-    np.testing.assert_allclose(sorted(set(asked)), [0.5, moved[0]])
-    assert "below threshold" not in first[1]
-
-
 @pytest.mark.parametrize(
     "metrics",
     [lambda node: {"accuracy": 0.5}, lambda node: {"accuracy": float("nan"), "num-examples": 3}],
@@ -116,30 +90,20 @@ def test_a_client_without_its_numbers_sends_nothing(metrics):
 def test_offers_say_which_numbers_and_are_read_again():
     grid = InProcessGrid(app(), NODES)
     strategy = QuantizedStrategy(fedavg(), fine(), privacy=Privacy(
-        numbers=NUMBERS, clip_quantile=0.3, weighted_by="num-examples"))  # fmt: skip
+        numbers=NUMBERS, weighted_by="num-examples"))  # fmt: skip
     strategy.start(grid, model(), 1)
     text = grid.seen[0][2].content[HEAD]["offer"]
     offer = Offer.from_text(text)
     assert offer.beside == strategy.run.alongside
-    assert (offer.dimension, offer.of_model, offer.beside.extra) == (8, 5, 3)
+    assert (offer.dimension, offer.of_model, offer.beside.extra) == (7, 5, 2)
     for change in (
         lambda t: t.replace('["accuracy", 0.0', '["accuracy", NaN'),
         lambda t: t.replace('"weight": "num-examples"', '"weight": "other"'),
         lambda t: t.replace(", 0.2]", ", 0.9]"),
-        lambda t: t.replace('"clip": [0.3', '"clip": ["x"'),
     ):
         assert change(text) != text
         with pytest.raises(ValueError, match="Expected an offer"):
             Offer.from_text(change(text))
-
-
-@pytest.mark.parametrize("threshold", [0.0, -1.0, 1e31, float("nan"), "1"])
-def test_a_threshold_that_is_none_is_refused(threshold):
-    grid = InProcessGrid(app(), NODES)
-    strategy = QuantizedStrategy(fedavg(), fine(), privacy=Privacy(numbers=NUMBERS))
-    changed_request(grid, "upload", lambda m: m.content[HEAD].__setitem__("threshold", threshold))
-    strategy.start(grid, model(), 1)
-    assert set(refusals(grid)) == set(NODES)
 
 
 def test_mechanisms_that_do_not_clip_in_l2_are_refused():

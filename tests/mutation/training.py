@@ -70,8 +70,8 @@ FAULTS = {
         ("len(set(cohort)) < len(cohort)",
          "False",
          "a client twice in a cohort"),
-        ("collect(cohort, key.fold_in(number), seed, state.threshold)",
-         "collect(cohort, key, seed, state.threshold)",
+        ("collect(cohort, key.fold_in(number), seed)",
+         "collect(cohort, key, seed)",
          "rounds share keys"),
     ],
     "training/cohort.py": [

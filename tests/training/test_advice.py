@@ -124,8 +124,7 @@ def test_full_length_one_way_and_nothing_seen_are_told_apart_from_all_else(means
 
 @pytest.mark.parametrize(
     "settings",
-    [{"sampling": "poisson"}, {"trust": "model"}, {"numbers": ("accuracy",)},
-     {"clip_quantile": 0.5}],
+    [{"sampling": "poisson"}, {"trust": "model"}, {"numbers": ("accuracy",)}],
 )  # fmt: skip
 def test_nothing_is_said_where_the_noise_of_the_means_is_not_known(settings):
     assert simulated(straight(2.0))

@@ -140,7 +140,6 @@ RUNS = {
     "momentum": {"server_options": {"momentum": 0.9}, "learning_rate": 0.3},
     "local": {"local_epochs": 2, "batch": 8, "local_learning_rate": 0.1},
     "poisson": {"sampling": "poisson", "cohort": 2},
-    "components": {"features": "pca-12", "model": "mlp32"},
 }
 
 

@@ -31,13 +31,11 @@ SETTINGS = {
     "Adam": {"server_optimizer": "Adam", "learning_rate": 0.01},
     "momentum": {"server_options": {"momentum": 0.9}, "learning_rate": 0.3},
     "batches": {"local_epochs": 2, "batch": 5, "local_learning_rate": 0.1},
-    "components": {"features": "pca-12", "model": "mlp32"},
     "poisson": {"sampling": "poisson", "cohort": 2},
     "a cap": {"max_participations": 5},
     "a limit": {"stop_at_epsilon": 2.0},
     "hidden, poisson": {"trust": "model", "sampling": "poisson"},
     "some coordinates": {**BITS, "coordinates": 20},
-    "a moving threshold": {**BITS, "clip_quantile": 0.5},
     "numbers and weights": {
         "numbers": ("accuracy", "num-examples:0:40:0.1"),
         "weighted_by": "num-examples",

@@ -88,9 +88,8 @@ def dimension(config: TrainConfig) -> int:
 
 
 def dataset(config: TrainConfig) -> Dataset:
-    """The data set of a run, with the features that it trains on."""
-    source = (config.task.dataset, config.task.data_dir or None)
-    return load_dataset(*source, config.task.features, config.task.fitted_on)
+    """The data set of a run."""
+    return load_dataset(config.task.dataset, config.task.data_dir or None)
 
 
 def channel(config: TrainConfig) -> Channel:

@@ -22,7 +22,7 @@ from randquant.training import (
     load_dataset,
     read_run,
 )
-from randquant_papers.data import sets
+from randquant_papers.data import fitted, sets
 from randquant_papers.result import Claim, Scale, Stated, Table, Verdict
 from randquant_papers.sweep import names
 from randquant_papers.sweep.workers import Workers
@@ -45,6 +45,7 @@ TITLES = {
     "cifar-100": "CIFAR-100",
     "digits": "digits",
     "breast-cancer": "breast cancer",
+    fitted.BREAST_CANCER: "breast cancer",
 }
 
 
@@ -105,12 +106,12 @@ class Setting:
         """Load the paper's data set, or else the stand-in; raises as `source` does."""
         sets.register()
         try:
-            return load_dataset(wanted, self.data_dir or None, fitted_on="all")
+            return load_dataset(wanted, self.data_dir or None)
         except FileNotFoundError as error:
             if not self.stand_in:
                 advice = f"Or train on other data in place of {TITLES[wanted]}: --stand-in NAME."
                 raise FileNotFoundError(f"{error} {advice}") from None
-        return load_dataset(self.stand_in, self.data_dir or None, fitted_on="all")
+        return load_dataset(self.stand_in, self.data_dir or None)
 
     def command(self, name: str) -> str:
         """The command that runs the experiment again."""
@@ -270,7 +271,7 @@ def table(trained: Sequence[Trained], of: str = "") -> Table:
     seeds = f"{len(trained[0].runs)} seed" + "s" * (len(trained[0].runs) > 1)
     models = f"Final models, {of}" if of else "Final models"
     title = f"{models}, {seeds}; epsilon certified for the whole run of one client"
-    if beside := trained[0].runs[0].fitted:
+    if beside := fitted.statement(trained[0].runs[0]):
         title += f"; {beside}"
     return Table(title, columns, rows)
 
@@ -287,7 +288,7 @@ def stated(trained: Iterable[Trained]) -> list[Stated]:
             f"{formatting.count(summary.participations, 'round')} at most, delta {config.delta}, "
             f"{config.privacy.neighboring.replace('_', ' ')}, {summary.guarantee.trust} trust."
         )
-        beside = result.runs[0].fitted
+        beside = fitted.statement(result.runs[0])
         promised += f" {beside[0].upper()}{beside[1:]}." if beside else ""
         why = f"{result.curve.why} {promised}".strip()
         guarantees.append(Stated(result.curve.label, result.curve.paper, result.epsilon, why))

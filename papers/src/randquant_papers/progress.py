@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from randquant.reports import formatting
 from randquant.training import RoundMetrics, RunStatus, TrainConfig
+from randquant_papers.data import fitted
 
 
 class RunBars:
@@ -44,10 +44,8 @@ class RunBars:
         name = folder.name
         if metrics.accuracy is not None:
             self._measured[name] = f"accuracy {metrics.accuracy:.4f}"
-        covered = RunStatus(folder, "being trained", config).covered
-        epsilon = f"epsilon <= {formatting.spent(metrics.epsilon, covered)}" * (
-            metrics.epsilon is not None
-        )
+        spent = fitted.spent(metrics.epsilon, config)
+        epsilon = f"epsilon <= {spent}" if spent else ""
         text = f"{self._measured.get(name, '')}  {epsilon}".strip()
         self._show(name, metrics.round, config.rounds, text)
 

@@ -8,7 +8,6 @@ from typing import Any
 from randquant._internal.rounding import round_up
 
 __all__ = [
-    "MARK",
     "bound",
     "count",
     "duration",
@@ -26,22 +25,13 @@ def number(value: float | None, decimals: int, *, scale: float = 1) -> str:
     return "" if value is None else f"{scale * value:.{decimals}f}"
 
 
-MARK = " (without features)"
-"""Printed after an epsilon that does not cover the data on which features were fitted."""
-
-
-def spent(epsilon: float | None, covered: bool = True) -> str:
-    """An upper bound of epsilon as a table cell, never below its value.
-
-    Args:
-        epsilon: the bound; None without privacy.
-        covered: whether it covers every use of clients' data.
-    """
+def spent(epsilon: float | None) -> str:
+    """An upper bound of epsilon as a table cell, never below its value; empty without privacy."""
     if epsilon is None:
         return ""
     if math.isinf(epsilon):
         return "∞"
-    return round_up(epsilon, 4, grouped=True) + MARK * (not covered)
+    return round_up(epsilon, 4, grouped=True)
 
 
 def bound(epsilon: Any) -> str:

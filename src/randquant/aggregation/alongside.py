@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,12 +13,6 @@ from randquant.aggregation.clipping import clip_to_norm
 
 SHARE = 0.2
 """Of the norm, for each number: one of them costs the update 2 % more noise."""
-
-RATE = 0.2
-"""Step of the threshold's logarithm (Andrew et al. 2021, section 3)."""
-
-BELOW = "below threshold"
-"""Name of the number that says whether a client's update is not clipped: 1, or 0."""
 
 EXAMPLES = "num-examples"
 """Name of the number that says how many examples a client has."""
@@ -110,93 +103,37 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantileClip:
-    """A clipping threshold that follows a quantile of the clients' norms.
-
-    A client sends beside its update whether its norm is below the threshold; the server moves the
-    threshold by what the decoded mean says.
-
-    Args:
-        quantile: the share of clients whose updates are not clipped.
-        rate: step of the threshold's logarithm in a round.
-
-    Guarantees:
-        The next threshold is computed from what was released: it costs no privacy.
-        In a round the threshold changes by a factor of exp(rate) at most, and stays within 1e-12
-        and 1e12.
-
-    References:
-        Andrew, Thakkar, McMahan and Ramaswamy 2021, Algorithm 1.
-
-    Example:
-        >>> round(QuantileClip(quantile=0.5).moved(threshold=10.0, below=1.0), 3)
-        9.048
-    """
-
-    quantile: float = 0.5
-    rate: float = RATE
-
-    def __post_init__(self) -> None:
-        validate.real("quantile", self.quantile, above=0, below=1)
-        validate.real("rate", self.rate, above=0, high=1)
-
-    def moved(self, threshold: float, below: float) -> float:
-        """The next threshold, from the decoded share of clients below; cut to [0, 1]."""
-        share = min(max(below, 0.0), 1.0)
-        # theory/alongside.md, Proposition 3.
-        moved = threshold * math.exp(-self.rate * (share - self.quantile))
-        return min(max(moved, 1e-12), 1e12)  # far from where clipping is not defined
-
-
-class Parted(NamedTuple):
-    """What a decoded mean says.
-
-    Attributes:
-        update: (d,) float32, the mean of the clipped updates; weighted, if they are.
-        numbers: mean of each number over the cohort, in its own units; estimates, which noise may
-            move beyond the bounds.
-        threshold: that clients clip to in the next round.
-    """
-
-    update: np.ndarray
-    numbers: dict[str, float]
-    threshold: float
-
-
-@dataclass(frozen=True, slots=True)
 class Alongside:
     """Joins a client's update and a few bounded numbers to one vector of bounded norm.
 
     Args:
         clip_norm: L2 threshold of the mechanism that the vector is sent through.
         numbers: what is sent beside the update; the squares of their shares add up to less than 1.
-        clip: how the threshold moves, by one number more; None if it does not.
         weight: name of the number, with low = 0, that an update is weighted by; None for none.
 
     Guarantees:
-        A joined vector has norm clip_norm at most, whatever the update, the numbers and the
-        threshold: the mechanism's guarantee in `dimension + extra` coordinates holds as it stands,
-        and covers the numbers (`docs/theory/alongside.md`, Proposition 1).
+        A joined vector has norm clip_norm at most, whatever the update and the numbers: the
+        mechanism's guarantee in `dimension + extra` coordinates holds as it stands, and covers the
+        numbers (`docs/theory/alongside.md`, Proposition 1).
 
     Example:
-        >>> beside = Alongside(clip_norm=1.0, numbers=(Number("accuracy"),))
-        >>> vector = beside.joined(np.array([30.0, 40.0]), {"accuracy": 0.9}, threshold=5.0)
-        >>> update, numbers, _ = beside.parted(vector, threshold=5.0)
+        >>> beside = Alongside(clip_norm=5.0, numbers=(Number("accuracy"),))
+        >>> vector = beside.joined(np.array([30.0, 40.0]), {"accuracy": 0.9})
+        >>> update, numbers = beside.parted(vector)
         >>> update.round(3), round(numbers["accuracy"], 3)
         (array([3., 4.], dtype=float32), 0.9)
     """
 
     clip_norm: float
     numbers: tuple[Number, ...] = ()
-    clip: QuantileClip | None = None
     weight: str | None = None
 
     def __post_init__(self) -> None:
         validate.real("clip_norm", self.clip_norm, above=0)
-        names = [number.name for number in self.all]
+        names = [number.name for number in self.numbers]
         if len(set(names)) < len(names):
             raise ValueError(f"Expected each number once, got {', '.join(names)}.")
-        taken = sum(number.share**2 for number in self.all)
+        taken = sum(number.share**2 for number in self.numbers)
         if taken >= 1:
             raise ValueError(
                 f"Expected shares whose squares add up to less than 1, got {taken:g}: nothing is "
@@ -211,71 +148,59 @@ class Alongside:
                 )
 
     @property
-    def all(self) -> tuple[Number, ...]:
-        """The numbers in the order in which they are sent."""
-        return self.numbers if self.clip is None else (*self.numbers, Number(BELOW))
-
-    @property
     def extra(self) -> int:
         """How many coordinates the numbers take."""
-        return len(self.all)
+        return len(self.numbers)
 
-    def joined(
-        self, update: np.ndarray, values: Mapping[str, float], threshold: float
-    ) -> np.ndarray:
+    def joined(self, update: np.ndarray, values: Mapping[str, float]) -> np.ndarray:
         """On a client: the vector to encode, (d + extra,) float32.
 
         Args:
-            update: (d,) floats; clipped to norm `threshold` here, and weighted.
+            update: (d,) floats; clipped to norm `clip_norm` here, and weighted.
             values: of each number; clipped to its bounds here, infinite ones too.
-            threshold: of this round, public.
 
         Raises:
-            ValueError: the update is not finite, a number is NaN (the error names it) or missing,
-                or the threshold is not within 1e-30 and 1e30.
+            ValueError: the update is not finite, or a number is NaN (the error names it) or
+                missing.
         """
-        validate.real("threshold", threshold, low=1e-30, high=1e30)
-        update = np.asarray(update)
-        own = dict(values)
-        if self.clip is not None:
-            own[BELOW] = float(np.linalg.norm(update.astype(np.float64)) <= threshold)
-        if missing := [n.name for n in self.all if n.name not in own]:
+        if missing := [n.name for n in self.numbers if n.name not in values]:
             measured = ", ".join(values) or "no numbers"
             raise ValueError(
                 f"Expected a number {missing[0]!r} beside the update, got {measured}: measure it "
                 "on each client, or leave it out of the numbers."
             )
-        if unknown := [n.name for n in self.all if math.isnan(own[n.name])]:
+        if unknown := [n.name for n in self.numbers if math.isnan(values[n.name])]:
             raise ValueError(
                 f"Expected a number {unknown[0]!r} beside the update, got nan: drop or repair this "
                 "client's data."
             )
-        beside = [n.share * n.scaled(float(own[n.name])) for n in self.all]
-        clipped = clip_to_norm(update, threshold)
-        factor = self._left * self.clip_norm / threshold * self._weight(own)
+        beside = [n.share * n.scaled(float(values[n.name])) for n in self.numbers]
         # theory/alongside.md, Proposition 1. The mechanism clips again, so rounding costs nothing.
-        scaled = clipped * np.float64(factor)
+        clipped = clip_to_norm(np.asarray(update), self.clip_norm)
+        scaled = clipped * np.float64(self._left * self._weight(values))
         return np.concatenate([scaled, self.clip_norm * np.array(beside)]).astype(np.float32)
 
-    def parted(self, mean: np.ndarray, threshold: float) -> Parted:
+    def parted(self, mean: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
         """On the server: what a decoded mean says.
 
         Args:
             mean: (d + extra,) float32, decoded.
-            threshold: of this round.
+
+        Returns:
+            The mean of the clipped updates, (d,) float32, weighted if they are; and the mean of
+            each number over the cohort, in its own units. These are estimates, which noise may move
+            beyond the bounds.
         """
         end = len(mean) - self.extra
         beside = mean[end:].astype(np.float64) / self.clip_norm
         numbers = {
-            n.name: n.mean(float(x) / n.share) for n, x in zip(self.all, beside, strict=True)
+            n.name: n.mean(float(x) / n.share) for n, x in zip(self.numbers, beside, strict=True)
         }
-        scale = threshold / (self._left * self.clip_norm)
+        scale = 1 / self._left
         if self.weight is not None:
-            # theory/alongside.md, Proposition 4: a function of what was released.
+            # theory/alongside.md, Proposition 3: a function of what was released.
             scale /= max(self._weight(numbers), LEAST_WEIGHT)
-        below = numbers.pop(BELOW, 0.0)
-        moved = threshold if self.clip is None else self.clip.moved(threshold, below)
-        return Parted((mean[:end] * np.float64(scale)).astype(np.float32), numbers, moved)
+        return (mean[:end] * np.float64(scale)).astype(np.float32), numbers
 
     def deviation(self, name: str, coordinate: float) -> float:
         """Standard deviation of a number's mean that the mechanism adds, in the number's units.
@@ -284,7 +209,7 @@ class Alongside:
             name: of the number.
             coordinate: standard deviation of a coordinate of the mechanism's decoded mean.
         """
-        (number,) = (each for each in self.all if each.name == name)
+        (number,) = (each for each in self.numbers if each.name == name)
         # theory/alongside.md, Proposition 2.
         return coordinate * number.half / (number.share * self.clip_norm)
 
@@ -298,4 +223,4 @@ class Alongside:
     @property
     def _left(self) -> float:
         """What is left of a norm of 1 for the update."""
-        return math.sqrt(1 - sum(number.share**2 for number in self.all))
+        return math.sqrt(1 - sum(number.share**2 for number in self.numbers))

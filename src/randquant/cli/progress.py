@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from randquant._internal import formatting
 from randquant._internal.bars import Bars
 from randquant._internal.formatting import count
 from randquant._internal.rounding import round_up
@@ -41,10 +40,7 @@ class RunBars:
         before = metrics.bytes_up * (metrics.round - 1) if config.privacy.sampling == "fixed" else 0
         self._sent[name] = self._sent.get(name, before) + metrics.bytes_up
         sent = f"sent {8 * self._sent[name] / 1e6:,.1f} Mbit"
-        spent = display.spent(metrics)
-        if spent and not features.covered(config, None):
-            spent += formatting.MARK
-        text = "  ".join(filter(None, (self._measured[name], sent, spent)))
+        text = "  ".join(filter(None, (self._measured[name], sent, display.spent(metrics))))
         self._bars.show(name, metrics.round, config.rounds, text)
 
     def __enter__(self) -> RunBars:

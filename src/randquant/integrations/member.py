@@ -160,7 +160,7 @@ class Member:
         if offer.scaled and (norm := offer.mechanism.clip_norm) is not None:
             update = scale_to_norm(update, norm)
         if offer.beside is not None:
-            update = offer.beside.joined(update, numbers, agreed.request.threshold)
+            update = offer.beside.joined(update, numbers)
         return agreed.mechanism.of_client(self.number).encode(update, Key.generate())
 
     def upload(self, agreed: Agreed, payload: bytes) -> RoundMessage:

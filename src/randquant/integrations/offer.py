@@ -11,7 +11,7 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant._internal.serialization import to_json
-from randquant.aggregation.alongside import Alongside, Number, QuantileClip
+from randquant.aggregation.alongside import Alongside, Number
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.aggregation.saved import from_record
@@ -87,12 +87,10 @@ class Offer:
             # ValueError: there is no bound for one
             self.release(1, "replace_one", self.mechanism.trust or "local")
         validate.kind("scaled", self.scaled, bool)
-        clip = None if self.beside is None else self.beside.clip
-        if self.scaled and (self.mechanism.clip_norm is None or self.examples or clip):
+        if self.scaled and (self.mechanism.clip_norm is None or self.examples):
             raise ValueError(
-                "Expected updates scaled to a fixed clip_norm, of clients as a whole, got a "
-                "threshold that follows norms, single examples, or no clip_norm: take a server's "
-                "step with a rate, such as FedAvg()."
+                "Expected updates scaled to clip_norm, of clients as a whole, got single examples "
+                "or no clip_norm: take a server's step with a rate, such as FedAvg()."
             )
         object.__setattr__(self, "_text", self._written())
 
@@ -189,21 +187,18 @@ class Offer:
 
 def _told(beside: Alongside) -> dict[str, Any]:
     """What an offer says about the numbers; the norm is the mechanism's."""
-    clip = beside.clip
     return {
         "numbers": [[n.name, n.low, n.high, n.share] for n in beside.numbers],
-        "clip": None if clip is None else [clip.quantile, clip.rate],
         "weight": beside.weight,
     }
 
 
 def _beside(told: Mapping[str, Any], mechanism: UpdateMechanism) -> Alongside:
     """Undo `_told`; ValueError or TypeError if it is something else."""
-    if mechanism.clip_norm is None or told.keys() != {"numbers", "clip", "weight"}:
+    if mechanism.clip_norm is None or told.keys() != {"numbers", "weight"}:
         raise ValueError("its numbers are none that a clipped update can carry")
     numbers = tuple(Number(*each) for each in told["numbers"])
-    clip = None if told["clip"] is None else QuantileClip(*told["clip"])
-    return Alongside(mechanism.clip_norm, numbers, clip, told["weight"])
+    return Alongside(mechanism.clip_norm, numbers, told["weight"])
 
 
 def _read(text: str) -> Offer:

@@ -29,9 +29,6 @@ Ask = Callable[[int | str, bytes], bytes]
 """Sends a member a request, and returns its answer; OSError if there is none, ProtocolError if it
 refuses."""
 
-LARGEST = 1e30
-"""Largest threshold of an update's norm."""
-
 
 class NoAnswer(ProtocolError):
     """What a transport says in the place of a client's answer."""
@@ -51,7 +48,6 @@ class RoundMessage:
         commitment: the server's, to its part of the round's seed, sent with the offer.
         part: a client's part of the seed, in its answer to the offer.
         proof: of the seed, in the request to upload (`secagg.draw`, or `helper.joint_seed`).
-        threshold: what clients clip their updates to before numbers are added, in that request.
         inbox: in a request messages of other clients by sender, in a reply those to them.
         payload: a client's update, in its reply to upload.
         following: a step of the next sum, which travels with this one; or why it cannot be used.
@@ -65,7 +61,6 @@ class RoundMessage:
     commitment: bytes = b""
     part: bytes = b""
     proof: bytes = b""
-    threshold: float = 0.0
     inbox: Mapping[int, bytes] | None = None
     payload: bytes | None = None
     following: RoundMessage | ProtocolError | None = None
@@ -99,9 +94,6 @@ class RoundMessage:
         drawn = [known.get(name, b"") for name in ("commitment", "part", "proof")]
         if not all(isinstance(each, bytes) and len(each) <= LONGEST_PROOF for each in drawn):
             raise ProtocolError("Expected the parts of a seed in a few bytes, got something else.")
-        threshold = known.get("threshold", 0.0)
-        if not (isinstance(threshold, float) and 0 <= threshold <= LARGEST):
-            raise ProtocolError("Expected a threshold of updates, got something else.")
         known["survivors"] = tuple(map(client_number, survivors))
         return cls(**known, **others)
 
@@ -120,7 +112,7 @@ class RoundMessage:
         return self.payload
 
 
-HEAD_FIELDS = tuple(field.name for field in fields(RoundMessage))[:9]
+HEAD_FIELDS = tuple(field.name for field in fields(RoundMessage))[:8]
 
 
 def read_inbox(messages: Mapping[str, Any]) -> dict[int, bytes]:

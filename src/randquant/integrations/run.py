@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.alongside import Alongside, QuantileClip
+from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.hostile import one_client
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.integrations.accountant import RoundEvent, RunAccountant
@@ -41,7 +41,6 @@ class ServerRun:
         done: rounds that are over, those before a restart included.
         stopped: why training is over; empty while it is not.
         history: all rounds, with those that failed.
-        threshold: what clients clip their updates to in the next round.
         numbers: the last round's numbers.
 
     Guarantees:
@@ -73,7 +72,6 @@ class ServerRun:
         self.done = self._failures = 0
         self.stopped = self._hostile = ""
         self.history: list[RoundRow] = []
-        self.threshold = 0.0 if self.alongside is None else self.alongside.clip_norm
         self.numbers: Mapping[str, float] = {}
         if self.untuned is not None:
             self.untuned.restore({}, None)
@@ -111,7 +109,7 @@ class ServerRun:
         """
         mean = taken.mean()
         if self.alongside is not None:
-            mean, self.numbers, self.threshold = self.alongside.parted(mean, self.threshold)
+            mean, self.numbers = self.alongside.parted(mean)
         if self.untuned is None:
             return mean
         return self.untuned.step(taken.offer, layout, model, mean, taken.clients, rounds)
@@ -127,8 +125,6 @@ class ServerRun:
             found[f"{name}_deviation"] = noise = self.alongside.deviation(name, coordinate)
             line = f"randquant: {name} {value:.4g}, noise of standard deviation {noise:.2g}."
             self._log(INFO, line)
-        if self.alongside.clip is not None:
-            found["clip_norm"] = self.threshold
         return found
 
     def succeeded(
@@ -156,7 +152,6 @@ class ServerRun:
         return {
             "rounds": rounds,
             "accountant": self.accountant.state_dict(),
-            "threshold": self.threshold,
             "history": [dataclasses.asdict(row) for row in self.history],
             "untuned": {} if self.untuned is None else self.untuned.record(),
         }
@@ -172,7 +167,7 @@ class ServerRun:
             self.untuned.restore(record.get("untuned", {}), arrays.get(START))
         done = validate.whole("rounds", record.get("rounds"), low=0)
         self.accountant.load_state_dict(record.get("accountant", {}))
-        self.done, self.threshold = done, record.get("threshold", self.threshold)
+        self.done = done
         self.history = [RoundRow(**row) for row in record.get("history", [])]
 
     @property
@@ -209,15 +204,14 @@ def beside(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | None:
              privacy.coordinates, privacy.max_participations, privacy.spent)  # fmt: skip
     if given != ("client", "fixed", "auto", CLIP_NORM, None, None, None):
         raise ValueError(
-            "Expected privacy of what a mechanism leaves open (neighboring, numbers, weighted_by, "
-            "clip_quantile), got other settings too: for_target plans a mechanism for them."
+            "Expected privacy of what a mechanism leaves open (neighboring, numbers, weighted_by), "
+            "got other settings too: for_target plans a mechanism for them."
         )
-    if not privacy.beside and privacy.weighted_by is None:
+    if not privacy.numbers and privacy.weighted_by is None:
         return None
     if mechanism.clip_norm is None:
         raise ValueError(
             "Expected a mechanism with a clip_norm for numbers beside updates, got one that clips "
             "coordinates one by one: numbers share the norm of an update."
         )
-    clip = None if privacy.clip_quantile is None else QuantileClip(privacy.clip_quantile)
-    return Alongside(mechanism.clip_norm, privacy.read_numbers, clip, privacy.weighted_by)
+    return Alongside(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)

@@ -86,8 +86,8 @@ def _planned(need: Need) -> Candidate | None:
     most = None
     if need.cohorts is None:
         most = max(need.participations, need.balanced)
-    privacy = replace(need.privacy, max_participations=most, numbers=(), clip_quantile=None,
-                      weighted_by=None, spent=None)  # fmt: skip
+    privacy = replace(need.privacy, max_participations=most, numbers=(), weighted_by=None,
+                      spent=None)  # fmt: skip
     return plan(
         need.dimension, need.population, need.cohort, need.rounds, need.epsilon, need.delta,
         trust=need.trust, privacy=privacy, mean_norm=need.mean_norm,

@@ -16,7 +16,6 @@ from randquant.privacy.accounting.hidden import Draw
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
 MostCount = Annotated[int, Meta(ge=1, le=2**40)]
-Share = Annotated[float, Meta(gt=0, lt=1)]
 Bits = Annotated[int, Meta(ge=1, le=24)]
 Coordinates = Annotated[int, Meta(ge=1, le=2**30)]
 
@@ -35,9 +34,6 @@ class Privacy:
         bits: most bits of one code; auto for one, or more if that lowers the error by a fifth.
         clip_norm: L2 threshold of a whole update, for every channel; none clips each coordinate
             alone.
-        clip_quantile: let the threshold follow this quantile of the clients' norms, from clip_norm
-            on, by a private number that each client sends beside its update; by default it is
-            clip_norm throughout.
         coordinates: how many coordinates of a rotated update are sent, a public random subset that
             is drawn anew in each round; by default all.
         sampling: cohorts: fixed in size, or each client in each round by itself (poisson).
@@ -55,15 +51,14 @@ class Privacy:
         TypeError, ValueError: a setting is of the wrong kind or out of bounds.
 
     Example:
-        >>> Privacy(numbers=[Number("accuracy")], clip_quantile=0.5).beside
-        2
+        >>> Privacy(numbers=[Number("accuracy")]).read_numbers
+        (Number(name='accuracy', low=0.0, high=1.0, share=0.2),)
     """
 
     unit: declared.Privacy[Literal["client", "example"]] = "client"
     neighboring: declared.Privacy[Neighboring] = "replace_one"
     bits: Bits | Literal["auto"] = "auto"
     clip_norm: declared.Mechanism[float | None] = CLIP_NORM
-    clip_quantile: declared.Mechanism[Share | None] = None
     coordinates: declared.Mechanism[Coordinates | None] = None
     sampling: declared.Clients[Draw] = "fixed"
     max_participations: declared.Privacy[MostCount | None] = None
@@ -78,11 +73,6 @@ class Privacy:
         elif self.spent is not None:
             validate.kind("spent", self.spent, Guarantee)
         declared.checked(self)
-
-    @property
-    def beside(self) -> int:
-        """How many numbers a client sends beside its update, in the same release."""
-        return len(self.numbers) + (self.clip_quantile is not None)
 
     @property
     def read_numbers(self) -> tuple[Number, ...]:

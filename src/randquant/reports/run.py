@@ -24,7 +24,6 @@ from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Paragraphs, Section
 from randquant.training.config import NAMES, TrainConfig, value_of
 from randquant.training.configured import sent
-from randquant.training.data import features
 from randquant.training.records import RunRecord, RunSummary
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.setup import stored_mechanism
@@ -74,7 +73,7 @@ def _rendered(record: RunRecord, folder: Path) -> str:
     baseline = run_folder.read_finished(inner) if finished else None
     if mechanism is None or (channel := mechanism.channel) is None:
         return render(record, baseline)
-    sent = record.summary.dimension + record.config.privacy.beside
+    sent = record.summary.dimension + len(record.config.privacy.numbers)
     return render(record, baseline, channel, one_client(mechanism, sent, record.config.cohort))
 
 
@@ -323,7 +322,7 @@ def _round_table(run: RunRecord) -> DataTable:
             formatting.number(m.accuracy, 2, scale=100),
             formatting.number(m.loss, 3),
             formatting.number(m.train_loss, 3),
-            formatting.spent(m.epsilon, features.covered(run.config, run.summary)),
+            formatting.spent(m.epsilon),
             formatting.size_of(m.bytes_up),
             formatting.number(m.seconds, 3),
         )

@@ -58,10 +58,6 @@ def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
         line_chart("Loss on test data, per round", loss, "round", _loss(run)),
     ]
     charts = charts if run.summary.accuracy is not None else charts[1:]
-    moving = _points(run, lambda m: m.threshold)
-    if moving and run.config.privacy.clip_quantile is not None:
-        title, drawn = "Clipping threshold, per round", [("clip_norm", moving, "c1")]
-        charts.append(line_chart(title, drawn, "round", "L2 norm of an update"))
     return [*charts, *_means(run), *_numbers(run), *_spent(run)]
 
 

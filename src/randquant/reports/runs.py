@@ -103,7 +103,7 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
             (
                 label,
                 formatting.number(run.accuracy, 2, scale=100),
-                "none" if run.epsilon is None else formatting.spent(run.epsilon, run.covered),
+                "none" if run.epsilon is None else formatting.spent(run.epsilon),
                 "" if run.delta is None else formatting.plain(run.delta),
                 _hidden(run),
                 "" if run.guarantee is None else run.guarantee.trust,

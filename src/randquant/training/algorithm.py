@@ -34,14 +34,12 @@ class State:
         parameters: (d,) float32, the global model.
         participations: (N,) int64, rounds that each client has taken part in.
         optimizer: the state of the server's optimiser.
-        threshold: that clients clip to in the next round, if numbers travel beside updates.
     """
 
     round: int
     parameters: np.ndarray
     participations: np.ndarray
     optimizer: OptimizerState = field(default_factory=dict)
-    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +84,7 @@ def distributed_sgd(
 
     def init() -> State:
         participations = np.zeros(population, dtype=np.int64)
-        first = None if beside is None else mechanism.clip_norm
-        return State(0, learner.parameters(), participations, server.init(), threshold=first)
+        return State(0, learner.parameters(), participations, server.init())
 
     collect = collector(learner, mechanism, pool, workers, hidden, beside)
     public = Key.from_seed(public_seed).fold_in("rounds")
@@ -103,13 +100,12 @@ def distributed_sgd(
         learner.load(state.parameters)
         number = state.round + 1
         seed = int(public.fold_in(number).words(1)[0])
-        collected = collect(cohort, key.fold_in(number), seed, state.threshold)
+        collected = collect(cohort, key.fold_in(number), seed)
         parameters, stepped = _stepped(server, state, collected.mean)
         participations = state.participations.copy()
         participations[cohort] += 1
         total = time.perf_counter() - started
-        after = State(number, parameters, participations, stepped, collected.threshold)
-        return after, RoundCost(
+        return State(number, parameters, participations, stepped), RoundCost(
             train_loss=float(collected.losses.mean()) if cohort else None,
             bytes_up=collected.bytes_up,
             seconds_gradient=min(collected.seconds_gradient, total),
@@ -117,7 +113,6 @@ def distributed_sgd(
             mean=hashlib.sha256(collected.mean.tobytes()).hexdigest(),
             mean_norm=float(np.linalg.norm(collected.mean.astype(np.float64))),
             noise_norm=collected.noise_norm,
-            threshold=state.threshold,
             numbers=collected.numbers,
         )
 

@@ -31,7 +31,6 @@ class Collected(NamedTuple):
         seconds_gradient: wall time of forward and backward passes, in seconds.
         noise_norm: L2 norm that the noise in the mean is expected to have; None where the mechanism
             does not say.
-        threshold: that clients clip to in the next round, if numbers travel beside updates.
         numbers: decoded means of what clients sent beside their updates, each with the standard
             deviation of its noise as `NAME_deviation`; None for nothing.
     """
@@ -41,14 +40,13 @@ class Collected(NamedTuple):
     bytes_up: int
     seconds_gradient: float
     noise_norm: float | None = None
-    threshold: float | None = None
     numbers: dict[str, float] | None = None
 
 
 ZEROS_AT_ONCE = 16
 """Absent clients that are encoded together."""
 
-Collect = Callable[[Sequence[int], Key, int, float | None], Collected]
+Collect = Callable[[Sequence[int], Key, int], Collected]
 
 
 def collector(
@@ -61,8 +59,7 @@ def collector(
 ) -> Collect:
     """Return the function that collects a cohort's mean.
 
-    It is given the cohort, the round's key and public seed (`in_round`), and the threshold that
-    clients clip to, if numbers travel beside updates.
+    It is given the cohort, and the round's key and public seed (`in_round`).
 
     Args:
         learner: computes the clients' updates, which are encoded on the CPU.
@@ -80,24 +77,22 @@ def collector(
     filled = None if hidden is None or hidden.draw == "fixed" else hidden
 
     def upload(
-        clients: Sequence[int], key: Key, encoder: UpdateMechanism, threshold: float | None
+        clients: Sequence[int], key: Key, encoder: UpdateMechanism
     ) -> tuple[list[bytes], np.ndarray, float]:
         """Return some clients' payloads and losses, and the seconds spent on gradients."""
         started = time.perf_counter()
         updates, losses = learner.updates(clients, key)
         seconds = time.perf_counter() - started
         _check(learner, clients, updates)
-        if beside is not None and threshold is not None:
-            updates = _joined(beside, learner, clients, updates, threshold)
+        if beside is not None:
+            updates = _joined(beside, learner, clients, updates)
         keys = [key.fold_in("client", client) for client in clients]
         return _encoded(encoder, clients, updates, keys, hidden), losses, seconds
 
-    def by_payloads(
-        cohort: Sequence[int], key: Key, seed: int, threshold: float | None = None
-    ) -> Collected:
+    def by_payloads(cohort: Sequence[int], key: Key, seed: int) -> Collected:
         groups, now = learner.groups(cohort, workers), mechanism.in_round(seed)
         here = len(groups) == 1 or learner.on_gpu
-        replies = _replies(learner, pool, here, upload, [(g, key, now, threshold) for g in groups])
+        replies = _replies(learner, pool, here, upload, [(g, key, now) for g in groups])
         payloads = [payload for reply in replies for payload in reply[0]]
         senders = len(cohort)
         if filled is not None:
@@ -108,13 +103,13 @@ def collector(
             # theory/sampling.md, Proposition 18: a public number, not how many took part.
             mean = (mean * np.float64(filled.population / filled.cohort)).astype(np.float32)
         noise = _noise(now, size, senders, _known(cohort, hidden))
-        mean, threshold, numbers = _parted(beside, mean, threshold, noise)
+        mean, numbers = _parted(beside, mean, noise)
         losses = np.concatenate([np.empty(0), *(reply[1] for reply in replies)])
         seconds = sum(reply[2] for reply in replies)
         seconds /= 1 if here or learner.one_thread else workers
         sent = senders * sender(now, hidden).upload_bytes(size, senders or None)
         noise_norm = None if noise is None else noise.norm(len(mean))
-        return Collected(mean, losses, sent, seconds, noise_norm, threshold, numbers)
+        return Collected(mean, losses, sent, seconds, noise_norm, numbers)
 
     return by_payloads
 
@@ -155,17 +150,13 @@ def _encoded(
 
 
 def _joined(
-    beside: Alongside,
-    learner: Learner,
-    clients: Sequence[int],
-    updates: np.ndarray,
-    threshold: float,
+    beside: Alongside, learner: Learner, clients: Sequence[int], updates: np.ndarray
 ) -> np.ndarray:
     """What some clients encode: their updates and numbers, (n, d + extra) float32."""
     rows = []
     for client, update in zip(clients, updates, strict=True):
         with named(learner.problem.clients.names[client]):
-            rows.append(beside.joined(update, _measured(beside, learner, client), threshold))
+            rows.append(beside.joined(update, _measured(beside, learner, client)))
     return np.array(rows, dtype=np.float32).reshape(len(rows), updates.shape[1] + beside.extra)
 
 
@@ -228,17 +219,15 @@ def _noise(now: UpdateMechanism, size: int, senders: int, divisor: int) -> _Nois
 
 
 def _parted(
-    beside: Alongside | None, mean: np.ndarray, threshold: float | None, noise: _Noise | None
-) -> tuple[np.ndarray, float | None, dict[str, float] | None]:
-    """The mean update, the next threshold and the numbers (see `Collected`), if there are any."""
-    if beside is None or threshold is None:
-        return mean, threshold, None
-    update, numbers, moved = beside.parted(mean, threshold)
-    if not numbers:
-        return update, moved, None
+    beside: Alongside | None, mean: np.ndarray, noise: _Noise | None
+) -> tuple[np.ndarray, dict[str, float] | None]:
+    """The mean update and the numbers (see `Collected`), if there are any."""
+    if beside is None:
+        return mean, None
+    update, numbers = beside.parted(mean)
     assert noise is not None  # it clips in L2, as numbers need
     deviations = {f"{name}_deviation": beside.deviation(name, noise.of_numbers) for name in numbers}
-    return update, moved, {**numbers, **deviations}
+    return update, {**numbers, **deviations}
 
 
 def _known(cohort: Sequence[int], hidden: HiddenCohorts | None) -> int:

@@ -222,18 +222,11 @@ def _check_local(config: TrainConfig) -> None:
 
 
 def _check_beside(config: TrainConfig) -> None:
-    """Check that numbers beside updates, and the quantile, are of whole clients' L2 norms."""
+    """Check that numbers beside updates are of whole clients' L2 norms."""
     privacy = config.privacy
-    asked = {
-        "clip_quantile": privacy.clip_quantile, "numbers": privacy.numbers,
-        "weighted_by": privacy.weighted_by,
-    }  # fmt: skip
-    names = [name for name, value in asked.items() if value]
-    if not names:
-        return
-    if privacy.unit != "client":
+    if (privacy.numbers or privacy.weighted_by) and privacy.unit != "client":
         raise ValueError(
-            f"Expected unit=client with {names[0]}, got {privacy.unit}: the numbers of a client "
+            f"Expected unit=client with numbers, got {privacy.unit}: the numbers of a client "
             "and its update are clipped in L2, and sent, as one vector."
         )
     for number in privacy.read_numbers:

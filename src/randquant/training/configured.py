@@ -8,7 +8,7 @@ from typing import Any
 
 from randquant._internal import formatting
 from randquant._internal.serialization import to_json
-from randquant.aggregation.alongside import Alongside, QuantileClip
+from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.saved import from_record
@@ -56,7 +56,7 @@ def sent(config: TrainConfig, dimension: int) -> str:
         >>> sent(TrainConfig.of("digits", "softmax", "rqm", numbers=("accuracy",)), 650)
         '650 coordinates and 1 number beside them'
     """
-    count = config.privacy.beside
+    count = len(config.privacy.numbers)
     words = f"{dimension:,} coordinates"
     return words + (f" and {formatting.count(count, 'number')} beside them" if count else "")
 
@@ -68,16 +68,14 @@ def alongside_of(config: TrainConfig, mechanism: UpdateMechanism) -> Alongside |
         ValueError: the mechanism does not clip whole updates, or the numbers do not go together.
     """
     privacy = config.privacy
-    if not privacy.beside and privacy.weighted_by is None:
+    if not privacy.numbers and privacy.weighted_by is None:
         return None
     if mechanism.clip_norm is None:
-        what = "numbers" if privacy.clip_quantile is None else "clip_quantile"
         raise ValueError(
-            f"Expected a clip_norm with {what}, got none: numbers share the norm of an update, "
+            "Expected a clip_norm with numbers, got none: numbers share the norm of an update, "
             "and coordinates are clipped one by one here."
         )
-    clip = None if privacy.clip_quantile is None else QuantileClip(privacy.clip_quantile)
-    return Alongside(mechanism.clip_norm, privacy.read_numbers, clip, privacy.weighted_by)
+    return Alongside(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)
 
 
 def record_of(mechanism: UpdateMechanism) -> dict[str, Any]:

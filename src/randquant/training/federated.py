@@ -139,7 +139,7 @@ def train(
     )  # fmt: skip
     population = len(problem.clients)
     config = TrainConfig(
-        Task(OWN, OWN, _named(loss), population=population, partition="natural",
+        Task(OWN, OWN, _named(loss), population=population, partition=OWN,
              problem=problem.digest),
         "", rounds=rounds, delta=delta, trust=trust, stop_at_epsilon=_limit(epsilon), seed=seed,
         cohort=min(population, LARGEST_COHORT) if cohort is None else cohort,

@@ -50,11 +50,6 @@ def problem_by_function(config: TrainConfig) -> Problem:
         if not named_by_function(config.task.dataset):
             own = named_by_function(config.task.model)
             return named_problem(config, _model(config, None) if own else None, loss, public)
-        if config.task.features:
-            raise ValueError(
-                f"Expected no features with data from {config.task.dataset}, got "
-                f"{config.task.features!r}: compute them in that function."
-            )
         clients, test = _data(config.task.dataset)
         model = _model(config, clients)
     return problem_of(

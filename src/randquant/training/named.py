@@ -36,12 +36,7 @@ def named_problem(
         ValueError, FileNotFoundError, ImportError: a name is unknown, the data are not there, or
             nothing can be trained with these.
     """
-    dataset = features.load(
-        config.task.dataset,
-        config.task.data_dir or None,
-        config.task.features,
-        config.task.fitted_on,
-    )
+    dataset = features.load(config.task.dataset, config.task.data_dir or None)
     seed = config.seed or 0  # a run with a secret key has a public split and initial weights
     rows = datasets.split(
         dataset,

@@ -30,7 +30,6 @@ class RoundCost:
         mean_norm: L2 norm of the decoded mean, noise included; None if nobody took part.
         noise_norm: what the noise in it is expected to have by itself; None where the mechanism
             does not say.
-        threshold: that clients clipped to, if it follows a quantile.
         numbers: means over the cohort of what clients sent beside their updates, by name, each with
             the standard deviation of its noise as `NAME_deviation`. The guarantee covers them.
             Estimates: noise may move them beyond their bounds.
@@ -43,7 +42,6 @@ class RoundCost:
     mean: str = ""
     mean_norm: float | None = None
     noise_norm: float | None = None
-    threshold: float | None = None
     numbers: Mapping[str, float] | None = None
 
 
@@ -145,7 +143,7 @@ class RunSummary:
         rounds: how many rounds were done.
         stopped: why these are fewer than configured or declared; empty if they are not.
         public_examples: training examples that were declared public, are held by no client, and
-            were used to fit features; 0 if nothing was fitted, or on all clients' data.
+            were used to fit features; 0 if nothing was fitted.
         bytes_as_codes: bytes of one client's plain codes, not masked for a sum.
         beside: of the same run, of a whole client, against the server and all who see who takes
             part: beside a guarantee of one example, or under `model` trust; else None.

@@ -76,8 +76,8 @@ def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | 
     spent = spent_of(config, problem)
     left = target if spent is None else spent.left_of(*target)
     need = Need(
-        problem.dimension + privacy.beside, config.task.population, config.cohort, config.rounds,
-        *left, trust, privacy, most, hidden,
+        problem.dimension + len(privacy.numbers), config.task.population, config.cohort,
+        config.rounds, *left, trust, privacy, most, hidden,
     )  # fmt: skip
     return need, examples
 

@@ -8,13 +8,9 @@ from typing import Literal
 from randquant._internal import declared
 from randquant._internal.declared import Clients, Count, Data
 
-FittedOn = Literal["public", "all"]
-"""Which training examples features are fitted on, see `randquant.training.data.features`."""
-
-FITTED_ON: tuple[FittedOn, ...] = ("public", "all")
-
 OWN = "own"
-"""Name of a mechanism, a data set or a model that was passed as an object."""
+"""Name of a mechanism, a data set or a model that was passed as an object, and of the partition
+over the clients that data come with."""
 
 
 CROSS_ENTROPY = "cross_entropy"
@@ -26,18 +22,15 @@ class Task:
     """A model, a loss, and data that are split over clients.
 
     Attributes:
-        dataset: digits, breast-cancer, mnist, fashion-mnist, emnist, or module:function or
+        dataset: digits, breast-cancer, mnist, fashion-mnist, or module:function or
             FILE.py:function, which returns clients or (clients, test).
         model: softmax, mlp, mlp32, wide, cnn (with data of your own also the number of classes, as
             in mlp-10), or module:function or FILE.py:function, which returns a torch nn.Module.
         loss: what clients minimise: a name in torch.nn.functional, or module:function.
         data_dir: folder of the data files; digits and breast-cancer need none.
         population: how many clients the data is split over.
-        partition: how data is split over clients; natural is by writer, own as the data are.
+        partition: how data is split over clients; own is by the clients that the data come with.
         concentration: Dirichlet concentration.
-        features: what is trained on: empty for the data, or pca-K.
-        fitted_on: what pca-K and standardisation are fitted on: public (examples that no client
-            holds) or all (clients' data; no epsilon covers that).
         problem: digest of the model, the data and the loss, where they are given in Python.
     """
 
@@ -46,10 +39,8 @@ class Task:
     loss: Data[str] = CROSS_ENTROPY
     data_dir: Data[str] = ""
     population: Clients[Count] = 200
-    partition: Data[Literal["iid", "shards", "dirichlet", "natural", "own"]] = "iid"
+    partition: Data[Literal["iid", "shards", "dirichlet", "own"]] = "iid"
     concentration: Data[float] = 0.3
-    features: Data[str] = ""
-    fitted_on: Data[FittedOn] = "public"
     problem: str = ""
 
     def __post_init__(self) -> None:

@@ -144,7 +144,7 @@ def _femnist(setting: Setting) -> tuple[TrainConfig, Grid]:
     start = TrainConfig.of(
         **source, **FEMNIST_SIZE, mechanism="", model="cnn", unit="example",
         rounds=FEMNIST_QUICK_ROUNDS if setting.quick else FEMNIST_ROUNDS, max_participations=1,
-        partition="natural" if source["dataset"] == "femnist" else "iid",
+        partition="own" if source["dataset"] == "femnist" else "iid",
         server_options={"momentum": 0.9}, threads=1, evaluate_every=10 if setting.quick else 30,
         clip_norm=1.0, neighboring="zero_out",
     )  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 from randquant.reports import Figure
 from randquant.training import RunStatus, TrainConfig, build_model, load_parameters
 from randquant_papers import equal, experiment
+from randquant_papers.data import fitted
 from randquant_papers.experiment import Curve, Setting, Trained
 from randquant_papers.optm import vectors as optm_vectors
 from randquant_papers.optm.tables import PAPER
@@ -43,7 +44,7 @@ class Task:
     every: int
 
 
-BREAST_CANCER = Task("breast-cancer", 0.1, 8, 2.2, 455, 284, (1.0, 0.1), 4)
+BREAST_CANCER = Task(fitted.BREAST_CANCER, 0.1, 8, 2.2, 455, 284, (1.0, 0.1), 4)
 """Five passes over the 455 training examples."""
 
 MNIST = Task("mnist", 0.01, 32, 2.6, 10_000, 1875, (3.0, 1.0), 25)
@@ -161,7 +162,6 @@ def _start(task: Task, mean: bool, setting: Setting) -> dict[str, Any]:
         clients = {"population": 1, "cohort": 1, "batch": task.batch}
     return {
         **setting.source(task.dataset), **clients, "model": "softmax", "rounds": task.rounds,
-        "fitted_on": "all",
         "learning_rate": task.rates[mean], "evaluate_every": task.every, "threads": 1,
         "clip": task.clip,
     }  # fmt: skip
@@ -185,7 +185,7 @@ def _claims(task: Task, mean: bool, group: Sequence[Trained], setting: Setting) 
     def alike(text: str, other: Trained) -> Claim:
         return experiment.equal(f"{title}: {text}", ours, other, group, setting)
 
-    if task.dataset == "breast-cancer":
+    if task.dataset == BREAST_CANCER.dataset:
         claims = [
             better("OPTM converges faster than RQM", ours, rqm, 0.0),
             better("OPTM converges faster than MVU", ours, mvu, 0.0),

@@ -12,6 +12,7 @@ import numpy as np
 from randquant import moments
 from randquant.training import TrainConfig
 from randquant_papers import equal, experiment
+from randquant_papers.data import fitted
 from randquant_papers.experiment import Curve, Setting, Trained
 from randquant_papers.qmgeo.tables import MIXING, PAPER, PRINTED, printed_claim
 from randquant_papers.result import Claim, Reproduction
@@ -79,8 +80,9 @@ def _trained(pairs: Sequence[Parameters], setting: Setting) -> list[Trained]:
 
 
 def _start(setting: Setting) -> dict[str, Any]:
+    source = setting.source("mnist")
     return {
-        **setting.source("mnist"), "features": "pca-100", "fitted_on": "all",
+        **source, "dataset": source["dataset"] + fitted.PCA,
         "model": "mlp32", "population": 5, "cohort": 5,
         "batch": 64, "learning_rate": 0.04, "threads": 1,
         "rounds": 300 if setting.quick else 3000, "evaluate_every": 30,

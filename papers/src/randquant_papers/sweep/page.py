@@ -18,7 +18,8 @@ from randquant.reports import (
     formatting,
     report_page,
 )
-from randquant.training import RunStatus, notes_on_runs, settings_of
+from randquant.training import RunStatus, settings_of
+from randquant_papers.data import fitted
 from randquant_papers.files import write_atomic
 from randquant_papers.page import TEMPLATES
 from randquant_papers.sweep.summary import CAUTION, Results, cells, counted, series
@@ -114,7 +115,7 @@ def _aside(outcome: Results) -> Group:
     kept = [run for run in outcome.measured if run.folder.name in outcome.best]
     rows = [
         (
-            formatting.spent(run.epsilon, run.covered),
+            fitted.spent(run.epsilon, run.config),
             _accuracy(run),
             _described(run, outcome.varied),
         )
@@ -145,7 +146,7 @@ def _reading(outcome: Results) -> Paragraphs:
                 "the mechanism: runs under different trust are not promises of the same kind.",
             )
         )
-    for note in notes_on_runs(outcome.measured):
+    for note in fitted.notes(outcome.measured):
         paragraphs.append(("What it does not cover.", f"{note[0].upper()}{note[1:]}."))
     paragraphs.append(("Chosen runs look better than they are.", CAUTION))
     paragraphs.append(
@@ -170,7 +171,7 @@ def _runs_table(outcome: Results) -> DataTable:
             [
                 cells(run, ["mechanism"])[0],
                 _accuracy(run),
-                formatting.spent(run.epsilon, run.covered),
+                fitted.spent(run.epsilon, run.config),
                 *cells(run, names),
                 f"{run.bytes_per_upload:,}",
                 f"{run.rounds:,}",
@@ -193,7 +194,7 @@ def _averages_table(outcome: Results) -> list[DataTable]:
             formatting.number(average.deviation, 2, scale=100),
             "none"
             if average.epsilon is None
-            else formatting.spent(average.epsilon, average.runs[0].covered),
+            else fitted.spent(average.epsilon, average.runs[0].config),
             "yes" if average.best else "",
         )
         for average in outcome.averages
@@ -254,4 +255,4 @@ def _accuracy(run: RunStatus) -> str:
 def _bound(run: RunStatus) -> str:
     if run.epsilon is None:
         return WITHOUT
-    return formatting.bound(run.epsilon) + formatting.MARK * (not run.covered)
+    return formatting.bound(run.epsilon) + fitted.mark(run.config)

@@ -12,7 +12,8 @@ from typing import Any
 
 from randquant.privacy import round_up
 from randquant.reports import formatting, text_table
-from randquant.training import RunStatus, notes_on_runs, settings_of
+from randquant.training import RunStatus, settings_of
+from randquant_papers.data import fitted
 from randquant_papers.files import to_json
 from randquant_papers.sweep.averaging import Average, averages
 from randquant_papers.sweep.pareto import frontier
@@ -122,7 +123,7 @@ def _run_json(run: RunStatus, outcome: Results) -> dict[str, Any]:
         "accuracy": run.accuracy,
         "epsilon": run.epsilon,
         "guarantee": run.guarantee and to_json(run.guarantee),
-        "fitted": run.fitted,
+        "fitted": fitted.statement(run),
         "bytes_per_upload": run.bytes_per_upload,
         "rounds": run.rounds,
         "on_frontier": run.folder.name in outcome.best,
@@ -150,7 +151,7 @@ def as_text(folder: Path, outcome: Results) -> list[str]:
     for run in (run for run in outcome.runs if run.state == "failed"):
         lines.append(f"failed         {run.folder.name}: {run.error}")
     lines.append(f"runs           {counted(outcome)}")
-    lines += [f"note           {note}" for note in notes_on_runs(outcome.measured)]
+    lines += [f"note           {note}" for note in fitted.notes(outcome.measured)]
     if outcome.measured:
         note = f"note           {CAUTION}"
         lines += textwrap.wrap(note, 100, subsequent_indent=" " * 15)
@@ -210,4 +211,4 @@ def _epsilon(run: RunStatus | Average) -> str:
     if math.isinf(run.epsilon):
         return "infinite"
     first = run if isinstance(run, RunStatus) else run.runs[0]
-    return round_up(run.epsilon) + formatting.MARK * (not first.covered)
+    return round_up(run.epsilon) + fitted.mark(first.config)

@@ -85,7 +85,7 @@ def _epsilon(status: Status) -> str:
         return ""
     if math.isinf(status.epsilon):
         return "infinite"
-    return round_up(status.epsilon) + formatting.MARK * (not status.covered)
+    return round_up(status.epsilon)
 
 
 def _as_json(status: Status) -> dict[str, Any]:

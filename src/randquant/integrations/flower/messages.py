@@ -7,7 +7,7 @@ import numbers
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -327,14 +327,13 @@ class FlowerRound:
         """Take the replies to what was pending."""
         self.sum.take(answers(replies, self.sum.most, self.sent))
 
-    def uploads(self, threshold: float) -> list[Message]:
+    def uploads(self) -> list[Message]:
         """The requests to upload, with the strategy's content; and the next sum's to others."""
         own, pending = self.sum.current.pending, self.sum.pending
         sent = self._messages({c: each for c, each in pending.items() if c not in own})
         for request in self.requests:
             if (client := request.metadata.dst_node_id) in own:
-                ours = records(replace(pending[client], threshold=threshold))
-                request.content = RecordDict({**request.content, **ours})
+                request.content = RecordDict({**request.content, **records(pending[client])})
                 sent.append(request)
         return sent
 

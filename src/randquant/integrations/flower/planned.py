@@ -109,7 +109,7 @@ def for_target(
     strategy = ParameterFree() if strategy is None else strategy
     most = min(rounds, privacy.max_participations or rounds)
     delta = min(MOST_DELTA, 0.1 / population) if delta is None else delta
-    dimension = _dimension(model, options.get("local", Local())) + privacy.beside
+    dimension = _dimension(model, options.get("local", Local())) + len(privacy.numbers)
     refuse_spent(privacy, epsilon, delta)
     need = Need(
         dimension, population, summed, rounds, epsilon, delta, trust, privacy, most

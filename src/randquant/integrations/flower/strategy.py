@@ -54,7 +54,7 @@ class QuantizedStrategy(Strategy):
             training ends.
         delta: of the guarantee.
         privacy: what the mechanism leaves open: `neighboring`, and what is sent beside updates, in
-            `numbers`, `weighted_by` and `clip_quantile`.
+            `numbers` and `weighted_by`.
         local: `parts` and `frozen`, patterns such as `head.*` of the arrays that are trained, sent
             and counted; and `buffers`: what to do about a model with running statistics (of a batch
             norm): `refuse` it, train with `frozen` ones, which clients check, or let the `server`
@@ -167,7 +167,7 @@ class QuantizedStrategy(Strategy):
         self.run.charge(offer, asked & own, lambda: self._save(number - 1, arrays))
         self._round = current
         joint.following = self._invited(number + 1, offer, arrays, config, view)
-        return current.uploads(self.run.threshold)
+        return current.uploads()
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

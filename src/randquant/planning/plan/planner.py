@@ -95,8 +95,8 @@ def plan(
     refuse_spent(privacy, epsilon, delta)
     need = _checked(
         Need(
-            dimension_of(dimension) + privacy.beside, population, cohort, rounds, epsilon, delta,
-            trust, privacy, mean_norm=mean_norm, effective_rank=effective_rank,
+            dimension_of(dimension) + len(privacy.numbers), population, cohort, rounds, epsilon,
+            delta, trust, privacy, mean_norm=mean_norm, effective_rank=effective_rank,
         )
     )  # fmt: skip
     chosen = _chosen(mechanisms, need)

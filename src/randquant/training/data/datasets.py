@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -18,33 +18,20 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.extras import needed
 from randquant.training.data import idx
+from randquant.training.task import OWN
 
 PARTITIONS = ("iid", "shards", "dirichlet")
 """How to partition by labels, see `partition`."""
 
-NATURAL = "natural"
-"""The partition by the writers of samples, see `split`."""
-
 _SHAPE = (28, 28)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """How one MNIST kind is published: its classes, file names and usual folder names."""
+_CLASSES = 10
 
-    classes: int
-    folders: tuple[str, ...]
-    splits: tuple[str, str] = ("train", "t10k")
-    transposed: bool = False
+_FOLDERS = {"mnist": ("mnist", "mnist-10k"), "fashion-mnist": ("fashion-mnist",)}
+"""The usual folder names of each MNIST kind."""
 
-
-_SOURCES = {
-    "mnist": _Source(10, ("mnist", "mnist-10k")),
-    "fashion-mnist": _Source(10, ("fashion-mnist",)),
-    "emnist": _Source(62, ("emnist",), ("emnist-byclass-train", "emnist-byclass-test"), True),
-}
-
-DATASETS = ("digits", "breast-cancer", *_SOURCES)
+DATASETS = ("digits", "breast-cancer", *_FOLDERS)
 """The names that `load` accepts, beside those that are registered."""
 
 
@@ -64,8 +51,8 @@ class Dataset:
         test_features: (M, *shape) float32.
         test_labels: (M,) int64.
         classes: how many classes the set defines.
-        writers: (N,) int64, the writer of each training sample, counted from 0; None where
-            unknown.
+        clients: each client's training sample indices, int64, ascending, where the data come by
+            client; None where they do not.
         public: how many more training examples were declared public, to fit features on.
     """
 
@@ -75,7 +62,7 @@ class Dataset:
     test_features: np.ndarray
     test_labels: np.ndarray
     classes: int
-    writers: np.ndarray | None = None
+    clients: Sequence[np.ndarray] | None = None
     public: int = 0
 
     def __repr__(self) -> str:
@@ -94,9 +81,9 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     Digits are divided by 16; breast-cancer is in the units of the measurement (`features.load`
     standardises it).
 
-    `mnist`, `fashion-mnist` and `emnist` (ByClass, turned upright) are read from IDX files,
-    plain or with .gz, in `data_dir` or in the folder of that name within it (for mnist also
-    mnist-10k); the first folder that holds all four files is used. Pixels are divided by 255.
+    `mnist` and `fashion-mnist` are read from IDX files, plain or with .gz, in `data_dir` or in the
+    folder of that name within it (for mnist also mnist-10k); the first folder that holds all four
+    files is used. Pixels are divided by 255.
 
     Args:
         name: one of DATASETS, or a registered name.
@@ -115,8 +102,7 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
         ValueError: the name is unknown, or a file is damaged or of another kind.
 
     References:
-        LeCun et al. 1998 (MNIST and the IDX format); Xiao et al. 2017 (Fashion-MNIST); Cohen et
-        al. 2017 (EMNIST); Caldas et al. 2018 (LEAF).
+        LeCun et al. 1998 (MNIST and the IDX format); Xiao et al. 2017 (Fashion-MNIST).
 
     Example:
         >>> load("digits")
@@ -125,7 +111,7 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     validate.choice("dataset", name, (*DATASETS, *_REGISTERED))
     if name in _REGISTERED:
         return _REGISTERED[name](data_dir)
-    if name in _SOURCES:
+    if name in _FOLDERS:
         return _from_files(name, data_dir)
     return _bundled(name)
 
@@ -155,32 +141,30 @@ def split(
     Args:
         dataset: the data.
         population: how many clients.
-        how: one of PARTITIONS, as in `partition`, or `natural`: a client holds the samples of one
-            writer. If there are more writers than clients, writers are drawn at random and the
-            samples of the others are not used.
+        how: one of PARTITIONS, as in `partition`, or `own`: by the clients that the data come
+            with. If these are more, `population` of them are drawn at random, and the samples of
+            the others are not used.
         concentration, seed: as for `partition`.
 
     Returns:
         `population` nonempty arrays of sample indices, int64, ascending.
 
     Raises:
-        ValueError, TypeError: as `partition`, or there are too few writers, or they are unknown.
+        ValueError, TypeError: as `partition`, or the data come with too few clients, or none.
     """
-    if how != NATURAL:
-        validate.choice("partition", how, (*PARTITIONS, NATURAL))
+    if how != OWN:
+        validate.choice("partition", how, (*PARTITIONS, OWN))
         options = {"concentration": concentration, "seed": seed}
         return partition(dataset.train_labels, population, how, **options)
-    if dataset.writers is None:
+    if dataset.clients is None:
         raise ValueError(
-            f"Expected a data set with writers for partition natural, got {dataset.name}: take "
-            "shakespeare, or another partition."
+            f"Expected data that come by client for partition own, got {dataset.name}: take "
+            "another partition."
         )
-    order = np.argsort(dataset.writers, kind="stable").astype(np.int64, copy=False)
-    written = np.split(order, np.cumsum(np.bincount(dataset.writers))[:-1])
-    why = f"{dataset.name} has that many training writers"
-    population = validate.whole("population", population, low=1, high=len(written), why=why)
-    chosen = np.sort(_generator(seed).permutation(len(written))[:population])
-    return [written[writer] for writer in chosen]
+    count, why = len(dataset.clients), f"{dataset.name} comes with that many clients"
+    population = validate.whole("population", population, low=1, high=count, why=why)
+    chosen = np.sort(_generator(seed).permutation(count)[:population])
+    return [dataset.clients[client] for client in chosen]
 
 
 def partition(
@@ -342,22 +326,21 @@ def _bundled(name: str) -> Dataset:
 
 
 def _from_files(name: str, data_dir: str | Path | None) -> Dataset:
-    source = _SOURCES[name]
-    train_images, train_labels, test_images, test_labels = _find(name, source, data_dir)
-    train = _read_split(train_images, train_labels, source)
-    test = _read_split(test_images, test_labels, source)
-    return Dataset(name, *train, *test, source.classes)
+    train_images, train_labels, test_images, test_labels = _find(name, data_dir)
+    train = _read_split(train_images, train_labels)
+    test = _read_split(test_images, test_labels)
+    return Dataset(name, *train, *test, _CLASSES)
 
 
-def _find(name: str, source: _Source, data_dir: str | Path | None) -> list[Path]:
+def _find(name: str, data_dir: str | Path | None) -> list[Path]:
     """Return the four files from the first folder that has all of them."""
-    wanted = [f"{split}-{kind}" for split in source.splits for kind in (idx.IMAGES, idx.LABELS)]
+    wanted = [f"{split}-{kind}" for split in ("train", "t10k") for kind in (idx.IMAGES, idx.LABELS)]
     if data_dir is None:
         raise FileNotFoundError(
             f"Expected a folder with {', '.join(wanted)} (plain or .gz) for {name}, got none: "
             "give it with --data-dir (data_dir in Python)."
         )
-    folders = [Path(data_dir), *(Path(data_dir, folder) for folder in source.folders)]
+    folders = [Path(data_dir), *(Path(data_dir, folder) for folder in _FOLDERS[name])]
     found = [[path for file in wanted for path in _present(folder, file)] for folder in folders]
     fullest = max(range(len(folders)), key=lambda index: len(found[index]))
     if len(found[fullest]) == len(wanted):
@@ -376,9 +359,7 @@ def _present(folder: Path, file: str) -> list[Path]:
     return [path for path in paths if os.path.isfile(path)][:1]
 
 
-def _read_split(
-    images_path: Path, labels_path: Path, source: _Source
-) -> tuple[np.ndarray, np.ndarray]:
+def _read_split(images_path: Path, labels_path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return (N, 1, 28, 28) float32 within [0, 1] and (N,) int64."""
     labels = idx.read(labels_path, idx.LABELS, ())
     images = idx.read(images_path, idx.IMAGES, _SHAPE)
@@ -386,10 +367,8 @@ def _read_split(
         expected = f"{len(images)} labels, one per image in {images_path.name},"
         advice = "take both files from the same download"
         raise idx.damaged(labels_path, expected, len(labels), advice)
-    if labels.max() >= source.classes:
-        expected, got = f"labels from 0 to {source.classes - 1}", f"label {labels.max()}"
+    if labels.max() >= _CLASSES:
+        expected, got = f"labels from 0 to {_CLASSES - 1}", f"label {labels.max()}"
         raise idx.damaged(labels_path, expected, got, "check that this is the data set you named")
-    upright = images.swapaxes(1, 2) if source.transposed else images
-    # order="C": otherwise division keeps the memory order of the transposed view.
-    pixels = np.divide(upright, np.float32(255), order="C")
+    pixels = np.divide(images, np.float32(255))
     return pixels[:, np.newaxis], labels.astype(np.int64)

@@ -15,7 +15,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 MAX_ITEMS = 1_000_000
-"""Most items that a file may hold; the largest data set here, EMNIST ByClass, has 697,932."""
+"""Most items that a file may hold: the real ones have 60,000 and 10,000."""
 
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 """The kinds of file: how their names end."""

@@ -59,7 +59,7 @@ class _Means(NamedTuple):
         update that is clipped in L2, and nothing else.
         """
         seen = config.privacy.sampling == "fixed" and config.trust != "model"
-        alone = not config.privacy.beside
+        alone = not config.privacy.numbers
         norm = mechanism.clip_norm
         if not (seen and alone and norm and len(lengths) >= FEWEST):
             return None

@@ -29,8 +29,6 @@ def save(path: Path, state: State, identity: str) -> None:
         "optimizer": np.frombuffer(text.encode(), dtype=np.uint8),
         **arrays,
     }
-    if state.threshold is not None:
-        tensors["threshold"] = np.array([state.threshold])
     tensors["checksum"] = _checksum(tensors)
     write_atomic(path, safetensors.numpy.save(tensors), private=True)
 
@@ -56,10 +54,8 @@ def load(path: Path, identity: str) -> State | None:
             "would not have the guarantee that is printed. Restore its run or begin a new one."
         )
     optimizer = from_tensors(tensors, bytes(tensors["optimizer"]).decode())
-    threshold = float(tensors["threshold"][0]) if "threshold" in tensors else None
     return State(
         int(tensors["round"][0]), tensors["parameters"], tensors["participations"], optimizer,
-        threshold,
     )  # fmt: skip
 
 

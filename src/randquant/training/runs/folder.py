@@ -27,7 +27,6 @@ from randquant._internal import locks, sealed
 from randquant._internal.disk import make_folder
 from randquant._internal.serialization import from_json, sync_folder, to_json
 from randquant.training.config import NAMES, TrainConfig, check_config, value_of
-from randquant.training.data import features
 from randquant.training.records import RunRecord, RunSummary, Sent
 from randquant.training.runs import log as run_log
 from randquant.training.runs.log import RESTORE, Lines, RunLog
@@ -248,8 +247,6 @@ def settings(config: TrainConfig) -> str:
         fixed += ("delta", "stop_at_epsilon")
     for name in set(FREE) - set(fixed):
         del fields[name]
-    if not features.is_fitted(config):
-        del fields["fitted_on"]  # no features are fitted, so nothing depends on it
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 

@@ -83,7 +83,7 @@ class Prepared:
     @property
     def sent(self) -> int:
         """Coordinates of what a client sends: of its update, and of what it sends beside it."""
-        return self.learner.dimension + self.schedule.config.privacy.beside
+        return self.learner.dimension + len(self.schedule.config.privacy.numbers)
 
     def standardized(self, figures: Figures) -> Prepared:
         """The same on what figures make of the data."""
@@ -116,7 +116,7 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     _check_sums(config, mechanism)
     problem = problem_of(config) if given.problem is None else given.problem
     learner = Learner(problem, _work(config, mechanism), config.local.device)
-    size = learner.dimension + config.privacy.beside
+    size = learner.dimension + len(config.privacy.numbers)
     alongside = alongside_of(config, mechanism)
     if alongside is not None:
         mechanism.expected_error(size)  # TypeError: it does not clip in L2, as Alongside needs
@@ -188,7 +188,7 @@ def _server_step(
     reach = OF_NUMBERS if problem.classes is None else OF_CLASSES
     scale, deviation = norm, None
     with contextlib.suppress(TypeError):  # a mechanism of one's own, whose error is not known
-        error = mechanism.expected_error(problem.dimension + config.privacy.beside)
+        error = mechanism.expected_error(problem.dimension + len(config.privacy.numbers))
         scale, deviation = error.gain * norm, error.deviation(config.cohort, 0.0) / norm
     return ParameterFreeStep(problem.shapes, config.rounds, scale, deviation, reach)
 
@@ -198,10 +198,8 @@ def common_length(config: TrainConfig, mechanism: UpdateMechanism) -> float | No
 
     A single example's gradient is scaled to it, where examples are protected.
     """
-    privacy = config.privacy
-    clips = privacy.clip_quantile is None
-    untuned = config.local.learning_rate == "auto" or privacy.unit == "example"
-    return mechanism.clip_norm if clips and untuned else None
+    untuned = config.local.learning_rate == "auto" or config.privacy.unit == "example"
+    return mechanism.clip_norm if untuned else None
 
 
 def problem_of(config: TrainConfig) -> Problem:

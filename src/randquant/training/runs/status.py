@@ -98,11 +98,6 @@ class Status:
         return "" if self.config is None else features.statement(self.config, self.summary)
 
     @property
-    def covered(self) -> bool:
-        """Whether epsilon covers every use of clients' data."""
-        return self.config is None or features.covered(self.config, self.summary)
-
-    @property
     def bytes_per_upload(self) -> int | None:
         """Bytes that one client uploads in one round; None if not known yet."""
         if self.summary is not None:

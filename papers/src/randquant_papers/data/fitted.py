@@ -1,0 +1,95 @@
+"""Features that are fitted on all clients' data, as in the papers: no epsilon covers that."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from randquant.reports import formatting
+from randquant.training import Dataset, RunStatus, TrainConfig, load_dataset, notes_on_runs
+
+SUFFIX = "-fitted-on-all"
+"""How the names of these data sets end."""
+
+PCA = f"-pca-100{SUFFIX}"
+"""NAME and this is the data set of 100 principal components of NAME."""
+
+BREAST_CANCER = f"breast-cancer{SUFFIX}"
+"""All of breast-cancer's training data, standardised by themselves."""
+
+NOT_COVERED = "features were fitted on all clients' data, which no epsilon here covers"
+"""Printed once beside every epsilon of a run whose features depend on all clients' data."""
+
+
+def mark(config: TrainConfig | None) -> str:
+    """What to print after an epsilon that does not cover the data of a run's features."""
+    fitted = config is not None and config.task.dataset.endswith(SUFFIX)
+    return " (without features)" * fitted
+
+
+def spent(epsilon: float | None, config: TrainConfig | None) -> str:
+    """An upper bound of epsilon as a table cell, with its `mark`; empty without privacy."""
+    return "" if epsilon is None else formatting.spent(epsilon) + mark(config)
+
+
+def statement(run: RunStatus) -> str:
+    """What a run's features were fitted on, to be printed beside epsilon; empty if on nothing."""
+    return NOT_COVERED if mark(run.config) else run.fitted
+
+
+def notes(runs: Sequence[RunStatus]) -> list[str]:
+    """Notes below a list of runs, with the one on features that were fitted on all data."""
+    marked = {run.folder.name for run in runs if run.epsilon is not None and mark(run.config)}
+    of_these = [f"{', '.join(sorted(marked))}: {NOT_COVERED}"] if marked else []
+    return [*notes_on_runs(runs), *of_these]
+
+
+@functools.lru_cache(maxsize=1)
+def components(name: str, data_dir: str | Path | None) -> Dataset:
+    """Load a data set with 100 principal components of its training samples as features.
+
+    Args:
+        name, data_dir: as for `randquant.training.load_dataset`.
+
+    Returns:
+        A Dataset named NAME-pca-100-fitted-on-all. The last result is cached: do not change it.
+
+    Raises:
+        ValueError: there are fewer than 100 samples, or values in one.
+        FileNotFoundError: the files of the data set are missing.
+    """
+    from sklearn import decomposition
+
+    dataset = load_dataset(name, data_dir)
+    flat = dataset.train_features.reshape(len(dataset.train_features), -1)
+    solver = "full" if min(flat.shape) < 500 else "covariance_eigh"
+    turn = decomposition.PCA(100, svd_solver=solver).fit(flat)
+    return _mapped(dataset, name + PCA, lambda part: turn.transform(part.reshape(len(part), -1)))
+
+
+def breast_cancer(data_dir: str | Path | None = None) -> Dataset:
+    """Load breast-cancer with all 455 training examples, standardised by them."""
+    from sklearn import datasets, model_selection
+
+    samples, labels = map(np.asarray, datasets.load_breast_cancer(return_X_y=True))
+    split = model_selection.train_test_split(  # as randquant splits it
+        samples, labels.astype(np.int64), test_size=0.2, stratify=labels, random_state=0
+    )
+    train, test, *truth = map(np.asarray, split)
+    train, test = train.astype(np.float32), test.astype(np.float32)
+    exact = train.astype(np.float64)
+    mean, deviation = exact.mean(axis=0), exact.std(axis=0)
+    measured = Dataset("breast-cancer", train, truth[0], test, truth[1], classes=2)
+    return _mapped(measured, BREAST_CANCER, lambda part: (part - mean) / deviation)
+
+
+def _mapped(dataset: Dataset, name: str, work: Callable[[np.ndarray], np.ndarray]) -> Dataset:
+    train, test = (
+        np.ascontiguousarray(work(part), dtype=np.float32)
+        for part in (dataset.train_features, dataset.test_features)
+    )
+    return dataclasses.replace(dataset, name=name, train_features=train, test_features=test)
