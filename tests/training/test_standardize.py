@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 import randquant as rq
 from randquant.reports.run import render
+from randquant.training.raw_units import Standardized
 from randquant.training.runs import execution, standardization
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.status import read as read_run
-from randquant.training.standardize import asked_by
+from randquant.training.standardize import Asked, answered, asked_by
 
 WEIGHTS = torch.tensor([[0.9], [-40.0]])
 SCALED = rq.Standardize([0, 0.0], [400, 10.0], target=(-600, 600))
@@ -37,10 +38,10 @@ TEST = tuple(torch.cat(part) for part in zip(*clients_of(1), strict=True))
 
 
 def trained(data=DATA, *, model=None, standardize=SCALED, **settings):
-    given = {"rounds": 5, "epsilon": 8.0, "seed": 0, "test": TEST, **settings}
+    given = {"rounds": 5, "epsilon": 8.0, "seed": 0, "test": TEST, "loss": F.mse_loss, **settings}
     model = nn.Linear(2, 1) if model is None else model
-    local = rq.Local(standardize=standardize)
-    return rq.train(model, data, loss=F.mse_loss, local=local, progress=False, **given)
+    local = rq.Local(standardize=standardize, **given.pop("clients", {}))
+    return rq.train(model, data, local=local, progress=False, **given)
 
 
 def spent_of(epsilon=2.0, delta=1e-6, **changed):
@@ -73,6 +74,7 @@ def test_what_was_spent_is_added_exactly_and_named():
     assert all(m.epsilon > spent.epsilon for m in run.history)
     page = render(run.record, None, None, None)
     assert "before the first round" in page
+    assert "with those before the first round" in page
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,12 @@ def test_what_was_spent_on_an_example_is_no_figure_of_its_client():
 def test_a_table_is_no_guarantee():
     with pytest.raises(TypeError, match=r"^Expected spent"):
         rq.Privacy(spent=2.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("delta", [-1e-3, 1.5, math.nan])
+def test_a_delta_that_is_no_probability_is_no_guarantee(delta):
+    with pytest.raises(ValueError, match=r"^Expected 0 <= delta <= 1"):
+        spent_of(delta=delta)
 
 
 def test_a_plan_and_flower_say_what_is_left_instead_of_ignoring_it():
@@ -146,6 +154,29 @@ def test_the_total_is_of_the_survey_and_of_the_rounds():
         (alone.guarantee + asked).epsilon, 1e-5, "replace_one", "aggregate", math.inf,
         alone.guarantee.releases + asked.releases, simulated=True,
     )  # fmt: skip
+
+
+def test_statistics_of_public_examples_are_of_standardised_features():
+    model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    public = torch.cat([x for x, _ in clients_of(2, count=5)])
+    run = trained(model=model, rounds=2, clients={"buffers": "server", "public": public})
+    x, y = TEST
+    predicted = run.model(x).detach()
+    assert float(F.mse_loss(predicted, y)) == pytest.approx(run.loss, rel=1e-4)
+
+
+def test_whole_numbers_are_standardised_as_floats():
+    figures = answered(Asked([(0.0, 10.0)], 1, None), [], rq.Key.from_seed(0))
+    model = Standardized(nn.Identity(), figures)
+    assert torch.equal(model(torch.tensor([[7]])), model(torch.tensor([[7.0]])))
+
+
+def test_a_spread_that_noise_hides_is_as_large_as_the_noise():
+    asked = asked_by(rq.Standardize(0, 100), (1, 0), np.ones(50, int), (8.0, 1e-5), "aggregate",
+                     "client")  # fmt: skip
+    data = [np.full((1, 1), 50.0)] * 50
+    spreads = [answered(asked, data, rq.Key.from_seed(seed)).spreads[0] for seed in range(12)]
+    assert min(spreads) > 5  # half of the variances are estimated as 0
 
 
 def test_bounds_alone_cost_nothing():
@@ -273,6 +304,11 @@ def test_each_example_of_hospitals_is_protected():
             nn.Embedding(500, 1), nn.Flatten(), nn.Linear(2, 1))}, "as floats"),
         ({"data": [(x[:, None], y[:, None]) for x, y in DATA], "test": None}, "one table"),
         ({"privacy": rq.Privacy(neighboring="zero_out")}, "one neighboring"),
+        ({"model": nn.Linear(2, 2), "loss": lambda output, y: F.mse_loss(output[:, :1], y)},
+         "one output for each"),
+        ({"model": Standardized(nn.Linear(2, 1), answered(Asked([(0, 1)] * 3, 2, None), [],
+                                                          rq.Key.from_seed(0)))},
+         "the model within it"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_standardised_is_refused(changed, said):

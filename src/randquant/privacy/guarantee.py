@@ -89,7 +89,7 @@ class Guarantee:
             same run with secret keys: whoever knows the seed can undo the noise.
 
     Raises:
-        ValueError: lower is above epsilon, or either is no number.
+        ValueError: lower is above epsilon, delta is no probability, or one of them is no number.
     """
 
     epsilon: float
@@ -109,6 +109,8 @@ class Guarantee:
                 f"Expected 0 <= lower <= epsilon, got lower={self.lower} and epsilon="
                 f"{self.epsilon}: one of the two is no bound; please report it as SECURITY.md says."
             )
+        if not 0 <= self.delta <= 1:
+            raise ValueError(f"Expected 0 <= delta <= 1, got delta={self.delta}.")
 
     def __add__(self, other: Guarantee) -> Guarantee:
         """What holds of both together, one after the other: epsilons add, and deltas.

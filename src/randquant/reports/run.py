@@ -273,7 +273,8 @@ def _scope(run: RunRecord, guarantee: Guarantee, channel: Channel | None) -> str
         "the run: the most-called client takes part in "
         f"{formatting.count(summary.participations, 'round')} with "
         f"{sent(run.config, summary.dimension)} in each, and "
-        f"{formatting.count(guarantee.releases, 'release')} were composed."
+        f"{formatting.count(guarantee.releases, 'release')} were composed"
+        f"{', with those before the first round' * (run.summary.spent is not None)}."
     )
 
 

@@ -24,7 +24,7 @@ from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
 from randquant.training.local import Local
 from randquant.training.problem import Loss, problem_of
-from randquant.training.raw_units import Standardized
+from randquant.training.raw_units import Standardized, standardized
 from randquant.training.records import RoundMetrics
 from randquant.training.request import complete
 from randquant.training.runs import execution, secret
@@ -204,10 +204,12 @@ def _in_folder(
 
         record = execution.execute(home, on_round, changes, given)
     assert given.problem is not None
-    learner = Learner(given.problem, record.config.local.work())
+    problem, figures = given.problem, execution.load_figures(home, given.problem)
+    learner = Learner(problem if figures is None else standardized(problem, figures),
+                      record.config.local.work())  # fmt: skip
     learner.load(execution.load_parameters(home))
     display.advise(record.summary)
-    trained, figures = learner.trained_model(), execution.load_figures(home, given.problem)
+    trained = learner.trained_model()
     if figures is not None:
         trained = Standardized(trained, figures).eval()
     return Run(trained, record, home, temporary=temporary)

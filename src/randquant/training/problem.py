@@ -49,6 +49,7 @@ class Problem:
         still: names of the layers that clients train in evaluation mode, for their statistics.
         statistics: public examples that the server computes these layers' statistics on; None to
             leave them as they are.
+        outputs: numbers that the model gives for an example.
         raw: from what the model gives to what is compared with test targets; None if it is that.
     """
 
@@ -64,6 +65,7 @@ class Problem:
     draws: bool = False
     still: tuple[str, ...] = ()
     statistics: Examples | None = None
+    outputs: int | None = None
     raw: Callable[[Any], Any] | None = None
 
     @property
@@ -207,7 +209,7 @@ def checked_problem(
         ServerStatistics(copy.deepcopy(copied), public, torch.device("cpu")).refresh()
     problem = Problem(
         copied, clients, loss, test, names, types, buffers, trial.classes, public_examples,
-        trial.draws, trial.still, public,
+        trial.draws, trial.still, public, trial.outputs,
     )  # fmt: skip
     _check_labels(problem)
     return problem

@@ -46,7 +46,8 @@ class Standardized(nn.Module):
         )
         if not len(mean):
             return values
-        return ((values.clamp(lower, upper) - mean) / spread).to(values.dtype)
+        scaled = (values.clamp(lower, upper) - mean) / spread
+        return scaled.to(values.dtype) if values.is_floating_point() else scaled
 
     def raw(self, output: Any) -> Any:
         """Predictions of standardised targets in the units of raw ones."""
@@ -60,7 +61,8 @@ def columns_of(problem: Problem, wanted: Standardize) -> tuple[int, int]:
     """How many features there are, and how many numbers an example's target is.
 
     Raises:
-        ValueError: examples are no rows of numbers in memory, or there are bounds of labels.
+        ValueError: examples are no rows of numbers in memory, there are bounds of labels, or the
+            model is standardised already or has other outputs than targets.
     """
     table = problem.clients.table
     features = None if table is None else table.features
@@ -81,7 +83,18 @@ def columns_of(problem: Problem, wanted: Standardize) -> tuple[int, int]:
             "Expected a regression, whose targets are floats, for the target of standardize, got "
             "another task: leave target out."
         )
-    return features.shape[1], int(table.targets[0].numel()) if wanted.target is not None else 0
+    if isinstance(problem.model, Standardized):
+        raise ValueError(
+            "Expected a model of standardised features with standardize, got one that takes raw "
+            "ones: give the model within it, run.model.model."
+        )
+    targets = int(table.targets[0].numel()) if wanted.target is not None else 0
+    if targets and targets != problem.outputs:
+        raise ValueError(
+            "Expected one output for each number of a target, with the target of standardize, got "
+            f"{problem.outputs} for {targets}: leave target out."
+        )
+    return features.shape[1], targets
 
 
 def rows_of(problem: Problem, asked_of_targets: bool) -> list[np.ndarray]:

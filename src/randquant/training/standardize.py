@@ -102,7 +102,7 @@ class Standardize:
         pairs = list(zip(*(each if isinstance(each, tuple) else (each,) * many for each in ends),
                          strict=True))  # fmt: skip
         for low, high in pairs:
-            bounds(what, low, high)
+            bounds(f"a {what.removesuffix('s')}", low, high)
             validate.real("a bound's distance from 0", max(abs(low), abs(high)), high=LARGEST)
             validate.real("bounds' distance", high - low, low=CLOSEST)
         return pairs
@@ -213,7 +213,7 @@ def answered(asked: Asked, clients: list[np.ndarray], key: Key) -> Figures:
         means = middle + shrunk * (np.array([each.estimate for each in mean]) - middle)
         root = np.array([each.estimate for each in deviation]) / half
         error = np.array([each.noise_error for each in deviation]) / half
-        variance = np.maximum(root**2, 2 * np.maximum(root, 1e-9) * error)  # theirs or its noise
+        variance = np.maximum(root**2, error * np.maximum(2 * root, error))  # theirs or its noise
         spreads = half * np.sqrt(np.minimum(variance, 1.0))
     return Figures(asked.bounds, means.tolist(), spreads.tolist(), asked.features)
 

@@ -34,11 +34,13 @@ class Trial(NamedTuple):
         classes: how many classes there are; None where the task is no classification.
         draws: whether a training step draws random numbers.
         still: names of layers that are kept in evaluation mode.
+        outputs: numbers that the model gives for an example.
     """
 
     classes: int | None
     draws: bool
     still: tuple[str, ...]
+    outputs: int
 
 
 def tried(
@@ -90,7 +92,8 @@ def tried(
     with seeded(0):
         two = _loss(loss, _output(model, twice[0]), twice[1])
     _check_mean(float(one.detach()), float(two.detach()))
-    return Trial(class_number(output, twice[1]), draws or reading_draws, still)
+    classes, outputs = class_number(output, twice[1]), output.numel() // len(twice[1])
+    return Trial(classes, draws or reading_draws, still, outputs)
 
 
 def _first_batch(clients: ClientSet) -> tuple[tuple[Features, Tensor], bool]:
