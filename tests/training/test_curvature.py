@@ -64,7 +64,8 @@ def unit(vector):
 
 
 MODELS = {
-    "softmax regression": lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 3)),
+    "softmax regression": lambda: nn.Linear(6, 3),
+    "flattened": lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 3)),
     "many at once": lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)),
     "one by one": lambda: nn.Sequential(nn.Linear(6, 4), nn.PReLU(), nn.Linear(4, 3)),
 }

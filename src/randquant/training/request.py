@@ -18,6 +18,7 @@ from randquant.training.configured import record_of
 from randquant.training.problem import Problem
 from randquant.training.runs.setup import Given, optimizer_step, spent_of
 from randquant.training.schedule import most_participations
+from randquant.training.server import AUTO
 from randquant.training.task import OWN
 
 
@@ -123,6 +124,8 @@ def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
 
 def _with_optimizer(config: TrainConfig, problem: Problem) -> TrainConfig:
     """The configuration with its optimiser by name and options, which was tried."""
+    if config.server.optimizer == AUTO:  # torch's take a second to import, and are not needed
+        return config
     step = optimizer_step(config, problem)
     if isinstance(config.server.optimizer, str):
         return config

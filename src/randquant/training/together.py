@@ -54,13 +54,13 @@ def _is_hooked(model: nn.Module) -> bool:
 
 
 def is_softmax_regression(model: nn.Module) -> bool:
-    """Whether a model is one linear layer on the flattened features."""
-    layers = list(model.children())
+    """Whether a model is one linear layer, on features that are flat or that it flattens."""
+    layers = list(model.children()) if type(model) is nn.Sequential else [model]
+    flat = [type(layer) for layer in layers] == [nn.Flatten, nn.Linear]
     return (
-        type(model) is nn.Sequential
-        and [type(layer) for layer in layers] == [nn.Flatten, nn.Linear]
-        and (layers[0].start_dim, layers[0].end_dim) == (1, -1)
-        and layers[1].bias is not None
+        (flat or [type(layer) for layer in layers] == [nn.Linear])
+        and (not flat or (layers[0].start_dim, layers[0].end_dim) == (1, -1))
+        and layers[-1].bias is not None
     )
 
 
