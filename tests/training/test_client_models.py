@@ -251,7 +251,7 @@ def dropping():
 )
 def test_random_numbers_of_a_client_come_from_its_key(local):
     problem = dropping()
-    assert problem.draws
+    assert problem.trial.draws
     learner = Learner(problem, local)
     assert learner.one_thread
     state = torch.get_rng_state()

@@ -12,9 +12,10 @@ from randquant.aggregation.baselines import ClippedSGD, LocalGaussian
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.training.client import EXAMPLES_AT_ONCE, LIGHT_GROUP, Learner
+from randquant.training.client import LIGHT_GROUP, Learner
 from randquant.training.cohort import ZEROS_AT_ONCE, collector
 from randquant.training.gathering import EVALUATED_AT_ONCE
+from randquant.training.one_client import EXAMPLES_AT_ONCE
 from randquant.training.problem import problem_of
 from randquant.training.work import Work
 

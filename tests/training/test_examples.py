@@ -88,7 +88,7 @@ def test_every_form_gives_the_same_updates(form):
     plain = problem_of(model(), [(X[part], Y[part]) for part in PARTS], test=(X, Y))
     assert problem.clients.sizes.tolist() == [5, 4, 3]
     assert (problem.clients.table is None) == (form in READ)
-    assert (problem.classes, problem.draws) == (3, False)
+    assert (problem.trial.classes, problem.trial.draws) == (3, False)
     for local in (Work(), Work(2, 2, 0.1), Work(example_norm=0.1)):
         ours, theirs = (Learner(each, local) for each in (problem, plain))
         updates = [each.updates([2, 0], Key.from_seed(1))[0] for each in (ours, theirs)]
@@ -183,7 +183,7 @@ class Augmented(Pairs):
 @pytest.mark.parametrize("local", [Work(), Work(2, 2, 0.1), Work(example_norm=0.1)])
 def test_augmentation_follows_from_the_key(local):
     problem = problem_of(model(), [Augmented(part) for part in PARTS], test=Augmented(PARTS[0]))
-    assert problem.draws
+    assert problem.trial.draws
     learner, key = Learner(problem, local), Key.from_seed(1)
     first = learner.updates([0, 1, 2], key)[0]
     torch.manual_seed(4)
@@ -214,7 +214,7 @@ def test_other_global_generators_follow_from_the_key_too(draw):
     ours = model()  # which seeds torch
     before = states()
     problem = problem_of(ours, [Drawn(part, draw) for part in PARTS])
-    assert problem.draws
+    assert problem.trial.draws
     learner, key = Learner(problem), Key.from_seed(1)
     first = learner.updates([0, 1], key)[0]
     assert np.array_equal(first, learner.updates([0, 1], key)[0])

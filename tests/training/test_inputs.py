@@ -124,7 +124,7 @@ def test_several_inputs_give_what_one_tensor_of_both_gives(form, wrap):
     clients = [build(part) for part in PARTS]
     ours = problem_of(Two(wrap), clients, test=build(slice(None)), columns=columns)
     theirs = plain()
-    assert ours.classes == 2
+    assert ours.trial.classes == 2
     for local in LOCALS:
         mine, other = Learner(ours, local), Learner(theirs, local)
         updates = [each.updates([2, 0, 1], Key.from_seed(1))[0] for each in (mine, other)]
@@ -242,4 +242,4 @@ def test_targets_that_a_loss_does_not_take_and_what_to_give(loss, targets, way):
     with pytest.raises(ValueError, match=f"It takes {way}: give such targets"):
         problem_of(nn.Sequential(nn.Linear(4, 1)), [(X, targets)], loss=loss)
     good = BINARY.astype(np.float32)
-    assert problem_of(nn.Sequential(nn.Linear(4, 1)), [(X, good)], loss=loss).classes is None
+    assert problem_of(nn.Sequential(nn.Linear(4, 1)), [(X, good)], loss=loss).trial.classes is None

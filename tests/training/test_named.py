@@ -24,7 +24,7 @@ def test_built_in_names():
     features, targets = problem.clients.take(5, problem.clients.places[5])
     assert np.array_equal(features, digits.train_features[rows[5]])
     assert np.array_equal(targets, digits.train_labels[rows[5]])
-    assert (problem.classes, len(problem.test), problem.draws) == (10, 360, False)
+    assert (problem.trial.classes, len(problem.test), problem.trial.draws) == (10, 360, False)
     assert problem.parts == ("1.weight", "1.bias", "3.weight", "3.bias")
     assert problem.digest == named_problem(BUILT_IN).digest
     assert problem.digest != named_problem(changed(BUILT_IN, seed=8)).digest
@@ -35,7 +35,7 @@ def test_built_in_names():
 def test_a_model_and_a_loss_of_ones_own():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Dropout(0.5))
     problem = named_problem(BUILT_IN, model, functional.multi_margin_loss)
-    assert (problem.dimension, problem.classes, problem.draws) == (650, 10, True)
+    assert (problem.dimension, problem.trial.classes, problem.trial.draws) == (650, 10, True)
     assert problem.loss is functional.multi_margin_loss
     with pytest.raises(ValueError, match="a model that takes features"):
         named_problem(BUILT_IN, nn.Linear(3, 2))

@@ -252,7 +252,7 @@ def test_a_problem_is_a_value():
     assert torch.equal(problem.model[0].weight, before["0.weight"])
     assert problem.clients.names == ("c0", "c1", "c2", "c3")
     assert problem.clients.sizes.tolist() == [3, 4, 5, 6]
-    assert (problem.classes, problem.dimension, problem.draws) == (3, 43, False)
+    assert (problem.trial.classes, problem.dimension, problem.trial.draws) == (3, 43, False)
     trained = learner.trained_model()
     assert torch.equal(trained[0].weight, before["0.weight"] + 1)
     assert not trained.training

@@ -86,7 +86,7 @@ def test_other_buffers_are_no_statistics():
     problem = problem_of(counted, clients())
     assert problem.parts == ("weight", "bias")
     batchless = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False))
-    assert problem_of(nn.Sequential(batchless, nn.Linear(6, 3)), clients()).still == ()
+    assert problem_of(nn.Sequential(batchless, nn.Linear(6, 3)), clients()).trial.still == ()
 
 
 @pytest.mark.parametrize("build", [normalised, lambda: nn.Sequential(Own(True), nn.Identity())])
@@ -103,7 +103,7 @@ def test_frozen_statistics_stay_as_they_are(build, local):
     learner.evaluate()
     trained = learner.trained_model().state_dict()
     assert all(torch.equal(before[name], trained[name]) for name in before)
-    assert problem.draws == any(isinstance(each, nn.Dropout) for each in model.modules())
+    assert problem.trial.draws == any(isinstance(each, nn.Dropout) for each in model.modules())
 
 
 def test_buffers_that_change_anyway_are_refused():
@@ -138,7 +138,7 @@ def expected_statistics(model):
 
 def test_the_servers_statistics_are_those_of_public_examples_at_the_loaded_weights():
     problem = problem_of(normalised(), clients(), buffers="server", public=PUBLIC)
-    assert problem.still == ("1", "5")
+    assert problem.trial.still == ("1", "5")
     learner = Learner(problem)
     for shift in (0.0, 0.5, -0.2):
         learner.load(learner.parameters() + np.float32(shift))

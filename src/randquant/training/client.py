@@ -73,7 +73,7 @@ class Learner:
         layout = torch.channels_last if here else torch.contiguous_format
         model = copy.deepcopy(problem.model)
         model = model.to(self._device, memory_format=layout)  # type: ignore[call-overload]
-        work_mode(model, problem.still)
+        work_mode(model, problem.trial.still)
         self._copies = Copies(model, problem.parts)
         self._loss = _on_device(problem.loss, self._device)
         self._statistics = None
@@ -107,7 +107,7 @@ class Learner:
     @property
     def one_thread(self) -> bool:
         """Whether clients must be computed on one thread: they use torch's own generator."""
-        return self.problem.draws
+        return self.problem.trial.draws
 
     def parameters(self) -> np.ndarray:
         """The model's current trained weights as one vector, (d,) float32."""
@@ -182,10 +182,10 @@ class Learner:
 
     def evaluate(self, client: int | None = None) -> Evaluation:
         """Accuracy and loss of the loaded weights on test data, or on all of a client's."""
-        model, classes = self._copies.shared().eval(), self.problem.classes
+        model, classes = self._copies.shared().eval(), self.problem.trial.classes
         right, labels, loss, count = 0, 0, 0.0, 0
         # Clients are on several threads, unless they draw random numbers.
-        own = client is not None and not self.problem.draws
+        own = client is not None and not self.problem.trial.draws
         with torch.inference_mode(), nullcontext() if own else seeded(0, self._device):
             for features, targets in self._data.batches(client):
                 output = called(model, features)
@@ -196,7 +196,7 @@ class Learner:
                 if classes is not None:
                     right += int((output.argmax(dim=1) == targets).sum())
                     labels += targets.numel()
-        work_mode(model, self.problem.still)
+        work_mode(model, self.problem.trial.still)
         return Evaluation(right / labels if labels else None, loss / count if count else None)
 
 

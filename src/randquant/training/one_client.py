@@ -39,7 +39,7 @@ class OneClient:
     def __init__(
         self, problem: Problem, work: Work, copies: Copies, data: Gathering, loss: Loss
     ) -> None:
-        self._places, self._draws = problem.clients.places, problem.draws
+        self._places, self._draws = problem.clients.places, problem.trial.draws
         self._work, self._copies, self._data, self._loss = work, copies, data, loss
         self._parameters = list(copies.trained().values())
         self._device = self._parameters[0].device

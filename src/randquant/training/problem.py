@@ -28,7 +28,7 @@ from randquant.training.generators import seeded
 from randquant.training.inputs import in_float32, stored
 from randquant.training.local import BUFFERS, Buffers
 from randquant.training.statistics import ServerStatistics
-from randquant.training.trial import Loss, check_labels, tried
+from randquant.training.trial import Loss, Trial, check_labels, tried
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,13 +43,10 @@ class Problem:
         types: of the parameters and buffers as they were given, see `in_float32`.
         parts: names of the parameters that are trained, sent and counted, in the model's order.
         buffers: what is done about running statistics.
-        classes: how many classes, for the accuracy; None where the task is no classification.
+        trial: what a trial run of the model and the loss showed.
         public: how many public examples features were fitted on.
-        draws: whether a training step draws random numbers, as dropout does.
-        still: names of the layers that clients train in evaluation mode, for their statistics.
         statistics: public examples that the server computes these layers' statistics on; None to
             leave them as they are.
-        outputs: numbers that the model gives for an example.
         raw: from what the model gives to what is compared with test targets; None if it is that.
     """
 
@@ -59,13 +56,10 @@ class Problem:
     test: Examples | None
     parts: tuple[str, ...]
     types: tuple[torch.dtype, ...]
+    trial: Trial
     buffers: Buffers = "refuse"
-    classes: int | None = None
     public: int = 0
-    draws: bool = False
-    still: tuple[str, ...] = ()
     statistics: Examples | None = None
-    outputs: int | None = None
     raw: Callable[[Any], Any] | None = None
 
     @property
@@ -82,7 +76,7 @@ class Problem:
     @property
     def labels(self) -> int | None:
         """How many labels the loss takes, from 0; None if it takes others than class numbers."""
-        return self.classes if self.loss is nn.functional.cross_entropy else None
+        return self.trial.classes if self.loss is nn.functional.cross_entropy else None
 
     @property
     def digest(self) -> str:
@@ -92,7 +86,13 @@ class Problem:
         private data can test guesses of the data.
         """
         found = hashlib.sha256()
-        facts = (self.parts, self.buffers, _called(self.loss), self.clients.names, self.classes)
+        facts = (
+            self.parts,
+            self.buffers,
+            _called(self.loss),
+            self.clients.names,
+            self.trial.classes,
+        )
         found.update(repr(facts).encode())
         found.update(without_addresses(self.model).encode())
         for name, tensor in self.model.state_dict().items():
@@ -208,9 +208,8 @@ def checked_problem(
     if public is not None:
         ServerStatistics(copy.deepcopy(copied), public, torch.device("cpu")).refresh()
     problem = Problem(
-        copied, clients, loss, test, names, types, buffers, trial.classes, public_examples,
-        trial.draws, trial.still, public, trial.outputs,
-    )  # fmt: skip
+        copied, clients, loss, test, names, types, trial, buffers, public_examples, public
+    )
     _check_labels(problem)
     return problem
 

@@ -77,7 +77,7 @@ def columns_of(problem: Problem, wanted: Standardize) -> tuple[int, int]:
         raise ValueError(
             f"Expected features as floats with standardize, got {features.dtype}: convert them."
         )
-    numeric = table.targets.is_floating_point() and problem.classes is None
+    numeric = table.targets.is_floating_point() and problem.trial.classes is None
     if wanted.target is not None and (not numeric or table.targets.dim() > 2):
         raise ValueError(
             "Expected a regression, whose targets are floats, for the target of standardize, got "
@@ -89,10 +89,10 @@ def columns_of(problem: Problem, wanted: Standardize) -> tuple[int, int]:
             "ones: give the model within it, run.model.model."
         )
     targets = int(table.targets[0].numel()) if wanted.target is not None else 0
-    if targets and targets != problem.outputs:
+    if targets and targets != problem.trial.outputs:
         raise ValueError(
             "Expected one output for each number of a target, with the target of standardize, got "
-            f"{problem.outputs} for {targets}: leave target out."
+            f"{problem.trial.outputs} for {targets}: leave target out."
         )
     return features.shape[1], targets
 

@@ -40,7 +40,7 @@ def may_be_together(problem: Problem) -> bool:
         and table.features.dtype == torch.float32
         and table.targets.dtype == torch.int64
         and table.targets.ndim == 1
-        and not problem.draws
+        and not problem.trial.draws
         and not _is_hooked(problem.model)
     )
 

@@ -185,7 +185,7 @@ def _server_step(
     norm = common_length(config, mechanism)
     if make is not None or config.server.optimizer != AUTO or norm is None:
         return optimizer_step(config, problem, make)
-    reach = OF_NUMBERS if problem.classes is None else OF_CLASSES
+    reach = OF_NUMBERS if problem.trial.classes is None else OF_CLASSES
     scale, deviation = norm, None
     with contextlib.suppress(TypeError):  # a mechanism of one's own, whose error is not known
         error = mechanism.expected_error(problem.dimension + len(config.privacy.numbers))
@@ -233,7 +233,7 @@ def _work(config: TrainConfig, mechanism: UpdateMechanism) -> Work:
 
 def _check_measured(alongside: Alongside, problem: Problem) -> None:
     """Refuse a number that the clients of a problem do not have."""
-    if problem.classes is None and "accuracy" in [each.name for each in alongside.numbers]:
+    if problem.trial.classes is None and "accuracy" in [each.name for each in alongside.numbers]:
         raise ValueError(
             "Expected a classification for the number accuracy, got another task: send loss, with "
             "bounds of its own."
