@@ -75,6 +75,21 @@ def test_runs_that_learn_digits_are_told_nothing(options):
     assert digits(**options).summary.advice == ""
 
 
+def test_probabilities_that_are_too_sure_are_told():
+    """Few people of two classes that a line tells apart: weights grow, and so does the loss."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 3, generator=draw)
+    y = (x[:, 0] + 0.3 * torch.randn(400, generator=draw) > 0).long()
+    clients = [(x[k : k + 1], y[k : k + 1]) for k in range(300)]
+    quiet = dataclasses.replace(NOISY, noise_multiplier=0.5)
+    given = {"mechanism": quiet, "test": (x[300:], y[300:]), "seed": 0, "progress": False}
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="surer of its classes than it should be"):
+        run = train(nn.Linear(3, 2), clients, rounds=30, **given)
+    assert run.loss > 1.25 * min(each.loss for each in run.history if each.loss is not None)
+    assert train(nn.Linear(3, 2), clients, rounds=5, **given).summary.advice == ""
+
+
 def test_steps_with_a_rate_tell_nothing():
     assert digits(rounds=10, local_learning_rate=1e-4).summary.advice == ""
 

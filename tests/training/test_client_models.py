@@ -170,7 +170,7 @@ def test_updates_are_the_same_where_clients_are_computed_together(name, monkeypa
         monkeypatch.setattr(learner_module, "_is_gpu", lambda device: True)
         on_gpu = Learner(problem, local)
         monkeypatch.undo()
-        assert on_gpu._batched == (name == "images")
+        assert on_gpu._batched == (name in ("images", "regression"))
         found = [each.updates([0, 1, 2, 3], KEY)[0] for each in (alone, on_gpu)]
         assert np.abs(found[0] - found[1]).max() < 1e-6
 
@@ -303,3 +303,33 @@ def test_a_round_of_a_model_that_draws_does_not_depend_on_the_workers():
             collect = collector(learner, ClippedSGD(1e30), pool, workers)
             found.append(collect([3, 1, 0, 2], KEY, 0).mean)
     assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize("outputs", [None, 2])
+@pytest.mark.parametrize("model", [lambda: nn.Linear(3, 2), lambda: plain_of(3, 2)])
+def test_no_client_is_padded_with_what_overflows_for_another(model, outputs):
+    """Infinity times a weight of zero is no number: a client's records are nobody else's."""
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(n, 3)).astype(np.float32), made(rng, n, outputs)) for n in (4, 1, 3)]
+    torch.manual_seed(0)
+    loss = functional.cross_entropy if outputs is None else functional.mse_loss
+    own = model()
+    first = own if isinstance(own, nn.Linear) else own[0]
+    nn.init.zeros_(first.weight)  # the trial run sees nothing wrong
+    wild = [(np.full_like(data[0][0], 3e38), data[0][1]), *data[1:]]
+    work = Work(epochs=2, learning_rate="auto", batch=2)
+    found = [
+        Learner(problem_of(own, each, loss=loss), work).updates([0, 1, 2], KEY)[0]
+        for each in (data, wild)
+    ]
+    assert np.array_equal(found[0][1:], found[1][1:])
+
+
+def plain_of(inputs, outputs):
+    return nn.Sequential(nn.Linear(inputs, 4), nn.Tanh(), nn.Linear(4, outputs))
+
+
+def made(rng, count, outputs):
+    if outputs is None:
+        return rng.integers(0, 2, count)
+    return rng.normal(size=(count, outputs)).astype(np.float32)

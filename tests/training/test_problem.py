@@ -345,6 +345,19 @@ def test_integer_targets_become_labels(dtype):
     assert problem_of(linear(), clients).clients.table.targets.dtype == torch.int64
 
 
+def test_cross_entropy_of_one_output_is_refused():
+    """It is 0 throughout, and a run would spend its epsilon on nothing."""
+    numbers = [(x, x[:, :1]) for x, _ in some_clients().values()]
+    for clients in (some_clients(), numbers):
+        with pytest.raises(ValueError, match=r"one output, for which it is 0 .*mse_loss"):
+            problem_of(linear(1), clients)
+
+
+def test_a_module_of_mean_squares_is_mse_loss():
+    clients = [(x, x[:, :1]) for x, _ in some_clients().values()]
+    assert problem_of(linear(1), clients, loss=nn.MSELoss()).loss is functional.mse_loss
+
+
 def test_a_cross_entropy_module_is_cross_entropy():
     plain = problem_of(linear(), some_clients(), loss=nn.CrossEntropyLoss())
     assert plain.loss is functional.cross_entropy

@@ -101,9 +101,15 @@ def test_what_was_spent_on_an_example_is_no_figure_of_its_client():
     assert run.beside is None
 
 
-def test_a_table_is_no_guarantee():
-    with pytest.raises(TypeError, match=r"^Expected spent"):
-        rq.Privacy(spent=2.0)  # type: ignore[arg-type]
+@pytest.mark.parametrize("spent", [2.0, {}.keys()])
+def test_a_table_is_no_guarantee(spent):
+    with pytest.raises(TypeError, match=r"^Expected spent to be a guarantee, such as table.guar"):
+        rq.Privacy(spent=spent)
+
+
+def test_nearly_nothing_left_to_standardise_with_is_said():
+    with pytest.raises(ValueError, match=r"^Expected an epsilon of which a share, 1e-06 at .* was"):
+        trained(privacy=rq.Privacy(spent=spent_of(8 - 1e-5)))
 
 
 @pytest.mark.parametrize("delta", [-1e-3, 1.5, math.nan])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -68,10 +68,13 @@ class Privacy:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "numbers", _texts(self.numbers))
-        if isinstance(self.spent, Mapping):  # from a record
+        if isinstance(self.spent, dict):  # from a record
             object.__setattr__(self, "spent", from_json(Guarantee, dict(self.spent)))
-        elif self.spent is not None:
-            validate.kind("spent", self.spent, Guarantee)
+        elif not isinstance(self.spent, Guarantee | None):
+            raise TypeError(
+                "Expected spent to be a guarantee, such as table.guarantee or run.guarantee, got "
+                f"{validate.shown(self.spent)}."
+            )
         declared.checked(self)
 
     @property

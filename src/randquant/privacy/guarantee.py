@@ -157,7 +157,7 @@ class Guarantee:
             raise ValueError(
                 f"Expected a target above what was spent, epsilon={self.epsilon} at delta="
                 f"{self.delta}, got epsilon={epsilon} at delta={delta}: nothing is left; raise "
-                "what is used up."
+                f"{'epsilon' if self.epsilon >= epsilon else 'delta'} by what the rest may cost."
             )
         return 0.0 - _added(-epsilon, self.epsilon), 0.0 - _added(-delta, self.delta)
 

@@ -22,7 +22,7 @@ from randquant.training.statistics import ServerStatistics
 from randquant.training.together import (
     Together,
     fewer_and_fewer,
-    is_softmax_regression,
+    is_linear,
     may_be_together,
 )
 from randquant.training.trial import work_mode
@@ -43,7 +43,7 @@ CPU, 512 MiB on a GPU, where activations take several times that."""
 class Learner:
     """Computes clients' updates: gradients of the mean loss over their local data.
 
-    Softmax regression is vectorised over a group of clients. So are, on a CPU, sequences of linear
+    One linear layer is vectorised over a group of clients. So are, on a CPU, sequences of linear
     layers whose clients have little data, and on a GPU all sequences of known layers
     (`together.INDEPENDENT`). The others run client by client, which is faster for them on a CPU
     (`benchmarks/cohort.py`). Models are in training mode for clients, in evaluation mode for tests.
@@ -82,13 +82,15 @@ class Learner:
             self._statistics = ServerStatistics(kept, problem.statistics, self._device)
             self._renew()
         self._data = Gathering(problem, self._device, layout)
-        linear = known and is_softmax_regression(model)
+        linear = known and is_linear(model)
         sizes = problem.clients.sizes
         samples = sizes.mean() if work.batch is None else work.batch
         small = samples * self._data.numbers < SMALL and not convolutional
         self._batched = known and (self.on_gpu or linear or small)
         self._alone = OneClient(problem, work, self._copies, self._data, self._loss)
-        self._together = Together(self._copies, self._data, work.learning_rate, linear)
+        self._together = Together(
+            self._copies, self._data, work.learning_rate, problem.loss, linear
+        )
         largest = min(int(sizes.max()), work.batch or int(sizes.sum()))
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
         self._group = max(1, min(most, room // (largest * self._data.numbers)))

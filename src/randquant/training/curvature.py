@@ -185,3 +185,8 @@ def of_cross_entropy(logits: Tensor, change: Tensor, weight: Tensor) -> Tensor:
     mean = (share * exact).sum(-1, keepdim=True)
     spread = (share * (exact - mean).square()).sum(-1)
     return (spread * weight).sum(-1)
+
+
+def of_squares(change: Tensor, weight: Tensor) -> Tensor:
+    """Return the same of weighted means of squares, of outputs that change so, (n,) numbers."""
+    return (2 * change.double().square().mean(-1) * weight).sum(-1)

@@ -316,8 +316,10 @@ def _check_labels(problem: Problem) -> None:
 
 
 def _plain(loss: Loss) -> Loss:
-    """cross_entropy itself for a CrossEntropyLoss that computes it."""
+    """The function itself for a module that computes cross_entropy or mse_loss."""
     module: Any = loss
+    if type(loss) is nn.MSELoss and module.reduction == "mean":
+        return nn.functional.mse_loss
     if type(loss) is not nn.CrossEntropyLoss or module.weight is not None:
         return loss
     options = (module.reduction, module.ignore_index, module.label_smoothing)

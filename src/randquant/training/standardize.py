@@ -183,7 +183,14 @@ def _terms(
     records: int, unit: Unit, most: int,
 ) -> Survey:  # fmt: skip
     queries = {str(k): Mean(*each) for k, each in enumerate(pairs)}
-    return survey(queries, epsilon, delta, trust, clients, records, None, unit, most)
+    try:
+        return survey(queries, epsilon, delta, trust, clients, records, None, unit, most)
+    except ValueError as error:
+        raise ValueError(
+            f"Expected an epsilon of which a share, {epsilon:.3g} at delta={delta:.3g} of what was "
+            f"not spent before, pays for what standardises, but: {error} share=0 uses the bounds "
+            "alone."
+        ) from error
 
 
 def answered(asked: Asked, clients: list[np.ndarray], key: Key) -> Figures:

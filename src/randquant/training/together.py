@@ -1,4 +1,4 @@
-"""Which clients are computed together, and softmax regression's gradients by formula."""
+"""Which clients are computed together, and one linear layer's gradients by formula."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from randquant.training.copies import Copies
-from randquant.training.curvature import of_cross_entropy, small_step, squares, step_length
+from randquant.training.curvature import (
+    of_cross_entropy,
+    of_squares,
+    small_step,
+    squares,
+    step_length,
+)
 from randquant.training.gathering import Gathering
 from randquant.training.problem import Problem
+from randquant.training.trial import Loss
 
 INDEPENDENT = frozenset({
     nn.AdaptiveAvgPool2d, nn.AvgPool2d, nn.Conv1d, nn.Conv2d, nn.ELU, nn.Flatten, nn.GELU,
@@ -27,22 +34,36 @@ def may_be_together(problem: Problem) -> bool:
     """Whether clients' gradients may be computed in one pass, smaller batches filled up.
 
     The model is an INDEPENDENT layer or a sequence of them, all of it is trained, and the loss is
-    the cross entropy of one label for each example: then an example of weight zero has no
-    influence.
+    the cross entropy of one label for each example, or the mean of squares of as many numbers as
+    the model gives: then an example of weight zero has no influence.
     """
     table = problem.clients.table
     return (
         all(type(layer) in INDEPENDENT for layer in problem.model.modules())
         and len(problem.parts) == len(list(problem.model.parameters()))
-        and problem.loss is nn.functional.cross_entropy
         and table is not None
         and isinstance(table.features, torch.Tensor)
         and table.features.dtype == torch.float32
-        and table.targets.dtype == torch.int64
-        and table.targets.ndim == 1
+        and _is_each(problem.loss, table.targets, problem.trial.outputs)
         and not problem.trial.draws
         and not _is_hooked(problem.model)
     )
+
+
+def _is_each(loss: Loss, targets: torch.Tensor, outputs: int) -> bool:
+    """Whether `each_loss` knows such a loss."""
+    if loss is nn.functional.mse_loss:
+        return targets.dtype == torch.float32 and targets.shape[1:] == (outputs,)
+    return (
+        loss is nn.functional.cross_entropy and targets.dtype == torch.int64 and targets.ndim == 1
+    )
+
+
+def each_loss(loss: Loss, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Each example's loss (s,), of outputs (s, c) and labels (s,) or numbers (s, c)."""
+    if loss is nn.functional.mse_loss:
+        return (output - targets).square().mean(1)
+    return nn.functional.cross_entropy(output, targets, reduction="none")
 
 
 def _is_hooked(model: nn.Module) -> bool:
@@ -53,7 +74,7 @@ def _is_hooked(model: nn.Module) -> bool:
     ) or any(parameter._backward_hooks for parameter in model.parameters())
 
 
-def is_softmax_regression(model: nn.Module) -> bool:
+def is_linear(model: nn.Module) -> bool:
     """Whether a model is one linear layer, on features that are flat or that it flattens."""
     layers = list(model.children()) if type(model) is nn.Sequential else [model]
     flat = [type(layer) for layer in layers] == [nn.Flatten, nn.Linear]
@@ -64,23 +85,31 @@ def is_softmax_regression(model: nn.Module) -> bool:
     )
 
 
-def softmax_gradients(
-    weights: dict, features: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor
+def linear_gradients(
+    weights: dict, features: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor, loss: Loss
 ) -> tuple[dict, torch.Tensor]:
-    """Softmax regression's gradients by formula: autograd would take longer than the arithmetic.
+    """One linear layer's gradients by formula: autograd would take longer than the arithmetic.
 
-    Classes come before samples, which makes both products and the softmax twice as fast.
+    Outputs come before samples, which makes both products and the softmax twice as fast.
 
     Args:
         weights: (c, f) and (c,), shared, or (n, c, f) and (n, c), of n clients.
-        features: (n, s, f); labels: (n, 1, s); weight: (n, s), each sample's weight.
+        features: (n, s, f).
+        targets: labels (n, s), or numbers (n, s, c).
+        weight: (n, s), each sample's weight.
+        loss: one that `each_loss` knows.
     """
     (matrix_name, matrix), (bias_name, bias) = weights.items()
     matrices = matrix.expand(len(features), *matrix.shape[-2:])
-    logits = torch.baddbmm(bias[..., None], matrices, features.mT)
-    logs = torch.log_softmax(logits, dim=1)
-    losses = -(logs.gather(1, labels)[:, 0] * weight).sum(1)
-    error = logs.exp_().scatter_add_(1, labels, -torch.ones_like(labels, dtype=logs.dtype))
+    outputs = torch.baddbmm(bias[..., None], matrices, features.mT)
+    if loss is nn.functional.mse_loss:
+        error = outputs - targets.mT
+        losses = (error.square().mean(1) * weight).sum(1)
+        error *= 2 / error.shape[1]
+    else:
+        logs, labels = torch.log_softmax(outputs, dim=1), targets[:, None]
+        losses = -(logs.gather(1, labels)[:, 0] * weight).sum(1)
+        error = logs.exp_().scatter_add_(1, labels, -torch.ones_like(labels, dtype=logs.dtype))
     error *= weight[:, None]
     return {matrix_name: torch.bmm(error, features), bias_name: error.sum(2)}, losses
 
@@ -90,29 +119,33 @@ def weighted_gradients(
     weights: dict,
     shared: int | None,
     features: torch.Tensor,
-    labels: torch.Tensor,
+    targets: torch.Tensor,
     weight: torch.Tensor,
+    loss: Loss,
 ) -> tuple[dict, torch.Tensor]:
-    """Gradients and losses of a cross entropy whose examples have weights, of n clients at once.
+    """Gradients and losses where examples have weights, of n clients at once.
 
     Args:
         model: this thread's own.
         weights: each parameter (*shape), or (n, *shape) with `shared` 0 instead of None.
-        features: (n, s, *shape); labels: (n, s); weight: (n, s), each example's weight.
+        features: (n, s, *shape).
+        targets: labels (n, s), or numbers (n, s, c).
+        weight: (n, s), each example's weight.
+        loss: one that `each_loss` knows.
     """
 
-    def loss_of(weights, features, labels, weight):
-        logits = functional_call(model, weights, (features,))
-        return (nn.functional.cross_entropy(logits, labels, reduction="none") * weight).sum()
+    def loss_of(weights, features, targets, weight):
+        output = functional_call(model, weights, (features,))
+        return (each_loss(loss, output, targets) * weight).sum()
 
     gradients_of = vmap(grad_and_value(loss_of), (shared, 0, 0, 0))
-    return gradients_of(weights, features, labels, weight)
+    return gradients_of(weights, features, targets, weight)
 
 
-def softmax_changes(
+def linear_changes(
     weights: dict, parts: dict, features: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax regression's logits (n, s, c), and their change along these gradients."""
+    """One linear layer's outputs (n, s, c), and their change along these gradients."""
 
     def linear(of: dict) -> torch.Tensor:
         matrix, bias = of.values()
@@ -129,7 +162,7 @@ def changes(
     near: torch.Tensor,
     features: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits (n, s, c) of n clients at once, and their change per length of these gradients.
+    """Outputs (n, s, c) of n clients at once, and their change per length of these gradients.
 
     Args:
         model: this thread's own.
@@ -140,14 +173,14 @@ def changes(
         features: (n, s, *shape).
     """
 
-    def logits_of(weights, features):
+    def output_of(weights, features):
         return functional_call(model, weights, (features,))
 
     moved = _moved(weights, parts, near)
     with torch.no_grad():
-        logits = vmap(logits_of, (shared, 0))(weights, features)
-        there = vmap(logits_of, (0, 0))(moved, features)
-    return logits, (logits - there) / near.view(-1, 1, 1)
+        output = vmap(output_of, (shared, 0))(weights, features)
+        there = vmap(output_of, (0, 0))(moved, features)
+    return output, (output - there) / near.view(-1, 1, 1)
 
 
 def _moved(weights: dict, parts: dict, lengths: torch.Tensor) -> dict:
@@ -165,27 +198,35 @@ class Together:
         copies: the model, with the loaded weights.
         data: the clients' examples.
         rate: step size; auto for one by curvature, None for one gradient.
-        linear: whether the model is a softmax regression.
+        loss: one that `each_loss` knows.
+        linear: whether the model is one linear layer.
     """
 
     def __init__(
-        self, copies: Copies, data: Gathering, rate: float | Literal["auto"] | None, linear: bool
+        self,
+        copies: Copies,
+        data: Gathering,
+        rate: float | Literal["auto"] | None,
+        loss: Loss,
+        linear: bool,
     ) -> None:
-        self._copies, self._data, self._rate, self._linear = copies, data, rate, linear
+        self._copies, self._data, self._rate = copies, data, rate
+        self._loss, self._linear = loss, linear
 
     def updates(self, steps: Sequence[list[np.ndarray]]) -> tuple[torch.Tensor, np.ndarray]:
         """Return updates (n, d) and first losses (n,) of clients with these samples of each step.
 
         Clients with fewer steps do nothing in the last.
         """
-        start = self._copies.weights()
+        start, firsts = self._copies.weights(), np.array([samples[0] for samples, *_ in steps])
         if self._rate is None:
-            update, losses, _ = self._step(start, None, [samples for samples, *_ in steps])
+            own = [samples for samples, *_ in steps]
+            update, losses, _ = self._step(start, None, own, firsts)
         else:
             weights, shared, losses = start, None, torch.empty(0)
             for number in range(max(map(len, steps))):
                 batches = [own[number] if number < len(own) else _NONE for own in steps]
-                parts, step_losses, lengths = self._step(weights, shared, batches)
+                parts, step_losses, lengths = self._step(weights, shared, batches, firsts)
                 weights = _moved(weights, parts, lengths)
                 shared, losses = 0, losses if number else step_losses
             update = {name: start[name] - weights[name] for name in start}
@@ -193,31 +234,42 @@ class Together:
         return torch.cat(flat, dim=1), losses.double().cpu().numpy()
 
     def _step(
-        self, weights: dict, shared: int | None, batches: Sequence[np.ndarray]
+        self,
+        weights: dict,
+        shared: int | None,
+        batches: Sequence[np.ndarray],
+        firsts: np.ndarray,
     ) -> tuple[dict, torch.Tensor, torch.Tensor]:
         """Each client's gradient on its batch, at its own weights or at shared ones.
 
         Also its loss, and how many gradients long its step is.
         """
         sizes = np.array([len(samples) for samples in batches])
-        # Clients with fewer samples are padded with some sample of weight zero.
+        # Clients with fewer samples are padded with one of their own, of weight zero: infinity
+        # times zero is no number, and nobody else's sample may be what overflows.
         real = np.arange(sizes.max()) < sizes[:, None]
-        index = np.zeros(real.shape, dtype=np.int64)
+        index = np.repeat(firsts[:, None], real.shape[1], axis=1)
         index[real] = np.concatenate(batches)
         share = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
-        features, labels = self._data.rows(index)
+        features, targets = self._data.rows(index)
         weight = torch.from_numpy(share).to(features.device)
         if self._linear:
             features = features.flatten(2)
-            parts, losses = softmax_gradients(weights, features, labels[:, None], weight)
+            parts, losses = linear_gradients(weights, features, targets, weight, self._loss)
         else:
             model = self._copies.own()
-            parts, losses = weighted_gradients(model, weights, shared, features, labels, weight)
+            parts, losses = weighted_gradients(
+                model, weights, shared, features, targets, weight, self._loss
+            )
         if not isinstance(self._rate, str):
             return parts, losses, torch.full_like(losses, self._rate or 0.0)
         square = squares(parts.values())
-        logits, change = self._changes(weights, shared, parts, square, features)
-        return parts, losses, step_length(square, of_cross_entropy(logits, change, weight), losses)
+        output, change = self._changes(weights, shared, parts, square, features)
+        if self._loss is nn.functional.mse_loss:
+            bent = of_squares(change, weight)
+        else:
+            bent = of_cross_entropy(output, change, weight)
+        return parts, losses, step_length(square, bent, losses)
 
     def _changes(
         self,
@@ -227,9 +279,9 @@ class Together:
         square: torch.Tensor,
         features: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits (n, s, c), and their change per length of the gradients, of squared norm (n,)."""
+        """Outputs (n, s, c), and their change per length of the gradients, of squared norm (n,)."""
         if self._linear:
-            return softmax_changes(weights, parts, features)
+            return linear_changes(weights, parts, features)
         own = weights.values()
         held = squares(own if shared == 0 else [each[None] for each in own])
         near = small_step(square, held)

@@ -78,6 +78,7 @@ def tried(
         before = drawn()
         output = _output(model, twice[0])
         if loss is nn.functional.cross_entropy:
+            _check_several(output)
             with named(clients.names[0]):
                 check_labels(twice[1], class_number(output, twice[1]))
         first = _loss(loss, output, twice[1])
@@ -114,6 +115,15 @@ def _first_batch(clients: ClientSet) -> tuple[tuple[Features, Tensor], bool]:
                 "what it read before; draw from those generators."
             )
     return batch, draws
+
+
+def _check_several(output: Tensor) -> None:
+    if output.ndim > 1 and output.shape[1] == 1:
+        raise ValueError(
+            "Expected a score for each of several classes with cross_entropy, got one output, for "
+            "which it is 0 whatever the model does: give the loss, "
+            "loss=torch.nn.functional.mse_loss for numbers, for example."
+        )
 
 
 def _check_repeats(first: Tensor, again: Tensor) -> None:

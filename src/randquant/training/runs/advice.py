@@ -27,13 +27,17 @@ COORDINATES = 100
 that it hides also what was learned well."""
 
 FEWEST = 10
-"""Rounds below which nothing is said: so few may well all lead one way."""
+"""Rounds, or evaluations, below which nothing is said: so few may well all lead one way."""
 
 FIRST = 5
 """Rounds that are looked at by themselves, or a tenth of them."""
 
 DEVIATIONS = 3.0
 """Standard deviations of the noise by which estimates must exceed what they are compared with."""
+
+
+RISEN = 1.25
+"""How far the loss on test data has risen, as a factor, where it is said."""
 
 
 class _Means(NamedTuple):
@@ -124,3 +128,26 @@ def about_steps(
             "parameters (parts), or a larger epsilon would help."
         )
     return ""
+
+
+def about_loss(losses: Sequence[float]) -> str:
+    """Say if the loss on test data (T,), of a classification, rose again as the model learned.
+
+    Returns:
+        A sentence with what to do; empty if it did not.
+
+    Example:
+        >>> about_loss([0.7, 0.3] + 9 * [0.6])[:52]
+        'The loss on test data was lowest after evaluation 2 '
+        >>> about_loss([0.7, 0.3] + 9 * [0.35])
+        ''
+    """
+    if len(losses) < FEWEST or losses[-1] <= RISEN * min(losses):
+        return ""
+    least = losses.index(min(losses))
+    return (
+        f"The loss on test data was lowest after evaluation {least + 1} of {len(losses)}, "
+        f"{losses[least]:.3g}, and is {losses[-1]:.3g} now: whatever its accuracy, the model is "
+        "surer of its classes than it should be. Do not take its outputs for probabilities, fit "
+        "them a temperature on data that are public, or take fewer rounds."
+    )

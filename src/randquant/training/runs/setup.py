@@ -30,7 +30,7 @@ from randquant.training.parameter_free import OF_CLASSES, OF_NUMBERS, ParameterF
 from randquant.training.problem import Problem
 from randquant.training.raw_units import columns_of, standardized
 from randquant.training.records import RoundMetrics
-from randquant.training.runs.advice import about_steps
+from randquant.training.runs.advice import about_loss, about_steps
 from randquant.training.schedule import Schedule
 from randquant.training.server import AUTO
 from randquant.training.standardize import Asked, Figures, asked_by
@@ -98,7 +98,10 @@ class Prepared:
             return ""  # steps have a rate
         lengths = [each.mean_norm for each in metrics if each.mean_norm is not None]
         size = len(state.parameters)
-        return about_steps(self.schedule.config, self.mechanism, size, lengths, agreement)
+        found = about_steps(self.schedule.config, self.mechanism, size, lengths, agreement)
+        if found or self.problem.trial.classes is None:
+            return found
+        return about_loss([each.loss for each in metrics if each.loss is not None])
 
 
 def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
