@@ -187,7 +187,7 @@ def _terms(
         return survey(queries, epsilon, delta, trust, clients, records, None, unit, most)
     except ValueError as error:
         raise ValueError(
-            f"Expected an epsilon of which a share, {epsilon:.3g} at delta={delta:.3g} of what was "
+            f"Expected an epsilon of which a share, {epsilon} at delta={delta}, of what was "
             f"not spent before, pays for what standardises, but: {error} share=0 uses the bounds "
             "alone."
         ) from error
