@@ -82,7 +82,7 @@ def drawn(tab):
 def test_every_chart_comes_to_life_and_fits(open_page, width):
     tab = open_page(viewport={"width": width, "height": 844})
     drawn(tab)
-    assert tab.locator("figure.chart").count() == 6
+    assert tab.locator("figure.chart").count() == 4
     assert tab.evaluate("document.documentElement.scrollWidth") == width
     for picture in tab.locator(".picture svg").all():
         assert picture.bounding_box()["width"] <= width - 40
@@ -129,7 +129,7 @@ def test_shift_and_the_wheel_zoom_and_a_double_click_returns(open_page):
 
 def test_without_a_script_every_picture_is_there(open_page):
     tab = open_page(viewport={"width": 390, "height": 844}, java_script_enabled=False)
-    assert tab.locator("figure.chart svg").count() == 6
+    assert tab.locator("figure.chart svg").count() == 4
     for picture in tab.locator("figure.chart svg").all():
         assert 100 < picture.bounding_box()["width"] <= 350
 
