@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any
 
 ROOMS = (
-    "channels", "privacy", "mechanisms", "aggregation", "audit", "planning", "training",
-    "integrations", "reports", "cli", "_internal",
+    "channels", "privacy", "mechanisms", "aggregation", "audit", "planning", "statistics",
+    "training", "integrations", "reports", "cli", "_internal",
 )  # fmt: skip
 
 KINDS = {"autoclass": "class", "data": "constant"}
@@ -113,8 +113,7 @@ def documented(root: Path) -> list[Documented]:
 
 def rooms(root: Path) -> list[str]:
     """Rooms that have public names, from left to right."""
-    used = {each.room for each in documented(root)}
-    return [room for room in ROOMS if room in used]
+    return sorted({each.room for each in documented(root)}, key=ROOMS.index)
 
 
 def files(names: list[Documented]) -> dict[str, Documented]:
