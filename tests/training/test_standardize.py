@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def test_what_was_spent_on_an_example_is_no_figure_of_its_client():
     assert run.beside is None
 
 
-@pytest.mark.parametrize("spent", [2.0, {}.keys()])
+@pytest.mark.parametrize("spent", [2.0, MappingProxyType({"age": 1})])  # as a Table is
 def test_a_table_is_no_guarantee(spent):
     with pytest.raises(TypeError, match=r"^Expected spent to be a guarantee, such as table.guar"):
         rq.Privacy(spent=spent)

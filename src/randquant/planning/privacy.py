@@ -69,7 +69,7 @@ class Privacy:
     def __post_init__(self) -> None:
         object.__setattr__(self, "numbers", _texts(self.numbers))
         if isinstance(self.spent, dict):  # from a record
-            object.__setattr__(self, "spent", from_json(Guarantee, dict(self.spent)))
+            object.__setattr__(self, "spent", from_json(Guarantee, self.spent))
         elif not isinstance(self.spent, Guarantee | None):
             raise TypeError(
                 "Expected spent to be a guarantee, such as table.guarantee or run.guarantee, got "

@@ -147,7 +147,8 @@ class RunSummary:
         bytes_as_codes: bytes of one client's plain codes, not masked for a sum.
         beside: of the same run, of a whole client, against the server and all who see who takes
             part: beside a guarantee of one example, or under `model` trust; else None.
-        advice: what the released means say about the run; empty for nothing.
+        advice: what the released means, and the loss on test data, say about the run; empty for
+            nothing.
         spent: what of the guarantee was spent before the first round: before the run
             (`Privacy.spent`), and to ask for what it standardises by; None for nothing.
     """

@@ -1,4 +1,4 @@
-"""What a finished run tells about its steps: from released values, at no cost."""
+"""What a finished run tells about its steps: from what was released, and from its test data."""
 
 from __future__ import annotations
 

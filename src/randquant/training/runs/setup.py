@@ -92,7 +92,7 @@ class Prepared:
         return replace(self, problem=problem, learner=learner)
 
     def advice(self, state: State, metrics: Sequence[RoundMetrics]) -> str:
-        """What the released means say about the run when it has ended in this state."""
+        """What the released means, and the loss on test data, say about a run that has ended."""
         agreement = state.optimizer.get("agreement")
         if agreement is None:
             return ""  # steps have a rate
