@@ -84,7 +84,7 @@ def test_probabilities_that_are_too_sure_are_told():
     quiet = dataclasses.replace(NOISY, noise_multiplier=0.5)
     given = {"mechanism": quiet, "test": (x[300:], y[300:]), "seed": 0, "progress": False}
     torch.manual_seed(0)
-    with pytest.warns(UserWarning, match="surer of its classes than it should be"):
+    with pytest.warns(UserWarning, match="surer than it is right"):
         run = train(nn.Linear(3, 2), clients, rounds=30, **given)
     assert run.loss > 1.25 * min(each.loss for each in run.history if each.loss is not None)
     assert train(nn.Linear(3, 2), clients, rounds=5, **given).summary.advice == ""

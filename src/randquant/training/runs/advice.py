@@ -130,24 +130,37 @@ def about_steps(
     return ""
 
 
-def about_loss(losses: Sequence[float]) -> str:
-    """Say if the loss on test data (T,), of a classification, rose again as the model learned.
+def about_loss(losses: Sequence[float], accuracy: float, classes: int) -> str:
+    """Say if a classifier has become surer of its classes than it is right, by its test data.
+
+    It has if its loss rose, and is above that of naming the same classes, each with the accuracy as
+    its probability.
+
+    Args:
+        losses: the mean cross entropy of each evaluation (T,), in nats.
+        accuracy: of the last one, in [0, 1].
+        classes: how many there are.
 
     Returns:
-        A sentence with what to do; empty if it did not.
+        A sentence with what to do; empty if it has not, or all classes are right.
 
     Example:
-        >>> about_loss([0.7, 0.3] + 9 * [0.6])[:52]
+        >>> about_loss([0.7, 0.3] + 9 * [0.6], 0.9, 2)[:52]
         'The loss on test data was lowest after evaluation 2 '
-        >>> about_loss([0.7, 0.3] + 9 * [0.35])
+        >>> about_loss([0.7, 0.02] + 9 * [0.04], 0.98, 2)
         ''
     """
-    if len(losses) < FEWEST or losses[-1] <= RISEN * min(losses):
+    if len(losses) < FEWEST or losses[-1] <= RISEN * min(losses) or not 0 < accuracy < 1:
+        return ""
+    wrong = 1 - accuracy
+    plain = -accuracy * math.log(accuracy) - wrong * math.log(wrong / max(classes - 1, 1))
+    if losses[-1] <= plain:
         return ""
     least = losses.index(min(losses))
     return (
         f"The loss on test data was lowest after evaluation {least + 1} of {len(losses)}, "
-        f"{losses[least]:.3g}, and is {losses[-1]:.3g} now: whatever its accuracy, the model is "
-        "surer of its classes than it should be. Do not take its outputs for probabilities, fit "
-        "them a temperature on data that are public, or take fewer rounds."
+        f"{losses[least]:.3g}, and is {losses[-1]:.3g} now, where the same classes with the "
+        f"accuracy as their probability would have {plain:.3g}: the model is surer than it is "
+        "right. Do not take its outputs for probabilities, fit them a temperature on data that are "
+        "public, or take fewer rounds."
     )

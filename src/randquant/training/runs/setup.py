@@ -99,9 +99,10 @@ class Prepared:
         lengths = [each.mean_norm for each in metrics if each.mean_norm is not None]
         size = len(state.parameters)
         found = about_steps(self.schedule.config, self.mechanism, size, lengths, agreement)
-        if found or self.problem.trial.classes is None:
+        classes, last = self.problem.labels, metrics[-1].accuracy
+        if found or classes is None or last is None:
             return found
-        return about_loss([each.loss for each in metrics if each.loss is not None])
+        return about_loss([each.loss for each in metrics if each.loss is not None], last, classes)
 
 
 def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
