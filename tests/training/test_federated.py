@@ -181,6 +181,21 @@ def stop_after(rounds, error=Interrupted):
     return on_round
 
 
+def test_a_single_logit_has_an_accuracy():
+    """A third of the labels are 1, which is what a logit that is always above 0 gets right."""
+    labels = (torch.arange(30) % 3 == 0).float()[:, None]
+    groups = [(torch.randn(4, 2), torch.ones(4, 1)) for _ in range(3)]
+    with torch.no_grad():
+        model = nn.Linear(2, 1)
+        model.bias.fill_(50.0)
+        model.weight.zero_()
+    found = rq.train(
+        model, groups, loss=nn.functional.binary_cross_entropy_with_logits,
+        test=(torch.zeros(30, 2), labels), epsilon=8.0, rounds=1, seed=0,
+    )  # fmt: skip
+    assert found.accuracy == pytest.approx(1 / 3)
+
+
 def test_a_secret_key_is_fresh_in_every_folder_and_kept_in_it(clients, tmp_path):
     first, second = (
         train(a_model(), clients, mechanism=noisy(), folder=tmp_path / name, **CHEAP)

@@ -185,6 +185,7 @@ class Learner:
     def evaluate(self, client: int | None = None) -> Evaluation:
         """Accuracy and loss of the loaded weights on test data, or on all of a client's."""
         model, classes = self._copies.shared().eval(), self.problem.trial.classes
+        binary = self.problem.loss is nn.functional.binary_cross_entropy_with_logits
         right, labels, loss, count = 0, 0, 0.0, 0
         # Clients are on several threads, unless they draw random numbers.
         own = client is not None and not self.problem.trial.draws
@@ -195,8 +196,11 @@ class Learner:
                     output = self.problem.raw(output)
                 loss += float(self._loss(output, targets)) * len(targets)
                 count += len(targets)
-                if classes is not None:
-                    right += int((output.argmax(dim=1) == targets).sum())
+                if classes is not None or binary:
+                    found = (
+                        (output > 0) == (targets > 0.5) if binary else output.argmax(1) == targets
+                    )
+                    right += int(found.sum())
                     labels += targets.numel()
         work_mode(model, self.problem.trial.still)
         return Evaluation(right / labels if labels else None, loss / count if count else None)

@@ -101,8 +101,8 @@ class Standardize:
             )
         pairs = list(zip(*(each if isinstance(each, tuple) else (each,) * many for each in ends),
                          strict=True))  # fmt: skip
-        for low, high in pairs:
-            bounds(f"a {what.removesuffix('s')}", low, high)
+        for number, (low, high) in enumerate(pairs):
+            bounds(f"{what.removesuffix('s')} {number}", low, high)
             validate.real("a bound's distance from 0", max(abs(low), abs(high)), high=LARGEST)
             validate.real("bounds' distance", high - low, low=CLOSEST)
         return pairs

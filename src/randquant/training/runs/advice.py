@@ -123,9 +123,9 @@ def about_steps(
         )
     if size >= COORDINATES and means.hidden and agreement / rounds < slack:
         return (
-            "The noise was longer than the mean updates in every round, and hides them in all "
-            "rounds together, so that the model has hardly learnt. More clients, fewer trained "
-            "parameters (parts), or a larger epsilon would help."
+            "The noise was longer than the mean updates in every round, and hides them even in all "
+            "rounds together. More clients, fewer trained parameters (parts), or a larger epsilon "
+            "would help."
         )
     return ""
 
