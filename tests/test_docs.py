@@ -1,6 +1,5 @@
 """README and docs are true: code prints what they say, commands run, links lead."""
 
-import ast
 import contextlib
 import importlib.util
 import io
@@ -8,8 +7,6 @@ import json
 import math
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -59,6 +56,14 @@ def commands(page: str) -> list[str]:
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ randquant")]
 
 
+def output_of(code: str, names: dict | None = None) -> str:
+    """What a page's code prints, run with these names."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(code, "docs", "exec"), {} if names is None else names)
+    return output.getvalue()
+
+
 def followed_by_output(page: str, language: str) -> list[tuple[str, str]]:
     """Blocks of a language, each with the block of text that comes directly after it."""
     inside = r"((?:(?!```).)*)"
@@ -90,12 +95,6 @@ OUTPUTS = {
 """What a page says that a command prints: lines of its output."""
 
 
-def test_no_page_holds_marks_of_a_merge():
-    marked = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    assert [page.name for page in pages if marked.search(page.read_text())] == []
-
-
 def test_the_readme_is_short():
     assert len(README.split()) <= 700
 
@@ -118,14 +117,6 @@ def test_a_page_for_users_is_short(name):
     assert len((DOCS / f"{name}.md").read_text().splitlines()) <= 120
 
 
-def test_the_readme_says_at_once_why_one_would_take_it_and_when_not():
-    top = README.splitlines()[:10]
-    others = {"Opacus", "Flower's DP", "pfl"}
-    for sign in ("**Take it**", "**Do not take it**"):
-        (place,) = [number for number, line in enumerate(top) if line.startswith(sign)]
-        assert others <= {name for name in others if name in " ".join(top[place : place + 2])}
-
-
 def test_the_index_lists_every_page():
     index = (DOCS / "README.md").read_text()
     for path in DOCS.glob("*.md"):
@@ -136,12 +127,12 @@ def test_the_index_lists_every_page():
 def test_the_python_of_the_docs_prints_what_they_say(code, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(code.splitlines()) <= 24
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        exec(compile(code, "docs", "exec"), {})
-    # Which of two mirror-image pairs attains the worst case depends on rounding.
-    same = str.maketrans({"-": ""})
-    assert output.getvalue().translate(same) == expected.translate(same)
+    assert unsigned(output_of(code)) == unsigned(expected)
+
+
+def unsigned(text: str) -> str:
+    """Which of two mirror-image pairs attains the worst case depends on rounding."""
+    return text.replace("-", "")
 
 
 def test_every_page_with_examples_is_among_them():
@@ -327,12 +318,6 @@ def test_every_test_that_the_docs_name_exists():
     assert not {name: page for name, page in names.items() if f"def {name}(" not in code}
 
 
-def test_make_targets_of_the_readme_exist():
-    makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"make (\w+)", " ".join(blocks(README, "console"))):
-        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
-
-
 def test_every_test_is_run_by_make_test_or_by_make_test_all():
     rules = re.findall(r"^(\S+):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     recipes = {name: recipe.strip() for name, recipe in rules}
@@ -421,14 +406,10 @@ SAMPLING = (ROOT / "docs" / "sampling.md").read_text()
 
 @pytest.mark.parametrize("place", range(2))
 def test_the_python_of_the_sampling_page_prints_what_it_says(place):
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        exec(compile(blocks(SAMPLING, "python")[place], "sampling.md", "exec"), {})
-    assert output.getvalue() == blocks(SAMPLING, "text")[place]
+    assert output_of(blocks(SAMPLING, "python")[place]) == blocks(SAMPLING, "text")[place]
 
 
 OWN = (ROOT / "docs" / "own-mechanism.md").read_text()
-FIRST_OWN = blocks(OWN, "console")[0].splitlines()[0].removeprefix("$ python response.py ")
 
 
 @pytest.fixture
@@ -443,30 +424,15 @@ def own_mechanism(tmp_path):
 
 
 def test_the_python_of_the_own_mechanism_prints_what_it_says(own_mechanism):
+    """Its certificate, the tuning that meets a target, and one for whole updates."""
     names: dict = {"__name__": "response"}
-    exec(compile(own_mechanism.read_text(), "response.py", "exec"), names)
+    output_of(own_mechanism.read_text(), names)
     assert len(own_mechanism.read_text().splitlines()) <= 30
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        exec(compile(blocks(OWN, "python")[1], "own-mechanism.md", "exec"), names)
-    same = str.maketrans({"-": ""})
-    assert output.getvalue().translate(same) == blocks(OWN, "text")[0].translate(same)
-
-
-def test_the_tuning_of_the_own_mechanism_meets_its_target(own_mechanism):
-    names: dict = {"__name__": "response"}
-    exec(compile(own_mechanism.read_text(), "response.py", "exec"), names)
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        exec(compile(blocks(OWN, "python")[2], "own-mechanism.md", "exec"), names)
-    assert output.getvalue() == blocks(OWN, "text")[2]
-
-
-def test_a_mechanism_of_ones_own_for_whole_updates_prints_what_the_page_says():
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        exec(compile(blocks(OWN, "python")[-1], "own-mechanism.md", "exec"), {"__name__": "half"})
-    assert output.getvalue() == blocks(OWN, "text")[-1]
+    first, tuned, *_, whole = blocks(OWN, "python")[1:]
+    said = blocks(OWN, "text")
+    assert unsigned(output_of(first, names)) == unsigned(said[0])
+    assert output_of(tuned, names) == said[2]
+    assert output_of(whole, {"__name__": "half"}) == said[-1]
 
 
 def rounded(table: str) -> list[list[str]]:
@@ -492,12 +458,6 @@ def test_the_commands_of_the_own_mechanism_run(own_mechanism, monkeypatch, capsy
     assert "test accuracy" in shown[2]
     example = re.search(r"`--channel '(.*?)'`", OWN).group(1)
     assert cli.main(["compare", "--channel", example]) == 0
-
-
-def test_the_file_of_the_own_mechanism_is_a_command_line(own_mechanism):
-    command = [sys.executable, str(own_mechanism), *shlex.split(FIRST_OWN), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["mechanism"] == "response"
 
 
 def test_the_figures_of_secure_sums_are_the_measured_ones():
@@ -599,16 +559,3 @@ def test_the_performance_page_is_what_was_measured():
         assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
     kept = {path.name for path in (ROOT / "docs" / "images").glob("performance-*")}
     assert kept == pictures.keys()
-
-
-def test_the_stored_notebook_is_short_and_met_its_target():
-    """Its data do not come with the package, so it is stored with its output."""
-    cells = json.loads((ROOT / "docs" / "notebooks" / "fashion-mnist.ipynb").read_text())["cells"]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    assert sum(bool(line.strip()) for cell in code for line in cell.splitlines()) < 25
-    ast.parse("\n".join(code))
-    said = "".join("".join(out.get("text", "")) for c in cells for out in c.get("outputs", []))
-    found = re.search(r"accuracy ([0-9.]+), 30 rounds, one client: epsilon <= ([0-9.]+) ", said)
-    assert found is not None
-    assert float(found[1]) > 0.75
-    assert float(found[2]) <= 8

@@ -103,33 +103,6 @@ def test_data_are_the_papers_or_a_stand_in_that_is_named(tmp_path):
     assert other.stands_in("cifar-100") == "digits in place of CIFAR-100"
 
 
-def test_missing_data_are_named_with_both_ways_out(tmp_path):
-    for setting in (Setting(), Setting(data_dir=str(tmp_path))):
-        with pytest.raises(FileNotFoundError) as error:
-            setting.source("mnist")
-        sentence = str(error.value)
-        assert sentence.startswith("Expected ")
-        assert "train-images-idx3-ubyte" in sentence
-        assert "--data-dir" in sentence
-        assert sentence.endswith("Or train on other data in place of MNIST: --stand-in NAME.")
-    with pytest.raises(ValueError, match="dataset"):
-        Setting(stand_in="imagenet").source("mnist")
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({}, ""),
-        ({"data_dir": "/home/me"}, " --data-dir DIR"),
-        ({"stand_in": "digits", "quick": True}, " --stand-in digits --quick"),
-        ({"seeds": 3, "jobs": 7}, " --seeds 3"),
-    ],
-)
-def test_the_command_is_one_that_runs(settings, words):
-    assert Setting(**settings).command("rqm-fig5") == f"randquant-papers reproduce rqm-fig5{words}"
-    assert Setting(**settings).scale == ("quick" if settings.get("quick") else "full")
-
-
 # Claims on planted accuracies, three seeds each: noise of half a point or so.
 
 HIGH, SAME, LOW = flat(0.905, 0.900, 0.910), flat(0.904, 0.909, 0.901), flat(0.805, 0.80, 0.81)

@@ -19,7 +19,6 @@ from randquant_papers import cli
 from randquant_papers.files import seal
 from randquant_papers.gallery import gallery
 from randquant_papers.page import as_page
-from randquant_papers.registry import ENTRIES, EXPERIMENTS, reproduce
 from randquant_papers.result import Claim, Reproduction, Stated, Table, as_text, shown
 from randquant_papers.saved import as_json, from_json
 
@@ -85,20 +84,6 @@ def test_a_result_comes_back_from_its_json(made):
     assert as_json(again, figures=True) == as_json(made, figures=True)
 
 
-@pytest.mark.parametrize("name", ["rqm-fig7", "qmgeo-fig3"])
-def test_an_entry_comes_back_from_its_json(name):
-    found = reproduce(name)
-    assert as_page(through_a_file(found)) == as_page(found)
-    assert "figures" not in as_json(found)
-
-
-def test_the_command_is_known_without_being_said():
-    assert made().command == "randquant-papers reproduce made-up"
-    assert made(command="make it").command == "make it"
-    with pytest.raises(ValueError, match="scale"):
-        made(scale="large")
-
-
 def test_equal_results_make_equal_sites_whatever_the_order(tmp_path):
     names = ["zebra", "rqm-fig8", "imvu-fig1", "aardvark"]
     for folder, order in (("a", names), ("b", names[::-1])):
@@ -113,37 +98,6 @@ def test_equal_results_make_equal_sites_whatever_the_order(tmp_path):
     page = Page((tmp_path / "a" / "imvu-fig1.html").read_text())
     links = [target for name, target in page.attributes if name == "href"]
     assert links == ["index.html", "rqm-fig8.html", "aardvark.html"]
-
-
-def test_what_was_not_run_is_listed_with_its_command(tmp_path):
-    gallery.save(made("rqm-fig8"), tmp_path)
-    words = Page(gallery.build(tmp_path).read_text()).words
-    start, _, rest = words.partition("Not run yet")
-    known = [*ENTRIES, *EXPERIMENTS]
-    assert f"1 of {len(known)}" in start
-    for name in known:
-        assert (f"randquant-papers reproduce {name}" in rest) == (name != "rqm-fig8")
-
-
-LABELLED = [
-    ({"stand_in": "digits in place of EMNIST"}, "Stand-in data: digits in place of EMNIST"),
-    ({"scale": "quick"}, "Quick run: smaller than in the paper, and no verdict on it"),
-]
-
-
-@pytest.mark.parametrize(("changes", "label"), LABELLED)
-def test_other_data_and_smaller_runs_are_said_everywhere(changes, label, tmp_path):
-    run = made(**changes)
-    assert label in as_text(run)[:3]
-    assert label in Page(as_page(run)).words.partition("What the paper says")[0]
-    gallery.save(run, tmp_path)
-    index = Page(gallery.build(tmp_path).read_text()).words
-    assert label in index
-    assert "Claims that hold 0" in index
-    assert "Not counted: 1 run" in index
-    for text in ("\n".join(as_text(made())), as_page(made())):
-        assert "Stand-in" not in text
-        assert "Quick run" not in text
 
 
 def test_guarantees_are_stated_and_certified_on_the_safe_side(tmp_path):

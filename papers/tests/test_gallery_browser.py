@@ -8,9 +8,6 @@ from browsing import until
 from playwright.sync_api import Browser, Page
 
 from randquant.reports import CHARTS_FILE
-from randquant_papers.gallery import gallery
-from randquant_papers.registry import reproduce
-from randquant_papers.result import Claim, Reproduction, Stated, Table
 
 GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
 PAGES = sorted(GALLERY.glob("*.html"))
@@ -113,37 +110,6 @@ def leads(page: Page, path: Path, target: str) -> bool:
 @pytest.mark.slow
 def test_every_page_of_the_gallery(path, width, scheme, browser):
     assert faults(browser, path, width, scheme) == set()
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.slow
-def test_long_words_labels_and_guarantees_fit(width, browser, tmp_path):
-    long = "unbreakable" * 20
-    result = Reproduction(
-        name="long", title=long, source=f"{long}, {long}", setting=long,
-        claims=[Claim(long, long, long, "cannot be told", long)],
-        tables=[Table(long, [long] * 9, [[long] * 9])],
-        figures=[], command=f"randquant {long}", stand_in=long, scale="quick",
-        guarantees=[Stated(long, long, float("inf"), long)],
-    )  # fmt: skip
-    gallery.save(result, tmp_path)
-    gallery.save(reproduce("rqm-fig8"), tmp_path)
-    gallery.build(tmp_path)
-    for name in ("index.html", "long.html"):
-        for scheme in ("light", "dark"):
-            assert faults(browser, tmp_path / name, width, scheme) == set()
-
-
-def test_the_links_lead_from_page_to_page(browser):
-    page = browser.new_page()
-    page.goto((GALLERY / "index.html").as_uri())
-    page.click("article#rqm-fig8 h3 a")
-    page.wait_for_url((GALLERY / "rqm-fig8.html").as_uri())
-    page.click("nav a[rel=next]")
-    page.wait_for_url(lambda url: url != (GALLERY / "rqm-fig8.html").as_uri())
-    page.click("nav a:first-child")
-    page.wait_for_url((GALLERY / "index.html").as_uri())
-    page.close()
 
 
 PLANTED = {

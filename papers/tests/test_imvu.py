@@ -13,11 +13,9 @@ import pytest
 from pages import check_charts
 
 from randquant._internal.rounding import round_up
-from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.tuning.update import tuned_mechanism, update_family
-from randquant.privacy.accounting.calibration import calibrate
 from randquant_papers import frontiers
 from randquant_papers.experiment import Setting
 from randquant_papers.frontiers import Frontiers, Grid, Kind
@@ -122,19 +120,6 @@ def test_a_stand_in_is_split_evenly_and_said(tmp_path, tiny):
     assert (start.task.dataset, start.task.partition) == ("mnist", "iid")
     assert setting.stands_in("femnist") == "MNIST in place of FEMNIST"
     assert setting.command("imvu-fig3").endswith("--data-dir DIR --stand-in mnist --quick")
-
-
-@pytest.mark.parametrize(
-    ("name", "files"),
-    [
-        ("imvu-fig2", "train-images"),
-        ("imvu-fig2-cifar", r"data_batch_1\.bin to 5 and test_batch\.bin"),
-        ("imvu-fig3", r"all_data_\*\.json"),
-    ],
-)
-def test_missing_data_is_said(tmp_path, name, files):
-    with pytest.raises(FileNotFoundError, match=rf"Expected .*{files}.* --stand-in NAME\.$"):
-        reproduce(name, Setting(str(tmp_path)))
 
 
 def planted(gaps, spread=0.001, kinds=(ONE, OTHER), noise=(1.0, 1.0)):
@@ -244,16 +229,6 @@ def test_the_error_is_that_of_what_is_decoded(name):
     slope = float((got @ update).mean())  # of full length, so this is a regression
     error = math.sqrt(((got - slope * update) ** 2).mean()) / slope
     assert math.isclose(error, frontiers._error(mechanism, size), rel_tol=0.04)
-
-
-def test_calibration_for_one_example():
-    def build(noise):
-        return update_mechanism("local-gaussian", {"clip_norm": 1, "noise_multiplier": noise})
-
-    client = calibrate(build, 4.0, 1e-5, 100, 3)
-    example = calibrate(build, 4.0, 1e-5, 100, 3, examples=20)
-    assert example.guarantee.epsilon <= 4
-    assert math.isclose(client.noise, 20 * example.noise, rel_tol=2e-3)
 
 
 def test_the_errata_show_that_mvu_costs_what_imvu_does(capsys):

@@ -5,9 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from randquant.training.config import TrainConfig
 from randquant.training.data import datasets
-from randquant.training.runs import execution as runs
 from randquant_papers.data import leaf, sets
 
 sets.register()
@@ -80,16 +78,6 @@ def test_clients_hold_what_one_writer_wrote(data):
         datasets.split(data, WRITERS - 1, "own")
     with pytest.raises(ValueError, match="come by client for partition own, got digits"):
         datasets.split(datasets.load("digits"), 5, "own")
-
-
-def test_a_run_on_writers(tmp_path, data):
-    config = TrainConfig.of(
-        "femnist", "softmax", "local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 1.0},
-        data_dir=str(tmp_path), partition="own", population=20, cohort=5, rounds=2,
-        unit="example",
-    )  # fmt: skip
-    runs.create(tmp_path / "run", config, overwrite=False)
-    assert runs.execute(tmp_path / "run").summary.guarantee.epsilon < 6
 
 
 def test_missing_files_are_named(tmp_path):

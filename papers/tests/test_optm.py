@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -230,10 +229,3 @@ def test_qmgeos_figure_6_runs(monkeypatch, tmp_path, in_process):
     (sixteen,) = (each for each in result.claims if each.text.startswith("16 levels end"))
     assert "no quantisation" in sixteen.text
     assert result.stand_in == "120 training images of MNIST in place of 60,000"
-
-
-def test_the_papers_dimension_is_that_of_its_network(tmp_path):
-    (tmp_path / "data").mkdir()
-    setting = Setting(data_dir=str(small_mnist(tmp_path / "data", 120)))
-    config = qmgeo._config(qmgeo._start(setting), "qmgeo", levels=8, p=float(Fraction(1, 2)))
-    assert equal.dimension(config) == 3562

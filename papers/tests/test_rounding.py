@@ -13,7 +13,6 @@ from randquant.training import RoundMetrics, RunStatus, TrainConfig
 from randquant.training.records import RunSummary
 from randquant_papers import page, progress
 from randquant_papers import result as reproduced
-from randquant_papers.data import fitted
 from randquant_papers.sweep import page as sweep_page
 from randquant_papers.sweep.summary import as_text, results
 
@@ -88,13 +87,6 @@ def test_an_upper_bound_is_never_printed_below_itself(name, monkeypatch):
     assert min(found) >= UPPER
     monkeypatch.setattr(rounding, "_rounded", to_nearest)  # the planted error
     assert min(near(UPPERS[name](), UPPER)) < UPPER
-
-
-def test_a_bar_says_that_features_are_not_covered():
-    config = CONFIG.changed(dataset=f"digits{fitted.PCA}")
-    with progress.RunBars(quiet=True) as display:
-        display.round(Path("a"), config, ROUND)
-        assert "(without features)" in str(display._bars.tasks[0].fields)
 
 
 FORMATTED = re.compile(r"\{([^{}]*?):[,.]*\.?\d*[gfe]\}")

@@ -45,21 +45,6 @@ def test_every_case_is_combined_with_what_is_common():
     assert {c.local.threads for c in configs} == {1}
 
 
-def test_a_clip_norm_goes_where_the_mechanism_has_one():
-    by_mechanism = {config.mechanism: config for config in read(TWO).grid()}
-    assert by_mechanism["skellam"].parameters["clip_norm"] == 0.5
-    assert by_mechanism["skellam"].privacy.clip_norm is None
-    assert by_mechanism["stochastic-rounding"].privacy.clip_norm == 0.5
-    assert "clip_norm" not in by_mechanism["stochastic-rounding"].parameters
-    assert by_mechanism["clipped-sgd"].trust is None
-
-
-def test_what_a_case_says_stands_instead_of_what_is_common():
-    text = TRAIN + RQM + "[grid]\nseed = [1, 2]\n[[case]]\nseed = 7\n[[case]]\nkeep = 0.3\n"
-    configs = [(c.seed, c.parameters["keep"]) for c in read(text).grid()]
-    assert configs == [(7, 0.4), (1, 0.3), (2, 0.3)]
-
-
 def test_equal_runs_are_run_once():
     text = (
         TRAIN + "rounds = 5\n[[case]]\n" + RQM + "[[case]]\n" + RQM + "[case.grid]\nrounds = [5]\n"
@@ -110,11 +95,6 @@ def test_runs_share_a_folder_exactly_if_they_are_equal(name):
     other = OTHERS[name] if name in OTHERS else settings_of(CONFIG)[name] * 2 or "x"
     assert names.folder(CONFIG.changed(**{name: other})) != names.folder(CONFIG)
     assert names.folder(CONFIG.changed()) == names.folder(CONFIG)
-
-
-def test_a_whole_number_and_its_float_are_equal():
-    same = CONFIG.changed(learning_rate=1, parameters={"keep": 0.5, "clip": 1.0})
-    assert names.folder(same) == names.folder(CONFIG)
 
 
 def test_the_example_is_a_sweep():

@@ -1,6 +1,5 @@
 """Whatever happens to a sweep, it ends with the runs it was to have."""
 
-import json
 import math
 import multiprocessing
 
@@ -8,7 +7,6 @@ import flips
 import pytest
 from filelock import FileLock
 
-from randquant import cli as product
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.runs import execution as runs
@@ -134,33 +132,6 @@ def test_a_sweep_that_is_over_trains_nothing(grid):
     assert watcher.rounds == []
     assert [outcome(status) for status in again] == [outcome(status) for status in found]
     assert [outcome(status) for status in sweep.outcomes(folder)] == [outcome(s) for s in found]
-
-
-def test_the_command_prints_a_table_or_one_object(grid, capsys, tmp_path):
-    folder = grid[0]
-    spec = tmp_path / "grid.toml"
-    spec.write_text(GRID)
-    line = ["sweep", str(spec), "--folder", str(folder), "--resume", "--quiet"]
-    assert cli.main(line) == 0
-    text = capsys.readouterr().out
-    for word in ("biased upward", "3 finished, 2 failed", "diverged", "report.html", "epsilon <="):
-        assert word in " ".join(text.split())
-    assert cli.main([*line, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert (result["finished"], result["failed"], len(result["runs"])) == (3, 2, 5)
-    assert result["frontier"] == sweep.results(grid[1]).best
-    page = (folder / "report.html").read_text()
-    assert "diverged" in page
-    said = "imulation from a seed: protects nobody"
-    assert said in " ".join(text.split())
-    assert said in page
-    stated = [run["guarantee"] for run in result["runs"] if run.get("guarantee")]
-    assert [each["simulated"] for each in stated] == [True, True]
-    assert {run["state"] for run in result["runs"]} == {"finished", "failed"}
-    assert product.main(["runs", str(folder), "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["runs"]
-    assert len(listed) == 4  # one could not be made
-    assert {run["state"] for run in listed} == {"finished", "unfinished"}
 
 
 def test_what_may_not_be_begun_is_refused(grid, tmp_path, capsys):

@@ -5,10 +5,9 @@ import math
 from pathlib import Path
 
 import pytest
-from pages import Page, check_charts, check_self_contained, drawn
+from pages import Page, check_charts, drawn
 
 from randquant.privacy.guarantee import Guarantee
-from randquant.reports import runtime
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.runs.status import Status
@@ -49,15 +48,6 @@ RUNS = [
     Status(Path("/sweep/i"), "unfinished", CONFIG.changed(dataset=HOSTILE)),
 ]
 TEXT = page.render(f"a sweep {HOSTILE}", results(RUNS))
-
-
-def test_the_page_runs_its_own_scripts_and_nothing_else():
-    found = check_self_contained(TEXT)
-    library, own = found.scripts
-    assert library == runtime.script()
-    for script in (own, library[library.index("})();\n") :]):  # what is ours
-        for word in ("fetch", "XMLHttp", "import(", "eval", "innerHTML", "http", "storage"):
-            assert word not in script
 
 
 def marks() -> list[dict]:
@@ -124,51 +114,3 @@ def test_seeds_are_averaged():
     single = results(RUNS[:2])
     assert "Means over seeds" not in page.render("sweep", single)
     assert "means over seeds" not in "\n".join(as_text(Path("/sweep"), single))
-
-
-@pytest.fixture
-def open_page(browser, tmp_path):
-    (tmp_path / "report.html").write_text(TEXT)
-    said: list[str] = []
-
-    def opened(**options):
-        tab = browser.new_context(**options).new_page()
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.on("dialog", lambda dialog: said.append(dialog.message))
-        tab.goto((tmp_path / "report.html").as_uri())
-        return tab
-
-    yield opened
-    assert said == []
-
-
-SAID = {row["run"]: row["t"] for row in marks()}
-
-
-def mark(tab, name):
-    return tab.locator(f'.picture [aria-label="{SAID[name]}"]')
-
-
-def test_the_legend_hides_and_the_table_sorts(open_page):
-    tab = open_page(viewport={"width": 1100, "height": 900})
-    tab.locator("#panel").wait_for()
-    legend = tab.get_by_role("button", name="gaussian, central trust")
-    legend.click()
-    assert legend.get_attribute("aria-pressed") == "false"
-    mark(tab, "d").wait_for(state="detached")
-    assert not tab.locator('tr[data-run="d"]').is_visible()
-    legend.click()
-    mark(tab, "d").wait_for()
-
-    def order():
-        rows = tab.locator("table.runs tbody tr")
-        return "".join(row.get_attribute("data-run") for row in rows.all())
-
-    assert order() == "daebcfg"
-    tab.get_by_role("button", name="accuracy, %").click()
-    assert order() == "dacebgf"
-    tab.get_by_role("button", name="accuracy, %").click()
-    assert order() == "fgbecad"
-    tab.get_by_role("button", name="ε ≤").click()
-    assert order() == "daebcgf"  # infinity after all numbers, nothing after infinity

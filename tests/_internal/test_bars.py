@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from randquant import cli, plan
+from randquant import plan
 from randquant._internal import bars
 from randquant._internal.bars import WaitingBar, waiting
 from randquant._internal.progress import report, reporting
@@ -40,19 +40,6 @@ def test_work_is_shown_on_a_terminal_only(terminal, monkeypatch):
         assert (bar._bars is not None) == terminal
 
 
-def test_a_bar_is_gone_when_work_fails():
-    bar = WaitingBar(shown=True, after=0.0)
-
-    def work() -> None:
-        with bar:
-            wait_for(bar)
-            raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        work()
-    assert not bar._bars._progress.live.is_started
-
-
 @pytest.mark.parametrize("progress", [True, False])
 def test_a_function_shows_a_bar_unless_it_is_told_not_to_or_its_caller_shows_one(
     progress, monkeypatch
@@ -80,12 +67,3 @@ def test_a_function_is_told_instead_of_a_bar():
     assert ("gaussian", 0, 1) in told
     with pytest.raises(TypeError, match="Expected progress to be True or False, got 'no'"):
         plan(64, 9, 9, 2, 8.0, mechanisms=["gaussian"], progress="no")
-
-
-def test_a_command_reports_its_work(monkeypatch):
-    seen = []
-    monkeypatch.setattr(WaitingBar, "__call__", lambda bar, *step: seen.append(step))
-    line = "plan --dimension 64 --population 9 --cohort 9 --rounds 2 --epsilon 8"
-    assert cli.main([*line.split(), "--mechanisms", "gaussian"]) == 0
-    assert ("gaussian", 0, 1) in seen
-    assert seen[-1][1:] == (1, 1)

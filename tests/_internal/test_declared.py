@@ -94,13 +94,3 @@ def test_what_is_not_as_declared_is_one_sentence(name, value, kind, sentence):
     with pytest.raises(kind) as caught:
         declared.check(name, HINTS[name], value)
     assert str(caught.value) == sentence
-
-
-def test_what_is_as_declared_has_its_kind():
-    assert declared.check("step", HINTS["step"], 1) == 1.0
-    assert type(declared.check("step", HINTS["step"], 1)) is float
-    assert declared.check("step", HINTS["step"], None) is None
-    assert declared.check("parts", HINTS["parts"], ["a"]) == ("a",)
-    declared.checked(Record())
-    with pytest.raises(ValueError, match="rounds"):
-        declared.checked(Record(rounds=-1))

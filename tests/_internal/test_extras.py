@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import importlib
-import subprocess
-import sys
 
 import pytest
 
@@ -60,46 +57,3 @@ def test_an_error_of_ours_stays_what_it_is():
         extras.load("mouse_pictures", "the inner", "b")
     assert "the inner" in str(caught.value)
     assert "[b]" in str(caught.value)
-
-
-def test_what_is_installed_is_returned():
-    assert extras.load("json.decoder", "x", "y").JSONDecoder
-
-
-@pytest.mark.parametrize(
-    ("module", "package", "sentence"),
-    [
-        ("aggregation.secagg.group", "nacl", "PyNaCl for secure aggregation, got none: .*secagg"),
-    ],
-)
-def test_a_module_of_ours_says_what_it_needs(module, package, sentence, monkeypatch):
-    """As a user meets it: the package is not installed, and the module is imported."""
-    without(package, monkeypatch)
-    monkeypatch.delitem(sys.modules, f"randquant.{module}", raising=False)
-    with pytest.raises(ImportError, match=sentence) as caught:
-        importlib.import_module(f"randquant.{module}")
-    assert not isinstance(caught.value, ModuleNotFoundError)
-
-
-def without(package, monkeypatch):
-    for name in [package, *sys.modules]:
-        if name.split(".")[0] == package:
-            monkeypatch.setitem(sys.modules, name, None)
-
-
-@pytest.mark.parametrize(
-    ("package", "shown"),
-    [
-        ("Crypto", "pycryptodome"),
-        pytest.param("flwr", "flwr", marks=pytest.mark.slow),
-        pytest.param("nacl", "PyNaCl", marks=pytest.mark.slow),
-    ],
-)
-def test_flower_says_what_it_needs(package, shown):
-    """In a process of its own, because Flower cannot be imported twice."""
-    code = f"import sys; sys.modules[{package!r}] = None; import randquant.flower"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == (
-        f"ImportError: Expected the package {shown} for Flower, got none: "
-        "run pip install 'randquant[flower]'."
-    )

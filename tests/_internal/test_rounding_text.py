@@ -18,16 +18,3 @@ from randquant._internal.rounding import round_down, round_up
 def test_six_digits_and_an_exponent_beyond_a_billion_or_a_ten_thousandth(value, above, below):
     assert round_up(value) == above
     assert round_down(value) == below
-
-
-def test_thousands_are_separated_where_it_is_asked_for_by_name():
-    assert (round_up(1234567.0), round_down(1234567.0)) == ("1234570", "1234560")
-    assert (round_up(1234567.0, digits=3), round_down(1234567.0, digits=2)) == (
-        "1240000",
-        "1200000",
-    )
-    assert round_up(1234567.0, 7, grouped=True) == round_down(1234567.0, 7, grouped=True)
-    assert round_up(1234567.0, 7, grouped=True) == "1,234,567"
-    for rounded in (round_up, round_down):
-        with pytest.raises(TypeError, match="positional"):
-            rounded(1234567.0, 7, True)

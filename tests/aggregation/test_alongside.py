@@ -20,10 +20,6 @@ NUMBERS = st.lists(
 ).map(lambda each: tuple(Number(str(i), low, low + w, s) for i, (low, w, s) in enumerate(each)))
 
 
-def of_sign(share):
-    return Number("sign", -1, 1, share)
-
-
 def test_an_infinite_number_is_cut_to_its_bounds_and_nan_is_refused_by_name():
     beside, update = Alongside(1.0, (Number("loss", 0, 5),)), np.ones(2)
     for value, bound in ((math.inf, 5.0), (-math.inf, 0.0)):
@@ -53,16 +49,6 @@ def test_a_joined_vector_is_within_the_mechanisms_norm(
     assert square <= Fraction(clip_norm) ** 2 * (1 + Fraction(1, 2**21))
 
 
-def test_the_norm_is_used_up_by_an_update_at_the_threshold_with_extreme_numbers():
-    # Without the factor of the update's part the norm would be above the threshold. Together they
-    # are the largest change that a client can make: twice the norm, as `replace_one` counts.
-    beside = Alongside(2.0, (of_sign(0.3), Number("b", 5, 9, 0.1)))
-    one = beside.joined(np.array([0.0, 70.0]), {"sign": -1.0, "b": 1e9}).astype(np.float64)
-    other = beside.joined(np.array([0.0, -70.0]), {"sign": 1.0, "b": -1e9})
-    assert 2.0 * (1 - 1e-6) <= np.linalg.norm(one) <= 2.0 * (1 + 1e-6)
-    assert np.linalg.norm(one - other) == pytest.approx(4.0, rel=1e-6, abs=0)
-
-
 @given(
     clip_norm=st.floats(0.01, 100.0), size=st.floats(0.0, 0.99), value=st.floats(-3, 5),
     n=st.integers(1, 300), weighted=st.booleans(),
@@ -77,29 +63,6 @@ def test_what_is_joined_comes_apart_again(clip_norm, size, value, n, weighted):
     np.testing.assert_allclose(mean, kept * update, rtol=1e-4, atol=1e-5 * clip_norm)
     np.testing.assert_allclose(found["value"], value, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(found["n"], min(n, 200), rtol=1e-4, atol=1e-2)
-
-
-def test_the_weighted_mean_is_that_of_the_examples():
-    """With equal clipping, as of all examples in one place; clients beyond the bound as at it."""
-    rng, counts = np.random.default_rng(1), [1, 7, 30, 100, 500]
-    updates = rng.normal(size=(5, 8)) / 10
-    beside = Alongside(1.0, (Number("n", 0, 100),), weight="n")
-    vectors = [beside.joined(u, {"n": n}) for u, n in zip(updates, counts, strict=True)]
-    mean, _ = beside.parted(np.mean(vectors, axis=0))
-    weights = np.minimum(counts, 100)
-    np.testing.assert_allclose(mean, np.average(updates, axis=0, weights=weights), atol=1e-6)
-
-
-def test_a_means_noise_is_what_is_stated():
-    beside = Alongside(2.0, (Number("a", 10, 30, 0.1), Number("b")))
-    rng, found = np.random.default_rng(0), {"a": [], "b": []}
-    for _ in range(4000):
-        for name, x in beside.parted(rng.normal(0, 0.05, 7))[1].items():
-            found[name].append(x)
-    for name, middle in (("a", 20), ("b", 0.5)):
-        stated = beside.deviation(name, 0.05)
-        assert np.std(found[name]) == pytest.approx(stated, rel=0.05, abs=0)
-        assert np.mean(found[name]) == pytest.approx(middle, abs=5 * stated / math.sqrt(4000))
 
 
 @pytest.mark.parametrize(

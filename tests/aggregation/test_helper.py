@@ -1,7 +1,6 @@
 """Sums with a helper: exact for every set of clients, small, and the same when asked again."""
 
 import hashlib
-import os
 import stat
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from helper_sums import (
-    IDENTITY,
     PINNED,
     changed,
     codes_of,
@@ -28,7 +26,6 @@ from randquant.aggregation import masks
 from randquant.aggregation.helper import (
     Helper,
     HelperLimits,
-    HelperTerms,
     masked_message,
     message,
     sealing,
@@ -36,7 +33,6 @@ from randquant.aggregation.helper import (
 from randquant.aggregation.helper.sealing import SUITES
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.channels.keys import Key
-from randquant.channels.wire import upload
 
 
 @pytest.fixture(scope="module")
@@ -62,44 +58,6 @@ def test_the_sum_is_that_of_the_codes(helper, bits, dimension, clients, seed):
     assert server.clients == clients
 
 
-@pytest.mark.parametrize("suite", SUITES)
-@pytest.mark.parametrize("bits", [7, 12, 17])
-def test_a_long_vector_is_summed_exactly(tmp_path, suite, bits):
-    helper = helper_in(tmp_path, suite=suite)
-    terms = terms_of(helper, masks._PART + 77, bits)
-    codes = codes_of(terms, range(5), 2**bits)
-    server = collected(terms, messages_of(terms, codes))
-    assert exact(server, helper.answer(server.request()), codes)
-
-
-@pytest.mark.parametrize("lost", range(1, 8))
-def test_a_lost_client_costs_nothing_as_long_as_enough_are_left(helper, lost):
-    terms = terms_of(helper, least=3)
-    codes = codes_of(terms, range(8))
-    messages = messages_of(terms, codes)
-    server = collected(terms, {c: m for c, m in messages.items() if c >= lost})
-    if 8 - lost < 3:
-        with pytest.raises(ProtocolError, match=f"messages of 3 clients or more, got {8 - lost}"):
-            server.request()
-        return
-    assert exact(server, helper.answer(server.request()), codes)
-    assert server.clients == set(range(lost, 8))
-
-
-@pytest.mark.parametrize(("suite", "beside"), [("MLKEM768_X25519", 1500), ("X25519", 300)])
-@pytest.mark.parametrize("cohort", [2, 2**24])
-def test_a_client_sends_little_beside_its_codes(tmp_path, suite, beside, cohort):
-    """For any number of clients; signatures included."""
-    helper = helper_in(tmp_path, suite=suite)
-    terms = terms_of(helper, 1000, 8, cohort)
-    sent = masked_message(terms, 0, np.zeros(1000, np.uint8), PINNED, IDENTITY)
-    assert len(sent) - 1000 == {1500: 1276, 300: 188}[beside] <= beside
-    plain = masked_message(terms, 0, np.zeros(1000, np.uint8), PINNED)
-    assert len(sent) - len(plain) == 64
-    assert len(plain) - upload.masked(1000, 8) == 4 + terms.key.sealed_bytes
-    assert len(terms.to_text()) < 4000
-
-
 def test_the_same_request_again_gets_the_same_answer(tmp_path):
     helper = helper_in(tmp_path)
     terms = terms_of(helper)
@@ -112,19 +70,6 @@ def test_the_same_request_again_gets_the_same_answer(tmp_path):
     assert dict(helper.sums) == dict.fromkeys(range(4), 1)  # counted once
     assert exact(server, answer, codes)
     assert exact(server, answer, codes)
-
-
-def test_another_process_of_a_kept_helper_gives_the_same_answer(tmp_path):
-    first = helper_in(tmp_path, kept=True)
-    terms = terms_of(first)
-    messages = messages_of(terms, codes_of(terms, range(4)))
-    request = collected(terms, messages).request()
-    answer = first.answer(request)
-    second = helper_in(tmp_path, kept=True)
-    assert second.key == first.key
-    assert second.answer(request) == answer
-    with pytest.raises(ProtocolError, match="one set of clients in a session"):
-        second.answer(collected(terms, {c: messages[c] for c in range(3)}).request())
 
 
 def test_a_limit_of_sums_leaves_out_the_client_that_has_reached_it(tmp_path):
@@ -172,19 +117,6 @@ def test_a_limit_of_epsilon_is_asked_with_the_texts_of_all_offers(tmp_path):
     assert len(asked) == 4
 
 
-def test_terms_are_read_as_they_were_written(helper):
-    terms = terms_of(helper, dimension=7, bits=3, cohort=100, least=50)
-    assert HelperTerms.from_text(terms.to_text()) == terms
-    others = [
-        changed(terms, **{name: value})
-        for name, value in (
-            ("session", b"x"), ("cohort", 99), ("least", 49), ("dimension", 8), ("bits", 4),
-            ("offer", bytes(31) + b"x"),
-        )
-    ]  # fmt: skip
-    assert len({each.digest for each in [terms, *others]}) == 7
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -208,21 +140,6 @@ def test_terms_out_of_bounds_are_refused(helper, fields):
 def test_codes_of_another_shape_kind_or_size_are_refused(helper, codes):
     with pytest.raises((ValueError, TypeError), match=r"^Expected"):
         masked_message(terms_of(helper), 0, codes, PINNED)
-
-
-def test_a_largest_total_is_of_those_who_are_in_the_sum(helper):
-    terms = terms_of(helper)
-    for code, possible in ((3, True), (4, False)):
-        codes = dict.fromkeys(range(4), np.full(5, 3, np.uint32)) | {9: np.full(5, code, np.uint32)}
-        server = collected(
-            terms := changed(terms, session=os.urandom(8)), messages_of(terms, codes)
-        )
-        answer = helper.answer(server.request())
-        if possible:
-            assert server.unmask(answer, largest=3).tolist() == [15] * 5
-        else:
-            with pytest.raises(ProtocolError, match="totals of 15 at most, got 16"):
-                server.unmask(answer, largest=3)
 
 
 def test_only_the_operator_can_read_what_a_helper_keeps(tmp_path):

@@ -26,11 +26,6 @@ def test_a_client_finds_the_seed_of_the_server(drawn):
     assert proved(SESSION, proof, PINNED) == seed < 2**64
 
 
-def test_each_round_has_a_seed_of_its_own(drawn):
-    again = JointSeed(SESSION)
-    assert again.close(signed(IDENTITY, again.request))[0] != drawn[0]
-
-
 def test_any_other_bit_of_a_proof_is_refused(drawn):
     proof = drawn[1]
     for place in range(len(proof)):

@@ -36,15 +36,6 @@ def test_counters_and_running_statistics_are_left_out_by_name():
     assert layout.flatten(STATE).tolist() == [*range(12), 0.5, 0.5, 2.5]
 
 
-def test_a_vector_comes_back_under_the_same_names_and_shapes():
-    layout = StateLayout.of(STATE)
-    back = layout.unflatten(layout.flatten(STATE))
-    assert tuple(back) == SENT
-    for name in SENT:
-        assert back[name].shape == STATE[name].shape
-        assert np.array_equal(back[name], STATE[name])
-
-
 def test_the_layouts_order_counts_not_the_dicts():
     layout = StateLayout.of(STATE)
     backwards = dict(reversed(STATE.items()))

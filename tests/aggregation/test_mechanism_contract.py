@@ -228,16 +228,6 @@ def test_a_file_that_was_changed_or_has_no_checksum_is_refused(mechanism, tmp_pa
         load(path)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1}', "none"])
-def test_a_file_of_something_else_is_refused(tmp_path, text):
-    path = tmp_path / "mechanism.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match="Expected a mechanism in"):
-        load(path)
-    with pytest.raises(ValueError, match="mechanism"):
-        from_record({"mechanism": "telepathy"})
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

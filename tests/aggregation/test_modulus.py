@@ -5,12 +5,11 @@ import math
 
 import numpy as np
 import pytest
-from chance import counts_fit
 from secure_sums import Round, terms_of
 
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.modulus import WRAP, _tails, lifted, sum_bits, wrap_probability
+from randquant.aggregation.modulus import _tails, lifted, sum_bits, wrap_probability
 from randquant.aggregation.rotation import Rotation
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
@@ -96,30 +95,6 @@ def test_the_bound_is_near_the_chance():
         assert exact <= wrap_probability(COIN, clients, 1, bits, 0.0) <= 40 * exact
 
 
-def test_wraps_are_as_frequent_as_predicted():
-    """By real codes in 4,096 coordinates, in a modulus that is far too small."""
-    clients, size, bits = 100, 4096, 4
-    mechanism = ChannelMechanism(COIN)
-    payloads = mechanism.encode_many(
-        np.zeros((clients, size), np.float32), [rq.Key.from_seed(c) for c in range(clients)]
-    )
-    totals = np.zeros(size, dtype=np.int64)
-    for payload in payloads:
-        wire.add(COIN, payload, totals, 0)
-    wrong = np.count_nonzero(lifted(totals, bits, 2, clients) != totals)
-    chance = wrapped(COIN, np.zeros(clients), bits)
-    assert counts_fit(np.array([wrong, size - wrong]), np.array([chance, 1 - chance]))
-    assert 0.05 < chance <= wrap_probability(COIN, clients, 1, bits)
-
-
-def test_a_thousand_coins_take_eight_bits_and_not_seven():
-    """The planted error of one bit too few: it is far beyond what is stated."""
-    assert upload.sum_bits(2, 1000) == 10
-    assert sum_bits(COIN, 1000, 2**17, 0.001) == 8
-    assert wrap_probability(COIN, 1000, 2**17, 8, 0.001) <= WRAP
-    assert 2**17 * wrapped(COIN, np.zeros(1000), 7) > 1
-
-
 @pytest.mark.parametrize("channel", [COIN, *CHANNELS], ids=repr)
 def test_fewer_clients_never_need_more_bits(channel):
     for deviation in (0.0, channel.clip / 4, math.inf):
@@ -162,23 +137,6 @@ def test_a_mean_is_decoded_from_remainders(mechanism):
     step = COIN.values[1] - COIN.values[0]
     plain = COIN.values[0] + step / clients * totals
     assert math.isclose(np.linalg.norm(wanted), np.linalg.norm(plain), rel_tol=1e-5)
-
-
-def test_a_simulation_wraps_as_a_deployment_would():
-    """Updates that were chosen against the rotation: all in one rotated coordinate."""
-    channel, clients, size = rq.stochastic_rounding(1.0, 2, 0.5), 240, 1024
-    mechanism = VectorMechanism(channel, 1.0, "aggregate", clients)
-    assert mechanism.sum_bits(size, clients) == 7
-    update = Rotation(size, 0).inverse(np.eye(size)[0]).astype(np.float32)
-    keys = [rq.Key.from_seed(client) for client in range(clients)]
-    payloads = mechanism.encode_many(np.tile(update, (clients, 1)), keys)
-    totals = np.zeros(size, dtype=np.int64)
-    for payload in payloads:
-        wire.add(channel, payload, totals, 0)
-    assert totals[0] >= 120 + 64
-    mean = mechanism.mean(payloads)
-    assert np.array_equal(mean, mechanism.decode(totals & 127, clients, size))
-    assert mean @ update < 0
 
 
 @pytest.mark.parametrize("channel", CHANNELS, ids=repr)

@@ -31,13 +31,6 @@ def test_the_examples_of_the_page_print_what_they_say(capsys):
         assert capsys.readouterr().out == shown
 
 
-def test_the_tests_that_the_page_names_exist():
-    named = set(re.findall(r"`(test_\w+)`", PAGE))
-    assert len(named) > 25
-    text = "".join(path.read_text() for path in TESTS.rglob("test_*.py"))
-    assert not {name for name in named if f"def {name}(" not in text}
-
-
 def test_the_figures_of_the_page_are_those_of_terms():
     most = {count: terms_of(count).most_accusers for count in range(2, 41)}
     assert (most[2], most[3], most[40]) == (0, 0, 7)
@@ -80,42 +73,6 @@ def test_the_sum_is_that_of_the_survivors_bit_for_bit(case, seed):
     played = Round(terms, vectors_of(terms, levels, seed), without(gone))
     assert played.exact()
     assert played.survivors == set(terms.clients).difference(*(gone[s] for s in STEPS[:3]))
-
-
-class Resumed:
-    """A client whose every step is taken by a new object, made from what the last one saved."""
-
-    def __init__(self, terms, number):
-        self.terms, self.saved = terms, Client(terms, number).to_bytes()
-
-    def __getattr__(self, step):
-        def taken(*arguments):
-            client = Client.from_bytes(self.terms, self.saved)
-            answer = getattr(client, step)(*arguments)
-            self.saved = client.to_bytes()
-            return answer
-
-        return taken
-
-
-def test_each_step_may_be_a_process_of_its_own():
-    up = without({"share": {1}, "mask": {2}})
-    played = Round(terms_of(8), up=up, make=dict.fromkeys(range(8), Resumed))
-    assert played.exact()
-    assert played.survivors == {0, 3, 4, 5, 6, 7}
-    with pytest.raises(ProtocolError, match="got 'reveal'"):
-        played.clients[0].reveal({})
-
-
-def test_sixteen_codes_of_forty_clients_take_ten_bits():
-    terms = terms_of(40, dimension=1000, neighbours=NEIGHBOURS)
-    assert (40 * 15).bit_length() == terms.bits == 10
-    played = Round(terms)
-    payload = played.clients[0].mask(np.zeros(1000, dtype=np.uint8), played.shared()[0])
-    assert len(payload) == 40 + 1000 * 10 / 8
-    assert len(terms.neighbours_of(0)) == 10
-    for client in terms.clients:  # neighbours are mutual
-        assert all(client in terms.neighbours_of(n) for n in terms.neighbours_of(client))
 
 
 def test_below_the_threshold_there_is_no_sum():
@@ -249,30 +206,6 @@ def test_a_saved_client_goes_on_in_its_own_sum_only():
         Client.from_bytes(other, client.to_bytes(), directory={})
     with pytest.raises(ValueError, match="directory"):
         Client.from_bytes(terms, client.to_bytes())
-
-
-def test_numbers_of_other_kinds_are_the_same_terms():
-    facts = {"session": b"s", "dimension": 5, "bits": 8, "least": 3}
-    numbers = {name: np.int64(v) if name != "session" else v for name, v in facts.items()}
-    other = Terms(clients=tuple(np.arange(6)), **numbers)
-    assert repr(other) == repr(Terms(clients=tuple(range(6)), **facts))
-
-
-def test_nothing_but_bytes_is_a_message():
-    played = Round(terms_of(8))
-    clients, server = played.clients, played.server
-    at = server.introduce({**{c: k.advertise() for c, k in clients.items()}, 5: None})
-    messages = server.forward({c: clients[c].share(a) for c, a in at.items()})
-    assert set(server.refused) == {5}
-    with pytest.raises(ProtocolError, match="in bytes"):
-        server.add(0, None)
-    for c, m in messages.items():
-        server.add(c, clients[c].mask(played.vectors[c], m))
-    relayed = server.relay({c: clients[c].confirm(server.close()) for c in messages})
-    with pytest.raises(ProtocolError, match="in bytes"):
-        clients[1].reveal({**relayed[1], 2: None})
-    with pytest.raises(ProtocolError, match="neighbours of client"):
-        server.unmask({0: None, 2: dict.fromkeys(range(8), 7)})
 
 
 def test_a_vector_is_of_one_client_and_in_time():

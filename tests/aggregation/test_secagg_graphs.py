@@ -85,12 +85,6 @@ def test_where_all_are_neighbours_the_failure_is_exact(clients):
     assert failed <= graph.failure <= failed * (1 + 1e-15)
 
 
-def test_colluders_take_more_neighbours():
-    alone, hundred = Losses(0.0).graph(1000), Losses(0.0, colluders=100).graph(1000)
-    assert (alone.neighbours, hundred.neighbours) == (6, 36)
-    assert 0 < hundred.exposure <= 2.0**-40 < Losses(0.0, colluders=100)._graph(1000, 30).exposure
-
-
 @pytest.mark.parametrize("clients", [2, 7, 20, 100, 1000])
 @pytest.mark.parametrize("step", [0.0, 0.01, 0.05])
 @pytest.mark.parametrize("part", [0, 0.1])
@@ -116,11 +110,6 @@ def test_a_graph_keeps_what_it_states_and_fewer_would_not(clients, step, part):
 def test_losses_are_checked(wrong):
     with pytest.raises(ValueError, match="Expected"):
         Losses(**{"step": 0.01, **wrong})
-
-
-def test_more_colluders_than_clients_are_refused():
-    with pytest.raises(ValueError, match="clients"):
-        Losses(0.0, colluders=9).graph(9)
 
 
 # --- losses drawn at random ---------------------------------------------------------------------

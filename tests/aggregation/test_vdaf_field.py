@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from proofs_oracle import FIELDS, edges, slow
 
-from randquant.aggregation.vdaf import Prio3, SumVec, kernel
+from randquant.aggregation.vdaf import SumVec, kernel
 from randquant.aggregation.vdaf.circuits import chunk_length
 from randquant.aggregation.vdaf.field import Field64, Field128
 from randquant.aggregation.vdaf.proof import Flp
@@ -153,9 +153,3 @@ def test_a_proof_fails_as_rarely_as_the_theory_says(length, below, below_one):
     three, one = (Flp(SumVec(field, length, 1, chunk)).error for field in (Field64, Field128))
     assert 2.0 ** (below - 1) < three**3 < 2.0**below
     assert 2.0 ** (below_one - 1) < one < 2.0**below_one
-
-
-def test_upload_of_5089_coordinates_is_below_50_kilobytes():
-    prio3 = Prio3(SumVec(Field64, 5089, 1, chunk_length(5089)), 0xFFFFFFFF, proofs=3)
-    leader = 8 * (prio3.flp.MEAS_LEN + 3 * prio3.flp.PROOF_LEN) + 32
-    assert leader + 64 == 47_744

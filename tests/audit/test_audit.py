@@ -475,25 +475,6 @@ def test_the_command_fails_where_a_fault_shows(capsys, monkeypatch):
     assert json.loads(out)["contradicted"]
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ("--cohort 0", "cohort"),
-        ("--neighboring add", "zero_out"),
-        ("--neighboring zero_out --other 1", "zeros"),
-        ("--x nan", "finite"),
-        ("--dimension 0", "dimension"),
-        ("--audit-trials 3", "trials"),
-        ("--confidence 2", "confidence"),
-        ("--seed -1", "seed"),
-    ],
-)
-def test_wrong_options_are_one_line(capsys, options, word):
-    code, out, err = run(capsys, f"{LINE} {options}")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert word in err
-
-
 def test_the_figures_of_the_docs_are_those_of_their_command(capsys):
     page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
     line = re.search(r"^\$ randquant (audit .*)$", page, flags=re.MULTILINE).group(1)

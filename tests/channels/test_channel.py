@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import channels, mechanism_channels
+from strategies import channels
 
 from randquant.channels.channel import DITHER_STEPS, MAX_DENOMINATOR, Channel
 from randquant.channels.probabilities import from_probabilities
@@ -121,17 +121,6 @@ def test_mix_is_the_convex_mix_of_the_neighbouring_rows(channel, part):
     start, end = channel.inputs[int(cell)], channel.inputs[int(cell) + 1]
     assert start <= x <= end
     assert abs(start + position * (end - start) - x) <= 1e-12 * channel.clip
-
-
-@given(mechanism_channels())
-def test_vertices_mix_to_their_own_rows(channel):
-    for vertex, x in enumerate(channel.inputs):
-        if x in channel.inputs[vertex + 1 :]:  # a jump's left limit is reached just below it
-            x = np.nextafter(x, -np.inf)
-        weights, total = channel.mix(float(x))
-        assert (
-            weights * channel.denominator == channel.weights[vertex].astype(object) * total
-        ).all()
 
 
 def test_a_jump_takes_its_right_limit_at_the_input_itself():

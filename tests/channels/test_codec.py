@@ -59,18 +59,6 @@ def test_chunks_and_threads_do_not_change_the_codes(count):
         assert encode_payload(PAPER, x, key, threads=threads) == wire.pack(PAPER, codes)
 
 
-def test_big_endian_strided_and_shaped_inputs_are_encoded_alike():
-    x, key = normal(600), Key.from_seed(0)
-    codes = rq.encode(PAPER, x, key)
-    assert (rq.encode(PAPER, x.astype(">f4"), key) == codes).all()
-    assert (rq.encode(PAPER, np.repeat(x, 2)[::2], key) == codes).all()
-    shaped = rq.encode(PAPER, x.reshape(20, 30), key)
-    assert shaped.shape == (20, 30)
-    assert (shaped.reshape(-1) == codes).all()
-    assert (rq.encode(PAPER, np.asfortranarray(x.reshape(20, 30)), key) == shaped).all()
-    assert rq.encode(PAPER, np.float32(0.3), key).shape == ()
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     channels() | mechanism_channels(), st.integers(0, 5), st.integers(0, 300), st.integers(0, 99)
@@ -168,17 +156,6 @@ def test_a_tie_in_the_middle_of_an_update_is_redrawn_in_place(monkeypatch):
 # What is refused ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("levels", [2, 3, 22, 256])
-@pytest.mark.parametrize("dimension", [0, 1, 7, 64])
-def test_rows_of_any_levels_are_the_payloads_of_their_clients(levels, dimension):
-    """One code in a number, or more: five of 3 levels fill a byte, two of 22 levels 9 bits."""
-    channel = rq.stochastic_rounding(clip=1.0, levels=levels, margin=0.1)
-    x = np.random.default_rng(levels).uniform(-1, 1, (5, dimension))
-    keys = [Key.from_seed(client) for client in range(5)]
-    payloads = [encode_payload(channel, row, key) for row, key in zip(x, keys, strict=True)]
-    assert encode_payloads(channel, x, keys) == payloads
-
-
 def test_there_is_one_thread_at_least(monkeypatch):
     """Where the system does not say how many cores there are."""
     monkeypatch.delattr(threads_module.os, "sched_getaffinity", raising=False)
@@ -188,15 +165,6 @@ def test_there_is_one_thread_at_least(monkeypatch):
     assert threads_module.cores(3) == 3
     with pytest.raises(ValueError, match="threads"):
         threads_module.cores(0)
-
-
-def test_arguments_are_taken_by_name():
-    """How many threads are used is not to be confused with what is encoded."""
-    x, key = np.zeros(3), Key.from_seed(0)
-    for each in (rq.encode, encode_payload):
-        assert np.array_equal(each(channel=PAPER, x=x, key=key), each(PAPER, x, key))
-        with pytest.raises(TypeError, match="positional"):
-            each(PAPER, x, key, 2)
 
 
 @pytest.mark.parametrize("x", [np.arange(3), np.zeros(3, np.longdouble), [1, 2], ["a"]])

@@ -132,20 +132,6 @@ def test_the_largest_variance_is_the_largest(channel):
     assert most - 1e-9 * scale <= m.variance_max <= most + 1e-5 * scale
 
 
-def test_the_largest_variance_lies_inside_a_cell():
-    """By hand: of a cell whose largest variance is at a vertex, and of one where it is inside."""
-    weights = np.array([[2, 0, 2], [0, 0, 4]])
-    channel = rq.Channel(np.array([-1.0, 1.0]), np.array([-1.0, 0.0, 1.0]), weights, 4)
-    # Means 0 and 1, variances 1 and 0: 1 - t + t·(1 - t), largest at t = 0.
-    assert rq.moments(channel).variance_max == pytest.approx(1.0, rel=1e-14, abs=0)
-    weights = np.array([[3, 1, 0], [0, 0, 4]])
-    channel = rq.Channel(np.array([-1.0, 1.0]), np.array([-1.0, 0.0, 1.0]), weights, 4)
-    # Means -3/4 and 1, variances 3/16 and 0: 3/16·(1 - t) + 49/16·t·(1 - t): largest at t = 23/49.
-    part = Fraction(23, 49)
-    largest = Fraction(3, 16) * (1 - part) + Fraction(49, 16) * part * (1 - part)
-    assert rq.moments(channel).variance_max == pytest.approx(float(largest), rel=1e-14, abs=0)
-
-
 def test_points_outside_clip_are_refused():
     with pytest.raises(ValueError, match="within"):
         rq.moments(rq.stochastic_rounding(1.0, 2)).mae_at(1.5)

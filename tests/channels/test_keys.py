@@ -95,14 +95,6 @@ def test_a_stream_can_be_entered_anywhere(start, count):
     assert (Key(SECRET).words(count, 2 * start) == whole[2 * start :]).all()
 
 
-def test_a_stream_begins_with_its_first_word():
-    buffer = np.empty(6, dtype=np.uint64)
-    read = Key(SECRET).stream()
-    read(buffer[:2])
-    read(buffer[2:])
-    assert (buffer == Key(SECRET).words(6, 0)).all()
-
-
 def test_odd_starts_are_refused():
     with pytest.raises(ValueError, match="even start"):
         Key(SECRET).words(2, 1)
@@ -138,12 +130,6 @@ def test_labels_that_look_alike_give_other_keys():
 def test_wrong_labels_are_refused(label):
     with pytest.raises((TypeError, ValueError), match="label"):
         Key(SECRET).fold_in("round", label)
-
-
-def test_fresh_keys_differ_and_seeded_ones_repeat():
-    assert not (Key.generate().words(4) == Key.generate().words(4)).all()
-    assert (Key.from_seed(3).words(4) == Key.from_seed(3).words(4)).all()
-    assert not (Key.from_seed(3).words(4) == Key.from_seed(4).words(4)).all()
 
 
 def test_the_secret_does_not_leak():

@@ -1,4 +1,3 @@
-import dataclasses
 import hashlib
 import math
 
@@ -43,7 +42,7 @@ def test_no_code_takes_one_percent_more_than_its_information(levels):
     assert levels**codes <= 2**bits
     assert bits <= min(1.01 * codes * math.log2(levels), 103)
     assert (codes, bits) == (1, math.log2(levels)) or levels & (levels - 1)
-    many = 10**6 // codes * codes
+    many = 10**5 // codes * codes
     assert len(wire.pack(channel_of(levels), random_codes(levels, many))) <= 41 + many * bits / 8
 
 
@@ -76,17 +75,6 @@ def test_encoding_into_blocks_is_packing_the_codes(levels, count, threads):
     key = rq.Key.from_seed(count)
     payload = encode_payload(channel, x, key, threads=threads)
     assert payload == wire.pack(channel, rq.encode(channel, x, key))
-
-
-@given(st.integers(2, 256), st.integers(1, 100), st.integers(1, 5))
-@settings(deadline=None)
-def test_add_sums_codes(levels, count, clients):
-    channel = channel_of(levels)
-    codes = [random_codes(levels, count, seed) for seed in range(clients)]
-    totals = np.zeros(count, dtype=np.int64)
-    for row in codes:
-        wire.add(channel, wire.pack(channel, row), totals)
-    assert (totals == np.sum(codes, axis=0)).all()
 
 
 def test_every_flipped_bit_is_one_clear_error():
@@ -199,34 +187,6 @@ def test_codes_are_added_to_what_is_there(levels, kind):
     assert (totals == expected).all()
 
 
-@pytest.mark.parametrize(
-    ("levels", "kind"), [(2, "uint8"), (200, "uint8"), (256, "uint8"), (257, "uint32")]
-)
-def test_codes_take_one_byte_up_to_256_of_them(levels, kind):
-    form = wire.Format.of(levels, "test")
-    codes = np.arange(levels)[-5:].astype(kind)
-    found = wire.unpack(form, wire.pack(form, codes), codes.size)
-    assert found.dtype == kind
-    assert (found == codes).all()
-
-
-def test_notes_on_a_dtype_do_not_matter():
-    """Libraries for files tell where numbers come from beside their type."""
-    codes = random_codes(16, 9)
-    noted = codes.astype(np.dtype(np.uint8, metadata={"from": "a file"}))
-    assert noted.dtype is not codes.dtype
-    assert wire.pack(CHANNEL, noted) == wire.pack(CHANNEL, codes)
-
-
-def test_a_format_is_a_value():
-    form = wire.Format.of(16, "test")
-    assert {form: 1}[wire.Format.of(16, "test")] == 1
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        form.levels = 8  # type: ignore[misc]
-    with pytest.raises(ValueError, match="payload of channel 2f1ae36e with 16 levels, got"):
-        wire.unpack(form, wire.pack(wire.Format.of(8, "test"), random_codes(8, 3)), 3)
-
-
 def test_codes_that_do_not_exist_are_refused_on_both_sides():
     channel = channel_of(127)  # every code by itself, in 7 bits
     with pytest.raises(ValueError, match="below 127, got 127 at index 2"):
@@ -267,18 +227,6 @@ def test_wrong_arrays_are_refused():
     for codes in (np.zeros(3), np.zeros(3, dtype=np.int64), np.zeros((2, 2), dtype=np.uint8)):
         with pytest.raises(ValueError, match="uint8"):
             wire.pack(CHANNEL, codes)
-
-
-def test_a_format_stands_for_a_channel_where_there_is_none():
-    made = wire.Format.of(2, "sign", 0.5)
-    codes = random_codes(2, 33)
-    payload = wire.pack(made, codes)
-    assert len(payload) == 40 + 5
-    assert (wire.unpack(made, payload, 33) == codes).all()
-    assert wire.Format.of(4, "sign", 0.5).fingerprint != made.fingerprint
-    for other in (wire.Format.of(2, "sign", 0.25), wire.Format.of(2, "signs", 0.5)):
-        with pytest.raises(ValueError, match="Expected a payload of channel"):
-            wire.unpack(other, payload, 33)
 
 
 def test_sizes_that_a_padded_header_has_no_room_for_are_refused():
@@ -328,14 +276,6 @@ def test_a_payload_is_read_only_as_what_its_header_says_of_padding(stated):
             with pytest.raises(ValueError, match=f"of {8 - expected} coordinates, got"):
                 read(form, payload, 8 if read is wire.unpack else totals, expected)
         assert not totals.any()
-
-
-@pytest.mark.parametrize("cut", [0, 10, 39, 40, 43])
-def test_no_dimension_is_read_from_a_payload_of_another_length(cut):
-    form = wire.Format.of(16, "test")
-    payload = wire.pack(form, np.zeros(8, dtype=np.uint8), padding=3)
-    with pytest.raises(ValueError, match="truncated"):
-        wire.dimension_of(form, payload[:cut])
 
 
 @pytest.mark.parametrize(("size", "padding"), [(8, 9), (8, 100), (8, 2**32 - 1), (0, 1)])

@@ -69,12 +69,6 @@ def test_who_sees_the_models_only_is_named_with_the_terms(capsys):
     assert "--participation" in text
 
 
-def test_participation_that_everybody_sees_rests_on_nothing(capsys):
-    status, text = printed(capsys)
-    assert status == 0
-    assert "hidden" not in text
-
-
 def test_a_client_and_one_of_its_examples_are_promised_something_by_the_same_run(capsys):
     status, text = printed(capsys, "--examples", "20")
     client = rq.GaussianRelease(0.5, 8, 4)

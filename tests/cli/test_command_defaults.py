@@ -52,14 +52,6 @@ def test_nothing_is_said_where_nothing_was_chosen(capsys, command):
     assert json.loads(printed(capsys, command, "--json"))["notes"] == []
 
 
-def test_the_paper_s_figure_is_printed_where_the_mixing_is_off(capsys):
-    mixed, published = (
-        printed(capsys, f"certify pbm {PBM} --order 32", *more) for more in ((), ("--mixing", "0"))
-    )
-    assert "epsilon <= 15.3176952" in mixed
-    assert "epsilon <= 25.9403778" in published
-
-
 @pytest.mark.parametrize("theta", [0.05, 0.25, 0.3, 0.35, 0.45, 0.4999, 0.5])
 @pytest.mark.parametrize("trials", [1, 15, 36, 37, 255])
 def test_the_note_is_there_exactly_where_the_channel_is_another_one(theta, trials):

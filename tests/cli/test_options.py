@@ -11,10 +11,8 @@ from cyclopts import Token
 
 from randquant import cli
 from randquant._internal import declared
-from randquant.aggregation.registry import all_mechanisms
 from randquant.cli import command, commands
 from randquant.cli.command import EVERYTHING, all_commands
-from randquant.cli.main import app
 from randquant.cli.options import Option, flag, given_channel, of_function
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.mechanisms.registry import register, unregister
@@ -204,21 +202,6 @@ def test_a_file_is_all_that_a_new_command_takes(tmp_path, monkeypatch, capsys):
     assert printed(capsys, "greet you --times 2") == "hello you\nhello you\n"
     assert printed(capsys, "greet you --json") == '{"name": "you", "times": 1}\n'
     assert "--times" in refused(capsys, "greet you --times x")
-
-
-@pytest.mark.parametrize(
-    "shell", ["bash", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zsh", "fish"))]
-)
-def test_completion_knows_every_command_and_option(shell):
-    script = app([EVERYTHING]).generate_completion(shell=shell)
-    for word in (
-        *all_commands(),
-        *all_mechanisms(),
-        "theta",
-        "stop-at-epsilon",
-        "install-completion",
-    ):
-        assert word in script, word
 
 
 def test_help_and_version_import_no_command_and_nothing_slow():

@@ -10,12 +10,9 @@ from pages import Page, check_charts, check_self_contained
 from randquant import cli
 from randquant._internal import locks
 from randquant._internal.rounding import round_up
-from randquant.reports import runs as runs_page
 from randquant.training.config import TrainConfig
-from randquant.training.records import RoundMetrics
 from randquant.training.runs import execution as runs
 from randquant.training.runs import status as run_status
-from randquant.training.runs.status import Status
 
 CONFIG = TrainConfig.of(
     dataset="digits",
@@ -126,32 +123,3 @@ def test_several_runs_share_a_page(folder, capsys, tmp_path):
     words = Page(text).words
     for word in ("half", "baseline", "broken", "Epsilon so far", "unfinished", "sign-sgd"):
         assert word in words
-
-
-def made_up(k: int, **changes) -> Status:
-    metrics = tuple(
-        RoundMetrics(
-            round=r,
-            accuracy=0.1 * r,
-            loss=1.0,
-            train_loss=1.0,
-            bytes_up=100,
-            seconds_gradient=0.1,
-            seconds_protect=0.1,
-            seconds_evaluate=0.1,
-            participations=r,
-            epsilon=r,
-        )
-        for r in (1, 2)
-    )
-    config = CONFIG.changed(rounds=2, **changes)
-    return Status(run_status.Path(f"/runs/<run {k}>"), "unfinished", config, metrics)
-
-
-def test_more_runs_than_colours_are_dashed():
-    text = runs_page.render([made_up(k, seed=k) for k in range(12)])
-    check_self_contained(text)
-    lines = [e for e in check_charts(text)[0].iter("path") if e.get("fill") != "var(--paper)"]
-    styles = {(e.get("stroke"), e.get("stroke-dasharray")) for e in lines if e.get("stroke")}
-    assert len(styles) >= 12
-    assert "&lt;run 3&gt;" in text

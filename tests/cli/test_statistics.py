@@ -9,8 +9,6 @@ import pytest
 from pages import Page
 
 from randquant import cli
-from randquant.privacy.guarantee import Interval
-from randquant.statistics.estimate import ends
 
 PAGE = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
 [LINE] = re.findall(r"```sh\nrandquant (statistics .*)\n```", PAGE)
@@ -35,28 +33,6 @@ def test_the_command_of_the_page_prints_a_table_and_writes_its_page(folder, caps
     assert "(replace_one example, central trust)" in printed
     assert printed.endswith("page           table.html\n")
     assert "age: mean" in Page((folder / "table.html").read_text()).words
-
-
-def test_json_is_one_object_with_the_numbers_of_the_text(folder, capsys):
-    line = [*shlex.split(LINE), "--seed", "1"]
-    assert cli.main(line) == 0
-    text = capsys.readouterr().out
-    assert cli.main([*line, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result.keys() == {
-        "table", "epsilon", "delta", "neighboring", "trust", "unit", "simulated", "records",
-        "clients", "output",
-    }  # fmt: skip
-    assert result["epsilon"] <= 1
-    assert (result["unit"], result["trust"], result["simulated"]) == ("example", "central", True)
-    assert (result["records"], result["clients"]) == (4000, 4)
-    assert list(result["table"]) == ["age", "sex", "survival"]
-    for name, answer in result["table"].items():
-        for label, each in answer.items():
-            shown = ends(Interval(each["interval"]["lower"], each["interval"]["upper"]))
-            (row,) = [row for row in text.splitlines() if row.startswith(f"{name}: {label} ")]
-            assert f"{each['estimate']:.4g}" in row
-            assert shown in row
 
 
 def test_each_record_is_a_client_unless_a_column_says_whose_it_is(folder, capsys):

@@ -1,6 +1,5 @@
 """`randquant train`: settings from a file, and a model and data of one's own."""
 
-import json
 import os
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from randquant.cli.commands import train
 from randquant.cli.main import parse
 from randquant.training import functions, settings
 from randquant.training.config import TrainConfig
-from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 
 RUN = """
@@ -110,24 +108,6 @@ def test_the_example_of_a_file_is_one():
     assert settings.read(example)["mechanism"] in all_mechanisms()
 
 
-def test_a_runs_settings_are_a_file_of_settings(here):
-    """What a run keeps in its folder can be written as TOML and trained again."""
-    config = trained("--config", "run.toml", "--no-baseline")
-    of_mechanisms = {name for each in all_mechanisms().values() for name in each.parameters}
-    known = of_mechanisms | settings.given().keys()
-    lines = [
-        f"{name} = {json.dumps(value)}"
-        for name, value in settings.flat(config).items()
-        if value not in (None, {}, "") and name in known
-    ]
-    (here / "again.toml").write_text(
-        "\n".join([*lines, "server_options = {momentum = 0.5}"]).replace(
-            'server_options = {"momentum": 0.5}\n', ""
-        )
-    )
-    assert trained("--config", "again.toml", "--no-baseline") == config
-
-
 @pytest.mark.parametrize(
     ("text", "word"),
     [
@@ -177,25 +157,6 @@ def test_running_statistics_are_of_public_examples_of_ones_own(here, capsys):
     os.utime(own, (written, written))  # same second, same size: what bytecode is recognised by
     assert cli.main(["train", "--resume", "run", "--quiet"]) == 2
     assert "began with" in capsys.readouterr().err
-
-
-def test_built_in_data_go_with_public_examples_too(here):
-    words = "--dataset breast-cancer --model own.py:wide --buffers server --public own.py:wide_data"
-    call = parse(["train", *words.split(), *NOISE, *QUICK])
-    (here / "own.py").write_text(
-        OWN
-        + """
-
-def wide():
-    return nn.Sequential(nn.Linear(30, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-
-
-def wide_data():
-    return torch.randn(9, 30)
-"""
-    )
-    _, objects = train._with_problem(train._config(call.values[0]), None)
-    assert len(objects.problem.statistics) == 9
 
 
 @pytest.mark.parametrize(
@@ -253,16 +214,3 @@ def test_own_and_built_in_parts_go_together(here, words, dimension):
 )
 def test_what_cannot_be_trained_is_one_sentence(here, capsys, words, word):
     assert word in refused(capsys, *words, *QUICK)
-
-
-def test_a_run_over_data_of_ones_own_says_how_many_clients_there_are(here, capsys):
-    named = {
-        "dataset": "own.py:clients", "model": "softmax-2", "rounds": 1, "mechanism": "gaussian",
-        "clip_norm": 1, "noise_multiplier": 2, "population": 12, "cohort": 12,
-    }  # fmt: skip
-    config = settings.config(named)
-    assert config.task.dataset == f"{here / 'own.py'}:clients"
-    assert functions.check_population(config, functions.problem_by_function(config)) is None
-    wrong = config.changed(population=200)
-    with pytest.raises(ValueError, match="population=12"):
-        runs.create(here / "run", wrong, overwrite=False)

@@ -10,7 +10,6 @@ import pytest
 from flower_grid import InProcessGrid, answers_of, client_app, over_the_wire
 from flower_rounds import (
     ANYTHING,
-    NOISY,
     exact,
     fedavg,
     mean_of,
@@ -20,16 +19,14 @@ from flower_rounds import (
     run,
 )
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp.strategy import FedAvg
 
 from randquant.aggregation.secagg.terms import Terms
-from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.messages import HEAD, INBOX, NEXT
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
 from randquant.integrations.ledger import SPENT
-from randquant.integrations.membership import SUM, Membership
+from randquant.integrations.membership import SUM
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import terms_text
 from randquant.privacy.accounting.accountant import account
@@ -139,27 +136,6 @@ def test_too_few_left_between_two_rounds_begin_again_with_five_messages():
     run(strategy_of(exact(cohort=3)), grid, rounds=3, evaluate_fn=evaluate)
     np.testing.assert_allclose(np.diff(means, axis=0)[1], mean_of([4, 5, 6, 7]), atol=1e-5)
     assert len(grid.batches) == 5 + 5 + 3
-
-
-def test_clients_that_are_chosen_anew_are_invited_beside_the_round_before():
-    """Some of a round's clients were not in the one before: still three messages after another."""
-    grid, means = a_grid(range(1, 11)), []
-    inner = FedAvg(fraction_train=0.5, fraction_evaluate=0.0, min_train_nodes=5)
-    run(
-        strategy_of(exact(cohort=4), inner), grid, rounds=6,
-        evaluate_fn=lambda number, arrays: means.append(arrays["w"].numpy()),
-    )  # fmt: skip
-    assert len(grid.batches) == 2 + 3 * 6
-    assert any(set(batch) == {"upload", "advertise"} for batch in grid.batches)
-    assert any(set(batch) == {"confirm", "share"} for batch in grid.batches)
-    uploads = [
-        [node for step, node, *_ in grid.seen if step == "upload"][5 * r : 5 * r + 5]
-        for r in range(6)
-    ]
-    assert len({tuple(sorted(nodes)) for nodes in uploads}) > 1
-    for found, clients in zip(np.diff(means, axis=0), uploads, strict=True):
-        np.testing.assert_allclose(found, mean_of(sorted(clients)), atol=1e-5)
-    assert max(grid.kept.values()) == 2
 
 
 def test_a_server_that_is_started_again_begins_with_its_own_handshake(tmp_path):
@@ -337,22 +313,6 @@ def test_what_a_client_keeps_is_of_two_sums_at_most():
     assert sum(name.startswith(SUM) for name in grid.contexts[2].state) == 1
 
 
-def test_a_second_start_begins_with_its_own_handshake():
-    """What a run that was stopped has prepared is of no use to another."""
-    grid = a_grid()
-    strategy = strategy_of()
-
-    def stop(number, arrays):
-        if number == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(strategy, grid, rounds=3, evaluate_fn=stop)
-    del grid.batches[:]
-    run(strategy, grid, rounds=1)
-    assert len(grid.batches) == 5
-
-
 def test_the_limit_of_a_client_counts_the_round_that_runs():
     """A limit of exactly two answers: it is invited to no third, and two means are exact."""
     mechanism = noisy()
@@ -421,26 +381,6 @@ def test_a_server_that_never_ends_a_sum_gains_nothing():
         reply = grid.app(message, grid.contexts[message.metadata.dst_node_id])
         assert "the sum that this client is in" in reply.error.reason
     assert all(spent == 2 for spent in map(answers_of, grid.contexts.values()))
-
-
-def test_a_subset_of_the_coordinates_has_another_seed_in_each_round():
-    """The commitment, the parts and the proof travel a message earlier, and mean the same."""
-    mechanism = VectorMechanism(NOISY, 1.0, "aggregate", 3, coordinates=5)
-    grid, seeds = a_grid(), []
-    mechanism_of = Membership.mechanism
-
-    def noted(self, number, proof):
-        found = mechanism_of(self, number, proof)
-        seeds.append(found.subset_seed)
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Membership, "mechanism", noted)
-        result = run(strategy_of(mechanism), grid, model(40), rounds=3)
-    assert [len(set(seeds[at : at + 5])) for at in (0, 5, 10)] == [1, 1, 1]
-    assert len(set(seeds)) == 3
-    assert len(grid.batches) == 2 + 3 * 3
-    assert [m["clients"] for m in result.train_metrics_clientapp.values()] == [5, 5, 5]
 
 
 def test_invitations_beside_updates_of_local_trust_do_not_add_up():

@@ -32,7 +32,6 @@ from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
 from randquant.integrations.offer import Offer
 from randquant.integrations.trained import Layout
-from randquant.privacy.accounting.accountant import account
 from randquant.training.local import Local
 
 torch = pytest.importorskip("torch")
@@ -90,21 +89,6 @@ def test_running_statistics_are_left_as_they_were(inner, trust):
     assert model.eval()(torch.ones(5, 3)).isfinite().all()
 
 
-def test_the_dimension_is_that_of_the_parameters():
-    model = normalised()
-    layout = Layout.of(read(record(model)))
-    assert layout.dimension == sum(p.numel() for p in model.parameters())
-    assert layout.parts == tuple(name for name, _ in model.named_parameters())
-    assert layout.running == ("1.running_mean", "1.running_var")
-    assert layout.kept == (*layout.running, "1.num_batches_tracked")
-
-
-def test_what_a_strategy_moves_although_it_is_not_trained_is_put_back():
-    start, moved = read(arrays(w=0.0, stem=5.0)), read(arrays(w=1.0, stem=6.0))
-    [(name, value)] = Layout.of(start, ("w",)).settled(start, moved).items()
-    assert (name, value.tolist()) == ("stem", [5.0] * 3)
-
-
 # Running statistics
 
 
@@ -116,24 +100,6 @@ def test_a_model_with_a_batch_norm_is_refused_with_the_way_out(trust):
     for way in ("GroupNorm", "buffers='frozen'", "buffers='server'"):
         assert way in str(caught.value)
     assert grid.seen == []  # nobody was asked for anything
-
-
-@pytest.mark.parametrize("buffers", ["refuse", "frozen", "server"])
-@pytest.mark.parametrize(
-    "norm",
-    [torch.nn.GroupNorm(2, 4), torch.nn.LayerNorm(4),
-     torch.nn.BatchNorm1d(4, track_running_stats=False)],
-)  # fmt: skip
-def test_a_model_without_running_statistics_is_never_refused(norm, buffers):
-    found, grid = trained(record(normalised(norm)), buffers=buffers)
-    assert not refusals(grid)
-    assert Layout.of(read(found)).running == ()
-
-
-def test_weights_of_keras_have_running_statistics_too():
-    names = ("norm/gamma", "norm/moving_mean", "norm/moving_variance")
-    model = {name: np.ones(3, np.float32) for name in names}
-    assert Layout.of(model).parts == ("norm/gamma",)
 
 
 @pytest.mark.parametrize("freezes", [True, False])
@@ -243,18 +209,6 @@ def test_only_the_parts_that_were_chosen_are_trained_encoded_and_counted(options
         assert {len(payload) for payload in payloads} == {upload.coded(EXACT, 6)}
 
 
-def test_clients_count_the_dimension_of_the_parts():
-    start, mechanism = arrays(**HEADED), noisy("local")
-    everything = QuantizedStrategy(fedavg(), mechanism)
-    head = QuantizedStrategy(fedavg(), mechanism, local=Local(parts="head.*"))
-    for strategy in (everything, head):
-        run(strategy, InProcessGrid(client_app(ANYTHING, moving), range(1, 4)), start)
-    for strategy, dimension in ((everything, 12), (head, 6)):
-        cost = account([mechanism.release(dimension, 1)], 1e-5, quick=True).epsilon
-        assert strategy.accountant.get_epsilon(1e-5) == cost
-    assert head.accountant.get_epsilon(1e-5) < everything.accountant.get_epsilon(1e-5)
-
-
 @pytest.mark.parametrize(
     ("own", "offered", "refuses"),
     [
@@ -313,22 +267,7 @@ def test_a_client_looks_for_running_statistics_itself():
     assert "GroupNorm" in text
 
 
-NO_OFFER = "Expected an offer of this package's version, with the certificate"
 NO_ARRAY = "Expected an offer to train arrays of floating-point numbers that the model has, other"
-
-
-@pytest.mark.parametrize(
-    ("parts", "refusal"),
-    [
-        (["w", "other"], NO_ARRAY), (["n"], NO_ARRAY), (["running_mean", "w"], NO_ARRAY),
-        (["stem", "stem"], NO_OFFER), ("w", NO_OFFER), ([3], NO_OFFER), (None, NO_OFFER),
-    ],
-)  # fmt: skip
-def test_parts_that_are_no_arrays_of_the_model_are_refused(parts, refusal):
-    statistics = arrays(running_mean=0.0)
-    model = ArrayRecord({**arrays(w=0.0, stem=5.0), **statistics, "n": Array(np.array(3))})
-    [text] = offering(lambda r: r.update(parts=parts), model)
-    assert text.startswith(refusal)  # one refusal, the same of every client
 
 
 def test_a_pattern_that_matches_nothing_is_refused_at_the_start():
@@ -356,13 +295,6 @@ def test_a_pattern_that_matches_nothing_is_refused_at_the_start():
 # Offers
 
 
-def test_a_client_of_another_version_says_so():
-    for version in (0, 2):
-        other = {"format": f"randquant offer, version {version}"}
-        [text] = offering(lambda r, other=other: r.update(other), arrays(w=0.0))
-        assert text.startswith("Expected an offer of this package's version")
-
-
 def test_offers_differ_with_their_parts():
     one, two = Offer(noisy(), 5), Offer(noisy(), 5, ("a", "b"))
     three = Offer(noisy(), 5, ("a", "b"), "server")
@@ -375,15 +307,6 @@ def test_offers_differ_with_their_parts():
         Offer(noisy(), 5, ["a"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="by their names"):
         Offer(noisy(), 5, (5,))  # type: ignore[arg-type]
-
-
-def test_a_folder_of_a_run_with_other_parts_is_refused(tmp_path):
-    start = arrays(w=0.0, stem=5.0)
-    trained(start, mechanism=exact(), folder=tmp_path, frozen="stem")
-    with pytest.raises(ValueError, match="to be of this mechanism, model and strategy"):
-        trained(start, mechanism=exact(), folder=tmp_path, rounds=3)
-    found, _ = trained(start, mechanism=exact(), folder=tmp_path, rounds=3, parts="w")
-    assert found["stem"].numpy().tolist() == [5.0] * 3
 
 
 # Weights

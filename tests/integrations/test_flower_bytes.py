@@ -7,7 +7,6 @@ from flower_grid import InProcessGrid, client_app
 from flower_rounds import ANYTHING, fedavg, model, mover, noisy, refusals, run
 from flwr.common.serde import message_to_proto
 
-from randquant.channels.wire import upload
 from randquant.integrations.flower.messages import PAYLOAD
 from randquant.integrations.flower.strategy import QuantizedStrategy
 
@@ -41,17 +40,6 @@ def test_a_round_reports_what_a_client_really_sends(trust, dimension, caplog):
     [line] = [r.getMessage() for r in caplog.records if "randquant: round 1: ε" in r.getMessage()]
     for name in ("sent_bytes", "upload_bytes", "plain_bytes"):
         assert f" {metrics[1][name]:,} " in line.replace("(", " ")
-
-
-@pytest.mark.parametrize("clients", [5, 12])
-def test_masks_cost_what_is_reported_and_plain_codes_would_not(clients):
-    """650 coordinates of one bit, rotated to 1024: a masked one takes the bits of the sum."""
-    (plain,), (masked,) = ((reported(trust, clients)[0][1],) for trust in ("local", "aggregate"))
-    assert plain["upload_bytes"] == plain["plain_bytes"] == masked["plain_bytes"] == 168
-    bits = upload.sum_bits(2, clients)
-    assert masked["upload_bytes"] == upload.masked(1024, bits) == 40 + 128 * bits
-    assert masked["upload_bytes"] == noisy("aggregate").upload_bytes(650, clients)
-    assert masked["sent_bytes"] > masked["upload_bytes"] + 80 * clients  # keys and shares
 
 
 def test_a_client_that_sends_more_than_it_should_is_counted():

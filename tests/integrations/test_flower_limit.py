@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from flower_grid import InProcessGrid, client_app, over_the_wire
@@ -101,24 +100,6 @@ def test_an_account_that_a_train_function_throws_away_is_kept():
     with pytest.raises(RoundsFailed):
         run(QuantizedStrategy(fedavg(), mechanism, patience=1), grid, rounds=9)
     assert sum(reply.has_content() for *_, reply in grid.seen) == 4
-
-
-def test_two_processes_of_one_client_spend_one_account(tmp_path):
-    """Both look before either counts, were it not for the lock."""
-    mechanism = noisy("local")
-    limit = account([mechanism.release(5, 3)], 1e-5, quick=True).epsilon
-    app = client_app(QuantizeMod(epsilon=limit), mover)
-    grid = InProcessGrid(app, range(1, 9))
-    for context in grid.contexts.values():
-        context.node_config["randquant-ledger"] = str(tmp_path / "account.json")
-    offer = Offer(mechanism, 5).to_text()
-
-    def answer(node):
-        return ask(grid, node, "upload", b"%d" % node, offer=offer)
-
-    with ThreadPoolExecutor(8) as pool:
-        replies = list(pool.map(answer, range(1, 9)))
-    assert sum(reply.has_content() for reply in replies) == 3
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"clients": {}}', None])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app, over_the_wire
@@ -16,7 +14,6 @@ from flower_rounds import (
     mean_of,
     model,
     mover,
-    noisy,
     one_round,
     refusals,
     run,
@@ -24,11 +21,8 @@ from flower_rounds import (
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD, STYPE
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import read_terms
 
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
@@ -116,26 +110,3 @@ def test_two_records_of_arrays_are_refused(where):
     with pytest.raises(RoundsFailed):
         run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
     assert len(refusals(grid)) == 3
-
-
-def test_a_request_of_another_model_is_refused():
-    def larger(message):
-        message.content["arrays"] = model(6)
-
-    grid = changed_request(
-        InProcessGrid(client_app(ANYTHING, mover), range(1, 6)), "upload", larger
-    )
-    with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
-    assert set(refusals(grid).values()) == {"Expected 5 coordinates as offered, got 6."}
-
-
-def test_offers_and_terms_that_are_none_are_refused_in_a_sentence():
-    deep = "[" * 100_000
-    with pytest.raises(ValueError, match="Expected an offer of this package's version, but"):
-        Offer.from_text(deep)
-    with pytest.raises(ProtocolError, match="Expected the terms of a secure sum, but"):
-        read_terms(deep, b"session", 5)
-    record = json.loads(Offer(noisy("local"), 5).to_text())
-    with pytest.raises(ValueError, match=r"Expected an offer .* dimension .*1073741824"):
-        Offer.from_text(json.dumps({**record, "dimension": 2**30 + 1}))

@@ -94,28 +94,11 @@ def test_a_useless_target_is_a_warning_that_says_how_many_clients_it_takes(caplo
     assert "on the task" not in caplog.text
 
 
-def test_dropouts_are_survived_and_paid_for_by_noise():
-    def fault(step, node, reply):
-        return [] if node == 6 and step == "upload" else [reply]
-
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 7), fault)
-    strategy = planned(dropouts=1, rounds=1)
-    assert strategy.run.mechanism.cohort == strategy.least == 5
-    assert run(strategy, grid, model(650)).train_metrics_clientapp[1]["dropped"] == 1
-    with pytest.raises(ValueError, match=r"dropouts <= 1.*two thirds of 5 neighbours"):
-        planned(dropouts=2)
-
-
 def test_losses_that_no_graph_withstands_are_refused_when_it_is_planned():
     with pytest.raises(ValueError, match="Expected losses that 12 clients withstand, got 10% a"):
         planned(cohort=12, sums=AmongClients(losses=Losses(step=0.1)))
     sums = AmongClients(losses=Losses(step=0.0))
     assert planned(cohort=12, sums=sums).sums == sums
-
-
-def test_delta_follows_from_the_number_of_clients():
-    assert planned().accountant.delta == 1e-5
-    assert planned(clients=10**6).accountant.delta == 0.1 / 10**6
 
 
 def test_the_page_of_a_run_has_every_round_and_outlives_a_restart(tmp_path):

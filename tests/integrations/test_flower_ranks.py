@@ -15,7 +15,6 @@ from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
 from randquant.aggregation.sign_sgd import SignSGD
 from randquant.channels.keys import Key
 from randquant.integrations.accountant import RoundEvent, RunAccountant
-from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.messages import PAYLOAD, payload_record, read_payload
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
@@ -107,37 +106,6 @@ def test_what_is_no_index_is_left_out(bad, encoded, caplog):
     now = RANK.in_round(encoded[0][0].rotation_seed)
     np.testing.assert_array_equal(moved, now.mean(others, DIMENSION))
     assert strategy.accountant.answers(3) == 1  # it was asked
-
-
-def test_an_index_of_another_round_is_left_out(encoded, caplog):
-    """An index does not say of which round it is: the message that carries it does."""
-    first = {}
-
-    def fault(step, node, reply):
-        if (step, node) == ("upload", 3) and not first:
-            first[node] = reply
-        elif (step, node) == ("upload", 3):
-            reply.content = first[node].content
-        return [reply]
-
-    after, _, _ = rounds(count=2, fault=fault)
-    assert "client 3 to 'upload' dropped" in caplog.text
-    steps = [encoded[:5], [each for each in encoded[5:] if each[0].client != 3]]
-    now = [RANK.in_round(step[0][0].rotation_seed) for step in steps]
-    means = [each.mean(by_number(step), DIMENSION) for each, step in zip(now, steps, strict=True)]
-    np.testing.assert_allclose(after, sum(means), rtol=1e-6, atol=1e-6)
-
-
-def test_clients_take_turns_each_with_the_whole_budget(encoded):
-    """Six clients in three rounds of two; a fourth round finds nobody who may still answer."""
-    inner = fedavg(fraction_train=1 / 3, min_train_nodes=2, min_available_nodes=2)
-    _, grid, strategy = rounds(range(1, 7), 5, inner=inner, stop_at_epsilon=8.0,
-                               sums=AmongClients(stable_numbers=True))  # fmt: skip
-    assert sorted(each.client for each, _ in encoded) == [1, 2, 3, 4, 5, 6]
-    assert len({each.rotation_seed for each, _ in encoded}) == 3
-    assert "before round 4" in strategy.stopped
-    assert strategy.accountant.get_privacy_spent().epsilon < 8
-    assert not refusals(grid)
 
 
 def test_a_client_counts_its_one_answer_itself_and_refuses_another(encoded):

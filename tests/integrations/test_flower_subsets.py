@@ -78,19 +78,6 @@ def test_a_round_takes_the_step_of_its_subset_bit_for_bit(trust, encoded):
     assert np.linalg.norm(mean) > 0
 
 
-@BOTH
-def test_every_round_has_another_subset_and_all_are_one_offer(trust, encoded):
-    _, grid, strategy = rounds(some(trust), 3)
-    seeds = [mechanism.subset_seed for mechanism, _ in encoded]
-    assert [len(set(seeds[start : start + 5])) for start in (0, 5, 10)] == [1, 1, 1]
-    assert len(set(seeds)) == 3
-    spent = strategy.accountant.state_dict()
-    assert len(spent["offers"]) == 1
-    assert set(spent["clients"]["1"].values()) == {3}
-    own = own_account(grid.contexts[1])
-    assert (own["clients"], own["offers"]) == ({"0": {"0": 3}}, spent["offers"])
-
-
 def test_what_travels_is_paid_for_the_subset_only():
     """Exactly k numbers, without padding, and masks for as many."""
     for coordinates in (1, 13, 64):
@@ -170,10 +157,3 @@ def test_a_client_whose_part_has_another_size_is_left_out(trust, size, encoded):
     moved, grid, _ = rounds(some(trust), fault=fault)
     assert sorted(node for step, node, *_ in grid.seen if step == "upload") == [1, 3, 4, 5]
     np.testing.assert_array_equal(moved, encoded[0][0].mean([payload for _, payload in encoded]))
-
-
-def test_a_server_draws_another_part_in_every_round():
-    grids = [rounds(some("local"))[1] for _ in range(2)]
-    assert len({grid.seen[0][2].content[HEAD]["commitment"] for grid in grids}) == 2
-    parts = [reply.content[HEAD]["part"] for grid in grids for *_, reply in grid.seen[:5]]
-    assert len(set(parts)) == 10

@@ -1,8 +1,6 @@
 """NVFlare's filter and controller on real Shareables and DXOs, in one process."""
 
 import json
-import shutil
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,9 +24,8 @@ from nvflare_job import (
 from randquant._internal import locks
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.foreign import DamagedFile
 from randquant.integrations.nvflare import QuantizeController, QuantizeFilter, messages
-from randquant.integrations.nvflare.messages import PAYLOAD, REQUEST, SESSION, number
+from randquant.integrations.nvflare.messages import PAYLOAD, REQUEST, SESSION
 from randquant.integrations.trained import Layout
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
@@ -46,20 +43,6 @@ def test_the_model_moves_by_the_mean_of_the_codes_and_by_nothing_else(tmp_path):
     assert np.array_equal(server.saved[0]["bias"], np.float32(2.0 * mean[12:]))
     for name in LEFT:  # no parameters: never sent, and as the server had them
         assert np.array_equal(server.saved[0][name], MODEL[name])
-
-
-def test_an_answer_has_codes_only(tmp_path):
-    """No metadata, header or figure of training leaves a site."""
-    server = Server(tmp_path)
-    reply = passed(server.filters["va"], "va", asked(server), lambda *_: result())
-    assert set(reply["__headers__"]) == {"__content_type__"}
-    assert reply["DXO"]["meta"] == {}
-    assert set(reply["DXO"]["data"]) == {PAYLOAD}
-    failed = make_reply(ReturnCode.EXECUTION_EXCEPTION)
-    failed["weights"] = UPDATE
-    failed = passed(server.filters["va"], "va", asked(server), lambda *_: failed)
-    assert failed.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
-    assert "weights" not in failed
 
 
 @pytest.mark.parametrize(("kind", "unit"), [(None, "client"), (8, "example")])
@@ -229,15 +212,6 @@ def test_tensors_are_sent_as_arrays_are(tmp_path):
     assert passed(server.filters["va"], "va", asked(server), lambda *_: result(update))
 
 
-def test_a_request_is_answered_once_by_a_site_whatever_process_it_is(tmp_path):
-    server = Server(tmp_path)
-    task = asked(server)
-    passed(server.filters["va"], "va", task, lambda *_: result())
-    again = QuantizeFilter(1e9, str(tmp_path / "sites"))
-    with pytest.raises(ValueError, match="each step of a round once"):
-        passed(again, "va", task, lambda *_: result())
-
-
 def test_tasks_that_are_no_requests_are_refused(tmp_path):
     server = Server(tmp_path)
 
@@ -319,54 +293,6 @@ def test_rounds_without_enough_answers_leave_the_model_and_stop_the_job(tmp_path
     assert sum("failed, the model is as before" in line for line in server.log) == 2
     assert server.log[-1].startswith("panic")
     assert server.controller._run.accountant.get_privacy_spent().releases == 2 * 16  # asked twice
-
-
-def test_a_damaged_account_stops_a_site(tmp_path):
-    server = Server(tmp_path, rounds=1).run()
-    path = tmp_path / "sites" / "va.account"
-    data = bytearray(path.read_bytes())
-    data[60] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(DamagedFile):
-        passed(server.filters["va"], "va", asked(server), lambda *_: result())
-    shutil.rmtree(tmp_path / "sites")
-
-
-def test_a_mean_is_of_as_many_sites_as_were_asked_for(tmp_path):
-    server = Server(tmp_path, rounds=1, min_clients=2, patience=1)
-    failed = make_reply(ReturnCode.EXECUTION_EXCEPTION)
-    server.tamper = lambda site, reply: reply if site == "va" else failed
-    server.run()
-    assert server.saved == []
-    assert any("Expected 2 updates or more, got 1" in line for line in server.log)
-
-
-def test_codes_of_another_round_are_refused(tmp_path):
-    server = Server(tmp_path, min_clients=1)
-    reply = passed(server.filters["va"], "va", asked(server), lambda *_: result())
-    first, answer = server.sum, (number("va"), messages.read(reply, server.sum.session))
-    asked(server)
-    for now, taken in ((server.sum, 0), (first, 1)):
-        now.take([(answer[0], replace(answer[1], session=now.session))])
-        assert now.clients == taken
-
-
-def test_what_another_process_answers_while_a_site_trains_counts(tmp_path):
-    """Two tasks within the limit one by one: the second is checked again before it is sent."""
-    once = account([MECHANISM.release(14, 1)], 1e-5).epsilon
-    server = Server(tmp_path, limit=once * 1.01)
-    task, other = asked(server), asked(server)
-    other.set_header(SESSION, b"t" * 16)
-
-    def train(*_):
-        again = QuantizeFilter(once * 1.01, str(tmp_path / "sites"))
-        passed(again, "va", other, lambda *_: result())
-        return result()
-
-    with pytest.raises(ValueError, match="Expected an offer within epsilon"):
-        passed(server.filters["va"], "va", task, train)
-    with server.filters["va"]._member(context_of("va")).ledger.held() as ledger:
-        assert ledger.accountant.get_privacy_spent().epsilon <= once * 1.01
 
 
 def test_a_round_of_some_coordinates_has_a_seed_of_its_own(tmp_path):

@@ -174,20 +174,6 @@ def test_without_a_helper_a_mechanism_for_sums_is_refused(tmp_path):
         with_helper(tmp_path, helper=False)
 
 
-def test_with_a_helper_a_round_has_min_clients_too(tmp_path):
-    few = with_helper(tmp_path / "few", min_clients=3, rounds=1, patience=1)
-    few.controller.mechanism = replace(SUMMED, cohort=2).record()
-    few.tamper = lambda site, reply: make_reply(ReturnCode.ERROR) if site == "va" else reply
-    few.controller.start_controller(few.context)
-    few.run()
-    assert not few.saved
-    none = with_helper(tmp_path / "none", rounds=1)
-    none.controller.mechanism = replace(SUMMED, cohort=4).record()
-    none.controller.start_controller(none.context)
-    none.run()
-    assert any("3 sites may take part" in line and "4 are needed" in line for line in none.log)
-
-
 def test_a_site_is_the_helper_and_trains_nothing(tmp_path):
     server = with_helper(tmp_path, site=True, rounds=2, learning_rate=1.0).run()
     assert len(server.saved) == 2, server.log
@@ -244,33 +230,6 @@ def test_a_site_without_its_operators_settings_is_no_helper(settings, tmp_path):
     answer = executed(tmp_path, answer_of(request=b""))
     assert answer.get_return_code() == ReturnCode.EXECUTION_EXCEPTION or "refusal" in str(answer)
     assert str(tmp_path) not in str(answer)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[" * 200_000,
-        '{"randquant-helper-least": Infinity, OWN}',
-        '{"randquant-helper-least": 3.5, OWN}',
-        '{"randquant-epsilom": 1, OWN}',
-        '{OWN, "randquant-helper-journal": "helper"}',
-        '{OWN, "randquant-helper-journal": null}',
-    ],
-)
-def test_strange_settings_of_a_site_make_no_helper_and_raise_nothing(text, tmp_path):
-    operated(tmp_path, Ed25519PrivateKey.generate())
-    file = tmp_path / "local" / "randquant_helper.json"
-    file.write_text(text.replace("OWN", file.read_text()[1:-1]))
-    answer = executed(tmp_path, answer_of(request=b""))
-    assert answer.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
-    assert "DXO" not in answer
-
-
-def test_a_site_whose_name_is_a_number_is_hidden_too(tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "AGENCY", "7")
-    server = with_helper(tmp_path, site=True, rounds=1)
-    server.controller.sums.helper.name = 7
-    assert server.run().saved  # the engine asserts that it is not asked to train
 
 
 def test_a_job_that_is_aborted_has_not_failed(tmp_path):

@@ -23,11 +23,9 @@ from flower_rounds import (
     run,
 )
 from helper_process import started, told
-from pages import Page
 from tls import parties
 
 import randquant as rq
-from randquant._internal.rounding import round_up
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.helper import Helper, HelperLimits, HelperTerms
 from randquant.aggregation.secagg.terms import ProtocolError
@@ -77,17 +75,6 @@ def test_one_message_from_each_client_gives_the_exact_mean(tmp_path, identity, t
     assert row.dropped == 0
     assert row.upload_bytes - row.plain_bytes < 1300
     assert "the helper does not collude with the server" in strategy.accountant.told()
-
-
-def test_the_page_says_what_a_helper_changes(tmp_path, identity, trusting):
-    _, _, strategy = trained(trusting, Helper(tmp_path, identity), noisy(cohort=4), rounds=2)
-    alone = strategy.accountant.get_epsilon(strategy.accountant.delta, alone=True)
-    rq.report(strategy.outcome(), tmp_path / "page.html")
-    words = Page((tmp_path / "page.html").read_text()).words
-    assert f"≤ {round_up(alone)} if it does, or all others are invented" in " ".join(words.split())
-    assert "sealed for the helper" in words
-    for other in ("keys and shares", "A client with a directory"):
-        assert other not in words
 
 
 def test_losing_all_but_two_clients_costs_nothing(tmp_path, identity, trusting):
@@ -154,21 +141,6 @@ def test_a_sum_of_fewer_than_the_offer_counts_on_is_refused(tmp_path, identity, 
 def some(cohort=3):
     """Two of the coordinates, which server and helper draw."""
     return replace(noisy(cohort=cohort), coordinates=2)
-
-
-def test_the_coordinates_of_a_round_are_drawn_by_server_and_helper(tmp_path, identity, trusting):
-    sizes = []
-
-    def look(message):
-        sizes.append(json.loads(message.content[HEAD]["terms"])["dimension"])
-
-    helper = Helper(tmp_path, identity)
-    weights, grid, strategy = trained(trusting, helper, some(), rounds=3, change=look)
-    assert not refusals(grid)
-    assert set(sizes) == {2}
-    assert [row.failed for row in strategy.history] == ["", "", ""]
-    assert [step for step, _, _, _ in grid.seen] == ["upload"] * 3 * len(NODES)
-    assert np.count_nonzero(weights)
 
 
 def changed_proof(change):
@@ -318,7 +290,7 @@ def test_a_helper_that_is_starting_is_waited_for(tmp_path, identity):
     own, tls = parties(tmp_path / "tls", "helper", "server")
     running, port = service(Helper(tmp_path / "helper", identity), "localhost:0", own)
     remote = RemoteHelper(f"localhost:{port}", tls)
-    later = threading.Timer(1.0, running.start)
+    later = threading.Timer(0.2, running.start)
     later.start()
     remote.key.check(public(identity))
     later.join()
@@ -336,7 +308,7 @@ def test_a_server_that_the_authority_does_not_know_is_not_heard(served, tmp_path
     half = replace(stranger, authority=tls.authority)  # knows the helper, is unknown to it
     for files in (stranger, half):
         with pytest.raises(OSError, match=address):
-            _ = RemoteHelper(address, files, timeout=5).key
+            _ = RemoteHelper(address, files, timeout=1).key
 
 
 @pytest.mark.slow
@@ -519,14 +491,6 @@ def test_a_hostile_supernodes_refusal_is_one_line(settings, trusting, monkeypatc
     monkeypatch.setattr("randquant.integrations.flower.helper_node.answered", refusing)
     with pytest.raises(ProtocolError, match="The helper: ") as raised:
         run(strategy, grid)
-    assert str(raised.value).isprintable()
-    assert len(str(raised.value)) < 600
-
-
-def test_a_hostile_services_refusal_is_one_line(served, monkeypatch):
-    monkeypatch.setattr(Helper, "answer", refusing)
-    with pytest.raises(ProtocolError, match="The helper: ") as raised:
-        RemoteHelper(*served).answer(b"")
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 600
 

@@ -13,21 +13,6 @@ from randquant.mechanisms import design
 from randquant.mechanisms.design.constraints import Pure
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "values", "published", "reached"),
-    [
-        (1.0, [-3, -0.5, 0.5, 3], 1.882, 1.7010),
-        (0.5, [-6, -0.4, 0.4, 6], 3.904, 3.679),
-        (1.5, [-3, -0.5, 0.5, 3], 1.179, 1.0340),
-    ],
-)
-def test_it_beats_the_optm_paper_on_the_papers_own_bins(epsilon, values, published, reached):
-    found = design.optimal(1.0, values, constraint=Pure(epsilon))
-    assert found.value <= reached < published
-    assert rq.certify(found.channel).epsilon.upper <= epsilon
-    assert 0 <= found.gap < 1e-6
-
-
 def all_pairs_optimum(vertices, levels, epsilon, objective) -> float:
     """The same optimum by another programme: every pair of rows, error integrated numerically."""
     count, codes = len(vertices), len(levels)

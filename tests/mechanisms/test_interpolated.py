@@ -2,7 +2,6 @@
 
 import heapq
 import itertools
-import json
 import math
 
 import mpmath
@@ -13,10 +12,8 @@ import reference_encoder
 from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
-from scipy.optimize import linprog, minimize_scalar
 
 import randquant as rq
-from randquant import cli
 from randquant.channels.keys import Key
 
 LEVELS = [2, 3, 4, 8, 16]
@@ -115,40 +112,7 @@ def test_the_certificate_is_beta_times_epsilon(levels, epsilon):
     assert rq.certify(rq.imvu(0.7, levels, epsilon, 1e4)).epsilon.upper < 62 * math.log(2) + 1e-9
 
 
-def test_bias_over_the_unit_interval():
-    for levels, epsilon, published in [(2, 1, 0.0153), (2, 10, 0.3029), (16, 10, 0.0070)]:
-        assert rq.moments(rq.imvu(0.5, levels, epsilon)).bias_max == pytest.approx(
-            published, abs=1e-4
-        )
-
-
 # The optimum for two inputs ----------------------------------------------------------------------
-
-
-def least_variance(values, epsilon: float) -> float:
-    """Least sum of variances of two rows on given values (in units of z), by linear programming."""
-    count = len(values)
-    cost = np.concatenate([values**2, (values - 1) ** 2])
-    equal = np.kron(np.eye(2), np.vstack([np.ones(count), values]))
-    ratio = np.kron([[1, -math.exp(epsilon)], [-math.exp(epsilon), 1]], np.eye(count))
-    solved = linprog(cost, ratio, np.zeros(2 * count), equal, [1, 0, 1, 1])
-    return solved.fun if solved.status == 0 else math.inf
-
-
-@given(
-    st.sampled_from([0.5, 2.0, 6.0]),
-    st.lists(st.floats(-3, 4), min_size=2, max_size=8, unique=True),
-)
-def test_no_rows_on_any_values_have_less_variance_than_two_levels(epsilon, values):
-    channel = rq.imvu(0.5, 2, epsilon)
-    reached = rq.moments(channel).variance_at(np.array([-0.5, 0.5])).sum()
-    assert reached == pytest.approx(1 / (2 * math.sinh(epsilon / 2) ** 2), rel=1e-12, abs=0)
-    optimum = channel.values + 0.5
-    assert least_variance(optimum, epsilon) == pytest.approx(reached, rel=1e-6)
-    assert least_variance(np.sort(values), epsilon) >= reached * (1 - 1e-6)
-    # More values beside the optimal two change nothing.
-    more = np.sort(np.concatenate([values, optimum]))
-    assert least_variance(more, epsilon) == pytest.approx(reached, rel=1e-6)
 
 
 # The Fisher constant -----------------------------------------------------------------------------
@@ -202,31 +166,6 @@ def test_m_lies_where_branch_and_bound_says(levels, epsilon):
     assert upper <= lower * (1 + mpf(10) ** -5)
 
 
-def anadromic(base: list, theta: list) -> tuple[list, list]:
-    """The rows at z = 0 and 1 with eta(z) = base + (z - 1/2)·theta."""
-    rows = []
-    for side in (-1, 1):
-        masses = [mpmath.exp(b + side * mpf(t) / 2) for b, t in zip(base, theta, strict=True)]
-        rows.append([mass / mpmath.fsum(masses) for mass in masses])
-    return rows[0], rows[1]
-
-
-def test_the_line_search_of_appendix_b_can_miss_the_supremum():
-    first, second = anadromic([-23, -1, 0, 0, -1, -23], [-10, -3, -0.5, 0.5, 3, 10])
-    assert max(q / p for p, q in zip(first, second, strict=True)) <= mpmath.exp(10) * (1 + 1e-50)
-    with mpmath.workdps(25):
-        middle, _ = cumulants(first, second, mpf(1) / 2)
-        lower, upper = enclosed_supremum(first, second)
-        searched = minimize_scalar(
-            lambda z: -float(cumulants(first, second, mpf(z))[0]),
-            bounds=(0.5, 4.361),
-            method="bounded",
-        )
-    assert float(middle) == pytest.approx(2.60, abs=0.01)
-    assert 12.26 < lower <= upper < 12.27
-    assert -searched.fun < 2.64
-
-
 def test_lemma_1_holds_for_the_smooth_mechanism():
     rng = np.random.default_rng(0)
     ratios = []
@@ -254,21 +193,3 @@ def test_the_encoder_equals_the_reference_where_vertices_crowd(levels, beta):
     x = np.concatenate([rng.uniform(-1, 1, 300), rng.standard_normal(300) / beta, channel.inputs])
     key = Key.from_seed(1)
     assert (rq.encode(channel, x, key) == reference_encoder.encode(channel, x, key)).all()
-
-
-def test_the_command_line_certifies_it(capsys):
-    line = "certify imvu --clip-norm 1 --levels 2 --epsilon 2 --beta 8 --json"
-    assert cli.main(line.split()) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["epsilon"]["upper"] == pytest.approx(16, rel=1e-8, abs=0)
-    assert result["fingerprint"] == rq.imvu(1.0, 2, 2.0, 8.0).fingerprint.hex()
-
-
-def test_training_clips_whole_updates_at_clip_norm(tmp_path, capsys):
-    line = "train --dataset breast-cancer --mechanism imvu --levels 2 --epsilon 1 --rounds 2"
-    assert cli.main([*line.split(), "--quiet"]) == 2
-    assert "clip_norm" in capsys.readouterr().err
-    run = tmp_path / "run"
-    assert cli.main([*line.split(), "--clip-norm", "0.03", "--run", str(run), "--quiet"]) == 0
-    assert "epsilon <=" in capsys.readouterr().out
-    assert '"clip_norm": 0.03' in (run / "baseline" / "config.json").read_text()

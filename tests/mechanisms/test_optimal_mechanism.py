@@ -128,29 +128,6 @@ def test_it_is_no_worse_than_erm_on_the_same_bins(gamma):
     assert rq.moments(found).mae <= rq.moments(erm).mae * (1 + 1e-6)
 
 
-def test_samples_take_the_place_of_the_uniform_input():
-    samples = np.random.default_rng(5).normal(1.0, 0.2, 400).clip(-2, 2)
-    bins = [-8.0, 0.4, 1.2, 8.0]
-    given = rq.moments(rq.optm(2.0, bins, 1.0, density=samples)).mae_at(samples).mean()
-    uniform = rq.moments(rq.optm(2.0, bins, 1.0))
-    assert given < uniform.mae_at(samples).mean()
-    even = (np.arange(2000) + 0.5) / 500 - 2
-    error = rq.moments(rq.optm(2.0, bins, 1.0, density=even)).mae
-    assert error == pytest.approx(uniform.mae, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_bins_are_searched_within_reach():
-    channel = rq.optm(0.5, 3, 1.2, reach=1.5)
-    assert channel.levels == 3
-    assert np.abs(channel.values).max() <= 1.5
-    np.testing.assert_allclose(channel.values, -channel.values[::-1])
-    assert rq.certify(channel).epsilon.upper <= 1.2
-    for outer in (1.2, 1.5):
-        even = rq.optm(0.5, [-outer, 0.0, outer], 1.2)
-        assert rq.moments(channel).mae <= rq.moments(even).mae * (1 + 1e-6)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

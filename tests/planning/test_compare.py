@@ -150,26 +150,6 @@ def test_a_mechanism_with_one_number_is_calibrated_unasked(registry):
         assert found.certificate.epsilon.upper <= epsilon
 
 
-def test_a_mechanism_with_two_numbers_or_a_target_is_calibrated_unasked(registry):
-    def wide(clip: float, levels: int, keep: float, margin: float) -> Channel:
-        return rq.rqm(clip, margin, levels, keep)
-
-    rq.register("wide", wide)
-    found = tune_coordinate("wide", CoordinateTarget(1.0, 4, 1.0, "mae"))
-    assert found.certificate.epsilon.upper <= 1.0
-    assert found.error < 2.1
-
-    def aimed(clip: float, levels: int, epsilon: float) -> Channel:
-        return response(clip, levels, levels / (levels - 1 + math.exp(epsilon)) + 1e-12)
-
-    rq.register("aimed", aimed)
-    assert (
-        0.999
-        < tune_coordinate("aimed", CoordinateTarget(1.0, 4, 1.0, "mae")).certificate.epsilon.upper
-        <= 1.0
-    )
-
-
 def test_what_cannot_be_searched_says_how_to_go_on(registry):
     def listed(clip: float, levels: int, weights: list) -> Channel:
         raise AssertionError
@@ -203,47 +183,6 @@ def run(capsys, line: list[str]) -> dict:
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     return json.loads(out)
-
-
-@pytest.mark.slow
-def test_the_command_and_its_page(capsys, tmp_path):
-    path = tmp_path / "compare.html"
-    line = ["compare", "--clip", "1", "--bits", "1,2", "--epsilon", "2", "--objective", "mse"]
-    chosen = [
-        "--mechanisms",
-        "rqm,pbm,erm,qmgeo,stochastic-rounding",
-        "--output",
-        str(path),
-        "--curves",
-    ]
-    result = run(capsys, [*line, *chosen])
-    rows = result["mechanisms"]
-    assert len(rows) == 10
-    measured = [row for row in rows if "epsilon" in row]
-    for row in measured:
-        assert row["epsilon"]["upper"] <= 2
-        assert row["renyi"]["epsilon"]["upper"] <= row["epsilon"]["upper"]
-        assert row["bits_per_coordinate"] == (1 if row["levels"] == 2 else 2)
-    unbiased = [row["mse"] for row in measured if row["levels"] == 4 and not row["bias_max"] > 1e-6]
-    assert unbiased == sorted(unbiased)
-    assert "biased" in rows[-1]["remark"]
-    assert rows[-1]["mechanism"] == "qmgeo"
-    for curve in result["tradeoff"]:
-        for point in curve["points"]:
-            targets = [e for e in compare.CURVE_EPSILONS if e >= point["epsilon"]]
-            assert min(targets) * 0.99 < point["epsilon"] <= min(targets)
-    text = path.read_text()
-    check_self_contained(text)
-    words = Page(text).words
-    per_group = [len({r["mechanism"] for r in measured if r["levels"] == m}) + 4 for m in (2, 4)]
-    assert len(check_charts(text)) == sum(per_group) + 1
-    assert text.count("<figure ") == sum(per_group) + 1
-    for title in (
-        "Privacy against error", "Rényi divergence of the worst pair", "Bias over the input",
-        "Variance over the input", "Mean absolute error over the input", "codes sent",
-    ):  # fmt: skip
-        assert title in words
-    assert [entry.name for entry in tmp_path.iterdir()] == ["compare.html"]
 
 
 GIVEN = ["rqm clip=1.5 margin=1.5 levels=16 keep=0.42", "pbm clip=1.5 theta=0.25 trials=15",

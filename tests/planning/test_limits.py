@@ -12,9 +12,8 @@ from randquant.aggregation.baselines import CentralGaussian, LocalGaussian
 from randquant.aggregation.sign_sgd import SignSGD
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
-from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.mechanisms.tuning import UpdateSetting
-from randquant.planning.limits import gaussian_multiplier, one_bit_excess
+from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.tuning.update import update_family
 
 
@@ -73,51 +72,10 @@ def test_deviations_are_those_of_the_real_pipeline(mechanism):
     assert found == pytest.approx(deviation(mechanism, DIMENSION, COHORT), rel=0.05)
 
 
-def test_variances_average_out_and_biases_do_not():
-    """Worked out by hand, or by integrals of a normal variable on a finer grid."""
-    # A vector of one coordinate is at ±1, where values of ±3 have variance 8: of n clients 8/n.
-    noisy = VectorMechanism(rq.stochastic_rounding(1.0, 2, 2.0), 1.0)
-    for cohort in (1, 4, 10**6):
-        assert deviation(noisy, 1, cohort) == pytest.approx(math.sqrt(8 / cohort), rel=1e-9)
-    assert gain(noisy, 1) == pytest.approx(1, rel=1e-9)
-    # Of two coordinates none is longer than the vector: clipping at its length changes nothing.
-    assert gain(noisy, 2) == pytest.approx(1, rel=1e-9)
-    # Four coordinates, each a normal x of deviation 1/2, clipped at 1/4 and decoded without noise
-    # there: what is not proportional to x is left however many clients there are.
-    clipped = VectorMechanism(rq.stochastic_rounding(0.25, 2), 1.0)
-    grid = np.linspace(-1, 1, 200_001)
-    weights = np.exp(-2 * grid**2)
-    weights[[0, -1]] += weights.sum() * 0.02275 / 0.9545  # beyond the vector's length
-    weights /= weights.sum()
-    sent = np.clip(grid, -0.25, 0.25)
-    along = (weights @ (grid * sent)) / (weights @ grid**2)
-    rest = weights @ (sent - along * grid) ** 2
-    assert gain(clipped, 4) == pytest.approx(along, rel=2e-3)
-    assert deviation(clipped, 4, 10**12) == pytest.approx(math.sqrt(rest) / along, rel=2e-3)
-    central = CentralGaussian(None, 0.3, 2.0)
-    assert deviation(central, 50, 8) == pytest.approx(0.3 * 4.0 / 8, rel=1e-12, abs=0)
-    local = LocalGaussian(2.0, 0.3)
-    assert deviation(local, 50, 9) == pytest.approx(0.3 * 4.0 / 3, rel=1e-12, abs=0)
-
-
 def test_a_vector_that_says_nothing_has_no_finite_deviation():
     weights = np.array([[2, 2], [2, 2]])
     nothing = rq.Channel(np.array([-1.0, 1.0]), np.array([-1.0, 1.0]), weights, 4)
     assert deviation(VectorMechanism(nothing, 1.0), 1, 8) == math.inf
-
-
-@pytest.mark.parametrize(("size", "cohort", "multiplier"), [(1024, 200, 4.2), (8192, 100, 2.0)])
-def test_one_bit_needs_this_much_more_than_gaussian_noise(size, cohort, multiplier):
-    """Two levels with the least variance n(A² - clip²) that the Gaussian has, against it."""
-    clip = 3 / math.sqrt(size)
-    noise = 2 * multiplier  # of the sum; clip_norm 1, replace_one
-    reach = math.sqrt(noise**2 / cohort + clip**2)
-    mechanism = VectorMechanism(
-        stochastic_rounding(clip, 2, reach - clip), 1.0, trust="aggregate", cohort=cohort
-    )
-    deviation = mechanism.expected_error(size).deviation(cohort)
-    measured = (deviation * cohort / noise) ** 2 - 1
-    assert one_bit_excess(size, cohort, multiplier) == pytest.approx(measured, rel=0.02, abs=0)
 
 
 def test_levels_that_are_near_are_clipped_closer():

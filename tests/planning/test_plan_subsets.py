@@ -1,7 +1,6 @@
 """How many coordinates a plan recommends to send, and what its table says."""
 
 import json
-import math
 
 import pytest
 
@@ -46,17 +45,6 @@ def test_the_knee_is_recommended_and_made(found):
     assert mechanism.upload_bytes(20_000, 100) == best.bytes_up
     release = mechanism.release(20_000, found.need.participations)
     assert account([release], 1e-5) == best.guarantee
-
-
-def test_the_error_is_that_of_the_formula(found):
-    """Proposition 4: the noise of all coordinates with its excess, and what was left out."""
-    whole = found.entries[0].noise.deviation
-    for part in found.parts:
-        times = 32_768 / part.coordinates
-        left_out = (times - 1) * MEAN**2 / 32_768
-        noise = math.sqrt(part.noise.deviation**2 - left_out)
-        assert whole < noise < whole * (1 + 0.01 * times)
-        assert part.noise.deviation > math.sqrt(whole**2 + left_out)
 
 
 def test_a_number_may_be_given_and_is_calibrated():

@@ -53,15 +53,3 @@ def test_who_needs_every_client_in_every_round_gets_no_turns():
     asked = plan(*ASKED, trust="local", mechanisms=["rank"], privacy=Privacy(max_participations=6))
     assert [entry.once for entry in asked.entries] == [None]
     assert "instead of" not in " ".join(asked.advice)
-
-
-@pytest.mark.slow
-def test_under_zero_out_a_graded_table_is_better_than_gaussian_noise_in_many_rounds():
-    """Its order is another one than under `replace_one`, whose table costs 3 % more than noise."""
-    asked = plan(
-        *(100, 600, 600, 20, 8.0, 1e-6),
-        trust="local",
-        privacy=Privacy(neighboring="zero_out", max_participations=20),
-        mechanisms=["graded-rank"],
-    )
-    assert asked.recommended.noise.relative < 0.999

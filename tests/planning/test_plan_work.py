@@ -45,17 +45,6 @@ class Costly(ReleaseDefaults):
         return min(self.rate * order, self.most)
 
 
-def test_orders_above_one_that_costs_as_much_as_all_are_not_asked_for():
-    release = Costly(1.0, 1000.0)
-    found = account([release], 1e-5, near=5000.0, attacked=False)
-    bounds = [account([Costly(1.0, 1000.0)], 1e-5, near=order).epsilon for order in (3.0, 900.0)]
-    assert found.epsilon <= min(bounds)
-    release = Costly(1e6, 50.0)
-    found = account([release], 1e-5, near=2.0, attacked=False)
-    assert len(release.asked) <= 6
-    assert found.epsilon <= 50.0
-
-
 def test_the_best_order_is_found_from_far_away_with_few_bounds():
     for near in (1.001, 3.0, 1e4):
         release = Costly(2.0, math.inf)

@@ -1,7 +1,6 @@
 """A need's figures where nobody sees who takes part, and in other units of length."""
 
 import dataclasses
-import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +10,7 @@ import randquant as rq
 from randquant.aggregation.registry import update_mechanism
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.plan import planner
-from randquant.planning.plan.record import Candidate, Limit, Need
-from randquant.planning.plan.verdict import judge
+from randquant.planning.plan.record import Need
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import Guarantee
 
@@ -72,17 +70,3 @@ def test_where_everybody_takes_part_in_the_one_round_hiding_who_gains_nothing():
         privacy=rq.Privacy(neighboring="zero_out"),
     )
     assert need.multiplier == pytest.approx(plain, rel=0.02, abs=0)
-
-
-@pytest.mark.parametrize("share", [0.1, 0.8, 5.0])
-@pytest.mark.parametrize("trust", ["local", "aggregate"])
-def test_a_verdict_does_not_depend_on_the_unit_of_length(share, trust):
-    said = []
-    for clip_norm in (1.0, 1e-3, 1e3):
-        privacy = rq.Privacy(bits=16, clip_norm=clip_norm)
-        need = dataclasses.replace(NEED, privacy=privacy, trust=trust)
-        noise = need.noise(share * clip_norm * math.sqrt(need.rounds / need.dimension))
-        guarantee = Guarantee(8.0, 1e-5, "replace_one", trust, 2.0, 1)
-        best = Candidate("some", {}, guarantee, noise)
-        said.append(judge(need, best, [Limit("Gaussian", need.noise(need.gaussian))]))
-    assert said[0] == said[1] == said[2]

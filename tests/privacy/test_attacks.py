@@ -92,16 +92,3 @@ def test_sums_of_too_many_are_not_attacked():
     assert on_updates(BIT, 2**17 + 1, "replace_one", [(1, 1.0)]) == ()
     attack = DrawnRound(SumRound(BIT, 2, 1, (INSIDE, -INSIDE, 0.0), -1.0), 1.0)
     assert attacked_epsilon([(attack, 0)], 1e-5, 2.0) == 0
-
-
-def test_two_lengths_that_float32_makes_one_count_once():
-    """They are alternatives: a client's update has one of them, not both."""
-    found = on_updates(BIT, 4, "replace_one", [(7, 0.5), (9, 0.5 * (1 + 1e-9))])
-    assert {times for _, times in found} == {9}
-    assert len({attack for attack, _ in found}) == len(found)
-    dimension = 25_557_032  # where the lengths of d - 1 and of d coordinates are one
-    channel = rq.stochastic_rounding(clip=0.01, levels=2, margin=0.03)
-    norm = 0.01 * math.sqrt(dimension)
-    release = VectorRelease(channel, norm, dimension, 1, "aggregate", "replace_one", 10**5)
-    assert max(times for _, times in release.attacks) == dimension
-    assert len({attack for attack, _ in release.attacks}) == len(release.attacks)

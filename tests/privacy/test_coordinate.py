@@ -129,21 +129,6 @@ def test_orders_up_to_one_are_refused(paper, order):
         rq.certify(paper, order)
 
 
-def test_a_pair_is_not_called_the_worst(paper):
-    assert "this pair only" in str(rq.certify_pair(paper, 1.5, -1.5, 8.0))
-    assert rq.certify(paper, 8.0).covers == "all pairs"
-
-
-def test_the_printed_order_is_the_certified_one(paper):
-    assert "order 7.9999996:" in str(rq.certify(paper, 7.9999996))
-
-
-def test_what_is_printed_is_never_below_the_bound(paper):
-    certificate = rq.certify(paper, 8.0)
-    printed = float(str(certificate).split("epsilon <= ")[1].split()[0])
-    assert printed >= certificate.epsilon.upper
-
-
 def test_a_wrong_row_would_be_caught():
     good = rq.rqm(1.0, 1.0, 8, 0.4)
     weights = good.weights.copy()

@@ -170,17 +170,6 @@ def test_a_guarantee_without_delta_is_the_pure_cost(make):
     assert found.order == math.inf
 
 
-@kinds
-def test_releases_are_values(make):
-    release = replaced(make)
-    assert release == replaced(make)
-    assert hash(release) == hash(replaced(make))
-    assert release != replaced(make, 4)
-    assert dataclasses.replace(release, rounds=4) == replaced(make, 4)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        release.rounds = 4
-
-
 WRONG = [
     ({"dimension": 0}, ValueError), ({"dimension": 2**53 + 1}, ValueError),
     ({"dimension": 1.5}, TypeError), ({"rounds": -1}, ValueError),

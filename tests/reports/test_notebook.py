@@ -48,13 +48,6 @@ def test_what_has_no_picture_is_refused_by_name(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-def test_names_of_classes_are_those_of_today():
-    for name in notebook.HOMES:
-        module, _, own = name.rpartition(".")
-        home = __import__(module, fromlist=[own])
-        assert isinstance(getattr(home, own), type), name
-
-
 def test_a_notebook_shows_each_of_them_by_its_table():
     shown = {}
     html = types.SimpleNamespace(

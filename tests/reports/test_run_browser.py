@@ -41,7 +41,6 @@ RUN = RunRecord(
 
 
 LIVE = "[...document.querySelectorAll('figure.chart')].every(figure => figure.view)"
-DOMAIN = "document.querySelector('figure.lines').view.scale('x').domain()"
 
 
 @pytest.fixture(scope="module")
@@ -93,38 +92,6 @@ def test_every_chart_comes_to_life_and_fits(open_page, width):
         "each => Math.abs(each.querySelector('svg').getBoundingClientRect().width"
         " - each.clientWidth) <= 1)",
     )
-
-
-def test_pointing_shows_the_numbers_of_the_nearest_point(open_page):
-    tab = open_page(viewport={"width": 1280, "height": 900})
-    box = drawn(tab).bounding_box()
-    for moved in range(100):  # until the script listens
-        tab.mouse.move(box["x"] + 0.97 * box["width"], box["y"] + 0.4 * box["height"] + moved % 2)
-        if tab.locator(".tip").is_visible():
-            break
-        tab.wait_for_timeout(100)
-    shown = tab.locator(".tip").inner_text().split("\n")
-    shown = [line for line in shown if line]
-    assert shown == ["line: this run (rqm)", "round: 29", "accuracy, %: 87.2414"]
-    tab.mouse.move(5, 5)
-    tab.locator(".tip").wait_for(state="hidden")
-
-
-def test_shift_and_the_wheel_zoom_and_a_double_click_returns(open_page):
-    tab = open_page(viewport={"width": 1280, "height": 900})
-    picture = drawn(tab)
-    box = picture.bounding_box()
-    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    whole = tab.evaluate(DOMAIN)
-    tab.mouse.wheel(0, 10)  # the page scrolls
-    tab.wait_for_timeout(100)
-    assert tab.evaluate(DOMAIN) == whole
-    tab.keyboard.down("Shift")
-    tab.mouse.wheel(0, -200)
-    tab.keyboard.up("Shift")
-    assert until(tab, f"{DOMAIN}[1] - {DOMAIN}[0] < 0.95 * {whole[1] - whole[0]}")
-    tab.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    assert until(tab, f"{DOMAIN}[1] === {whole[1]} && {DOMAIN}[0] === {whole[0]}")
 
 
 def test_without_a_script_every_picture_is_there(open_page):

@@ -1,6 +1,5 @@
 """A whole table: what is certified is what is sent, whatever the records are."""
 
-import dataclasses
 import itertools
 import math
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 import randquant as rq
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise.laplace import DiscreteLaplace
-from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.laplace import LaplaceRelease
 from randquant.statistics.records import frames_of
 from randquant.statistics.surveys import survey
@@ -109,17 +107,6 @@ def test_a_little_more_would_be_beyond_the_target():
         assert 0.98 * epsilon < rq.account([release], delta).epsilon <= epsilon
 
 
-def test_smaller_relative_errors_are_bought_with_weights():
-    asked = {"a": rq.Mean(0, 1), "b": rq.Mean(0, 1)}
-    people = [{"a": k % 2, "b": k % 3 / 2} for k in range(500)]
-    plain, weighed = (
-        rq.statistics(people, 1, queries=asked, trust="central", seed=1, weights=weights)
-        for weights in (None, {"a": 4})
-    )
-    assert weighed["a"]["mean"].noise_error < 0.75 * plain["a"]["mean"].noise_error
-    assert weighed["b"]["mean"].noise_error > 2 * plain["b"]["mean"].noise_error
-
-
 PEOPLE = [{"age": 20 + k % 60, "sex": "fm"[k % 2]} for k in range(60)]
 ASKED = {"age": rq.Mean(18, 100), "sex": rq.Counts(["f", "m"])}
 
@@ -192,14 +179,3 @@ def test_wrong_arguments_are_refused_in_one_sentence(changed):
     right = {"clients": PEOPLE, "epsilon": 1.0, "queries": ASKED}
     with pytest.raises((ValueError, TypeError), match=r"^Expected"):
         rq.statistics(**right | changed)
-
-
-def test_a_table_is_frozen_and_reads_like_a_mapping():
-    table = rq.statistics(PEOPLE, 1, queries=ASKED, seed=1)
-    assert list(table) == ["age", "sex"]
-    assert len(table) == 2
-    assert "age" in table
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        table.records = 3
-    assert isinstance(table.release, LaplaceRelease | NoiseRelease)
-    assert str(table).splitlines()[-1].startswith("60 records of 60 clients; epsilon <= 1 ")

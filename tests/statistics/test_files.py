@@ -1,6 +1,5 @@
 """Files of records and queries: what is read is what was written, and all else is one sentence."""
 
-import json
 import re
 
 import numpy as np
@@ -151,9 +150,3 @@ def test_a_file_that_is_not_there_is_one_sentence(tmp_path):
     for read in (read_queries, read_records):
         with pytest.raises(FileNotFoundError, match=r"^Expected .*got no such file"):
             read(tmp_path / "none.csv")
-
-
-def test_lines_are_json_of_any_writer(tmp_path):
-    records = [{"x": k / 3, "y": "ä"} for k in range(3)]
-    text = "\r\n".join(json.dumps(each) for each in records)
-    assert read_records(written(tmp_path, "r.ndjson", text)) == records

@@ -11,16 +11,12 @@ from flower_grid import InProcessGrid
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from nvflare.apis.dxo import DXO, DataKind
-from nvflare.app_common.abstract.model import make_model_learnable
-from nvflare_job import SITES, Server
 
 import randquant as rq
 from randquant.aggregation.helper import Helper
 from randquant.aggregation.saved import from_record
 from randquant.channels.keys import Key
 from randquant.flower import QuantizedStrategy, QuantizeMod, WithHelper
-from randquant.integrations.nvflare import QuantizeFilter
 from randquant.integrations.offer import Offer
 from randquant.statistics import SurveyMechanism, survey
 
@@ -124,30 +120,6 @@ def test_a_process_that_has_asked_nothing_reads_an_offer_and_a_file_of_a_table(t
     assert done.stdout == "True\n", done.stderr
 
 
-def test_records_are_taken_in_all_forms_and_of_a_client_one():
-    """As `statistics` does: none counts as a missing one."""
-    terms = survey(ASKED, 60.0, 1e-6, "aggregate", WARDS, WARDS)
-    mechanism = SurveyMechanism(terms)
-    one = {"age": 50, "sex": "f", "stay": 3.0}
-    forms = [one, {name: [value] for name, value in one.items()},
-             {name: [value] * 9 for name, value in one.items()},
-             {"age": [], "sex": [], "stay": []}]  # fmt: skip
-    for form, women in zip(forms, (1, 1, 1, 0), strict=True):
-        update = mechanism.update(form, Key.generate())
-        size, amplitude = terms.queries["sex"].block().size, terms.amplitudes["sex"]
-        start = terms.queries["age"].block().size
-        assert (
-            update[start : start + size] == [amplitude * women, 0, amplitude * (1 - women)]
-        ).all()
-    for wrong, kind in ((None, TypeError), ({}, ValueError), ({"age": 3}, ValueError)):
-        with pytest.raises(kind, match=r"Expected .*\bgot "):
-            mechanism.update(wrong, Key.generate())
-    with pytest.raises(
-        ValueError, match=r"Expected clients >= 4, got clients=3: a round that failed"
-    ):
-        mechanism.table(np.zeros(mechanism.dimension), 3, 3)
-
-
 def answers(mod, records):
     """A client app of a few lines, as a user writes it."""
     app = ClientApp()
@@ -194,45 +166,6 @@ def test_on_flower_a_round_is_a_table(tmp_path, way):
         not again.start(grid, blank, num_rounds=1, train_config=terms).arrays["table"].numpy().any()
     )
     assert again.history[0].failed
-
-
-def test_on_nvflare_the_noise_of_all_sites_hides_one_patient(tmp_path):
-    """Each site's filter counts one of its patients, and refuses a second table."""
-    terms = survey(ASKED, 1.0, 1e-6, "aggregate", len(SITES), 1500, unit="example", most=500)
-    mechanism = SurveyMechanism(terms)
-    identity = Ed25519PrivateKey.generate()
-
-    class Tables(Server):
-        def load(self, _):
-            return make_model_learnable({"table": np.zeros(mechanism.dimension, np.float32)}, {})
-
-    def answer(site, task):
-        update = mechanism.update(ward(SITES.index(site)), Key.generate())
-        return DXO(DataKind.WEIGHT_DIFF, {"table": update}).to_shareable()
-
-    def asked(folder):
-        server = Tables(
-            folder, train=answer, mechanism=mechanism, examples=500, rounds=1, delta=1e-6,
-            sums=WithHelper(Helper(folder / "helper", identity)), learning_rate=1.0,
-        )  # fmt: skip
-        for site in SITES:
-            server.filters[site] = QuantizeFilter(
-                1.0, str(tmp_path / "sites"), 1e-6, examples=500,
-                helper=identity.public_key().public_bytes_raw().hex(),
-            )  # fmt: skip
-        return server.run()
-
-    server = asked(tmp_path / "one")
-    table = mechanism.table(server.saved[-1]["table"], len(SITES), 1500)
-    ages = np.concatenate([ward(k)["age"] for k in range(len(SITES))])
-    found = table["age"]
-    assert abs(found.estimate - ages.mean()) < 8 * found["mean"].noise_error
-    spent = server.controller._run.accountant.get_privacy_spent()
-    assert spent.epsilon == pytest.approx(table.guarantee.epsilon)
-    assert spent.unit == "example"
-    again = asked(tmp_path / "two")
-    assert not again.saved
-    assert sum("within epsilon 1.0" in line for line in again.log) >= len(SITES)
 
 
 def test_a_server_cannot_move_what_a_vector_is_compared_with(tmp_path):

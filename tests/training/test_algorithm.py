@@ -128,42 +128,6 @@ def test_a_round_is_algorithm_1_of_the_paper(digits, model, pool):
     assert cost.bytes_up == 5 * (wire.HEADER_BYTES + wire.body_bytes(CHANNEL, learner.dimension))
 
 
-@pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
-def test_workers_do_not_change_the_result(digits, model):
-    results = []
-    for workers in (1, 2):
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            run = algorithm(make_learner(digits, model), ChannelMechanism(CHANNEL), pool, workers)
-            state = run.init()
-            for round in range(3):
-                cohort = sample_cohort(POPULATION, 10, round + 1, Key.from_seed(0))
-                state, _ = run.apply(state, cohort, Key.from_seed(1))
-            results.append(state.parameters)
-    assert (results[0] == results[1]).all()
-
-
-@pytest.mark.parametrize("model", ["softmax", "cnn"])
-@pytest.mark.parametrize("workers", [1, 2, 16])
-def test_groups_are_the_cohort_and_keep_every_worker_busy(digits, model, workers):
-    learner, cohort = make_learner(digits, model), list(range(3, 30))
-    groups = learner.groups(cohort, workers)
-    assert [client for group in groups for client in group] == cohort
-    assert learner.groups([], workers) == []
-    if model == "cnn":
-        sizes = [len(group) for group in groups]
-        assert len(groups) >= min(workers, 14)
-        assert sizes == sorted(sizes, reverse=True)
-        assert sizes[-workers:] == [1] * min(workers, len(sizes))  # nobody waits for a large one
-    else:  # a sum's last bits depend on who is computed together: never on the machine
-        assert groups == learner.groups(cohort, 3)
-
-
-def test_large_clients_are_not_gathered_together(digits, monkeypatch):
-    monkeypatch.setattr(learner_module, "GATHERED", 1)
-    learner = make_learner(digits, "softmax")
-    assert learner.groups([4, 5, 6], 2) == [[4], [5], [6]]
-
-
 @pytest.fixture
 def gpu(monkeypatch):
     """What learners do on a GPU, done on this machine's CPU."""
@@ -183,53 +147,9 @@ def test_gradients_of_a_gpu_equal_plain_autograd(digits, model, gpu):
     assert learner.groups(list(range(30)), 1) == [list(range(30))]
 
 
-def test_updates_of_a_gpu_are_encoded_on_the_cpu(digits, gpu, pool, monkeypatch):
-    """The same round, but for the last bits of gradients, whatever they are computed on."""
-    here = make_learner(digits, "cnn")
-    monkeypatch.setattr(learner_module, "_is_gpu", lambda device: False)
-    there = make_learner(digits, "cnn")
-    assert (here.on_gpu, there.on_gpu) == (True, False)
-    mechanism, key = ClippedSGD(0.01), Key.from_seed(1)
-    rounds = [algorithm(each, mechanism, pool) for each in (here, there)]
-    states = [run.apply(run.init(), [2, 5, 9], key)[0].parameters for run in rounds]
-    assert np.abs(states[0] - states[1]).max() < 1e-6
-
-
 def test_a_device_that_is_not_there():
     with pytest.raises(ValueError, match="Expected a device that torch sees, got 'cuda:99'"):
         learner_module._checked_device("cuda:99")
-
-
-def test_the_data_are_held_once(digits):
-    """A client's samples may be many others' too: nothing but indices is kept for each."""
-    everybody = [np.arange(len(digits.train_labels))] * 500
-    module = models.build("cnn", (1, 8, 8), 10, 3)
-    learner = Learner(of_dataset(module, digits, everybody))
-    assert np.shares_memory(learner._data.table.features.numpy(), digits.train_features)
-
-
-def test_rounds_and_clients_never_share_a_key(digits, pool):
-    seen, plain = [], ClippedSGD(1.0)
-
-    def encode(update, key):
-        seen.append(key.words(4).tobytes())
-        return plain.encode(update, key)
-
-    run = algorithm(make_learner(digits, "softmax"), Around(plain, encode), pool)
-    state = run.init()
-    for _ in range(3):
-        state, _ = run.apply(state, [0, 1, 2], Key.from_seed(1))
-    assert len(set(seen)) == 9
-
-
-def test_a_mechanism_around_another_encodes_in_its_own_way():
-    updates = np.random.default_rng(0).uniform(-0.05, 0.05, (3, 100))
-    keys = [Key.from_seed(client) for client in range(3)]
-    plain = ChannelMechanism(CHANNEL)
-    zeros = Around(plain, lambda update, key: plain.encode(np.zeros_like(update), key))
-    for mechanism, sent in ((plain, updates), (zeros, np.zeros_like(updates))):
-        expected = [plain.encode(*each) for each in zip(sent, keys, strict=True)]
-        assert mechanism.encode_many(updates, keys) == expected
 
 
 def exact(encode=None):
@@ -303,19 +223,6 @@ def test_a_round_without_clients_only_counts(digits, pool):
     assert not after.participations.any()
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_parameters_that_diverge_are_refused(digits, pool, value):
-    def mean(payloads, dimension, key):
-        mean = np.zeros(dimension, dtype=np.float32)
-        mean[7] = value
-        return mean
-
-    wrong = Around(ClippedSGD(1.0), mean=mean)
-    run = algorithm(make_learner(digits, "softmax"), wrong, pool)
-    with pytest.raises(ValueError, match="training has diverged"):
-        run.apply(run.init(), [1, 2], Key.from_seed(0))
-
-
 @pytest.mark.parametrize("together", [True, False])
 def test_every_clients_update_is_checked_whoever_it_is_with(digits, pool, together, monkeypatch):
     """In the middle of a group and in the last one; a mechanism might send what it is given."""
@@ -340,36 +247,11 @@ def test_every_clients_update_is_checked_whoever_it_is_with(digits, pool, togeth
             run.apply(run.init(), cohort, Key.from_seed(0))
 
 
-def test_a_failed_round_names_the_client_and_leaves_the_state(digits, pool):
-    learner = make_learner(digits, "softmax")
-    run = algorithm(learner, ChannelMechanism(CHANNEL), pool)
-    state = run.init()
-    broken = type(state)(0, np.full_like(state.parameters, np.nan), state.participations)
-    with pytest.raises(ValueError, match=r"Client 3: Expected finite values.*index \[0\]"):
-        run.apply(broken, [3, 5], Key.from_seed(0))
-    assert broken.round == 0
-    assert not broken.participations.any()
-
-
 @pytest.mark.parametrize("cohort", [[4, 4], [4, 1, 4], [1, 2, 3, 1]])
 def test_a_client_cannot_be_in_a_cohort_twice(digits, pool, cohort):
     run = algorithm(make_learner(digits, "softmax"), ChannelMechanism(CHANNEL), pool)
     with pytest.raises(ValueError, match="once in a cohort"):
         run.apply(run.init(), cohort, Key.from_seed(0))
-
-
-def test_training_learns(digits, pool):
-    learner = make_learner(digits, "softmax", "iid")
-    run = algorithm(learner, ChannelMechanism(CHANNEL), pool)
-    state = run.init()
-    learner.load(state.parameters)
-    before = learner.evaluate()
-    for round in range(60):
-        cohort = sample_cohort(POPULATION, 15, round + 1, Key.from_seed(0))
-        state, _ = run.apply(state, cohort, Key.from_seed(1))
-    learner.load(state.parameters)
-    assert before.accuracy < 0.3
-    assert learner.evaluate().accuracy > 0.85
 
 
 KEY = Key.from_seed(9)
@@ -395,11 +277,3 @@ def test_the_cnn_has_about_fifty_thousand_parameters():
     assert sum(p.numel() for p in module.parameters()) == 50_226
     with pytest.raises(ValueError, match="images"):
         models.build("cnn", (30,), 2, 0)
-
-
-def test_building_a_model_leaves_torchs_generator_alone():
-    torch.manual_seed(5)
-    first = torch.rand(1)
-    torch.manual_seed(5)
-    models.build("mlp", (1, 8, 8), 10, 0)
-    assert torch.rand(1) == first

@@ -82,18 +82,6 @@ def test_the_subsets_do_not_come_from_the_runs_key(seeds):
     assert len(set(once)) >= 4
 
 
-@pytest.mark.slow
-def test_a_run_is_calibrated_to_the_subset_it_sends():
-    """At one epsilon; the bits of fewer coordinates hide less, so they are less noisy."""
-    whole, part = (trained(epsilon=8, bits=1, **part) for part in ({}, {"coordinates": 8}))
-    assert 7.9 < part.guarantee.epsilon <= 8
-    assert 7.9 < whole.guarantee.epsilon <= 8
-    values = [run.config.parameters["margin"] for run in (whole, part)]
-    assert values[1] < values[0]
-    assert part.upload_bytes - 40 == (whole.upload_bytes - 40) * 8 // 32
-    assert part.config.privacy.coordinates == 8
-
-
 def test_settings_of_files_and_commands_carry_the_number(tmp_path):
     config = CONFIG.changed(baseline=True)
     execution.create(tmp_path / "run", config, overwrite=False)

@@ -268,21 +268,6 @@ def test_noise_is_calibrated_to_the_amplified_epsilon(draw):
     assert account([tuned.mechanism.release(100, 1)], 1e-5).epsilon > 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("draw", DRAWS)
-def test_a_target_is_met_by_the_amplified_epsilon(draw):
-    x = torch.randn(30, 4, 6, generator=torch.Generator().manual_seed(0))
-    clients = [(part, (part[:, 0] > 0).long()) for part in x]
-    found = train(
-        torch.nn.Linear(6, 2), clients, epsilon=3, rounds=4, cohort=15, trust="model",
-        sampling=draw, seed=2,
-    )  # fmt: skip
-    assert found.guarantee.trust == "model"
-    assert 2.9 < found.guarantee.epsilon <= 3
-    assert found.beside.epsilon > 3
-    assert "model trust, hidden cohorts" in repr(found)
-
-
 def test_local_noise_is_hidden_too():
     hidden = HiddenCohorts("fixed", 100, 5, 40)
     noise = LocalGaussian(1.0, 2.0)

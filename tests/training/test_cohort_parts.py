@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import torch
 from around import Around
 from torch import nn
 
@@ -14,8 +13,6 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.training.client import LIGHT_GROUP, Learner
 from randquant.training.cohort import ZEROS_AT_ONCE, collector
-from randquant.training.gathering import EVALUATED_AT_ONCE
-from randquant.training.one_client import EXAMPLES_AT_ONCE
 from randquant.training.problem import problem_of
 from randquant.training.work import Work
 
@@ -34,31 +31,6 @@ def learner_of(clients, local=None, model=None, **options):
     loss = options.pop("loss", lambda output, targets: output.mean())
     problem = problem_of(model or nn.Linear(FEATURES, 1, bias=False), clients, loss=loss, **options)
     return Learner(problem, local or Work())
-
-
-@pytest.mark.parametrize("whose", ["test data", "a client's"])
-@pytest.mark.parametrize("count", [1, EVALUATED_AT_ONCE, 2 * EVALUATED_AT_ONCE + 37])
-def test_every_example_counts_once_in_an_evaluation(whose, count):
-    x = DRAW.normal(0, 1, (count, FEATURES)).astype(np.float32)
-    labels = (np.arange(count) >= count - 40).astype(np.int64)  # the last part is unlike the rest
-    model = nn.Linear(FEATURES, 2)
-    clients = [(x[:1], labels[:1]), (x, labels)]
-    learner = learner_of(clients, model=model, loss=nn.functional.cross_entropy, test=(x, labels))
-    found = learner.evaluate(None if whose == "test data" else 1)
-    with torch.no_grad():
-        output, targets = model(torch.from_numpy(x)), torch.from_numpy(labels)
-    assert found.accuracy == float((output.argmax(1) == targets).double().mean())
-    expected = float(nn.functional.cross_entropy(output, targets))
-    assert found.loss == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("count", [1, EXAMPLES_AT_ONCE, 2 * EXAMPLES_AT_ONCE + 3])
-def test_every_example_of_a_client_is_clipped_and_counts_once(count):
-    client = client_of(count)
-    update, losses = learner_of([client_of(3), client], Work(example_norm=1.5)).updates([1])
-    expected = np.mean([clip_to_norm(row, 1.5) for row in client[0]], axis=0)
-    assert np.abs(update[0] - expected).max() < 1e-6
-    assert np.isfinite(losses).all()
 
 
 SIZES = [1 + client * 7 % 11 for client in range(2 * LIGHT_GROUP + 3)]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gzip
 import re
 import struct
 import tracemalloc
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from randquant.training import TrainConfig, create_run, read_run, register_dataset, train_run
+from randquant.training import register_dataset
 from randquant.training.data import datasets
 from randquant.training.data.datasets import DATASETS, PARTITIONS, Dataset, load, partition
 from randquant.training.data.idx import MAX_ITEMS
@@ -117,18 +115,6 @@ def test_a_registered_data_set_has_a_name_like_the_others(monkeypatch):
         register_dataset("digits", lambda folder: made)
 
 
-def test_a_run_trains_on_a_registered_data_set(monkeypatch, tmp_path):
-    monkeypatch.setattr(datasets, "_REGISTERED", {})
-    config = TrainConfig.of("mine", "softmax", "gaussian", {"clip_norm": 1, "noise_multiplier": 2},
-                         population=20, cohort=5, rounds=1)  # fmt: skip
-    with pytest.raises(ValueError, match="got 'mine'"):
-        create_run(tmp_path / "run", config, overwrite=False)
-    register_dataset("mine", lambda folder: load("digits"))
-    create_run(tmp_path / "run", config, overwrite=False)
-    train_run(tmp_path / "run")
-    assert read_run(tmp_path / "run").state == "finished"
-
-
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 def test_idx_round_trip(tmp_path, name, suffix):
@@ -139,15 +125,6 @@ def test_idx_round_trip(tmp_path, name, suffix):
     assert np.array_equal(data.test_features * 255, images(2, 2)[:, np.newaxis])
     assert data.train_labels.tolist() == [0, 1, 2]
     assert data.test_labels.tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("name", "folder"),
-    [("mnist", "mnist"), ("mnist", "mnist-10k"), ("fashion-mnist", "fashion-mnist")],
-)
-def test_the_folder_of_the_name_is_found(tmp_path, name, folder):
-    write(tmp_path / folder, mnist_kind(suffix=".gz"))
-    assert len(load(name, tmp_path).train_labels) == 3
 
 
 @pytest.mark.parametrize(
@@ -208,26 +185,6 @@ def assert_one_sentence_about(error: Exception, path: Path) -> None:
     text = str(error)
     assert str(path) in text
     assert re.fullmatch(r"Expected [^\n]+, got [^\n]+: [^\n]+\.", text)
-
-
-GZIP_DAMAGE: dict[str, Callable[[bytes], bytes]] = {
-    "not gzip": lambda packed: b"GIF89a" + packed,
-    "cut short": lambda packed: packed[: len(packed) // 2],
-    "without checksum": lambda packed: packed[:-8],
-    "wrong checksum": lambda packed: packed[:-8] + b"\0\0\0\0" + packed[-4:],
-    "broken block": lambda packed: packed[:10] + b"\xff" * 20 + packed[30:],
-    "trailing garbage": lambda packed: packed + b"garbage",
-}
-
-
-@pytest.mark.parametrize("damage", GZIP_DAMAGE)
-def test_corrupt_gzip_is_one_clear_error(tmp_path, damage):
-    write(tmp_path, mnist_kind(suffix=".gz"))
-    path = tmp_path / f"{IMAGES}.gz"
-    path.write_bytes(GZIP_DAMAGE[damage](path.read_bytes()))
-    with pytest.raises(ValueError, match="a readable file") as caught:
-        load("mnist", tmp_path)
-    assert_one_sentence_about(caught.value, path)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -295,23 +252,6 @@ def test_garbage_is_a_value_error_and_nothing_else(tmp_path_factory, content, fi
             (folder / name).unlink()  # the plain file would be read before the packed one
 
 
-@given(
-    place=st.integers(0, 10_000),
-    byte=st.integers(0, 255),
-    suffix=st.sampled_from(["", ".gz"]),
-    file=st.sampled_from(MNIST_FILES),
-)
-@settings(max_examples=200, deadline=None)
-def test_one_changed_byte_loads_or_is_a_value_error(tmp_path_factory, place, byte, suffix, file):
-    folder = write(tmp_path_factory.mktemp("changed"), mnist_kind(suffix=suffix))
-    path = folder / (file + suffix)
-    content = bytearray(path.read_bytes())
-    content[place % len(content)] = byte
-    path.write_bytes(content)
-    with contextlib.suppress(ValueError):
-        assert_sound(load("mnist", folder))
-
-
 # Partitions
 
 
@@ -357,29 +297,6 @@ def test_every_sample_belongs_to_exactly_one_client(case):
     sizes = [len(part) for part in parts]
     # Two shards differ by at most one each; the other ways cut evenly.
     assert max(sizes) - min(sizes) <= (2 if how == "shards" else 1)
-
-
-@given(partitions())
-@settings(max_examples=100, deadline=None)
-def test_shards_numbers_of_labels_sum_to_at_most_the_bound(case):
-    truth, population, _, _, seed = case
-    population = min(population, len(truth) // 2) or 1
-    truth = truth if len(truth) > 1 else np.array([0, 1])
-    parts = partition(truth, population, "shards", seed=seed)
-    distinct = sum(len(np.unique(truth[part])) for part in parts)
-    assert distinct <= 2 * population + len(np.unique(truth)) - 1
-
-
-@pytest.mark.parametrize("how", PARTITIONS)
-def test_the_global_random_state_is_neither_read_nor_changed(how):
-    truth = np.repeat(np.arange(5), 20)
-    np.random.seed(1)  # noqa: NPY002 - the global state is what this test is about
-    first = partition(truth, 10, how)
-    after = np.random.random()  # noqa: NPY002
-    np.random.seed(1)  # noqa: NPY002
-    assert after == np.random.random()  # noqa: NPY002
-    second = partition(truth, 10, how)
-    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def concentration_of_labels(truth: np.ndarray, parts: list[np.ndarray]) -> float:

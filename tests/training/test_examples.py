@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
-from randquant.training.examples import ReadExamples, StoredExamples, examples_of
+from randquant.training.examples import StoredExamples, examples_of
 from randquant.training.problem import problem_of
 from randquant.training.work import Work
 
@@ -96,23 +96,6 @@ def test_every_form_gives_the_same_updates(form):
         assert np.abs(updates[0]).max() > 1e-3
     assert ours.evaluate().accuracy == theirs.evaluate().accuracy
     assert ours.evaluate().loss == pytest.approx(theirs.evaluate().loss, rel=1e-6)
-
-
-def test_a_data_set_is_read_when_it_is_needed():
-    read = []
-
-    class Noted(Pairs):
-        def __getitem__(self, place):
-            read.append(place)
-            return super().__getitem__(place)
-
-    examples = examples_of(Noted(slice(None)))
-    assert isinstance(examples, ReadExamples)
-    read.clear()
-    features, targets = examples.take(np.array([7, 2]))
-    assert read == [7, 2]
-    assert np.array_equal(features, X[[7, 2]])
-    assert targets.tolist() == Y[[7, 2]].tolist()
 
 
 def test_columns_are_named_where_they_must_be():

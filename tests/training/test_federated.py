@@ -314,15 +314,6 @@ def test_callbacks_see_every_round_and_may_stop_the_run(clients, test_data, tmp_
     assert "the same call goes on" in caught.value.__notes__[0]
 
 
-def test_an_interrupt_says_how_to_go_on(clients, tmp_path):
-    for folder, sentence in [(tmp_path / "run", "the same call goes on"), (None, "with folder=")]:
-        with pytest.raises(KeyboardInterrupt, match=sentence):
-            train(
-                a_model(), clients, mechanism=noisy(), folder=folder,
-                on_round=stop_after(2, KeyboardInterrupt), **CHEAP,
-            )  # fmt: skip
-
-
 def test_a_temporary_folder_disappears_with_the_run(clients, monkeypatch, tmp_path):
     monkeypatch.setattr(federated.tempfile, "tempdir", str(tmp_path))
     run = train(a_model(), clients, mechanism=noisy(), **CHEAP)
@@ -369,12 +360,6 @@ def test_a_folder_that_was_begun_and_not_finished_is_begun_again(clients, tmp_pa
         assert run.summary.rounds == 6
 
 
-def test_a_folder_with_other_files_is_refused(clients, tmp_path):
-    (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(FileExistsError, match="holds other files"):
-        train(a_model(), clients, mechanism=noisy(), folder=tmp_path, **CHEAP)
-
-
 def test_examples_as_the_privacy_unit(clients, tmp_path):
     run = train(
         a_model(), clients, epsilon=4, unit="example", bits=1, trust="local", seed=0, **CHEAP
@@ -396,11 +381,6 @@ def test_examples_as_the_privacy_unit(clients, tmp_path):
     page = rq.report(run, tmp_path / "page.html").read_text()
     assert "replace one example, local trust" in page
     assert "replace one client, local trust" in page
-
-
-def test_a_mechanism_for_more_clients_than_a_cohort_is_refused(clients):
-    with pytest.raises(ValueError, match="Expected cohort >= 20"):
-        train(a_model(), clients, mechanism=noisy(2.0, 20), **CHEAP)
 
 
 def test_what_a_run_is_about_is_on_record(clients, tmp_path):

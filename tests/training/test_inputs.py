@@ -1,20 +1,16 @@
 """Models of several inputs, with logits in their output, and of other floating-point types."""
 
-import copy
 import dataclasses
 
 import numpy as np
 import pytest
 import torch
-from by_name import train
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from randquant.aggregation import ClippedSGD
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
-from randquant.training.clients import check_public
 from randquant.training.problem import problem_of
 from randquant.training.work import Work
 
@@ -23,7 +19,6 @@ X = RNG.normal(size=(30, 4)).astype(np.float32)
 MASK = RNG.integers(0, 2, (30, 4))
 Y = (X[:, 0] > 0).astype(np.int64)
 PARTS = (slice(0, 12), slice(12, 20), slice(20, 30))
-PLAIN = ClippedSGD(clip_norm=1.0)
 LOCALS = (Work(), Work(3, 2, 0.1), Work(example_norm=0.1))
 
 
@@ -135,26 +130,6 @@ def test_several_inputs_give_what_one_tensor_of_both_gives(form, wrap):
     assert mine.evaluate(1).loss == pytest.approx(other.evaluate(1).loss, rel=1e-6)
 
 
-def test_statistics_of_public_examples_of_several_inputs():
-    class Normed(Two):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.BatchNorm1d(4)
-
-        def forward(self, ids, mask):
-            return super().forward(self.norm(ids), mask)
-
-    public = (by_name(np.flip(X).copy(), MASK), Y)
-    clients = [FORMS["dict"][0](part) for part in PARTS]
-    problem = problem_of(Normed(), clients, buffers="server", public=public)
-    model = Learner(problem).trained_model()
-    assert np.allclose(model.norm.running_mean, np.flip(X).mean(axis=0), atol=1e-6)
-    with pytest.raises(ValueError, match="that no client holds, got example 12 of client 0's"):
-        check_public(
-            problem.clients.table, problem_of(Normed(), clients[1:], buffers="frozen").clients
-        )
-
-
 BAD = {
     "list": (([X, MASK[:, :2]], Y), TypeError, r"several inputs of a model are a tuple \(a, b\)"),
     "rows": ((tuple(map(torch.from_numpy, X)), Y), ValueError,
@@ -178,51 +153,6 @@ def test_wrong_inputs_have_a_sentence(name):
     data, kind, sentence = BAD[name]
     with pytest.raises(kind, match=sentence):
         problem_of(Two(), [data])
-
-
-def test_clients_of_other_inputs_are_named():
-    clients = {"a": FORMS["dict"][0](PARTS[0]), "b": FORMS["tuple"][0](PARTS[1])}
-    with pytest.raises(ValueError, match=r"Client b: .* as those of client a, .*ids"):
-        problem_of(Two(), clients)
-    with pytest.raises(TypeError, match="the data of several clients, got a pair"):
-        problem_of(Two(), ((X, MASK), Y))
-
-
-def test_another_mask_is_other_data_for_a_run_that_goes_on(tmp_path):
-    folder, clients = tmp_path / "run", [FORMS["tuple"][0](part) for part in PARTS]
-    options = {"mechanism": PLAIN, "rounds": 1, "folder": folder, "progress": False}
-    train(Two(), clients, **options)
-    train(Two(), clients, **options)
-    changed = [((x, 1 - mask), y) for (x, mask), y in clients]
-    with pytest.raises(ValueError, match="Expected the clients' data that the run"):
-        train(Two(), changed, **options)
-
-
-@pytest.mark.parametrize(
-    "kind", [torch.float64, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)]
-)
-def test_other_floating_point_types_are_trained_in_float32_and_returned_as_they_were(kind):
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)).to(kind)
-    model.register_buffer("steps", torch.tensor([3]))
-    before = copy.deepcopy(model.state_dict())
-    clients, features = [(X[part], Y[part]) for part in PARTS], torch.from_numpy(X).to(kind)
-    options = {"test": (X, Y), "mechanism": PLAIN, "rounds": 3, "seed": 0, "progress": False}
-    run, same = (train(each, clients, **options) for each in (model, copy.deepcopy(model).float()))
-    assert run.history[-1].mean == same.history[-1].mean  # the same bits were sent
-    assert {parameter.dtype for parameter in run.model.parameters()} == {kind}
-    assert run.model.steps.dtype == torch.int64
-    assert run.model(features).dtype == kind
-    assert torch.allclose(run.model(features).float(), same.model(torch.from_numpy(X)), atol=0.05)
-    assert all(torch.equal(before[name], part) for name, part in model.state_dict().items())
-    assert run.loss == pytest.approx(same.loss, rel=0.02)
-
-
-def test_parameters_of_another_type_beside_float32_are_refused():
-    model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2).double())
-    with pytest.raises(
-        ValueError, match=r"as others of the model are, got 1.weight in .*float\(\)"
-    ):
-        problem_of(model, [(X, Y)])
 
 
 BINARY = Y[:, None]

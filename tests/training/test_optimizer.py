@@ -77,32 +77,6 @@ def test_steps_are_torchs_own_bit_for_bit_and_survive_files(name):
     assert not np.array_equal(parameters, start)
 
 
-def test_a_state_comes_back_from_its_file_as_it_was():
-    state = OptimizerStep(OPTIMIZERS["adam"], SHAPES).step(
-        np.zeros(DIMENSION, np.float32), np.ones(DIMENSION, np.float32), {}
-    )[1]
-    again = from_tensors(*to_tensors(state))
-    assert again["param_groups"] == state["param_groups"]  # betas are a tuple again
-    assert again["state"].keys() == state["state"].keys()
-    assert torch.equal(again["state"][1]["exp_avg"], state["state"][1]["exp_avg"])
-
-
-def test_names_of_torch_optim_make_the_same():
-    make = torch_optimizer("AdamW", 0.3, {"weight_decay": 0.1, "betas": [0.8, 0.9]})
-    (group,) = make([nn.Parameter(torch.zeros(2))]).param_groups
-    assert (group["lr"], group["weight_decay"], group["betas"]) == (0.3, 0.1, (0.8, 0.9))
-    server = OptimizerStep(make, SHAPES)
-    name, options = server.described()
-    assert name == "AdamW"
-    assert options["weight_decay"] == 0.1
-
-
-@pytest.mark.parametrize("name", ["lion", "Optimizer", "lr_scheduler", "__name__"])
-def test_unknown_names_are_refused(name):
-    with pytest.raises(ValueError, match="SGD"):
-        torch_optimizer(name, 0.1, {})
-
-
 class Odd(torch.optim.SGD):
     """Keeps what no file can hold."""
 

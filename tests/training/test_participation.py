@@ -52,21 +52,6 @@ def test_it_draws_exactly_where_the_rounds_can_be_filled(population, rounds):
             assert fillable(after, cohort, rounds - 1)
 
 
-@pytest.mark.parametrize(
-    ("population", "cohort", "rounds", "cap"),
-    [(10, 4, 5, 2), (7, 3, 40, 18), (5, 5, 6, 6), (100, 9, 57, 6), (30, 1, 30, 1), (12, 7, 9, 9)],
-)
-@pytest.mark.parametrize("seed", range(5))
-def test_nobody_exceeds_the_cap_in_a_whole_run(population, cohort, rounds, cap, seed):
-    cohorts = list(
-        capped_cohorts(population, cohort, rounds, max_participations=cap, key=Key.from_seed(seed))
-    )
-    assert [len(set(drawn)) for drawn in cohorts] == [cohort] * rounds
-    assert all(drawn == sorted(drawn) for drawn in cohorts)
-    calls = np.bincount(np.concatenate(cohorts), minlength=population)
-    assert calls.max() <= cap
-
-
 def test_a_run_that_cannot_be_filled_fails_at_once():
     cohorts = capped_cohorts(10, 4, 5, max_participations=1, key=Key.from_seed(0))
     with pytest.raises(ValueError, match="places for 10 are missing"):
@@ -108,16 +93,6 @@ def test_no_coin_falls_more_often_than_its_rate(rate, monkeypatch):
     expected = [client for client, word in enumerate(chosen) if word < limit]
     assert sample_poisson(5, rate, round=1, key=Key.from_seed(0)) == expected
     assert 1 in expected
-
-
-def test_rounds_are_drawn_apart():
-    """With nothing that forces the draw, as many different cohorts as chance makes."""
-    loose = {"rounds": 60, "max_participations": 60, "key": Key.from_seed(0)}
-    calls = np.zeros(6, dtype=np.int64)
-    drawn = [tuple(sample_capped(calls, 3, round=number, **loose)) for number in range(1, 61)]
-    cohorts = list(itertools.combinations(range(6), 3))
-    assert len(set(drawn)) > 10  # of 20: fewer with a probability below 1e-9
-    assert set(drawn) <= set(cohorts)
 
 
 def test_everyone_takes_part_at_rate_one_and_hardly_anyone_near_zero():

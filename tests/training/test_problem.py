@@ -1,7 +1,5 @@
 """What may be trained and what is refused, each with its sentence."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -222,42 +220,6 @@ def test_bad_models(name):
         problem_of(model, some_clients())
 
 
-@pytest.mark.parametrize(
-    ("test", "sentence"),
-    [
-        ((LONG, np.array([0, 1, 2])), "Test data: Expected as many targets as features"),
-        ((LONG, np.array([0, 1, 2, 3])), "Test data: Expected labels from 0 to 2, .* got 3"),
-        ((NAN, np.zeros(5, np.int64)), "Test data: Expected finite features"),
-        ((LONG[:, :3], np.zeros(4, np.int64)), "Test data: Expected examples as those of cli"),
-    ],
-)
-def test_bad_test_data(test, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        problem_of(linear(), some_clients(), test=test)
-
-
-def test_a_problem_is_a_value():
-    model, torch_state = linear(), torch.get_rng_state()
-    before = copy.deepcopy(model.state_dict())
-    problem = problem_of(model, some_clients(), test=some_clients()["c0"])
-    assert torch.equal(torch.get_rng_state(), torch_state)
-    learner = Learner(problem)
-    learner.load(learner.parameters() + 1)
-    for held in (model, problem.model):
-        assert all(torch.equal(t, before[name]) for name, t in held.state_dict().items())
-        assert held.training
-        assert all(p.grad is None and p.requires_grad for p in held.parameters())
-    with torch.no_grad():
-        model[0].weight.add_(1)
-    assert torch.equal(problem.model[0].weight, before["0.weight"])
-    assert problem.clients.names == ("c0", "c1", "c2", "c3")
-    assert problem.clients.sizes.tolist() == [3, 4, 5, 6]
-    assert (problem.trial.classes, problem.dimension, problem.trial.draws) == (3, 43, False)
-    trained = learner.trained_model()
-    assert torch.equal(trained[0].weight, before["0.weight"] + 1)
-    assert not trained.training
-
-
 def test_a_digest_is_of_what_is_public():
     first = problem_of(linear(), some_clients())
     assert first.digest == problem_of(linear(), some_clients()).digest
@@ -339,12 +301,6 @@ def test_floats_of_any_kind_become_float32(dtype):
     assert np.array_equal(table.features[:3], clients["c0"][0].astype(np.float32))
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int16])
-def test_integer_targets_become_labels(dtype):
-    clients = {name: (x, y.astype(dtype)) for name, (x, y) in some_clients().items()}
-    assert problem_of(linear(), clients).clients.table.targets.dtype == torch.int64
-
-
 def test_cross_entropy_of_one_output_is_refused():
     """It is 0 throughout, and a run would spend its epsilon on nothing."""
     numbers = [(x, x[:, :1]) for x, _ in some_clients().values()]
@@ -356,11 +312,3 @@ def test_cross_entropy_of_one_output_is_refused():
 def test_a_module_of_mean_squares_is_mse_loss():
     clients = [(x, x[:, :1]) for x, _ in some_clients().values()]
     assert problem_of(linear(1), clients, loss=nn.MSELoss()).loss is functional.mse_loss
-
-
-def test_a_cross_entropy_module_is_cross_entropy():
-    plain = problem_of(linear(), some_clients(), loss=nn.CrossEntropyLoss())
-    assert plain.loss is functional.cross_entropy
-    for own in ({"label_smoothing": 0.1}, {"weight": torch.ones(3)}, {"ignore_index": 2}):
-        loss = nn.CrossEntropyLoss(**own)
-        assert problem_of(linear(), some_clients(), loss=loss).loss is loss

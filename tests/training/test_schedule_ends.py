@@ -165,22 +165,6 @@ def test_rounds_are_not_added_after_a_look(tmp_path, capsys):
     assert result["guarantee"]["epsilon"] == accounted(PLANNED)
 
 
-def test_a_limit_that_is_raised_after_a_look_adds_no_rounds(tmp_path):
-    """Nor does a larger delta, at which the limit would allow more."""
-    folder, limit = tmp_path / "run", accounted(9)
-    config = CONFIG.changed(stop_at_epsilon=limit)
-    interrupted.begin(folder, config, 5)
-    assert run_status.read(folder).epsilon == limit
-    for changes in ({"stop_at_epsilon": 2 * limit}, {"stop_at_epsilon": None}, {"delta": 1e-3}):
-        with pytest.raises(ValueError, match="at most the 9 rounds declared before the first"):
-            execution.execute(folder, changes=changes)
-    with pytest.raises(ValueError, match="which the 9 rounds declared before the first cost"):
-        execution.execute(folder, changes={"delta": 1e-7})
-    run = execution.execute(folder)
-    assert run.summary.guarantee is not None
-    assert (run.summary.rounds, run.summary.guarantee.epsilon) == (9, limit)
-
-
 def test_ctrl_c_on_the_command_line_says_so(tmp_path, capsys, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt

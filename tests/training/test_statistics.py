@@ -10,7 +10,6 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from randquant.channels.keys import Key
-from randquant.training import statistics
 from randquant.training.client import Learner
 from randquant.training.problem import problem_of
 from randquant.training.work import Work
@@ -170,17 +169,6 @@ def test_clients_normalise_with_the_servers_statistics_and_leave_them_alone(loca
     assert np.array_equal(other.updates([0, 1], key)[0][1], update)
     frozen = Learner(problem_of(learner.trained_model(), clients(), buffers="frozen"), local)
     assert np.array_equal(frozen.updates([1], key)[0][0], update)
-
-
-def test_batches_of_public_examples_are_averaged(monkeypatch):
-    monkeypatch.setattr(statistics, "AT_ONCE", 7)
-    learner = Learner(problem_of(normalised(), clients(), buffers="server", public=PUBLIC))
-    model = learner.trained_model()
-    with torch.no_grad():
-        first = model[0](torch.from_numpy(PUBLIC))
-    parts = first.split([7, 7, 6])
-    variance = torch.stack([part.var(0) for part in parts]).mean(0)
-    assert torch.allclose(model[1].running_var, variance, rtol=1e-4, atol=1e-8)
 
 
 @pytest.mark.parametrize(
