@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import math
 
 import numpy as np
 import pytest
@@ -75,19 +76,34 @@ def test_runs_that_learn_digits_are_told_nothing(options):
     assert digits(**options).summary.advice == ""
 
 
-def test_probabilities_that_are_too_sure_are_told():
-    """Few people of two classes that a line tells apart: weights grow, and so does the loss."""
+def of_two_classes(flipped, told=False):
+    """300 people of two classes that a line tells apart, but for flipped labels, and a test."""
     draw = torch.Generator().manual_seed(0)
-    x = torch.randn(400, 3, generator=draw)
-    y = (x[:, 0] + 0.3 * torch.randn(400, generator=draw) > 0).long()
+    x = torch.randn(600, 3, generator=draw)
+    y = (x[:, 0] > 0).long()
+    y = torch.where(torch.rand(600, generator=draw) < flipped, 1 - y, y)
     clients = [(x[k : k + 1], y[k : k + 1]) for k in range(300)]
+    test = (x[300:], 1 - y[300:] if told else y[300:])
     quiet = dataclasses.replace(NOISY, noise_multiplier=0.5)
-    given = {"mechanism": quiet, "test": (x[300:], y[300:]), "seed": 0, "progress": False}
     torch.manual_seed(0)
+    return train(
+        nn.Linear(3, 2), clients, test=test, mechanism=quiet, rounds=30, seed=0, progress=False
+    )
+
+
+@pytest.mark.parametrize("flipped", [0.05, 0.1])
+def test_probabilities_are_better_than_those_of_a_constant(flipped):
+    """Right clients push less than wrong ones: otherwise weights grow, and so does the loss."""
+    run = of_two_classes(flipped)
+    assert run.accuracy > 1 - flipped - 0.06
+    assert run.loss < 0.9 * math.log(2)
+    assert run.summary.advice == ""
+
+
+def test_probabilities_that_are_too_sure_are_told():
+    """Of people whose labels are other than those of the clients."""
     with pytest.warns(UserWarning, match="surer than it is right"):
-        run = train(nn.Linear(3, 2), clients, rounds=30, **given)
-    assert run.loss > 1.25 * min(each.loss for each in run.history if each.loss is not None)
-    assert train(nn.Linear(3, 2), clients, rounds=5, **given).summary.advice == ""
+        of_two_classes(0.05, told=True)
 
 
 def test_steps_with_a_rate_tell_nothing():

@@ -1,5 +1,6 @@
 """Clients' steps: as long as the curvature of their own loss says, and of one length when sent."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,14 @@ from torch.nn import functional
 
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
-from randquant.training.curvature import along, of_cross_entropy, scaled, small_step, step_length
+from randquant.training.curvature import (
+    along,
+    calibrated,
+    of_cross_entropy,
+    scaled,
+    small_step,
+    step_length,
+)
 from randquant.training.problem import problem_of
 from randquant.training.work import Work
 
@@ -63,6 +71,14 @@ def unit(vector):
     return vector / vector.norm()
 
 
+def shortened(model, data, update, guess):
+    """By the share f of a guess's loss: along the weights to 2 f of it, then all of it to 6 f."""
+    loss = functional.cross_entropy(model(data[0].double()), data[1])
+    share = float(loss.detach()) / guess
+    here = unit(torch.cat([weight.detach().reshape(-1) for weight in model.parameters()]))
+    return min(1.0, 6 * share) * (update - (1 - min(1.0, 2 * share)) * (update @ here) * here)
+
+
 MODELS = {
     "softmax regression": lambda: nn.Linear(6, 3),
     "flattened": lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 3)),
@@ -81,7 +97,8 @@ def test_steps_are_those_of_the_definition_whatever_way_clients_are_computed(nam
     found, losses = learner.updates([0, 1, 2], KEY)
     assert np.isfinite(losses).all()
     for row, each in zip(found, data, strict=True):
-        wanted = -2.0 * unit(by_definition(model, each, functional.cross_entropy, 3))
+        whole = -2.0 * unit(by_definition(model, each, functional.cross_entropy, 3))
+        wanted = shortened(model, each, whole, math.log(3))
         assert np.abs(row - wanted.numpy()).max() < 0.01
 
 
@@ -161,6 +178,43 @@ def test_updates_of_any_size_are_sent_in_one_length(size):
     norms = scaled(updates, 0.5).norm(dim=1)
     assert norms[:3].numpy() == pytest.approx(0.5, rel=1e-6)
     assert norms[3] == 0
+
+
+@pytest.mark.parametrize("noise", [0.0, 2.0, math.inf])
+@pytest.mark.parametrize("loss", [0.0, 1e-30, 0.3, 5.0, math.inf])
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1.0, 1e15])
+def test_no_loss_and_no_weights_make_an_update_longer(loss, size, noise):
+    generator = torch.Generator().manual_seed(0)
+    updates = scaled(torch.randn(8, 5, generator=generator), 2.0)
+    updates[0] = 0
+    weights = size * torch.randn(5, generator=generator)
+    updates[1] = (
+        2 * unit(torch.randn(5, generator=generator))
+        if size == 0
+        else 2 * unit(weights.double()).float()
+    )
+    found = calibrated(updates, weights, torch.full((8,), loss), math.log(2), noise)
+    assert found.norm(dim=1).max() <= 2 * (1 + 1e-6)
+    assert not found[0].any()
+    if loss >= math.log(2):
+        assert torch.equal(found, updates)
+
+
+def test_updates_are_shortened_where_the_loss_is_a_cross_entropy_only():
+    x, labels, numbers = torch.eye(2), torch.tensor([0, 1]), torch.zeros(2, 3)
+
+    def mine(output, targets):
+        return functional.cross_entropy(output, targets)
+
+    def guess(targets, loss):
+        return problem_of(nn.Linear(2, 3), [(x, targets)], loss=loss).guess
+
+    assert guess(labels, functional.cross_entropy) == math.log(3)
+    assert guess(labels, nn.CrossEntropyLoss(label_smoothing=0.1)) == math.log(3)
+    for binary in (functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss()):
+        assert guess(numbers, binary) == math.log(2)
+    for loss, targets in ((functional.mse_loss, numbers), (mine, labels)):
+        assert guess(targets, loss) is None
 
 
 def test_curvature_of_cross_entropy_is_that_of_autograd():

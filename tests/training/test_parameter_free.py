@@ -94,7 +94,7 @@ def digits(norm=1.0, **settings):
 
 def test_digits_are_learnt_without_any_rate_whatever_the_threshold():
     accuracy = digits().accuracy or 0.0
-    assert accuracy > 0.88
+    assert accuracy > 0.87
     assert digits(norm=0.01).accuracy == pytest.approx(accuracy, abs=0.01)
 
 

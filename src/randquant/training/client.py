@@ -12,7 +12,7 @@ from torch import nn
 
 from randquant.channels.keys import Key
 from randquant.training.copies import Copies
-from randquant.training.curvature import scaled
+from randquant.training.curvature import calibrated, scaled
 from randquant.training.gathering import Gathering
 from randquant.training.generators import seeded
 from randquant.training.inputs import called
@@ -113,9 +113,7 @@ class Learner:
 
     def parameters(self) -> np.ndarray:
         """The model's current trained weights as one vector, (d,) float32."""
-        weights = self._copies.weights().values()
-        flat = torch.cat([weight.reshape(-1) for weight in weights])
-        return flat.cpu().numpy()
+        return self._copies.vector().cpu().numpy()
 
     def load(self, parameters: np.ndarray) -> None:
         """Set the model's trained weights from one vector, (d,) float32."""
@@ -180,12 +178,17 @@ class Learner:
             losses = np.array([loss for _, loss in each])
         if self._work.length is not None:
             updates = scaled(updates, self._work.length)
+            if (guess := self.problem.guess) is not None:
+                here = self._copies.vector()
+                updates = calibrated(
+                    updates, here, here.new_tensor(losses), guess, self._work.noise
+                )
         return updates.cpu().numpy(), losses
 
     def evaluate(self, client: int | None = None) -> Evaluation:
         """Accuracy and loss of the loaded weights on test data, or on all of a client's."""
         model, classes = self._copies.shared().eval(), self.problem.trial.classes
-        binary = self.problem.loss is nn.functional.binary_cross_entropy_with_logits
+        binary = self.problem.binary
         right, labels, loss, count = 0, 0, 0.0, 0
         # Clients are on several threads, unless they draw random numbers.
         own = client is not None and not self.problem.trial.draws

@@ -63,6 +63,10 @@ class Copies:
         """The loaded weights of the trained parameters, by name."""
         return {name: parameter.detach() for name, parameter in self.trained().items()}
 
+    def vector(self) -> Tensor:
+        """The same as one vector, (d,)."""
+        return torch.cat([weight.reshape(-1) for weight in self.weights().values()])
+
     def fill(self, model: nn.Module, types: Sequence[torch.dtype]) -> None:
         """Put the loaded weights and the buffers into another copy, in these types (`stored`)."""
         with torch.no_grad():

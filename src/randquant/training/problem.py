@@ -79,6 +79,19 @@ class Problem:
         return self.trial.classes if self.loss is nn.functional.cross_entropy else None
 
     @property
+    def guess(self) -> float | None:
+        """The loss of a classifier whose outputs are all equal; None for other tasks and losses."""
+        if self.labels or isinstance(self.loss, nn.CrossEntropyLoss):
+            return math.log(self.trial.classes or 2)
+        return math.log(2) if self.binary else None
+
+    @property
+    def binary(self) -> bool:
+        """Whether outputs are logits of one of two answers each."""
+        named = self.loss is nn.functional.binary_cross_entropy_with_logits
+        return named or isinstance(self.loss, nn.BCEWithLogitsLoss)
+
+    @property
     def digest(self) -> str:
         """Hexadecimal SHA-256 of what is public: model, initial weights, parts, loss, names.
 

@@ -88,7 +88,7 @@ class Prepared:
     def standardized(self, figures: Figures) -> Prepared:
         """The same on what figures make of the data."""
         config, problem = self.schedule.config, standardized(self.problem, figures)
-        learner = Learner(problem, _work(config, self.mechanism), config.local.device)
+        learner = Learner(problem, _work(config, self.mechanism, problem), config.local.device)
         return replace(self, problem=problem, learner=learner)
 
     def advice(self, state: State, metrics: Sequence[RoundMetrics]) -> str:
@@ -119,7 +119,7 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     mechanism = _mechanism(config) if given.mechanism is None else given.mechanism
     _check_sums(config, mechanism)
     problem = problem_of(config) if given.problem is None else given.problem
-    learner = Learner(problem, _work(config, mechanism), config.local.device)
+    learner = Learner(problem, _work(config, mechanism, problem), config.local.device)
     size = learner.dimension + len(config.privacy.numbers)
     alongside = alongside_of(config, mechanism)
     if alongside is not None:
@@ -190,11 +190,18 @@ def _server_step(
     if make is not None or config.server.optimizer != AUTO or norm is None:
         return optimizer_step(config, problem, make)
     reach = OF_NUMBERS if problem.trial.classes is None else OF_CLASSES
-    scale, deviation = norm, None
+    scale, deviation = _scale(config, mechanism, problem, norm)
+    return ParameterFreeStep(problem.shapes, config.rounds, scale, deviation, reach)
+
+
+def _scale(
+    config: TrainConfig, mechanism: UpdateMechanism, problem: Problem, norm: float
+) -> tuple[float, float | None]:
+    """What a mean of equal updates of clip_norm decodes to, and its deviation, if it is known."""
     with contextlib.suppress(TypeError):  # a mechanism of one's own, whose error is not known
         error = mechanism.expected_error(problem.dimension + len(config.privacy.numbers))
-        scale, deviation = error.gain * norm, error.deviation(config.cohort, 0.0) / norm
-    return ParameterFreeStep(problem.shapes, config.rounds, scale, deviation, reach)
+        return error.gain * norm, error.deviation(config.cohort, 0.0) / norm
+    return norm, None
 
 
 def common_length(config: TrainConfig, mechanism: UpdateMechanism) -> float | None:
@@ -224,7 +231,7 @@ def problem_of(config: TrainConfig) -> Problem:
     return named_problem(config)
 
 
-def _work(config: TrainConfig, mechanism: UpdateMechanism) -> Work:
+def _work(config: TrainConfig, mechanism: UpdateMechanism, problem: Problem) -> Work:
     norm = mechanism.clip_norm if config.privacy.unit == "example" else None
     if config.privacy.unit == "example" and norm is None:
         raise ValueError(
@@ -232,7 +239,11 @@ def _work(config: TrainConfig, mechanism: UpdateMechanism) -> Work:
             "change."
         )
     length = common_length(config, mechanism) if config.privacy.unit == "client" else None
-    return config.local.work(norm, length)
+    noise = 0.0
+    if length is not None:
+        deviation = _scale(config, mechanism, problem, length)[1]
+        noise = math.inf if deviation is None else problem.dimension * deviation**2
+    return config.local.work(norm, length, noise)
 
 
 def _check_measured(alongside: Alongside, problem: Problem) -> None:
