@@ -88,44 +88,58 @@ def answered(folder, site):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default:The simulator stood still")
 def test_a_killed_job_continues_and_forgets_nothing_that_was_sent(tmp_path):
-    invented(tmp_path)
-    first, seen = started(tmp_path, tmp_path / "run"), []
+    for attempt in ("first", "second"):  # it waits for ever where a site took over 60 s to start
+        folder = tmp_path / attempt
+        folder.mkdir()
+        invented(folder)
+        done, before = killed_in_round_2(folder)
+        again = started(folder, folder / "run")
+        try:
+            log = again.communicate(timeout=240)[0]
+        except subprocess.TimeoutExpired:
+            aborted(again)
+            log = again.communicate()[0]
+            assert attempt == "first", log
+            warnings.warn(f"The simulator stood still, and was started again:\n{log}", stacklevel=1)
+            continue
+        break
+    assert again.returncode == 0, log
+    assert "patients right" in log
+    assert f"continuing after round {done}" in log
+    left = ROUNDS - (done + 1)  # the limit allows so many answers, those of the lost round included
+    assert state(folder / "run") == (done + left, [ROUNDS] * len(SITES))
+    assert f"training ends before round {ROUNDS}" in log
+    for site in SITES:
+        assert answered(folder / "run", site) == before[site] + left
+    assert log.count("this client's answers so far: one example: epsilon <=") == left * len(SITES)
+
+
+def killed_in_round_2(folder):
+    """(rounds done, each site's answers) of a job that was killed before an answer arrived."""
+    first, seen = started(folder, folder / "run"), []
     try:
         for line in first.stdout:
             seen.append(line)
             if "this client's answers" in line and any("round 1 of" in each for each in seen):
-                break  # in round 2, before its answer is with the server
+                break
     finally:
         killed(first)
         first.stdout.close()
-    done, asked = state(tmp_path / "run")
+    done, asked = state(folder / "run")
     assert done < ROUNDS, "".join(seen)
     assert asked == [done + 1] * len(SITES)
-    before = {site: answered(tmp_path / "run", site) for site in SITES}
+    before = {site: answered(folder / "run", site) for site in SITES}
     assert max(before.values()) == done + 1
-    second = started(tmp_path, tmp_path / "run")
-    try:
-        log = second.communicate(timeout=240)[0]
-    finally:
-        if second.poll() is None:
-            killed(second)
-    assert second.returncode == 0, log
-    assert "patients right" in log
-    assert f"continuing after round {done}" in log
-    left = ROUNDS - (done + 1)  # the limit allows so many answers, those of the lost round included
-    assert state(tmp_path / "run") == (done + left, [ROUNDS] * len(SITES))
-    assert f"training ends before round {ROUNDS}" in log
-    for site in SITES:
-        assert answered(tmp_path / "run", site) == before[site] + left
-    assert log.count("this client's answers so far: one example: epsilon <=") == left * len(SITES)
+    return done, before
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default:The simulator stood still")
 def test_four_hospitals_sum_with_a_helper_that_is_another_process(tmp_path):
     """The server's file has no payload of a site, and the helper has answered every round."""
-    for attempt in ("first", "second"):  # a simulator beside others was seen to stand still, rarely
+    for attempt in ("first", "second"):  # as above
         folder = tmp_path / attempt
         folder.mkdir()
         invented(folder)
