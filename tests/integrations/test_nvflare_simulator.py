@@ -75,6 +75,18 @@ def aborted(process):
         killed(process)
 
 
+def printed_by(run, attempt):
+    """What a simulator printed, and whether it ended; it may stand still in the first attempt."""
+    try:
+        return run.communicate(timeout=240)[0], True
+    except subprocess.TimeoutExpired:
+        aborted(run)
+        printed = run.communicate()[0]
+        assert attempt == "first", printed
+        warnings.warn(f"The simulator stood still, and was started again:\n{printed}", stacklevel=1)
+        return printed, False
+
+
 def state(folder):
     """(rounds done, how often each site was asked) of the server's file."""
     record, _ = server_state.read(folder / "server" / "server.state")
@@ -96,15 +108,9 @@ def test_a_killed_job_continues_and_forgets_nothing_that_was_sent(tmp_path):
         invented(folder)
         done, before = killed_in_round_2(folder)
         again = started(folder, folder / "run")
-        try:
-            log = again.communicate(timeout=240)[0]
-        except subprocess.TimeoutExpired:
-            aborted(again)
-            log = again.communicate()[0]
-            assert attempt == "first", log
-            warnings.warn(f"The simulator stood still, and was started again:\n{log}", stacklevel=1)
-            continue
-        break
+        log, ended = printed_by(again, attempt)
+        if ended:
+            break
     assert again.returncode == 0, log
     assert "patients right" in log
     assert f"continuing after round {done}" in log
@@ -154,18 +160,11 @@ def test_four_hospitals_sum_with_a_helper_that_is_another_process(tmp_path):
             "--tls", str(folder / "tls"),
         )  # fmt: skip
         try:
-            printed = run.communicate(timeout=180)[0]
-        except subprocess.TimeoutExpired:
-            aborted(run)
-            printed = run.communicate()[0]
-            assert attempt == "first", printed
-            warnings.warn(
-                f"The simulator stood still, and was started again:\n{printed}", stacklevel=1
-            )
-            continue
+            printed, ended = printed_by(run, attempt)
         finally:
             service_.stop(grace=None).wait()
-        break
+        if ended:
+            break
     assert run.returncode == 0, printed
     assert printed.count("patients right") == len(SITES)
     assert state(folder / "run")[0] == ROUNDS

@@ -53,8 +53,9 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
     """Calibrate a mechanism to a target.
 
     In a secure sum, and for examples, this is one bit: stochastic rounding of the rotated update to
-    two levels. Where that has over ENOUGH times the error of Gaussian noise, and in all other
-    cases, it is what `planning.plan` recommends; for examples integer noise.
+    two levels. Where that has over ENOUGH times the error of Gaussian noise it is what
+    `planning.plan` recommends of integer noise and one bit; in all other cases what it recommends
+    of all that it calibrates unasked; for examples integer noise.
 
     Args:
         need: the target, with the participations of the client called most often.
@@ -90,6 +91,8 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
                 return _calibrated(one, candidate, None)
             names.append(ONE_BIT)
     candidate = _planned(need, names)
+    if candidate is None and names is not None:
+        candidate = _planned(need, None)
     if candidate is None:
         raise _out_of_reach(need, "")
     return _calibrated(need, candidate, None)
