@@ -86,7 +86,7 @@ def answers_of(context):
         return ledger.accountant.answers(OWN)
 
 
-def client_app(mod, train=None):
+def client_app(mod, train=None, **measured):
     """An app whose clients move every float array by `train(node, name, array)`."""
     app = ClientApp()
 
@@ -98,7 +98,7 @@ def client_app(mod, train=None):
             for name, array in message.content["arrays"].items()
         }
         record = ArrayRecord({n: _array(a) for n, a in arrays.items()})
-        metrics = MetricRecord({"num-examples": 10 * context.node_id, "loss": 1.0})
+        metrics = MetricRecord({"num-examples": 10 * context.node_id, "loss": 1.0, **measured})
         return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
 
     return app

@@ -10,11 +10,15 @@ from flower_grid import InProcessGrid, client_app
 from flower_rounds import ANYTHING, HEAD, exact, fedavg, model, noisy, run
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
-from nvflare_job import MODEL, Server
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare_job import MODEL, UPDATE, Server
 
 import randquant as rq
+from randquant.aggregation.clipping import shorten
 from randquant.aggregation.vector import VectorMechanism
 from randquant.flower import Offer, ParameterFree, QuantizedStrategy
+from randquant.integrations.member import RELATIVE_LOSS
 from randquant.integrations.membership import Membership
 from randquant.integrations.run import RoundsFailed
 from randquant.training.parameter_free import OF_CLASSES, ParameterFreeStep
@@ -49,6 +53,22 @@ def test_long_and_short_updates_count_alike_and_steps_are_the_rules(length):
     for _ in range(3):
         expected, state = rule.step(expected, -WAY / np.linalg.norm(WAY), state)
     assert np.allclose(weights, expected, atol=0.05 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 1.0, math.nan])
+def test_classifiers_that_are_right_already_shorten_their_updates_as_in_train(share):
+    start = np.float32([1, 0, 0, 2, 0])
+    app = client_app(ANYTHING, moved_by(1.0), **{RELATIVE_LOSS: share})
+    grid = InProcessGrid(app, range(1, 5))
+    found = run(strategy(), grid, ArrayRecord({"w": Array(start)})).arrays["w"].numpy() - start
+    error = CLEAR.expected_error(DIMENSION)
+    rule = ParameterFreeStep([(DIMENSION,)], 1, error.gain, error.deviation(4, 0.0), OF_CLASSES)
+    noise = DIMENSION * error.deviation(1, 0.0) ** 2
+    sent = shorten(WAY / np.linalg.norm(WAY), start, share, noise)
+    whole, _ = rule.step(start, -WAY / np.linalg.norm(WAY), rule.init())
+    wanted, _ = rule.step(start, -sent, rule.init())
+    assert np.linalg.norm(found - (wanted - start)) < 0.05 * np.linalg.norm(whole - start)
+    assert not any(RELATIVE_LOSS in str(reply.content) for _, _, _, reply in grid.seen)
 
 
 def test_every_offer_says_that_updates_are_scaled_and_only_then():
@@ -127,6 +147,21 @@ def test_nvflare_steps_by_the_rule_unless_a_rate_is_given(tmp_path):
     plain.run()
     assert not plain.sums[0].offer.scaled
     assert np.array_equal(plain.saved[0]["weight"].ravel(), plain.sums[0].mean()[:12])
+
+
+@pytest.mark.parametrize("kind", [ParamsType.DIFF, ParamsType.FULL])
+def test_nvflare_shortens_by_the_metric_that_a_script_sends_beside_its_model(kind, tmp_path):
+    model = MODEL if kind == ParamsType.FULL else dict.fromkeys(MODEL, 0)
+    params = {name: model[name] + UPDATE.get(name, 0) for name in MODEL}
+    lengths = []
+    for metrics in (None, {RELATIVE_LOSS: 1.0}, {RELATIVE_LOSS: 0.05, "text": "none"}):
+        script = FLModelUtils.to_shareable(FLModel(kind, params, metrics=metrics))
+        folder = tmp_path / str(len(lengths))
+        train = lambda *_, reply=script: reply  # noqa: E731
+        server = Server(folder, train, math.inf, rounds=1, mechanism=CLEAR)
+        server.run()
+        lengths.append(np.linalg.norm(server.sums[0].mean()))
+    assert lengths == pytest.approx([1.0, 1.0, 0.3], abs=0.05)
 
 
 def test_nvflare_goes_on_with_the_same_steps(tmp_path):

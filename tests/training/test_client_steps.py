@@ -1,5 +1,7 @@
 """A client's steps in a training function of one's own: those of `train`'s clients."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -26,7 +28,7 @@ def test_they_are_those_of_a_client_of_train(hidden):
     learner = Learner(problem_of(model, [data()]), Work(None, 5, "auto"))
     (update,), (loss,) = learner.updates([0])
     before = learner.parameters()
-    assert rq.local_steps(model, [data()]) == pytest.approx(loss, rel=1e-6)
+    assert rq.local_steps(model, [data()]).loss == pytest.approx(loss, rel=1e-6)
     after = torch.cat([each.detach().reshape(-1) for each in model.parameters()]).numpy()
     assert np.allclose(before - after, update, rtol=1e-3, atol=1e-5)
 
@@ -48,7 +50,7 @@ def test_steps_with_dropout_lower_the_loss_as_both_outputs_have_the_same_zeros()
     first = rq.local_steps(model, [(features, labels)], epochs=40)
     with torch.no_grad():
         last = functional.cross_entropy(model.eval()(features), labels)
-    assert float(last) < 0.75 * first
+    assert float(last) < 0.75 * first.loss
 
 
 def test_a_model_of_two_inputs_with_a_batch_norm_sees_each_batch_once():
@@ -67,7 +69,23 @@ def test_a_model_of_two_inputs_with_a_batch_norm_sees_each_batch_once():
     first = rq.local_steps(model, [(features, labels)], epochs=20)
     assert int(model.norm.num_batches_tracked) == 20
     with torch.no_grad():
-        assert float(functional.cross_entropy(model.eval()(*features), labels)) < 0.3 * first
+        assert float(functional.cross_entropy(model.eval()(*features), labels)) < 0.3 * first.loss
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets", "guess"),
+    [
+        (functional.cross_entropy, torch.tensor([0, 2]), math.log(3)),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), torch.tensor([0, 2]), math.log(3)),
+        (nn.BCEWithLogitsLoss(), torch.zeros(2, 3), math.log(2)),
+        (functional.mse_loss, torch.zeros(2, 3), None),
+    ],
+)
+def test_the_first_loss_is_also_a_share_of_a_guesses(loss, targets, guess):
+    model = nn.Linear(6, 3)
+    features = torch.ones(2, 6)
+    first = rq.local_steps(model, [(features, targets)], loss)
+    assert first.relative == (1.0 if guess is None else first.loss / guess)
 
 
 def test_batches_of_a_loader_are_used_in_every_epoch():

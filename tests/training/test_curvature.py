@@ -9,13 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.curvature import (
     along,
-    calibrated,
     of_cross_entropy,
-    scaled,
     small_step,
     step_length,
 )
@@ -173,31 +172,24 @@ def test_a_client_without_a_gradient_sends_zeros():
 
 @pytest.mark.parametrize("size", [1e-42, 1e-30, 1.0, 1e30])
 def test_updates_of_any_size_are_sent_in_one_length(size):
-    updates = size * torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
-    updates[3] = 0
-    norms = scaled(updates, 0.5).norm(dim=1)
-    assert norms[:3].numpy() == pytest.approx(0.5, rel=1e-6)
-    assert norms[3] == 0
+    update = np.float32(size * np.random.default_rng(0).normal(size=50))
+    assert np.linalg.norm(scale_to_norm(update, 0.5)) == pytest.approx(0.5, rel=1e-6)
+    assert not scale_to_norm(0 * update, 0.5).any()
 
 
 @pytest.mark.parametrize("noise", [0.0, 2.0, math.inf])
-@pytest.mark.parametrize("loss", [0.0, 1e-30, 0.3, 5.0, math.inf])
+@pytest.mark.parametrize("share", [0.0, 1e-30, 0.3, 5.0, math.inf, math.nan, -2.0])
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1.0, 1e15])
-def test_no_loss_and_no_weights_make_an_update_longer(loss, size, noise):
-    generator = torch.Generator().manual_seed(0)
-    updates = scaled(torch.randn(8, 5, generator=generator), 2.0)
-    updates[0] = 0
-    weights = size * torch.randn(5, generator=generator)
-    updates[1] = (
-        2 * unit(torch.randn(5, generator=generator))
-        if size == 0
-        else 2 * unit(weights.double()).float()
-    )
-    found = calibrated(updates, weights, torch.full((8,), loss), math.log(2), noise)
-    assert found.norm(dim=1).max() <= 2 * (1 + 1e-6)
-    assert not found[0].any()
-    if loss >= math.log(2):
-        assert torch.equal(found, updates)
+def test_no_loss_and_no_weights_make_an_update_longer(share, size, noise):
+    random = np.random.default_rng(0)
+    weights = np.float32(size * random.normal(size=5))
+    for update in (*random.normal(size=(8, 5)), weights, -weights):
+        before = scale_to_norm(np.float32(update), 2.0)
+        found = shorten(before, weights, share, noise)
+        assert np.linalg.norm(found) <= 2 * (1 + 1e-6)
+        if not 0 <= share < 1:
+            assert np.array_equal(found, before)
+    assert not shorten(np.zeros(5, np.float32), weights, share, noise).any()
 
 
 def test_updates_are_shortened_where_the_loss_is_a_cross_entropy_only():

@@ -1,6 +1,6 @@
 """The client: trains on its own data; only protected bits of its update are sent."""
 
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from randquant.flower import QuantizeMod
@@ -24,5 +24,7 @@ def train(message: Message, context: Context) -> Message:
     model = task.build_model()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     part = int(context.node_config["partition-id"])
-    task.train(model, task.client_data(part, int(context.node_config["num-partitions"])))
-    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict())}), reply_to=message)
+    parts = int(context.node_config["num-partitions"])
+    metrics = MetricRecord({**task.train(model, task.client_data(part, parts))})
+    content = {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
+    return Message(RecordDict(content), reply_to=message)

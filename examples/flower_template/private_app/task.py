@@ -32,12 +32,13 @@ def test_data() -> Data:
     return features[:TESTED], labels[:TESTED]
 
 
-def train(model: nn.Module, data: Data) -> None:
+def train(model: nn.Module, data: Data) -> dict[str, float]:
     """A few steps on a client's data, without privacy: the mod adds it to what is sent.
 
-    They need no learning rate. Any other training will do.
+    They need no learning rate. Any other training will do, and may return no metrics. The relative
+    loss stays on the client, whose update is shorter where its classes are right already.
     """
-    rq.local_steps(model, [data], F.cross_entropy)
+    return {"relative-loss": rq.local_steps(model, [data], F.cross_entropy).relative}
 
 
 def accuracy(model: nn.Module, data: Data) -> float:

@@ -1,4 +1,7 @@
-"""Clipping a whole update's norm; the bound also holds after rounding to float32."""
+"""Clipping a whole update's norm; the bound also holds after rounding to float32.
+
+Scaling and shortening come before it, so that no guarantee relies on them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ import math
 import numpy as np
 
 from randquant.aggregation.payloads import finite
+
+SLOWER, SHORTER = 2.0, 6.0
+"""How much smaller than a guess's a client's loss must be before its update is shortened: along
+the weights, and as a whole where no noise hides it."""
 
 
 def clip_to_norm(update: np.ndarray, clip_norm: float) -> np.ndarray:
@@ -40,8 +47,6 @@ def clip_to_norm(update: np.ndarray, clip_norm: float) -> np.ndarray:
 def scale_to_norm(update: np.ndarray, length: float) -> np.ndarray:
     """Scale an update, long or short, to an L2 norm, up to rounding; zeros stay zeros.
 
-    What is sent is clipped as ever: no guarantee relies on this.
-
     Args:
         update: (d,) floats.
         length: of the result.
@@ -56,6 +61,42 @@ def scale_to_norm(update: np.ndarray, length: float) -> np.ndarray:
     exact = finite(update).astype(np.float64)  # no square of a float32 underflows in it
     norm = math.sqrt(float(exact @ exact))
     return (exact * (length / norm) if norm else exact).astype(np.float32)
+
+
+def shorten(update: np.ndarray, weights: np.ndarray, share: float, noise: float) -> np.ndarray:
+    """Shorten the update of a classifier that is right already, above all along the weights.
+
+    With f the share and x the weights, an update u becomes
+
+        (1 - (1 - min(1, SHORTER f)) / (1 + noise)) (u - (1 - min(1, SLOWER f)) <u, x> x / |x|^2)
+
+    so that clients whose classes are wrong can hold up the growth of the weights.
+
+    Args:
+        update: (d,) float32.
+        weights: (d,), which the update was computed at.
+        share: the client's loss at these weights, as a share of the loss of a model that gives all
+            classes the same probability; NaN or a negative number, which no cross entropy is,
+            shortens nothing.
+        noise: squared length of the noise in the mean update, for updates of length 1.
+
+    Guarantees:
+        No update becomes longer, up to rounding.
+
+    References:
+        `docs/theory/untuned.md`, Proposition 2.
+
+    Example:
+        >>> update, weights = np.float32([0.6, 0.8]), np.float32([1, 0])
+        >>> shorten(update, weights, 0.25, 0.0), shorten(update, weights, 0.1, 0.0).round(3)
+        (array([0.3, 0.8], dtype=float32), array([0.072, 0.48 ], dtype=float32))
+    """
+    share = share if share >= 0 else 1.0
+    slower, shorter = (1 - min(1.0, factor * share) for factor in (SLOWER, SHORTER))
+    exact, here = update.astype(np.float64), weights.astype(np.float64)
+    square = float(here @ here)
+    along = float(exact @ here) / square if square else 0.0
+    return ((1 - shorter / (1 + noise)) * (exact - slower * along * here)).astype(np.float32)
 
 
 def add_clipped(total: np.ndarray, row: np.ndarray, clip_norm: float) -> None:

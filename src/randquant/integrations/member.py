@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Any
 
-from randquant.aggregation.clipping import scale_to_norm
+from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES
 from randquant.aggregation.secagg.terms import ProtocolError
@@ -25,6 +25,7 @@ from randquant.integrations.ledger import OWN, AnswerLedger, State
 from randquant.integrations.limits import ClientLimits, whether_known
 from randquant.integrations.membership import Membership, identity
 from randquant.integrations.protocol import RoundMessage
+from randquant.training.parameter_free import squared_noise
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from randquant.aggregation.helper.terms import HelperTerms
     from randquant.aggregation.mechanism import UpdateMechanism
     from randquant.integrations.trained import Arrays, Layout
+
+RELATIVE_LOSS = "relative-loss"
+"""Name of the number by which a classifier's update is shortened, see `shorten`. It is not sent."""
 
 FILES = "This client's files cannot be used; its log says why."
 NOTHING = "This client has no update to send; its log says why."
@@ -143,22 +147,31 @@ class Member:
         self.log(INFO, f"randquant: this client's answers so far: {account}{known}.")
 
     def encode(
-        self, agreed: Agreed, old: Arrays | None, new: Arrays, numbers: Mapping[str, float]
+        self,
+        agreed: Agreed,
+        old: Arrays,
+        new: Arrays,
+        numbers: Mapping[str, float],
+        whole: bool = True,
     ) -> bytes:
         """Encode what training has made of a model; an error may reveal data.
 
         Args:
             agreed: the request.
-            old: the model before training; None if `new` is the update itself.
-            new: the arrays after it.
+            old: the model before training.
+            new: the arrays after it, or the update itself.
             numbers: what training has measured, by name.
+            whole: whether `new` is a model.
         """
         offer, layout = agreed.own.offer, agreed.layout
-        if offer.buffers == "frozen" and old is not None:
+        if offer.buffers == "frozen" and whole:
             layout.check_frozen(old, new)
-        update = layout.update(old, new)
+        update = layout.update(old if whole else None, new)
         if offer.scaled and (norm := offer.mechanism.clip_norm) is not None:
+            noise = squared_noise(offer.mechanism, offer.dimension, offer.mechanism.cohort, norm)
+            share = float(numbers.get(RELATIVE_LOSS, 1.0))
             update = scale_to_norm(update, norm)
+            update = shorten(update, layout.update(None, old), share, noise)
         if offer.beside is not None:
             update = offer.beside.joined(update, numbers)
         return agreed.mechanism.of_client(self.number).encode(update, Key.generate())

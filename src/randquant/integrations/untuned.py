@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -11,7 +10,12 @@ import numpy as np
 from randquant._internal import validate
 from randquant.integrations.offer import Offer
 from randquant.integrations.trained import Arrays, Layout
-from randquant.training.parameter_free import OF_CLASSES, OF_NUMBERS, ParameterFreeStep
+from randquant.training.parameter_free import (
+    OF_CLASSES,
+    OF_NUMBERS,
+    ParameterFreeStep,
+    scale_and_noise,
+)
 
 Predicts = Literal["classes", "numbers"]
 REACH: Mapping[Predicts, float] = {"classes": OF_CLASSES, "numbers": OF_NUMBERS}
@@ -58,10 +62,7 @@ class UntunedSteps:
         """
         norm = offer.mechanism.clip_norm
         assert norm is not None  # see `Offer.scaled` and `Offer.examples`
-        scale, noise = norm, None
-        with contextlib.suppress(TypeError):  # a mechanism whose error is not known
-            error = offer.mechanism.expected_error(offer.dimension)
-            scale, noise = error.gain * norm, error.deviation(clients, 0.0) / norm
+        scale, noise = scale_and_noise(offer.mechanism, offer.dimension, clients, norm)
         shapes = [shape for _, shape, _ in layout.trained]
         rule = ParameterFreeStep(shapes, rounds, scale, noise, self.reach)
         here = layout.update(None, model)

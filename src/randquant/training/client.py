@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.channels.keys import Key
 from randquant.training.copies import Copies
-from randquant.training.curvature import calibrated, scaled
 from randquant.training.gathering import Gathering
 from randquant.training.generators import seeded
 from randquant.training.inputs import called
@@ -176,14 +176,14 @@ class Learner:
             each = [self._alone.update(client, key) for client in clients]
             updates = torch.stack([update for update, _ in each])
             losses = np.array([loss for _, loss in each])
+        rows = updates.cpu().numpy()
         if self._work.length is not None:
-            updates = scaled(updates, self._work.length)
-            if (guess := self.problem.guess) is not None:
-                here = self._copies.vector()
-                updates = calibrated(
-                    updates, here, here.new_tensor(losses), guess, self._work.noise
-                )
-        return updates.cpu().numpy(), losses
+            guess, here = self.problem.guess, self._copies.vector().cpu().numpy()
+            for row, loss in zip(rows, losses, strict=True):
+                row[:] = scale_to_norm(row, self._work.length)
+                if guess is not None:
+                    row[:] = shorten(row, here, loss / guess, self._work.noise)
+        return rows, losses
 
     def evaluate(self, client: int | None = None) -> Evaluation:
         """Accuracy and loss of the loaded weights on test data, or on all of a client's."""

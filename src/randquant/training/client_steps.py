@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from randquant._internal import validate
-from randquant.training.curvature import gradients, length_along
+from randquant.training.curvature import Gradients, gradients, length_along
 from randquant.training.generators import seeded
 from randquant.training.inputs import Features
 from randquant.training.local import LOCAL_EPOCHS
-from randquant.training.problem import Loss
+from randquant.training.trial import Loss, class_number, guess_of
+
+
+class FirstLoss(NamedTuple):
+    """The loss of a client's first batch, at the weights that it received.
+
+    Attributes:
+        loss: the mean over the batch.
+        relative: the same as a share of the loss of a model that gives all classes the same
+            probability; 1.0 where the loss is no cross entropy. Return it as the metric
+            `relative-loss`, from which clients that are right already shorten their updates:
+            it stays on the client.
+    """
+
+    loss: float
+    relative: float
 
 
 def local_steps(
@@ -20,7 +36,7 @@ def local_steps(
     batches: Iterable[tuple[Features, Tensor]],
     loss: Loss = nn.functional.cross_entropy,
     epochs: int = LOCAL_EPOCHS,
-) -> float:
+) -> FirstLoss:
     """Train a model on one client's data, in steps as long as its own curvature asks for.
 
     It is what `train` does with a client by default, for a training function of Flower or NVFlare:
@@ -35,7 +51,7 @@ def local_steps(
         epochs: passes over the batches.
 
     Returns:
-        The loss before the first step.
+        The loss before the first step, in two forms.
 
     Raises:
         ValueError: there is no batch, or no parameter to train.
@@ -48,14 +64,14 @@ def local_steps(
         >>> model = torch.nn.Linear(2, 1)
         >>> x, y = torch.eye(2), torch.tensor([[1.0], [-1.0]])
         >>> first = local_steps(model, [(x, y)], torch.nn.functional.mse_loss, epochs=100)
-        >>> torch.nn.functional.mse_loss(model(x), y).item() < 0.01 * first
+        >>> torch.nn.functional.mse_loss(model(x), y).item() < 0.01 * first.loss
         True
     """
     validate.whole("epochs", epochs, low=1)
     weights = [each for each in model.parameters() if each.requires_grad]
     if not weights:
         raise ValueError("Expected a model with parameters that require a gradient, got none.")
-    losses: list[float] = []
+    first: FirstLoss | None = None
     for _ in range(epochs):
         for features, targets in batches:
             seed = int(torch.randint(2**31, ()))  # dropout draws the same for both outputs
@@ -69,7 +85,12 @@ def local_steps(
                     buffer.copy_(before)  # running statistics have seen this batch once
                 for weight, part in zip(weights, found.parts, strict=True):
                     weight -= length * part
-            losses.append(float(found.loss))
-    if not losses:
+            first = first or _first_loss(found, targets, loss)
+    if first is None:
         raise ValueError("Expected batches of a client's data, got none.")
-    return losses[0]
+    return first
+
+
+def _first_loss(found: Gradients, targets: Tensor, loss: Loss) -> FirstLoss:
+    value, guess = float(found.loss), guess_of(loss, class_number(found.output, targets))
+    return FirstLoss(value, 1.0 if guess is None else value / guess)

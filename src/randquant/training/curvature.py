@@ -22,10 +22,6 @@ DAMPING = 1e-3
 NOTHING = 1e-36
 """Squared norm of a gradient below which it is not followed: its step would overflow."""
 
-SLOWER, SHORTER = 2.0, 6.0
-"""How much smaller than a guess's a client's loss must be before its update is shortened: along
-the weights, and as a whole where no noise hides it."""
-
 NEARBY = 1e-3
 """Length of the step by which a change of outputs is measured, beside that of the weights: large
 beside what rounding to float32 does, small beside what bends."""
@@ -50,57 +46,6 @@ def small_step(square: Tensor, weights: Tensor) -> Tensor:
     """
     shortest = torch.where(square > NOTHING, square, 1.0)
     return (NEARBY * torch.sqrt(weights.clamp_min(1) / shortest)).float()
-
-
-def scaled(updates: Tensor, length: float) -> Tensor:
-    """Return updates (n, d) of this L2 norm each, up to rounding; zeros stay zeros.
-
-    What is sent is clipped as ever: no guarantee relies on this.
-
-    Example:
-        >>> scaled(torch.tensor([[3.0, 4.0], [3e-40, 4e-40], [0.0, 0.0]]), 1.0)
-        tensor([[0.6000, 0.8000],
-                [0.6000, 0.8000],
-                [0.0000, 0.0000]])
-    """
-    exact = updates.double()
-    norms = exact.norm(dim=1, keepdim=True)
-    return torch.where(norms > 0, exact * (length / norms), exact).float()
-
-
-def calibrated(
-    updates: Tensor, weights: Tensor, losses: Tensor, guess: float, noise: float
-) -> Tensor:
-    """Shorten updates (n, d) of classifiers that are right already, above all along the weights.
-
-    With f = loss / guess and x the weights, an update u becomes
-
-        (1 - (1 - min(1, SHORTER f)) / (1 + noise)) (u - (1 - min(1, SLOWER f)) <u, x> x / |x|^2)
-
-    so that clients whose classes are wrong can hold up the growth of the weights.
-
-    Args:
-        updates: of clients, which were computed at the same weights.
-        weights: (d,).
-        losses: (n,), each client's own at these weights.
-        guess: the loss of a model that gives all classes the same probability.
-        noise: squared length of the noise in the mean update, for updates of length 1.
-
-    Guarantees:
-        No update becomes longer, up to rounding.
-
-    Example:
-        >>> weights, losses = torch.tensor([1.0, 0.0]), torch.tensor([0.7, 0.175, 0.07])
-        >>> calibrated(torch.tensor([[0.6, 0.8]] * 3), weights, losses, 0.7, 0.0)
-        tensor([[0.6000, 0.8000],
-                [0.3000, 0.8000],
-                [0.0720, 0.4800]])
-    """
-    exact, here, share = updates.double(), weights.double(), (losses.double() / guess)[:, None]
-    square = here.square().sum()
-    along = (exact @ here)[:, None] * here / torch.where(square > 0, square, 1.0)
-    slower, shorter = (1 - (factor * share).clamp(max=1) for factor in (SLOWER, SHORTER))
-    return ((1 - shorter / (1 + noise)) * (exact - slower * along)).float()
 
 
 def step_length(square: Tensor, curvature: Tensor, loss: Tensor) -> Tensor:

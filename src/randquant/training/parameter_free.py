@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from randquant.aggregation.mechanism import UpdateMechanism
 
 OF_CLASSES, OF_NUMBERS = 4.0, 1.0
 """How far the first steps would come together, in lengths of an initialisation, if all the means
@@ -92,6 +96,36 @@ class ParameterFreeStep:
         stepped = (here + size * left * move).astype(np.float32)
         agreed = state["agreement"] + agreement
         return stepped, {**state, "size": size, "round": done + 1, "agreement": agreed}
+
+
+def scale_and_noise(
+    mechanism: UpdateMechanism, dimension: int, clients: int, norm: float
+) -> tuple[float, float | None]:
+    """Return what a mean of equal updates of this norm decodes to, and its noise.
+
+    Args:
+        mechanism: decodes the mean.
+        dimension: of an update, and of what is sent beside it.
+        clients: how many the mean is of.
+        norm: of their updates.
+
+    Returns:
+        The decoded norm, and the deviation of a coordinate as a share of `norm`; `norm` and None
+        for a mechanism whose error is not known.
+    """
+    with contextlib.suppress(TypeError):
+        error = mechanism.expected_error(dimension)
+        return error.gain * norm, error.deviation(clients, 0.0) / norm
+    return norm, None
+
+
+def squared_noise(mechanism: UpdateMechanism, dimension: int, clients: int, norm: float) -> float:
+    """Return the mean's squared length of noise as a share of norm^2; inf where it is not known.
+
+    The arguments are those of `scale_and_noise`.
+    """
+    deviation = scale_and_noise(mechanism, dimension, clients, norm)[1]
+    return math.inf if deviation is None else dimension * deviation**2
 
 
 def usual_length(shapes: Sequence[tuple[int, ...]]) -> float:

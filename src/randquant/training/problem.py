@@ -28,7 +28,7 @@ from randquant.training.generators import seeded
 from randquant.training.inputs import in_float32, stored
 from randquant.training.local import BUFFERS, Buffers
 from randquant.training.statistics import ServerStatistics
-from randquant.training.trial import Loss, Trial, check_labels, tried
+from randquant.training.trial import Loss, Trial, check_labels, guess_of, is_binary, tried
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,15 +81,12 @@ class Problem:
     @property
     def guess(self) -> float | None:
         """The loss of a classifier whose outputs are all equal; None for other tasks and losses."""
-        if self.labels or isinstance(self.loss, nn.CrossEntropyLoss):
-            return math.log(self.trial.classes or 2)
-        return math.log(2) if self.binary else None
+        return guess_of(self.loss, self.trial.classes)
 
     @property
     def binary(self) -> bool:
         """Whether outputs are logits of one of two answers each."""
-        named = self.loss is nn.functional.binary_cross_entropy_with_logits
-        return named or isinstance(self.loss, nn.BCEWithLogitsLoss)
+        return is_binary(self.loss)
 
     @property
     def digest(self) -> str:

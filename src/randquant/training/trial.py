@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -156,6 +157,19 @@ def class_number(output: Tensor, targets: Tensor) -> int | None:
     if targets.is_floating_point() or output.ndim < 2 or output.shape[1] < 2:
         return None
     return output.shape[1] if output.shape[:1] + output.shape[2:] == targets.shape else None
+
+
+def is_binary(loss: Loss) -> bool:
+    """Whether a loss takes logits of one of two answers each."""
+    named = loss is nn.functional.binary_cross_entropy_with_logits
+    return named or isinstance(loss, nn.BCEWithLogitsLoss)
+
+
+def guess_of(loss: Loss, classes: int | None) -> float | None:
+    """The loss of a classifier whose outputs are all equal; None for other tasks and losses."""
+    if loss is nn.functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss):
+        return math.log(classes or 2)
+    return math.log(2) if is_binary(loss) else None
 
 
 def check_labels(labels: Tensor, classes: int | None) -> None:

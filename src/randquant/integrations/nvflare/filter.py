@@ -116,7 +116,8 @@ class QuantizeFilter(Filter):
                 "Expected the mean of clipped gradients as WEIGHT_DIFF, got a model: one "
                 "example's influence on a model is not bounded."
             )
-        return member.encode(agreed, old if whole else None, messages.arrays_of(result), {})
+        numbers = messages.numbers_of(result)
+        return member.encode(agreed, old, messages.arrays_of(result), numbers, whole)
 
     def _limits(self) -> ClientLimits:
         trust = "local" if self.helper is None else "aggregate"

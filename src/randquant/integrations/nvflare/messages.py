@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import numbers
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.shareable import Shareable
 
@@ -82,6 +83,13 @@ def arrays_of(data: DXO) -> dict[str, np.ndarray]:
     if not isinstance(arrays, dict) or not all(isinstance(name, str) for name in arrays):
         raise ValueError("Expected arrays by name, got something else.")
     return {name: _copied(array) for name, array in arrays.items()}
+
+
+def numbers_of(data: DXO) -> dict[str, float]:
+    """The single numbers among the metrics that came with a model or an update, by name."""
+    metrics: Any = data.get_meta_prop(MetaKey.INITIAL_METRICS)
+    named = metrics.items() if isinstance(metrics, dict) else ()
+    return {name: float(value) for name, value in named if isinstance(value, numbers.Real)}
 
 
 def _copied(array: Any) -> np.ndarray:

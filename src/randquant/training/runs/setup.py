@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,13 @@ from randquant.training.optimizer import (
     ServerStep,
     torch_optimizer,
 )
-from randquant.training.parameter_free import OF_CLASSES, OF_NUMBERS, ParameterFreeStep
+from randquant.training.parameter_free import (
+    OF_CLASSES,
+    OF_NUMBERS,
+    ParameterFreeStep,
+    scale_and_noise,
+    squared_noise,
+)
 from randquant.training.problem import Problem
 from randquant.training.raw_units import columns_of, standardized
 from randquant.training.records import RoundMetrics
@@ -190,18 +195,9 @@ def _server_step(
     if make is not None or config.server.optimizer != AUTO or norm is None:
         return optimizer_step(config, problem, make)
     reach = OF_NUMBERS if problem.trial.classes is None else OF_CLASSES
-    scale, deviation = _scale(config, mechanism, problem, norm)
+    sent = problem.dimension + len(config.privacy.numbers)
+    scale, deviation = scale_and_noise(mechanism, sent, config.cohort, norm)
     return ParameterFreeStep(problem.shapes, config.rounds, scale, deviation, reach)
-
-
-def _scale(
-    config: TrainConfig, mechanism: UpdateMechanism, problem: Problem, norm: float
-) -> tuple[float, float | None]:
-    """What a mean of equal updates of clip_norm decodes to, and its deviation, if it is known."""
-    with contextlib.suppress(TypeError):  # a mechanism of one's own, whose error is not known
-        error = mechanism.expected_error(problem.dimension + len(config.privacy.numbers))
-        return error.gain * norm, error.deviation(config.cohort, 0.0) / norm
-    return norm, None
 
 
 def common_length(config: TrainConfig, mechanism: UpdateMechanism) -> float | None:
@@ -241,8 +237,7 @@ def _work(config: TrainConfig, mechanism: UpdateMechanism, problem: Problem) -> 
     length = common_length(config, mechanism) if config.privacy.unit == "client" else None
     noise = 0.0
     if length is not None:
-        deviation = _scale(config, mechanism, problem, length)[1]
-        noise = math.inf if deviation is None else problem.dimension * deviation**2
+        noise = squared_noise(mechanism, problem.dimension, config.cohort, length)
     return config.local.work(norm, length, noise)
 
 
