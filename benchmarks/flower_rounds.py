@@ -3,11 +3,11 @@
 A SuperLink over TLS and two SuperNodes as processes of their own, on this machine, train the model
 of examples/flower_template on digits in several ways, as often as `--times` says, in turn: FedAvg
 as Flower runs it by default, where clients also evaluate, in a message of its own (plain), or only
-train (plain-trained); and private updates of local trust (local) or in secure sums: among clients,
-whose handshake is apart or ahead, or with a helper, a service of its own on this machine (helper)
-or a third SuperNode (node). In `ahead`, `helper` and `node` the accuracy of the cohort is in the
-sum, so that a round tells as much as one of `plain`; the others only train. Ways that are not named
-are not measured, save those of FedAvg that they are compared with.
+train (plain-trained); and private updates of local trust (local) or in secure sums: among clients
+(among), or with a helper, a service of its own on this machine (helper) or a third SuperNode
+(node). In `among`, `helper` and `node` the accuracy of the cohort is in the sum, so that a round
+tells as much as one of `plain`; the others only train. Ways that are not named are not measured,
+save those of FedAvg that they are compared with.
 
 Seconds are of the clock, from each run's round 2 on. Most of a round is waiting, since Flower looks
 for messages every three seconds and starts a process for each. So rounds differ by three seconds,
@@ -38,10 +38,9 @@ from tls import parties  # noqa: E402 - certificates of the tests' own
 
 WAYS = {
     "plain": ("FedAvg, which also evaluates", 2, "plain"),
-    "ahead": ('secure sum with accuracy, `handshake="ahead"`', 3, "plain"),
+    "among": ("secure sum with accuracy, among clients", 5, "plain"),
     "plain-trained": ("FedAvg, which only trains", 1, "plain-trained"),
-    "ahead-trained": ('secure sum, `handshake="ahead"`', 3, "plain-trained"),
-    "apart-trained": ('secure sum, `handshake="apart"`', 5, "plain-trained"),
+    "among-trained": ("secure sum, among clients", 5, "plain-trained"),
     "helper": ("secure sum with accuracy, with a helper", 1, "plain"),
     "helper-trained": ("secure sum, with a helper", 1, "plain-trained"),
     "node": ("secure sum with accuracy, the helper a SuperNode", 2, "plain"),
@@ -120,20 +119,15 @@ def main(grid, context):
     strategy, rounds = FedAvg(**asked), config["num-server-rounds"]
     if kind != "plain":
         import randquant as rq
-        from randquant.flower import (
-            TLS, AmongClients, HelperMember, QuantizedStrategy, RemoteHelper, WithHelper,
-        )
+        from randquant.flower import TLS, HelperMember, QuantizedStrategy, RemoteHelper, WithHelper
 
         told = rq.Privacy(numbers=() if trained else [rq.Number("accuracy")])
-        if kind == "local":
-            how = {"trust": "local"}
-        elif kind == "helper":
+        how = {"trust": "local"} if kind == "local" else {}
+        if kind == "helper":
             address, *files = config["helper-files"].split()
             how = {"sums": WithHelper(RemoteHelper(address, TLS(*files)))}
         elif kind == "node":
             how = {"sums": WithHelper(HelperMember(int(config["helper-node"])))}
-        else:
-            how = {"sums": AmongClients(handshake=kind)}
         strategy = QuantizedStrategy.for_target(
             strategy, epsilon=1000, rounds=rounds, cohort=2, model=model, patience=1,
             privacy=told, **how,

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from flower_grid import InProcessGrid, client_app, ledger_of
 from flower_rounds import ANYTHING, fedavg, model, mover, noisy
-from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.serde import config_record_from_proto, config_record_to_proto
 from flwr.proto.recorddict_pb2 import ConfigRecord as ConfigRecordProto
 from google.protobuf.message import DecodeError
@@ -37,7 +37,6 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
 from randquant.integrations.accountant import RunAccountant
-from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower import state
 from randquant.integrations.flower.messages import ClientState
 from randquant.integrations.flower.strategy import QuantizedStrategy
@@ -239,22 +238,20 @@ def _payloads(folder: Path) -> Iterator[Kind]:
 
 def _servers(folder: Path) -> Iterator[Kind]:
     path = folder / "flower" / "server.state"
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
-    contexts = {}
+    contexts, kept = {}, []
+
+    def note(step: str, node: int, reply: Message) -> list[Message]:
+        if (step, node) == ("share", 1):
+            kept.append(contexts[1].state[SUM])
+        return [reply]
+
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), note)
     for node in range(1, 6):
         config = {"randquant-ledger": str(folder / f"account{node}")}
         contexts[node] = Context(1, node, config, RecordDict({}), {})
         grid.contexts[node] = contexts[node]
-    kept: list[ConfigRecord] = []
-
-    def note(number: int, arrays: object) -> None:
-        parts = [part for name, part in contexts[1].state.items() if name.startswith(SUM)]
-        kept.extend(part for part in parts if isinstance(part, ConfigRecord))
-
-    strategy = QuantizedStrategy(
-        fedavg(), noisy(cohort=3), folder=folder / "flower", sums=AmongClients(handshake="ahead")
-    )
-    strategy.start(grid, model(), 3, evaluate_fn=note)  # type: ignore[arg-type]
+    strategy = QuantizedStrategy(fedavg(), noisy(cohort=3), folder=folder / "flower")
+    strategy.start(grid, model(), 3)  # type: ignore[arg-type]
 
     def server() -> tuple:
         record, arrays, _ = state.load(path, fedavg())
@@ -262,7 +259,7 @@ def _servers(folder: Path) -> Iterator[Kind]:
         accountant.load_state_dict(record["accountant"])
         return record, [(n, _hex(a.numpy())) for n, a in arrays.items()], accountant.state_dict()
 
-    yield Kind("state of a server on Flower, handshake ahead", path, server)
+    yield Kind("state of a server on Flower", path, server)
     yield _accountant(folder / "accountant", strategy.accountant)
 
     def account() -> tuple:
@@ -288,7 +285,7 @@ def _accountant(path: Path, accountant: RunAccountant) -> Kind:
 
 
 def _part_in_a_sum(folder: Path, record: ConfigRecord) -> Kind:
-    """What a client keeps of a sum that was agreed upon ahead; Flower keeps it, as bytes."""
+    """What a client keeps of a sum between two messages; Flower keeps it, as bytes."""
     path, session = folder / "part", record["session"]
     assert isinstance(session, bytes)
     path.write_bytes(config_record_to_proto(record).SerializeToString())
@@ -298,12 +295,12 @@ def _part_in_a_sum(folder: Path, record: ConfigRecord) -> Kind:
             kept = config_record_from_proto(ConfigRecordProto.FromString(path.read_bytes()))
         except (DecodeError, AttributeError) as error:  # Flower's own, before any of ours
             raise ValueError("Expected a record of Flower's.") from error
-        state = RecordDict({f"{SUM}.{session.hex()}": kept})
+        state = RecordDict({SUM: kept})
         own = Membership.recall(ClientState(Context(1, 1, {}, state, {})), session, {})
         assert own.client is not None
         return own.offer.to_text(), terms_text(own.client.terms), own.client.to_bytes(), own.part
 
-    return Kind("part of a client in the next sum", path, read)
+    return Kind("part of a client in a sum", path, read)
 
 
 def _on_nvflare(folder: Path) -> Iterator[Kind]:

@@ -1,10 +1,9 @@
 """Processes that are killed, and disks that are full: python tests/kills.py [TRIALS [SEED]].
 
-A training run, a server with its clients on Flower whose handshakes run ahead, and one with its
-clients and a helper are stopped so often: by SIGKILL at any time, by a limit on the size of files,
-and by a disk without space (Linux, as root). What was reported before must be on the disk, at most
-one round more may be; the run must be able to go on; and in the end it is what it is without any of
-this.
+A training run, a server with its clients on Flower, and one with its clients and a helper are
+stopped so often: by SIGKILL at any time, by a limit on the size of files, and by a disk without
+space (Linux, as root). What was reported before must be on the disk, at most one round more may be;
+the run must be able to go on; and in the end it is what it is without any of this.
 """
 
 from __future__ import annotations
@@ -105,11 +104,11 @@ class Training:
         assert runs.execute(folder).summary.guarantee == self.wanted
 
 
-class Ahead:
+class Rounds:
     """A server and its clients, in one process."""
 
     clients, rounds = range(1, 6), 40
-    mod, sums = ANYTHING, AmongClients(handshake="ahead")
+    mod, sums = ANYTHING, AmongClients()
 
     def __init__(self) -> None:
         self.counted: Counter[int] = Counter()
@@ -174,7 +173,7 @@ class Ahead:
             return ledger.accountant.answers(OWN)
 
 
-class Helped(Ahead):
+class Helped(Rounds):
     """A server, its clients, and a SuperNode that is their helper, in one process."""
 
     helper = 99
@@ -292,7 +291,7 @@ def main(count: int, seed: int, folder: Path) -> None:
 
     def made() -> Iterator[tuple[str, Work]]:
         yield "training", Training(folder / f"whole{rng.random()}")
-        yield "rounds ahead on Flower", Ahead()
+        yield "rounds on Flower", Rounds()
         yield "rounds with a helper", Helped(folder / f"key{rng.random()}")
 
     for name, work in made():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 
 import numpy as np
@@ -94,45 +93,3 @@ class Round:
     def exact(self):
         """Whether the sum is that of the survivors' vectors."""
         return bool(np.array_equal(self.total(), wanted(self.vectors, self.survivors)))
-
-
-class MixedRound(Round):
-    """A sum whose steps are mixed with those of the sum before and the sum after it.
-
-    As on Flower where handshakes are ahead: the sum before uploads, then this one advertises; that
-    one confirms, this one shares; that one reveals. This one uploads, the sum after advertises;
-    this one confirms, that one shares. The sum before is checked to be exact.
-    """
-
-    def __init__(self, terms, *arguments, **options):
-        super().__init__(terms, *arguments, **options)
-        self.before, self.after = (
-            Round(
-                dataclasses.replace(terms, session=os.urandom(8)),
-                vectors_of(terms, seed=seed),
-                threshold=terms.threshold / terms.neighbours,
-            )
-            for seed in (1, 2)
-        )
-
-    def _ask(self, step, inboxes, work):
-        before, after = self.before, self.after
-        if step == "advertise":
-            assert before.closed() == set(self.terms.clients)
-        if step == "share":
-            survivors = before.server.close()
-            self.tags = {c: before.clients[c].confirm(survivors) for c in survivors}
-        answers = super()._ask(step, inboxes, work)
-        if step == "share":
-            relayed = before.server.relay(self.tags)
-            shown = {c: before.clients[c].reveal(tags) for c, tags in relayed.items()}
-            total = before.server.unmask(shown)
-            modulus = 2**self.terms.bits
-            assert np.array_equal(total, wanted(before.vectors, before.clients) % modulus)
-        if step == "mask":
-            adverts = {c: client.advertise() for c, client in after.clients.items()}
-            self.keys = after.server.introduce(adverts)
-        if step == "confirm":
-            dealt = {c: after.clients[c].share(keys) for c, keys in self.keys.items()}
-            assert set(after.server.forward(dealt)) == set(self.terms.clients)
-        return answers

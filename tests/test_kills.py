@@ -28,7 +28,7 @@ def test_what_is_reported_before_it_is_written_is_caught(tmp_path):
 
 MADE = {
     "training": kills.Training,
-    "ahead": lambda path: kills.Ahead(),
+    "rounds": lambda path: kills.Rounds(),
     "helped": kills.Helped,
 }
 

@@ -1,7 +1,6 @@
 """Hostile clients, a lying server, damaged messages: the right sum, or a refusal that is fair."""
 
 import math
-import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from secure_sums import STEPS, MixedRound, Round, terms_of, vectors_of, wanted
+from secure_sums import STEPS, Round, terms_of, vectors_of, wanted
 
 from randquant.aggregation import masks
 from randquant.aggregation.secagg import crypto, group, messages, sharing
@@ -29,20 +28,6 @@ from randquant.aggregation.secagg.messages import (
 from randquant.aggregation.secagg.server import SumServer
 from randquant.aggregation.secagg.terms import ProtocolError, Terms, part_of
 from randquant.channels import wire
-
-
-@pytest.fixture(
-    autouse=True,
-    scope="module",
-    params=[Round, pytest.param(MixedRound, marks=pytest.mark.slow)],
-    ids=["alone", "mixed"],
-)
-def _each_way(request):
-    """Every attack on a sum alone, and on one that is mixed with the sums before and after it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules[__name__], "Round", request.param)
-        yield
-
 
 GENERATOR = bytes([0x58, *[0x66] * 31])  # of RFC 8032
 

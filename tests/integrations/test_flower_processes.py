@@ -1,7 +1,4 @@
-"""The example app on real processes, over TLS: one of four SuperNodes is killed in mid-round.
-
-The second round's handshake travels with the first.
-"""
+"""The example app on real processes, over TLS: one of four SuperNodes is killed in mid-round."""
 
 import json
 import os
@@ -24,7 +21,7 @@ from randquant.training.data import datasets
 
 CLIENTS, RATE, CLIP, MARGIN = 4, 1.5, 0.05, 0.02
 SETTINGS = (
-    "num-server-rounds=2", "handshake=ahead", "round-timeout=120", "step-timeout=120",
+    "num-server-rounds=2", "round-timeout=120", "step-timeout=120",
     "clip-norm=0", f"learning-rate={RATE}", f"clip={CLIP}", f"margin={MARGIN}",
 )  # fmt: skip
 
@@ -49,9 +46,7 @@ def test_a_round_goes_on_without_the_client_that_was_killed(deployed):
     nodes = re.findall(r"Client \d: process \d+, node (\d+)\.", printed)
     assert "Killed client 3 in round 1" in printed
     assert f"client {nodes[-1]}: no reply to 'upload'" in printed
-    received, log = "Receiving: train message", (folder / "client0.log").read_text()
-    assert log.count(received) == 5 + 3
-    assert log.rpartition("ROUND 1]")[2].count(received) == 3  # uploads name no round
+    assert (folder / "client0.log").read_text().count("Receiving: train message") == 5 + 5
 
 
 def test_the_sum_is_exact_without_the_killed_clients_mask(deployed):

@@ -34,6 +34,7 @@ from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
 from randquant.integrations.ledger import SPENT
+from randquant.integrations.membership import SUM
 from randquant.integrations.offer import Offer
 
 
@@ -295,6 +296,50 @@ def test_a_message_of_another_sum_does_not_end_the_one_that_runs():
     found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
     assert all("the sum that this client is in" in r.error.reason for r in replies)
     np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
+
+
+def test_a_server_that_never_ends_a_sum_gains_nothing():
+    """It may go on to the next sum; a client that was charged for both reveals the second only."""
+    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    send, dropped = grid.send_and_receive, []
+
+    def skipping(messages, *, timeout=None):
+        sent = list(messages)
+        if sent and sent[0].content[HEAD]["step"] == "reveal" and not dropped:
+            dropped.extend(over_the_wire(message) for message in sent)
+            return []
+        if dropped and sent:
+            kept = grid.contexts[sent[0].metadata.dst_node_id].state
+            assert set(kept) == {SUM, SPENT}
+        return send(sent, timeout=timeout)
+
+    grid.send_and_receive = skipping
+    found = run(QuantizedStrategy(fedavg(), exact(), patience=2), grid, rounds=2)
+    np.testing.assert_allclose(found.arrays["w"].numpy(), mean_of(range(1, 6)), atol=1e-5)
+    for message in dropped:  # too late: the invitation to the next sum has ended this one
+        message.metadata.__dict__["_message_id"] = "late"
+        reply = grid.app(message, grid.contexts[message.metadata.dst_node_id])
+        assert "the sum that this client is in" in reply.error.reason
+    assert all(answers_of(context) == 2 for context in grid.contexts.values())
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [("upload", "do not unseal"), ("reveal", "neighbours to confirm the survivors, got 0")],
+)
+def test_messages_of_one_sum_are_worth_nothing_in_the_next(step, reason):
+    """Sealed shares and confirmations of round 1 in the place of those of round 2."""
+    kept = {}
+
+    def swapped(message):
+        inbox = message.content[INBOX]
+        inbox.update(kept.setdefault(message.metadata.dst_node_id, dict(inbox)))
+
+    grid = changed_request(InProcessGrid(client_app(ANYTHING, mover), range(1, 6)), step, swapped)
+    with pytest.raises(RoundsFailed):
+        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid, rounds=2)
+    assert set(refusals(grid)) == set(range(1, 6))
+    assert all(reason in text for text in refusals(grid).values())
 
 
 def test_shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing(caplog):

@@ -39,7 +39,6 @@ def main(grid: Grid, context: Context) -> None:
             stable_numbers=config["stable-numbers"],
             neighbours=config["neighbours"] or None,
             step_timeout=config["step-timeout"],
-            handshake=config["handshake"],
         ),
         folder=config["folder"] or None,
     )

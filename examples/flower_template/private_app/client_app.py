@@ -17,7 +17,7 @@ def train(message: Message, context: Context) -> Message:
     """Return the trained model; the mod turns it into what may be sent.
 
     What trains is imported here. Flower starts a process for each message, and only one of the
-    three or five of a secure sum trains: at the top, torch would be imported for all of them.
+    five of a secure sum trains: at the top, torch would be imported for all of them.
     """
     from private_app import task
 

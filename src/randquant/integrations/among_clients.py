@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,15 +22,9 @@ from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import Ask, RoundMessage
 from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
 
-Way = Literal["apart", "ahead"]
-WAYS: tuple[Way, ...] = ("apart", "ahead")
-
 
 class SecureSum:
     """A sum of codes by secure aggregation: the server sees only the sum.
-
-    The steps before the upload depend on no update. So each may be a message of its own, or travel
-    with a message of the sum before (docs/secure-aggregation.md).
 
     Args:
         offer, terms: what clients agree to.
@@ -69,11 +63,6 @@ class SecureSum:
         """See `RoundSum`: no reply is longer than a vector and messages to all neighbours."""
         vector = upload.masked(self.terms.dimension, self.terms.bits)
         return sums.REST + vector + sums.PER_NEIGHBOUR * (self.terms.neighbours + 1)
-
-    @property
-    def enough(self) -> int:
-        """See `RoundSum`."""
-        return max(self.terms.least, self.terms.threshold + 1)
 
     def take(self, answers: Answers) -> None:
         """See `RoundSum`."""
@@ -168,9 +157,6 @@ class AmongClients:
         stable_numbers: whether clients are certain to keep their numbers, because SuperNodes are
             authenticated and the SuperLink keeps its database. Otherwise a client that is new after
             the first round is assumed to have answered as often as any other.
-        handshake: `apart`: a secure sum takes five messages, one after the other. `ahead`: from the
-            second round on three, since a round's handshake travels with the messages of the round
-            before, when its clients are chosen.
         step_timeout: seconds for each step other than the upload.
 
     Raises:
@@ -186,14 +172,12 @@ class AmongClients:
     losses: Losses | None = None
     directory: Mapping[int, bytes] | None = None
     stable_numbers: bool = False
-    handshake: Way = "apart"
     step_timeout: float = 600.0
 
     counts_on = ""  # nobody but the other clients
     apart: ClassVar[frozenset[int | str]] = frozenset()  # nobody connects who is no client
 
     def __post_init__(self) -> None:
-        validate.choice("handshake", self.handshake, WAYS)
         if self.neighbours is not None:
             validate.whole("neighbours", self.neighbours, low=1)
         if self.losses is not None:
@@ -205,18 +189,8 @@ class AmongClients:
         """Nothing is needed before the first round."""
 
     def fewest(self, mechanism: UpdateMechanism) -> int:
-        """Fewest clients in a sum of a mechanism's codes, checked.
-
-        Raises:
-            ValueError: its guarantee needs more, or its updates are not summed so.
-        """
-        least = sums.fewest(mechanism, self.least)
-        if mechanism.trust != "aggregate" and self.handshake == "ahead":
-            raise ValueError(
-                "Expected handshake='ahead' under aggregate trust, got it under local trust, where "
-                "nothing is summed and a round takes one message: leave it out."
-            )
-        return least
+        """Fewest clients in a sum of its codes; ValueError if the guarantee needs more."""
+        return sums.fewest(mechanism, self.least)
 
     def degree(self, clients: int, log: Log) -> int:
         """How many neighbours a client has; ValueError if not even all others are enough."""

@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from logging import INFO, WARNING
+from logging import INFO
 from typing import TYPE_CHECKING, Any
 
 from randquant.aggregation.clipping import scale_to_norm, shorten
@@ -185,8 +185,7 @@ class Member:
             assert agreed.mechanism.coding is not None  # a sum's offer sends codes
             codes = wire.unpack(agreed.mechanism.coding, payload, size)
             payload = self._masked(own, codes, request)
-        following = self._next_step(request, protocol.ADVERTISE)
-        return RoundMessage(request.step, own.session, payload=payload, following=following)
+        return RoundMessage(request.step, own.session, payload=payload)
 
     def _masked(self, own: Membership, codes: np.ndarray, request: RoundMessage) -> bytes:
         """The codes of a secure sum as they are sent."""
@@ -207,16 +206,10 @@ class Member:
         Raises:
             ProtocolError: this client refuses, and has left the sum if it was in one.
         """
-        following, step = request.following, request.step
-        if following is not None and step != protocol.CONFIRM:
-            raise ProtocolError(
-                "Expected steps of the next sum with an upload and a confirmation only."
-            )
-        if step == protocol.ADVERTISE:
+        if (step := request.step) == protocol.ADVERTISE:
             own = self._advertised(request)
             # Not recorded: each request gets new keys, and a server may ask any number of times.
             inbox = {} if own.client is None else {self.number: own.client.advertise()}
-            Membership.forget_all(self.state)  # a message of its own begins anew
             own.remember(self.state)
             return RoundMessage(step, own.session, part=own.part, inbox=inbox)
         own = Membership.recall(self.state, request.session, self.files)
@@ -225,47 +218,12 @@ class Member:
         ledger = self.ledger
         with ledger.held():
             ledger.take(own.session, step)
-            if isinstance(following, RoundMessage):  # both are on the disk before either is sent
-                ledger.take(following.session, protocol.SHARE)
             ledger.save()
-        own.forget(self.state)  # after a failed step the client has left the sum
+        Membership.forget(self.state)  # after a failed step the client has left the sum
         inbox = _after_advertising(own.client, request)
         if step != protocol.REVEAL:  # deleted secrets cannot be stolen
             own.remember(self.state)
-        return RoundMessage(
-            step, own.session, inbox=inbox, following=self._next_step(request, protocol.SHARE)
-        )
-
-    def _next_step(self, request: RoundMessage, step: str) -> RoundMessage | ProtocolError | None:
-        """The next sum's step, which travels with a message of the current one.
-
-        Neither sum depends on the other (theory/shares.md, Proposition 5). If it fails, this client
-        has left the next sum, and stays in the current one.
-        """
-        if (following := request.following) is None:
-            return None
-        try:
-            if isinstance(following, ProtocolError):
-                raise following
-            if following.step != step or following.session == request.session:
-                raise ProtocolError(f"Expected {step!r} of the next sum, got another message.")
-            if step == protocol.ADVERTISE:
-                own = self._advertised(following)
-            else:
-                own = Membership.recall(self.state, following.session, self.files)
-                own.forget(self.state)
-            if own.client is None:
-                raise ProtocolError("Expected the next sum to be a secure one, got another.")
-            if step == protocol.ADVERTISE:
-                inbox, part = {self.number: own.client.advertise()}, own.part
-            else:
-                inbox, part = own.client.share(following.of_others), b""
-            own.remember(self.state)
-            return RoundMessage(step, own.session, part=part, inbox=inbox)
-        except Exception as error:
-            reason, why = told(error)
-            self.log(WARNING, refusal_line(reason, why))
-            return ProtocolError(reason)
+        return RoundMessage(step, own.session, inbox=inbox)
 
     def _advertised(self, request: RoundMessage) -> Membership:
         """Agree to the server's offer, and draw this client's secrets of the round."""

@@ -30,7 +30,7 @@ JOURNAL = "randquant-helper-journal"
 """The setting that makes a member a helper: the folder of its journal."""
 
 SUM = "randquant.sum"
-"""Its records in a client's own state, which is never sent, have names that begin so."""
+"""Its record in a client's own state, which is never sent."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Membership:
         return self.offer.mechanism.in_round(seed)
 
     def remember(self, state: State) -> None:
-        """Store it for the round's next message."""
+        """Store it for the round's next message, in the place of any other round."""
         fields: dict[str, Any] = {"session": self.session, "offer": self.text}
         if self.client is not None:
             terms = self.client.terms
@@ -98,28 +98,23 @@ class Membership:
         if self.commitment:
             fields |= {"commitment": self.commitment, "part": self.part}
         fields["checksum"] = _checksum(fields)
-        state[_name(self.session)] = fields
-
-    def forget(self, state: State) -> None:
-        """Delete what is stored of this round: deleted secrets cannot be stolen."""
-        state.pop(_name(self.session), None)
+        state[SUM] = fields
 
     @staticmethod
-    def forget_all(state: State) -> None:
-        """Delete what is stored of all rounds."""
-        for name in [name for name in state if name.startswith(f"{SUM}.")]:
-            del state[name]
+    def forget(state: State) -> None:
+        """Delete what is stored of a round: deleted secrets cannot be stolen."""
+        state.pop(SUM, None)
 
     def check_same(self, state: State) -> None:
         """Raise ProtocolError if this client has agreed to another offer in the same round."""
-        agreed = state.get(_name(self.session))
-        if agreed is not None and agreed["offer"] != self.text:
+        agreed = state.get(SUM, {})
+        if agreed.get("session") == self.session and agreed["offer"] != self.text:
             raise ProtocolError("Expected one offer in a round, got another in the same.")
 
     @classmethod
     def recall(cls, state: State, session: bytes, files: Mapping[str, Any]) -> Membership:
         """Undo `remember`; ProtocolError if this client has no part in that round."""
-        saved = dict(state.get(_name(session), {}))
+        saved = dict(state.get(SUM, {}))
         checksum = saved.pop("checksum", None)
         if saved and checksum != _checksum(saved):
             raise DamagedFile("Expected this client's part in a sum as it was kept, got another.")
@@ -144,10 +139,6 @@ def _offer(text: str, examples: int | None) -> Offer:
 
 def _checksum(fields: Mapping[str, object]) -> bytes:
     return hashlib.sha256(repr(sorted(fields.items())).encode()).digest()
-
-
-def _name(session: bytes) -> str:
-    return f"{SUM}.{session.hex()}"
 
 
 def identity(

@@ -50,7 +50,6 @@ class RoundMessage:
         proof: of the seed, in the request to upload (`secagg.draw`, or `helper.joint_seed`).
         inbox: in a request messages of other clients by sender, in a reply those to them.
         payload: a client's update, in its reply to upload.
-        following: a step of the next sum, which travels with this one; or why it cannot be used.
     """
 
     step: str
@@ -63,7 +62,6 @@ class RoundMessage:
     proof: bytes = b""
     inbox: Mapping[int, bytes] | None = None
     payload: bytes | None = None
-    following: RoundMessage | ProtocolError | None = None
 
     def head(self) -> dict[str, Any]:
         """The fields that are no messages of others and no payload; without those left out.

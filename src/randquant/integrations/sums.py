@@ -63,11 +63,6 @@ class RoundSum(Protocol):
         ...
 
     @property
-    def enough(self) -> int:
-        """Fewest clients that the sum needs."""
-        ...
-
-    @property
     def most(self) -> int:
         """Most bytes of an answer."""
         ...
@@ -173,11 +168,6 @@ class PlainSum:
         self.pending: Requests = dict.fromkeys(clients, request)
 
     @property
-    def enough(self) -> int:
-        """See `RoundSum`."""
-        return self._least
-
-    @property
     def most(self) -> int:
         """See `RoundSum`."""
         return REST + self.offer.plain_bytes
@@ -222,66 +212,6 @@ class PlainSum:
         payloads = [self._payloads[client] for client in sorted(self._payloads)]
         key = Key.generate()  # channels decode without randomness
         return self._mechanism.mean(payloads, self.offer.dimension, key)
-
-
-class JointSum:
-    """A sum, and the next one's handshake, whose steps travel with this one's messages.
-
-    Args:
-        current: the sum.
-        log: takes why there is no next one.
-        following: the next sum; None for none, also after it has failed.
-    """
-
-    def __init__(self, current: RoundSum, log: Log, following: RoundSum | None = None) -> None:
-        self.current, self.following, self._log = current, following, log
-
-    @property
-    def _theirs(self) -> Requests:
-        """What the next sum asks for at the same time."""
-        joined = self.current.step in (protocol.UPLOAD, protocol.CONFIRM) and not ready(
-            self.following
-        )
-        return {} if self.following is None or not joined else self.following.pending
-
-    @property
-    def pending(self) -> Requests:
-        """The sum's requests, with the next one's; and that one's to other clients."""
-        own, theirs = self.current.pending, self._theirs
-        both = {client: replace(each, following=theirs.get(client)) for client, each in own.items()}
-        return {**theirs, **both}
-
-    @property
-    def most(self) -> int:
-        """Most bytes of an answer."""
-        return self.current.most + (0 if self.following is None else self.following.most)
-
-    def take(self, answers: Answers) -> None:
-        """Take the answers to what was pending; if the next sum fails, there is none."""
-        answers, theirs = list(answers), self._theirs
-        alone = theirs.keys() - self.current.pending.keys()
-        self.current.take((client, each) for client, each in answers if client not in alone)
-        if self.following is None or not theirs:
-            return
-        parts = [(c, each if c in alone else _part(each)) for c, each in answers if c in theirs]
-        try:
-            self.following.take(parts)
-        except ValueError as error:
-            self.following = None
-            self._log(WARNING, f"randquant: the next round starts with a handshake: {error}")
-
-
-def ready(prepared: RoundSum | None) -> bool:
-    """Whether all steps before the upload of a sum are over."""
-    return prepared is not None and prepared.step == protocol.UPLOAD
-
-
-def _part(answer: RoundMessage | Exception) -> RoundMessage | Exception:
-    """What an answer says of the next sum."""
-    if isinstance(answer, Exception):
-        return answer
-    missing = ProtocolError("Expected a reply to the next sum's step too, got none.")
-    return missing if answer.following is None else answer.following
 
 
 def fewest(mechanism: UpdateMechanism, least: int | None) -> int:

@@ -98,11 +98,6 @@ class HelperRound:
         vector = upload.masked(self.terms.dimension, self.terms.bits)
         return sums.REST + vector + SEALED_BYTES[self.terms.key.suite] + SIGNATURE_BYTES
 
-    @property
-    def enough(self) -> int:
-        """See `RoundSum`."""
-        return self.terms.least
-
     def take(self, answers: Answers) -> None:
         """See `RoundSum`; ProtocolError too if the helper refuses or does not answer."""
         step, asked = self.step, self.pending
@@ -176,7 +171,6 @@ class WithHelper:
     stable_numbers: bool = False
     integrity: Integrity = "masked"
 
-    handshake = "apart"  # there is none
     step_timeout = 600.0
     counts_on = "the helper does not collude with the server"
 

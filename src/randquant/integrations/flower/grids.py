@@ -83,7 +83,7 @@ class EligibleGrid(DelegatingGrid):
 class PollingGrid(DelegatingGrid):
     """Looks for replies soon after a request, and less often the longer they take.
 
-    A round of secure sums waits for three or five messages one after the other, so what a grid
+    A round of secure sums waits for five messages one after the other, so what a grid
     adds to each counts as often.
     """
 

@@ -30,19 +30,13 @@ from randquant.integrations.protocol import NoAnswer, RoundMessage, read_inbox
 if TYPE_CHECKING:  # a client's process needs none of the server's side
     from flwr.serverapp import Grid
 
-    from randquant.integrations.sums import JointSum
+    from randquant.integrations.sums import RoundSum
 
 HEAD, INBOX, PAYLOAD = "randquant", "randquant.inbox", "randquant.payload"
-NEXT = {HEAD: "randquant.next", INBOX: "randquant.next.inbox"}
-"""Names of the records of the next sum's step, beside those of a sum."""
-
-OURS = (HEAD, INBOX, PAYLOAD, *NEXT.values())
+OURS = (HEAD, INBOX, PAYLOAD)
 
 HELPER = "randquant.helper"
 """The record of a request to a helper, and of its answer."""
-
-REASON = "refused"
-"""In the place of a reply to the next sum's step: why this client is not in that sum."""
 
 STYPE = "randquant.payload.v1"
 """Type of payload arrays: Flower cannot read it as numbers, so nobody averages codes."""
@@ -74,10 +68,6 @@ def records(message: RoundMessage) -> Records:
         found[INBOX] = ConfigRecord({str(c): each for c, each in message.inbox.items()})
     if message.payload is not None:
         found[PAYLOAD] = payload_record(message.payload)
-    if isinstance(following := message.following, RoundMessage):
-        found |= {NEXT[name]: record for name, record in records(following).items()}
-    elif following is not None:
-        found[NEXT[HEAD]] = ConfigRecord({REASON: str(following)})
     return found
 
 
@@ -88,21 +78,7 @@ def read(content: RecordDict) -> RoundMessage:
         raise ProtocolError(f"Expected a record {HEAD!r} in the message, got none.")
     payload = read_payload(content) if PAYLOAD in content else None
     inbox = _inbox(content[INBOX]) if INBOX in content else None
-    return RoundMessage.read(head, inbox=inbox, payload=payload, following=_following(content))
-
-
-def _following(content: RecordDict) -> RoundMessage | ProtocolError | None:
-    """The next sum's step; an error if it cannot be used, which does not concern this sum."""
-    named = {name: content[other] for name, other in NEXT.items() if other in content}
-    if not named:
-        return None
-    head = named.get(HEAD)
-    if isinstance(head, ConfigRecord) and isinstance(reason := head.get(REASON), str):
-        return ProtocolError(reason)
-    try:
-        return read(RecordDict(named))
-    except ProtocolError as error:
-        return error
+    return RoundMessage.read(head, inbox=inbox, payload=payload)
 
 
 def _inbox(record: object) -> dict[int, bytes]:
@@ -287,14 +263,6 @@ def _parts(value: object) -> tuple[Any, ...]:
     return (value if isinstance(value, list | str | bytes) else bytes(8),)
 
 
-def addressed(request: Message, client: int) -> Message:
-    """The same request to another client."""
-    facts = request.metadata
-    return Message(
-        request.content, client, facts.message_type, ttl=facts.ttl, group_id=facts.group_id
-    )
-
-
 @dataclass(frozen=True)
 class FlowerRound:
     """A round that has begun: sends what its sum asks for, and gives it the replies.
@@ -312,14 +280,14 @@ class FlowerRound:
     number: int
     base: ArrayRecord
     requests: list[Message]
-    sum: JointSum
+    sum: RoundSum
     grid: Grid
     timeout: float
     sent: Counter[int] = field(default_factory=Counter)
 
     def ask(self, until: str = "") -> None:
         """Take steps until one of this name is next; by default all that are left."""
-        while self.sum.current.step != until and (pending := self.sum.pending):
+        while self.sum.step != until and (pending := self.sum.pending):
             sent = self._messages(pending)
             self.take(self.grid.send_and_receive(sent, timeout=self.timeout))
 
@@ -328,11 +296,10 @@ class FlowerRound:
         self.sum.take(answers(replies, self.sum.most, self.sent))
 
     def uploads(self) -> list[Message]:
-        """The requests to upload, with the strategy's content; and the next sum's to others."""
-        own, pending = self.sum.current.pending, self.sum.pending
-        sent = self._messages({c: each for c, each in pending.items() if c not in own})
+        """The requests to upload, with the strategy's content."""
+        pending, sent = self.sum.pending, []
         for request in self.requests:
-            if (client := request.metadata.dst_node_id) in own:
+            if (client := request.metadata.dst_node_id) in pending:
                 request.content = RecordDict({**request.content, **records(pending[client])})
                 sent.append(request)
         return sent

@@ -92,7 +92,7 @@ def _upload(
     except Exception as error:
         raise NothingToSend from error
     finally:  # whatever the train function did to the content
-        Membership.forget_all(member.state)  # it is in this sum, and in the next one at most
+        Membership.forget(member.state)  # after a failed upload the client has left the sum
         if account is not None:
             context.state[SPENT] = account
     return member.upload(agreed, payload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable
-from logging import INFO, WARNING
+from logging import INFO
 from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -28,7 +28,6 @@ from randquant.integrations.history import History, RoundRow
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import UPLOAD
 from randquant.integrations.run import RoundsFailed, ServerRun, beside
-from randquant.integrations.sums import JointSum, RoundSum, ready
 from randquant.integrations.trained import Arrays, Layout, parts_of
 from randquant.integrations.untuned import UntunedSteps
 from randquant.integrations.with_helper import WithHelper
@@ -116,7 +115,6 @@ class QuantizedStrategy(Strategy):
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
         self._path = None if folder is None else Path(folder) / STATE_FILE
         self._round: FlowerRound | None = None
-        self._prepared: RoundSum | None = None  # the next round's sum, ahead of it
         self._last, self._statistics = 0, None
 
     for_target = classmethod(for_target)
@@ -152,21 +150,18 @@ class QuantizedStrategy(Strategy):
             return []
         chosen = {request.metadata.dst_node_id for request in requests}
         try:
-            connected = set(view.get_node_ids())
-            if len(chosen) < len(requests) or not chosen <= connected:
+            if len(chosen) < len(requests) or not chosen <= set(view.get_node_ids()):
                 raise ProtocolError(
                     "Expected each client once in a round and within its epsilon, got others."
                 )
-            requests, joint = self._begun(requests, offer, connected)
-            current = FlowerRound(number, arrays, requests, joint, grid, self.sums.step_timeout)
+            begun = self.sums.begin(offer, sorted(chosen), log)
+            current = FlowerRound(number, arrays, requests, begun, grid, self.sums.step_timeout)
             current.ask(until=UPLOAD)
         except ValueError as error:
             self.run.failed(number, 0, error)
             return []
-        own, asked = joint.pending.keys(), {each.metadata.dst_node_id for each in requests}
-        self.run.charge(offer, asked & own, lambda: self._save(number - 1, arrays))
+        self.run.charge(offer, begun.pending, lambda: self._save(number - 1, arrays))
         self._round = current
-        joint.following = self._invited(number + 1, offer, arrays, config, view)
         return current.uploads()
 
     def aggregate_train(
@@ -176,8 +171,8 @@ class QuantizedStrategy(Strategy):
         current, self._round = self._round, None
         if current is None:
             return None, None
-        number, joint, run = current.number, current.sum, self.run
-        replies, asked, taken = list(replies), len(current.requests), joint.current
+        number, taken, run = current.number, current.sum, self.run
+        replies, asked = list(replies), len(current.requests)
         old = messages.arrays_of(current.base)
         layout = self._layout(old)
         try:
@@ -188,8 +183,6 @@ class QuantizedStrategy(Strategy):
         except ValueError as error:
             self.run.failed(number, asked, error)
             return None, None
-        finally:
-            self._prepared = joint.following
         given = ArrayRecord({**current.base, **moved})
         arrays, metrics = self.strategy.aggregate_train(
             number, [messages.only_reply(replies, given)]
@@ -272,7 +265,7 @@ class QuantizedStrategy(Strategy):
                 if self.run.mechanism.trust == "aggregate":
                     self.sums.check(log, helper_node.asking(grid, self.sums.step_timeout))
                 wrapped.check_nodes(grid, self.strategy, self.needed, connect_timeout)
-            self._last, self._statistics, self._prepared = planned, statistics, None
+            self._last, self._statistics = planned, statistics
 
             def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
                 return evaluate_fn(number + done, model) if evaluate_fn else None
@@ -319,45 +312,6 @@ class QuantizedStrategy(Strategy):
             )
             log(INFO, "randquant: training ends %s.", self.stopped)
         return bool(self.stopped)
-
-    def _begun(
-        self, requests: list[Message], offer: Offer, connected: set[int]
-    ) -> tuple[list[Message], JointSum]:
-        """The requests and their sum: the one that was prepared, with its clients, if it is of use.
-
-        Raises:
-            ValueError: there are too few clients.
-        """
-        prepared, self._prepared = self._prepared, None
-        if prepared is not None and ready(prepared) and prepared.offer == offer:
-            present = sorted(prepared.pending.keys() & connected)
-            same = all(request.content == requests[0].content for request in requests)
-            if same and len(present) >= prepared.enough:
-                requests = [messages.addressed(requests[0], client) for client in present]
-                return requests, JointSum(prepared, log)
-        clients = sorted({request.metadata.dst_node_id for request in requests})
-        return requests, JointSum(self.sums.begin(offer, clients, log), log)
-
-    def _invited(
-        self, number: int, offer: Offer, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> RoundSum | None:
-        """A later round's sum, with the clients that the strategy would choose now.
-
-        Returns:
-            None if that round is to begin with its own handshake, or there is none.
-        """
-        if self.sums.handshake == "apart" or number > self._last:
-            return None
-        if len(list(grid.get_node_ids())) < wrapped.fewest(self.strategy, self.least):
-            return None  # the strategy would wait for more
-        own = ConfigRecord(dict(config.items()))  # strategies write into it
-        try:
-            requests = self.strategy.configure_train(number, arrays, own, grid)
-            clients = sorted({request.metadata.dst_node_id for request in requests})
-            return self.sums.begin(offer, clients, log)
-        except ValueError as error:
-            log(WARNING, "randquant: round %d begins with its own handshake: %s", number, error)
-            return None
 
     def _settle(self, layout: Layout, old: Arrays, arrays: ArrayRecord) -> None:
         """Undo what a strategy's step must not change, and take the server's own statistics."""
