@@ -214,3 +214,12 @@ def test_few_parameters_of_few_clients_get_integer_noise():
     assert errors[1] < 0.75 * errors[0]
     one_bit = planned(privacy=rq.Privacy(bits=1))
     assert planned().run.mechanism == one_bit.run.mechanism
+
+
+def test_noise_of_few_bits_takes_numbers_beside_too():
+    """Its sum would overflow in many more coordinates than the model has."""
+    numbers = rq.Privacy(numbers=[rq.Number("accuracy")])
+    made = planned(epsilon=1000, rounds=4, cohort=2, privacy=numbers).run
+    assert made.mechanism.expected_error(651).deviation(2) > 0
+    with pytest.raises(ValueError, match="bits"):
+        made.mechanism.expected_error(2**29)

@@ -81,7 +81,6 @@ class Offer:
             validate.whole("dimension", self.of_model, low=1)
             if self.beside.clip_norm != self.mechanism.clip_norm:
                 raise ValueError("Expected numbers in the norm that the mechanism clips to.")
-            self.mechanism.expected_error(self.dimension)  # TypeError: it does not clip in L2
         self.mechanism.size(self.dimension)  # ValueError: a rotation has an upper limit
         if self.examples is not None:
             # ValueError: there is no bound for one
