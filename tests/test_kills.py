@@ -39,4 +39,4 @@ def test_killed_processes_have_counted_what_they_have_sent(name, tmp_path):
     rng = random.Random(1)
     longest = 0.8 if name == "helped" else 0.3  # a round with a helper takes longer
     kills.kills(MADE[name](tmp_path / "whole"), tmp_path / "killed", 4, rng, longest)
-    kills.limits(MADE[name](tmp_path / "again"), tmp_path / "limited", 3, rng, 9000)
+    kills.limits(MADE[name](tmp_path / "again"), tmp_path / "limited", 3, rng)

@@ -24,7 +24,6 @@ from randquant.privacy.accounting.accountant import account
 from randquant.training import federated
 from randquant.training.configured import mechanism_of
 from randquant.training.runs import execution, secret
-from randquant.training.runs import folder as run_folder
 from randquant.training.schedule import sample
 
 pytestmark = [
@@ -338,26 +337,30 @@ def test_a_run_without_a_folder_that_is_stopped_is_not_lost(clients, monkeypatch
     assert [m.mean for m in again.history] == [m.mean for m in whole.history]
 
 
-WRITE = run_folder.sealed.write
+REPLACE = os.replace
 
 
-def dying(left, path, *arguments):
-    """Write as many files as are left, then die."""
+def dying(left, source, path):
+    """Put as many files in place as are left, then die."""
     if next(left, None) is None:
         raise Interrupted
-    WRITE(path, *arguments)
+    REPLACE(source, path)
 
 
-def test_a_folder_that_was_begun_and_not_finished_is_begun_again(clients, tmp_path, monkeypatch):
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_folder_that_was_begun_and_not_finished_is_begun_again(
+    seed, clients, tmp_path, monkeypatch
+):
     """A kill between the first file and the configuration leaves nothing that was sent."""
-    for number in range(3):
+    whole = {"mechanism": noisy(), "seed": seed, "baseline": True, **CHEAP}
+    for number in range(6):
         folder, left = tmp_path / str(number), iter(range(number))
         with monkeypatch.context() as patched:
-            patched.setattr(run_folder.sealed, "write", functools.partial(dying, left))
+            patched.setattr(os, "replace", functools.partial(dying, left))
             with pytest.raises(Interrupted):
-                train(a_model(), clients, mechanism=noisy(), folder=folder, **CHEAP)
-        run = train(a_model(), clients, mechanism=noisy(), folder=folder, **CHEAP)
-        assert run.summary.rounds == 6
+                train(a_model(), clients, folder=folder, **whole)
+        assert not (folder / "config.json").exists()
+        assert train(a_model(), clients, folder=folder, **whole).summary.rounds == 6
 
 
 def test_examples_as_the_privacy_unit(clients, tmp_path):

@@ -84,13 +84,15 @@ def create(
     make_folder(folder)
     if config.seed is None:
         hidden.write(folder)
+    epsilon = prepared.schedule.epsilon(rounds, most)
+    commitment = secret.commitment(config, key)
+    run_folder.begin(folder, config, declared, prepared.fingerprint, epsilon, commitment)
     binding.write(folder, bound)
     if config.server.baseline:
         beside = without_privacy(config, rounds, prepared.mechanism)
         run_folder.begin(folder / BASELINE, beside, declared)
-    epsilon = prepared.schedule.epsilon(rounds, most)
-    commitment = secret.commitment(config, key)
-    run_folder.begin(folder, config, declared, prepared.fingerprint, epsilon, commitment)
+        run_folder.write_config(folder / BASELINE, beside)
+    run_folder.write_config(folder, config)
 
 
 def execute(

@@ -83,6 +83,8 @@ def begin(
 ) -> None:
     """Write the first files of a run, which bind it to its settings before its first round.
 
+    The configuration is written last, by `write_config`: a folder with one is a complete new run.
+
     Args:
         folder: the run's folder; created if missing.
         config: the run's configuration.
@@ -92,15 +94,14 @@ def begin(
         commitment: to its secret key; empty if it has a simulation seed.
     """
     make_folder(folder)
-    run_log.begin(folder / LOG)
-    write_sent(
+    write_sent(  # first: by it `make_way` knows what is left of a run
         folder,
         Sent(
             settings(config), fingerprint, 0, *declared, epsilon, config.delta,
             config.privacy.neighboring, commitment,
         ),
     )  # fmt: skip
-    write_config(folder, config)  # last: a folder with a configuration is a complete new run
+    run_log.begin(folder / LOG)
 
 
 def has_sent(folder: Path) -> bool:
