@@ -55,7 +55,7 @@ def test_long_and_short_updates_count_alike_and_steps_are_the_rules(length):
     assert np.allclose(weights, expected, atol=0.05 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 1.0, math.nan])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 1.0, math.nan, 10**400])
 def test_classifiers_that_are_right_already_shorten_their_updates_as_in_train(share):
     start = np.float32([1, 0, 0, 2, 0])
     app = client_app(ANYTHING, moved_by(1.0), **{RELATIVE_LOSS: share})
@@ -154,14 +154,15 @@ def test_nvflare_shortens_by_the_metric_that_a_script_sends_beside_its_model(kin
     model = MODEL if kind == ParamsType.FULL else dict.fromkeys(MODEL, 0)
     params = {name: model[name] + UPDATE.get(name, 0) for name in MODEL}
     lengths = []
-    for metrics in (None, {RELATIVE_LOSS: 1.0}, {RELATIVE_LOSS: 0.05, "text": "none"}):
+    for share in (None, 1, 10**400, 0.05):
+        metrics = share and {RELATIVE_LOSS: share, "text": "none", "beyond all floats": 10**400}
         script = FLModelUtils.to_shareable(FLModel(kind, params, metrics=metrics))
         folder = tmp_path / str(len(lengths))
         train = lambda *_, reply=script: reply  # noqa: E731
         server = Server(folder, train, math.inf, rounds=1, mechanism=CLEAR)
         server.run()
         lengths.append(np.linalg.norm(server.sums[0].mean()))
-    assert lengths == pytest.approx([1.0, 1.0, 0.3], abs=0.05)
+    assert lengths == pytest.approx([1.0, 1.0, 1.0, 0.3], abs=0.05)
 
 
 def test_nvflare_goes_on_with_the_same_steps(tmp_path):

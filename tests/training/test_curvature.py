@@ -178,8 +178,10 @@ def test_updates_of_any_size_are_sent_in_one_length(size):
 
 
 @pytest.mark.parametrize("noise", [0.0, 2.0, math.inf])
-@pytest.mark.parametrize("share", [0.0, 1e-30, 0.3, 5.0, math.inf, math.nan, -2.0])
-@pytest.mark.parametrize("size", [0.0, 1e-30, 1.0, 1e15])
+@pytest.mark.parametrize(
+    "share", [0, 1e-30, np.float32(0.1), 0.3, 5, 10**400, math.inf, math.nan, -2, -(10**400)]
+)
+@pytest.mark.parametrize("size", [0.0, 1e-45, 1e-30, 1.0, 1e15])
 def test_no_loss_and_no_weights_make_an_update_longer(share, size, noise):
     random = np.random.default_rng(0)
     weights = np.float32(size * random.normal(size=5))

@@ -91,7 +91,7 @@ def shorten(update: np.ndarray, weights: np.ndarray, share: float, noise: float)
         >>> shorten(update, weights, 0.25, 0.0), shorten(update, weights, 0.1, 0.0).round(3)
         (array([0.3, 0.8], dtype=float32), array([0.072, 0.48 ], dtype=float32))
     """
-    share = share if share >= 0 else 1.0
+    share = float(min(1.0, share)) if share >= 0 else 1.0  # after min: an int may have no float
     slower, shorter = (1 - min(1.0, factor * share) for factor in (SLOWER, SHORTER))
     exact, here = update.astype(np.float64), weights.astype(np.float64)
     square = float(here @ here)

@@ -169,7 +169,7 @@ class Member:
         update = layout.update(old if whole else None, new)
         if offer.scaled and (norm := offer.mechanism.clip_norm) is not None:
             noise = squared_noise(offer.mechanism, offer.dimension, offer.mechanism.cohort, norm)
-            share = float(numbers.get(RELATIVE_LOSS, 1.0))
+            share = numbers.get(RELATIVE_LOSS, 1.0)
             update = scale_to_norm(update, norm)
             update = shorten(update, layout.update(None, old), share, noise)
         if offer.beside is not None:

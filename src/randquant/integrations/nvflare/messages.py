@@ -89,7 +89,8 @@ def numbers_of(data: DXO) -> dict[str, float]:
     """The single numbers among the metrics that came with a model or an update, by name."""
     metrics: Any = data.get_meta_prop(MetaKey.INITIAL_METRICS)
     named = metrics.items() if isinstance(metrics, dict) else ()
-    return {name: float(value) for name, value in named if isinstance(value, numbers.Real)}
+    single: dict[str, Any] = {name: v for name, v in named if isinstance(v, numbers.Real)}
+    return single
 
 
 def _copied(array: Any) -> np.ndarray:
