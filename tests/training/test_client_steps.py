@@ -77,6 +77,12 @@ def test_a_model_of_two_inputs_with_a_batch_norm_sees_each_batch_once():
     [
         (functional.cross_entropy, torch.tensor([0, 2]), math.log(3)),
         (nn.CrossEntropyLoss(label_smoothing=0.1), torch.tensor([0, 2]), math.log(3)),
+        (functional.cross_entropy, torch.full((2, 3), 1 / 3), math.log(3)),
+        (
+            lambda output, targets: functional.cross_entropy(output, torch.tensor(targets)),
+            [0, 2],
+            None,
+        ),
         (nn.BCEWithLogitsLoss(), torch.zeros(2, 3), math.log(2)),
         (functional.mse_loss, torch.zeros(2, 3), None),
     ],

@@ -205,6 +205,7 @@ def test_updates_are_shortened_where_the_loss_is_a_cross_entropy_only():
 
     assert guess(labels, functional.cross_entropy) == math.log(3)
     assert guess(labels, nn.CrossEntropyLoss(label_smoothing=0.1)) == math.log(3)
+    assert guess(numbers + 1 / 3, functional.cross_entropy) == math.log(3)
     for binary in (functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss()):
         assert guess(numbers, binary) == math.log(2)
     for loss, targets in ((functional.mse_loss, numbers), (mine, labels)):

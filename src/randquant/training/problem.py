@@ -81,7 +81,7 @@ class Problem:
     @property
     def guess(self) -> float | None:
         """The loss of a classifier whose outputs are all equal; None for other tasks and losses."""
-        return guess_of(self.loss, self.trial.classes)
+        return guess_of(self.loss, self.trial.classes or self.trial.outputs)
 
     @property
     def binary(self) -> bool:

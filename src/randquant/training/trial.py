@@ -165,10 +165,10 @@ def is_binary(loss: Loss) -> bool:
     return named or isinstance(loss, nn.BCEWithLogitsLoss)
 
 
-def guess_of(loss: Loss, classes: int | None) -> float | None:
+def guess_of(loss: Loss, outputs: int) -> float | None:
     """The loss of a classifier whose outputs are all equal; None for other tasks and losses."""
     if loss is nn.functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss):
-        return math.log(classes or 2)
+        return math.log(outputs) if outputs > 1 else None
     return math.log(2) if is_binary(loss) else None
 
 
