@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from randquant.integrations.trained import Arrays, Layout
 
 RELATIVE_LOSS = "relative-loss"
-"""Name of the number by which a classifier's update is shortened, see `shorten`. It is not sent."""
+"""Name of the number by which a classifier's update is shortened, see `shorten`. It is sent
+only if an offer names it among its numbers."""
 
 FILES = "This client's files cannot be used; its log says why."
 NOTHING = "This client has no update to send; its log says why."

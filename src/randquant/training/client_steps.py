@@ -23,8 +23,8 @@ class FirstLoss(NamedTuple):
         loss: the mean over the batch.
         relative: the same as a share of the loss of a model that gives all classes the same
             probability; 1.0 where the loss is no cross entropy. Return it as the metric
-            `relative-loss`, from which clients that are right already shorten their updates:
-            it stays on the client.
+            `relative-loss`, from which clients that are right already shorten their updates. It
+            stays on the client unless an offer names it among its numbers, in the same account.
     """
 
     loss: float

@@ -237,7 +237,8 @@ def _work(config: TrainConfig, mechanism: UpdateMechanism, problem: Problem) -> 
     length = common_length(config, mechanism) if config.privacy.unit == "client" else None
     noise = 0.0
     if length is not None:
-        noise = squared_noise(mechanism, problem.dimension, config.cohort, length)
+        sent = problem.dimension + len(config.privacy.numbers)
+        noise = squared_noise(mechanism, sent, config.cohort, length)
     return config.local.work(norm, length, noise)
 
 
