@@ -1,7 +1,7 @@
-"""Ways to compute a cohort's gradients, on the same data in one run: python benchmarks/cohort.py
+"""Milliseconds for a client's update, five steps without a rate, computed together or one by one.
 
-40 clients of 18 images each. What is compared: one pass over all images (no per-client gradients:
-the lower limit), client after client, clients on worker threads, and vmap over clients.
+Run `python benchmarks/cohort.py`: 40 clients of 7 to 9 examples each, on one and on two threads,
+all in one run. A model that vmap cannot compute has no "together".
 """
 
 import time
@@ -10,67 +10,135 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 from results import save
-from torch.func import functional_call, grad, vmap
+from torch import nn
+from torch.nn import functional
 
-from randquant.training import models
+from randquant.training import client
+from randquant.training.client import Learner
+from randquant.training.problem import problem_of
+from randquant.training.vectorised import KNOWN_ATTENTION
+from randquant.training.work import Work
 
-CLIENTS, EXAMPLES, SHAPE, CLASSES = 40, 18, (1, 28, 28), 10
-
-
-def ways(model_name: str) -> dict:
-    model = models.build(model_name, SHAPE, CLASSES, 0)
-    features = torch.randn(CLIENTS, EXAMPLES, *SHAPE)
-    labels = torch.randint(0, CLASSES, (CLIENTS, EXAMPLES))
-    if model_name == "cnn":
-        model = model.to(memory_format=torch.channels_last)
-    parameters = list(model.parameters())
-    named = {name: p.detach() for name, p in model.named_parameters()}
-    loss = torch.nn.CrossEntropyLoss()
-
-    def one(client):
-        x = features[client]
-        if model_name == "cnn":
-            x = x.contiguous(memory_format=torch.channels_last)
-        return torch.autograd.grad(loss(model(x), labels[client]), parameters)
-
-    def loss_of(weights, x, y):
-        return loss(functional_call(model, weights, (x,)), y)
-
-    per_client = vmap(grad(loss_of), in_dims=(None, 0, 0))
-
-    def everything():
-        x, y = features.flatten(0, 1), labels.flatten()
-        if model_name == "cnn":
-            x = x.contiguous(memory_format=torch.channels_last)
-        return torch.autograd.grad(loss(model(x), y), parameters)
-
-    pool = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))
-    return {
-        "one pass, two torch threads": (2, everything),
-        "client by client, two torch threads": (2, lambda: list(map(one, range(CLIENTS)))),
-        "vmap, two torch threads": (2, lambda: per_client(named, features, labels)),
-        "client by client, one torch thread": (1, lambda: list(map(one, range(CLIENTS)))),
-        "two workers of one torch thread": (1, lambda: list(pool.map(one, range(CLIENTS)))),
-    }
+CLIENTS, CLASSES, WORK = 40, 10, Work(epochs=5, learning_rate="auto", length=1.0)
 
 
-def milliseconds(threads: int, run, repeats: int = 30) -> float:
-    torch.set_num_threads(threads)
-    seconds = []
-    for repeat in range(repeats + 3):
+class Perceptron(nn.Module):
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden, self.output = nn.Linear(inputs, hidden), nn.Linear(hidden, CLASSES)
+
+    def forward(self, x):
+        return self.output(torch.relu(self.hidden(x)))
+
+
+class TwoInputs(nn.Module):
+    """With a batch norm whose statistics stay as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 8), nn.Linear(3, 8)
+        self.norm, self.output = nn.BatchNorm1d(8), nn.Linear(8, CLASSES)
+
+    def forward(self, x, y):
+        return self.output(torch.relu(self.norm(self.left(x) + self.right(y))))
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.output = nn.Embedding(500, 16), nn.Linear(16, CLASSES)
+
+    def forward(self, x):
+        return self.output(self.embedding(x).mean(1))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 32, dropout=0.0, batch_first=True)
+        self.output = nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return self.output(self.layer(x).mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent, self.output = nn.GRU(8, 16, batch_first=True), nn.Linear(16, CLASSES)
+
+    def forward(self, x):
+        return self.output(self.recurrent(x)[0][:, -1])
+
+
+class Convolution(nn.Module):
+    def __init__(self, pixels: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
+        self.output = nn.Linear(16 * (pixels // 4) ** 2, CLASSES)
+
+    def forward(self, x):
+        x = functional.max_pool2d(functional.relu(self.one(x)), 2)
+        return self.output(functional.max_pool2d(functional.relu(self.two(x)), 2).flatten(1))
+
+
+MODELS = {
+    "two inputs": (TwoInputs, [(4,), (3,)]),
+    "perceptron": (lambda: Perceptron(64, 32), [(64,)]),
+    "wide perceptron": (lambda: Perceptron(784, 1000), [(784,)]),
+    "words": (Words, [(30,)]),
+    "attention": (Attention, [(8, 8)]),
+    "recurrent": (Recurrent, [(8, 8)]),
+    "convolution, 8 x 8": (lambda: Convolution(8), [(1, 8, 8)]),
+    "convolution, 28 x 28": (lambda: Convolution(28), [(1, 28, 28)]),
+}
+
+
+def clients(shapes: list, *, words: bool) -> list:
+    draw = np.random.default_rng(0)
+
+    def features(count: int):
+        if words:
+            return draw.integers(0, 500, (count, *shapes[0]))
+        parts = [draw.normal(size=(count, *shape)).astype(np.float32) for shape in shapes]
+        return tuple(parts) if len(parts) > 1 else parts[0]
+
+    sizes = [7 + number % 3 for number in range(CLIENTS)]
+    return [(features(size), draw.integers(0, CLASSES, size)) for size in sizes]
+
+
+def ways(name: str, pool: ThreadPoolExecutor) -> dict[str, float]:
+    """Milliseconds for a client's update in each way."""
+    build, shapes = MODELS[name]
+    torch.manual_seed(0)
+    problem = problem_of(build(), clients(shapes, words=name == "words"), buffers="frozen")
+    found = {}
+    for way, light in (("together", 10**12), ("one by one", 0)):
+        client.LIGHT = light
+        learner = Learner(problem, WORK)
+        if learner._batched == (way == "together"):
+            for threads in (1, 2):
+                found[f"{way}, {threads} threads"] = milliseconds(learner, pool, threads)
+    return found
+
+
+def milliseconds(learner: Learner, pool: ThreadPoolExecutor, threads: int) -> float:
+    groups, seconds = learner.groups(range(CLIENTS), threads), []
+    for _ in range(8):
         started = time.perf_counter()
-        run()
-        if repeat >= 3:
-            seconds.append(time.perf_counter() - started)
-    return 1e3 * float(np.median(seconds))
+        for _ in (map if threads == 1 else pool.map)(learner.updates, groups):
+            pass
+        seconds.append(time.perf_counter() - started)
+    return 1e3 * float(np.median(seconds[2:])) / CLIENTS
 
 
 if __name__ == "__main__":
-    measured = {
-        model: {name: milliseconds(*way) for name, way in ways(model).items()}
-        for model in models.MODELS
-    }
-    for model, row in measured.items():
-        for name, ms in row.items():
-            print(f"{model:8} {name:36} {ms:7.1f} ms")
-    save("cohort", {"milliseconds_per_cohort": measured, "torch": torch.__version__})
+    torch.set_num_threads(1)
+    with (
+        ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,)) as threads,
+        KNOWN_ATTENTION(),
+    ):
+        measured = {name: ways(name, threads) for name in MODELS}
+    for name, row in measured.items():
+        print(f"{name:22}", {way: round(ms, 2) for way, ms in row.items()})
+    save("cohort", {"milliseconds_per_client": measured, "torch": torch.__version__})

@@ -77,7 +77,7 @@ def slow_gradients(dataset, model: str, parameters: np.ndarray, clients) -> np.n
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("model", IMAGES)
 def test_gradients_equal_plain_autograd(digits, model, together, monkeypatch):
-    monkeypatch.setattr(learner_module, "SMALL", 32_000 if together else 0)
+    monkeypatch.setattr(learner_module, "LIGHT", 10**9 if together else 0)
     learner = make_learner(digits, model)
     parameters = learner.parameters()
     clients = [0, 7, 11, 29]
@@ -94,13 +94,13 @@ def test_threads_compute_gradients_on_models_of_their_own(digits, pool, monkeypa
     expected = learner.updates([0, 7])[0]
     both, seen = threading.Barrier(2, timeout=300), []
 
-    def call(model, weights, features):
+    def call(model, features, weights):
         seen.append(id(model))
         both.wait()  # both threads are inside
-        return original(model, weights, features)
+        return original(model, features, weights)
 
-    original = together.functional_call
-    monkeypatch.setattr(together, "functional_call", call)
+    original = together.called
+    monkeypatch.setattr(together, "called", call)
     for gradients, _ in pool.map(learner.updates, [[0, 7]] * 2):
         assert np.array_equal(gradients, expected)
     assert len(set(seen)) == 2

@@ -19,34 +19,30 @@ from randquant.training.inputs import called
 from randquant.training.one_client import OneClient
 from randquant.training.problem import Loss, Problem
 from randquant.training.statistics import ServerStatistics
-from randquant.training.together import (
-    Together,
-    fewer_and_fewer,
-    is_linear,
-    may_be_together,
-)
-from randquant.training.trial import work_mode
+from randquant.training.together import Together, fewer_and_fewer, is_linear
+from randquant.training.trial import TRIED, work_mode
+from randquant.training.vectorised import may_be_together, numbers_kept
 from randquant.training.work import GRADIENT, Evaluation, Work
 
 LIGHT_GROUP = 20
-"""Most clients that a worker gets at a time if each takes less than a millisecond."""
+"""Most clients that are computed together on a CPU."""
 
-SMALL = 32_000
-"""Numbers in a client's step below which one vectorised pass over many clients is faster than
-one pass per client: gathering their data then costs less than a call of torch for each."""
+LIGHT = 250_000
+"""Numbers in a client's step, trained ones included, below which calls of torch take longer than
+the arithmetic: one vectorised pass over many clients is then faster than one pass per client, and
+one thread faster than two that wait for each other (`benchmarks/cohort.py`)."""
 
 GATHERED, GATHERED_ON_DEVICE = 2**23, 2**27
-"""Most numbers that a pass over many clients gathers, unless one client has more: 32 MiB on a
-CPU, 512 MiB on a GPU, where activations take several times that."""
+"""Most numbers that a pass over many clients keeps, unless one client has more: 32 MiB on a CPU,
+512 MiB on a GPU."""
 
 
 class Learner:
     """Computes clients' updates: gradients of the mean loss over their local data.
 
-    One linear layer is vectorised over a group of clients. So are, on a CPU, sequences of linear
-    layers whose clients have little data, and on a GPU all sequences of known layers
-    (`together.INDEPENDENT`). The others run client by client, which is faster for them on a CPU
-    (`benchmarks/cohort.py`). Models are in training mode for clients, in evaluation mode for tests.
+    Clients are computed together where vmap gives what each gives alone (`may_be_together`) and a
+    step is `LIGHT`, or one linear layer's, or on a GPU. The others are computed client by client.
+    Models are in training mode for clients, in evaluation mode for tests.
 
     Args:
         problem: the model, the clients' data and the loss; none of it is changed.
@@ -65,15 +61,9 @@ class Learner:
         self._device = _checked_device(device)
         self.on_gpu = _is_gpu(self._device)
         self.problem, self._work = problem, work
-        known = may_be_together(problem)
-        convolutional = any(isinstance(layer, nn.Conv2d) for layer in problem.model.modules())
-        # Convolutions on a CPU are fastest in this layout; models of unknown layers may need the
-        # other one.
-        here = convolutional and known and not self.on_gpu
-        layout = torch.channels_last if here else torch.contiguous_format
-        model = copy.deepcopy(problem.model)
-        model = model.to(self._device, memory_format=layout)  # type: ignore[call-overload]
-        work_mode(model, problem.trial.still)
+        sizes, each = problem.clients.sizes, numbers_kept(problem)
+        light = each * (work.batch or sizes.mean()) + problem.dimension < LIGHT
+        model, self._data = _laid_out(problem, self._device, light=light)
         self._copies = Copies(model, problem.parts)
         self._loss = _on_device(problem.loss, self._device)
         self._statistics = None
@@ -81,19 +71,18 @@ class Learner:
             kept = self._copies.for_server()
             self._statistics = ServerStatistics(kept, problem.statistics, self._device)
             self._renew()
-        self._data = Gathering(problem, self._device, layout)
-        linear = known and is_linear(model)
-        sizes = problem.clients.sizes
-        samples = sizes.mean() if work.batch is None else work.batch
-        small = samples * self._data.numbers < SMALL and not convolutional
-        self._batched = known and (self.on_gpu or linear or small)
+        linear = is_linear(problem)
         self._alone = OneClient(problem, work, self._copies, self._data, self._loss)
-        self._together = Together(
-            self._copies, self._data, work.learning_rate, problem.loss, linear
+        self._together = Together(self._copies, self._data, work.learning_rate, self._loss, linear)
+        self._batched = (
+            work.example_norm is None
+            and (self.on_gpu or linear or light)
+            and may_be_together(problem, work, self._copies, self._data, self._loss, linear)
         )
+        self.one_thread = problem.trial.draws or (light and not self._batched)
         largest = min(int(sizes.max()), work.batch or int(sizes.sum()))
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
-        self._group = max(1, min(most, room // (largest * self._data.numbers)))
+        self._group = max(1, min(most, int(room / (largest * each + self.dimension))))
 
     @property
     def dimension(self) -> int:
@@ -105,11 +94,6 @@ class Learner:
         """The smallest number of examples that a client's update is the mean of."""
         fewest = int(self.problem.clients.sizes.min())
         return fewest if self._work.batch is None else min(fewest, self._work.batch)
-
-    @property
-    def one_thread(self) -> bool:
-        """Whether clients must be computed on one thread: they use torch's own generator."""
-        return self.problem.trial.draws
 
     def parameters(self) -> np.ndarray:
         """The model's current trained weights as one vector, (d,) float32."""
@@ -169,7 +153,7 @@ class Learner:
             updates (n, d) float32, which the server's step subtracts, and losses (n,) float64, in
             the order of `clients`.
         """
-        if self._batched and self._work.example_norm is None:
+        if self._batched:
             steps = [self._alone.steps(client, key) for client in clients]
             updates, losses = self._together.updates(steps)
         else:
@@ -218,6 +202,33 @@ def _checked_device(name: str) -> torch.device:
             "install a CUDA build of torch."
         )
     return device
+
+
+def _laid_out(
+    problem: Problem, device: torch.device, *, light: bool
+) -> tuple[nn.Module, Gathering]:
+    """A copy of the model, and the data, in the memory format that it is fastest in."""
+    convolutional = any(isinstance(layer, nn.Conv2d) for layer in problem.model.modules())
+    layout = torch.contiguous_format
+    if convolutional and not light and not _is_gpu(device) and _takes_channels_last(problem):
+        layout = torch.channels_last
+    model = copy.deepcopy(problem.model)
+    model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
+    work_mode(model, problem.trial.still)
+    return model, Gathering(problem, device, layout)
+
+
+def _takes_channels_last(problem: Problem) -> bool:
+    """Whether a model does: one that views what a convolution gives as rows does not."""
+    model = copy.deepcopy(problem.model).eval()
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    data = Gathering(problem, torch.device("cpu"), torch.channels_last)
+    try:
+        with seeded(0), torch.no_grad():
+            called(model, data.of_client(0, problem.clients.places[0][:TRIED])[0])
+    except RuntimeError:
+        return False
+    return True
 
 
 def _is_gpu(device: torch.device) -> bool:

@@ -18,6 +18,7 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.training.client import Learner
 from randquant.training.clients import named
+from randquant.training.vectorised import KNOWN_ATTENTION
 
 
 class Collected(NamedTuple):
@@ -239,10 +240,11 @@ def _replies(
     learner: Learner, pool: Executor, here: bool, upload: Callable[..., Any], work: Sequence[Any]
 ) -> list[Any]:
     """What groups of clients upload, in order; on threads of the pool unless it is to be `here`."""
-    if learner.one_thread and not learner.on_gpu:
-        # On a thread of the pool, whose torch has no threads of its own.
-        return [pool.submit(upload, *each).result() for each in work]
-    return list((map if here else pool.map)(lambda each: upload(*each), work))
+    with KNOWN_ATTENTION():
+        if learner.one_thread and not learner.on_gpu:
+            # On a thread of the pool, whose torch has no threads of its own.
+            return [pool.submit(upload, *each).result() for each in work]
+        return list((map if here else pool.map)(lambda each: upload(*each), work))
 
 
 def _zeros(

@@ -29,7 +29,7 @@ beside what rounding to float32 does, small beside what bends."""
 
 def squares(parts: Iterable[Tensor]) -> Tensor:
     """Return the squared norms (n,) of n clients' vectors, given as parts (n, *shape)."""
-    each = (part.detach().flatten(1).square() for part in parts)
+    each = (part.detach().reshape(len(part), -1).square() for part in parts)
     return torch.stack([part.sum(1, dtype=torch.float64) for part in each]).sum(0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from randquant.training.clients import check_finite, named
 from randquant.training.examples import Examples, StoredExamples
-from randquant.training.inputs import Features, of_each, tensors
+from randquant.training.inputs import Features, of_each
 from randquant.training.problem import Problem
 from randquant.training.trial import check_labels
 
@@ -37,12 +38,11 @@ class Gathering:
         self._threads = threading.local()
         self._reading = threading.Lock()  # a data set's file may not be read at two places at once
 
-    @property
-    def numbers(self) -> int:
-        """How many numbers an example's features are, if they are in memory; else 1."""
-        if self.table is None:
-            return 1
-        return max(1, sum(tensor[0].numel() for tensor in tensors(self.table.features)))
+    def instead(self, table: StoredExamples) -> Gathering:
+        """The same with other examples in the table."""
+        other = copy.copy(self)
+        other.table, other._threads = self._here(table), threading.local()
+        return other
 
     def of_client(self, client: int, places: np.ndarray) -> tuple[Features, Tensor]:
         """Features and targets of a client's examples, until this thread gathers again.

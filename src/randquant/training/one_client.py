@@ -61,7 +61,12 @@ class OneClient:
 
     def update(self, client: int, key: Key | None) -> tuple[Tensor, float]:
         """Compute a client's update (d,) and its first step's mean loss."""
-        steps = self.steps(client, key)
+        return self.of_steps(client, self.steps(client, key), key)
+
+    def of_steps(
+        self, client: int, steps: Sequence[np.ndarray], key: Key | None
+    ) -> tuple[Tensor, float]:
+        """Compute the same of these samples of each step."""
         if self._work.example_norm is not None:
             result = self._clipped(client, steps[0], self._work.example_norm, key)
         else:

@@ -155,8 +155,9 @@ def problem_of(
 
     Guarantees:
         Nothing but the parameters in `parts` is changed by training, or sent.
-        No client's data have an influence on what another client computes. (Buffers are checked;
-        a module must not keep data of one call for the next in any other way.)
+        No client's examples have an influence on what another client computes, though how many
+        they are may change its last bits in float32, where clients are computed together. (Buffers
+        are checked; a module must not keep data of one call for the next in any other way.)
 
     Raises:
         TypeError: an argument is of another kind.

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from randquant._internal import validate
 from randquant.channels.keys import Key
@@ -20,6 +19,7 @@ from randquant.training.generators import seeded
 from randquant.training.inputs import called, of_each
 from randquant.training.local import ONE_GRADIENT, Local
 from randquant.training.problem import Loss, Problem, problem_of
+from randquant.training.vectorised import KNOWN_ATTENTION
 
 PROBES, MOST_PROBES, WANTED = 16, 64, 0.05
 """Fewest and most random vectors for the trace, and its relative standard error."""
@@ -98,7 +98,8 @@ def public_signal(
     count = len(problem.clients)
     validate.whole("number of public clients", count, low=2)
     key, draw = Key.from_seed(seed), np.random.default_rng(seed)
-    norms, mean = _updates(Learner(problem, local.complete("client").work()), clip_norm, key)
+    with KNOWN_ATTENTION():
+        norms, mean = _updates(Learner(problem, local.complete("client").work()), clip_norm, key)
     # The squared norm of a mean of few exceeds that of many by its variance.
     own = float(np.square(np.minimum(norms, clip_norm)).sum()) / count**2
     squared = (float(mean @ mean) - own) * count / (count - 1)
@@ -107,7 +108,7 @@ def public_signal(
             f"Expected public clients whose updates agree, got {count} whose mean is no longer "
             "than chance makes it: give more of them."
         )
-    with seeded(seed), sdpa_kernel(SDPBackend.MATH):
+    with seeded(seed), KNOWN_ATTENTION():
         product = _hessian(problem, examples, draw)
         trace = _trace(product, len(mean), draw)
         largest = _largest(product, mean) if trace > 0 else math.nan

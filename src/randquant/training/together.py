@@ -1,4 +1,4 @@
-"""Which clients are computed together, and one linear layer's gradients by formula."""
+"""Several clients' local steps at once, and one linear layer's gradients by formula."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad, grad_and_value, vmap
 
 from randquant.training.copies import Copies
 from randquant.training.curvature import (
@@ -19,69 +19,42 @@ from randquant.training.curvature import (
     step_length,
 )
 from randquant.training.gathering import Gathering
+from randquant.training.inputs import Features, called
 from randquant.training.problem import Problem
 from randquant.training.trial import Loss
 
-INDEPENDENT = frozenset({
-    nn.AdaptiveAvgPool2d, nn.AvgPool2d, nn.Conv1d, nn.Conv2d, nn.ELU, nn.Flatten, nn.GELU,
-    nn.GroupNorm, nn.Hardtanh, nn.Identity, nn.LayerNorm, nn.LeakyReLU, nn.Linear, nn.MaxPool2d,
-    nn.ReLU, nn.Sequential, nn.Sigmoid, nn.SiLU, nn.Softplus, nn.Tanh,
-})  # fmt: skip
-"""Layers that treat every example alone, draw no random numbers, and that vmap is right for."""
-
-
-def may_be_together(problem: Problem) -> bool:
-    """Whether clients' gradients may be computed in one pass, smaller batches filled up.
-
-    The model is an INDEPENDENT layer or a sequence of them, all of it is trained, and the loss is
-    the cross entropy of one label for each example, or the mean of squares of as many numbers as
-    the model gives: then an example of weight zero has no influence.
-    """
-    table = problem.clients.table
-    return (
-        all(type(layer) in INDEPENDENT for layer in problem.model.modules())
-        and len(problem.parts) == len(list(problem.model.parameters()))
-        and table is not None
-        and isinstance(table.features, torch.Tensor)
-        and table.features.dtype == torch.float32
-        and _is_each(problem.loss, table.targets, problem.trial.outputs)
-        and not problem.trial.draws
-        and not _is_hooked(problem.model)
-    )
-
-
-def _is_each(loss: Loss, targets: torch.Tensor, outputs: int) -> bool:
-    """Whether `each_loss` knows such a loss."""
-    if loss is nn.functional.mse_loss:
-        return targets.dtype == torch.float32 and targets.shape[1:] == (outputs,)
-    return (
-        loss is nn.functional.cross_entropy and targets.dtype == torch.int64 and targets.ndim == 1
-    )
-
 
 def each_loss(loss: Loss, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Each example's loss (s,), of outputs (s, c) and labels (s,) or numbers (s, c)."""
-    if loss is nn.functional.mse_loss:
-        return (output - targets).square().mean(1)
-    return nn.functional.cross_entropy(output, targets, reduction="none")
+    """Each example's loss (s,), of outputs (s, ...) and targets (s, ...)."""
+    return vmap(lambda one, target: loss(one[None], target[None]))(output, targets)
 
 
-def _is_hooked(model: nn.Module) -> bool:
-    """Whether a function of the user's own runs with a forward or backward pass."""
-    return any(
-        layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
-        for layer in model.modules()
-    ) or any(parameter._backward_hooks for parameter in model.parameters())
+def is_linear(problem: Problem) -> bool:
+    """Whether `linear_gradients` knows the loss, and all of one linear layer is trained.
 
-
-def is_linear(model: nn.Module) -> bool:
-    """Whether a model is one linear layer, on features that are flat or that it flattens."""
+    Features are flat, or the model flattens them.
+    """
+    model, table = problem.model, problem.clients.table
     layers = list(model.children()) if type(model) is nn.Sequential else [model]
     flat = [type(layer) for layer in layers] == [nn.Flatten, nn.Linear]
     return (
         (flat or [type(layer) for layer in layers] == [nn.Linear])
         and (not flat or (layers[0].start_dim, layers[0].end_dim) == (1, -1))
         and layers[-1].bias is not None
+        and len(problem.parts) == 2
+        and table is not None
+        and isinstance(table.features, torch.Tensor)
+        and table.features.dtype == torch.float32
+        and _has_formula(problem.loss, table.targets, problem.trial.outputs)
+    )
+
+
+def _has_formula(loss: Loss, targets: torch.Tensor, outputs: int) -> bool:
+    """Whether it is the cross entropy of labels, or the mean of squares of all outputs."""
+    if loss is nn.functional.mse_loss:
+        return targets.dtype == torch.float32 and targets.shape[1:] == (outputs,)
+    return (
+        loss is nn.functional.cross_entropy and targets.dtype == torch.int64 and targets.ndim == 1
     )
 
 
@@ -118,7 +91,7 @@ def weighted_gradients(
     model: nn.Module,
     weights: dict,
     shared: int | None,
-    features: torch.Tensor,
+    features: Features,
     targets: torch.Tensor,
     weight: torch.Tensor,
     loss: Loss,
@@ -127,15 +100,15 @@ def weighted_gradients(
 
     Args:
         model: this thread's own.
-        weights: each parameter (*shape), or (n, *shape) with `shared` 0 instead of None.
-        features: (n, s, *shape).
-        targets: labels (n, s), or numbers (n, s, c).
+        weights: each trained parameter (*shape), or (n, *shape) with `shared` 0 instead of None.
+        features: (n, s, *shape), each of them.
+        targets: (n, s, *shape).
         weight: (n, s), each example's weight.
-        loss: one that `each_loss` knows.
+        loss: the mean loss over a batch.
     """
 
     def loss_of(weights, features, targets, weight):
-        output = functional_call(model, weights, (features,))
+        output = called(model, features, weights)
         return (each_loss(loss, output, targets) * weight).sum()
 
     gradients_of = vmap(grad_and_value(loss_of), (shared, 0, 0, 0))
@@ -160,9 +133,9 @@ def changes(
     shared: int | None,
     parts: dict,
     near: torch.Tensor,
-    features: torch.Tensor,
+    features: Features,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs (n, s, c) of n clients at once, and their change per length of these gradients.
+    """Outputs (n, s, ...) of n clients at once, and their change per length of these gradients.
 
     Args:
         model: this thread's own.
@@ -170,17 +143,49 @@ def changes(
         shared: as there.
         parts: each client's gradient by parameter, (n, *shape).
         near: (n,) how many gradients long a small step is.
-        features: (n, s, *shape).
+        features: (n, s, *shape), each of them.
     """
 
     def output_of(weights, features):
-        return functional_call(model, weights, (features,))
+        return called(model, features, weights)
 
     moved = _moved(weights, parts, near)
     with torch.no_grad():
         output = vmap(output_of, (shared, 0))(weights, features)
         there = vmap(output_of, (0, 0))(moved, features)
-    return output, (output - there) / near.view(-1, 1, 1)
+    return output, (output - there) / near.view(-1, *[1] * (output.ndim - 1))
+
+
+def bend(
+    loss: Loss,
+    output: torch.Tensor,
+    change: torch.Tensor,
+    targets: torch.Tensor,
+    weight: torch.Tensor,
+) -> torch.Tensor:
+    """Each client's second derivative of its weighted losses, along a change of outputs, (n,).
+
+    Args:
+        loss: the mean loss over a batch.
+        output, change: (n, s, ...).
+        targets: (n, s, ...).
+        weight: (n, s), each example's weight.
+    """
+    if loss is nn.functional.cross_entropy and output.ndim == 3 and targets.ndim == 2:
+        return of_cross_entropy(output, change, weight)
+    if loss is nn.functional.mse_loss:
+        return of_squares(change.reshape(*weight.shape, -1), weight)
+
+    def of_one(output, change, targets, weight):
+        def total(output):
+            return (each_loss(loss, output, targets) * weight).sum()
+
+        def slope(output):
+            return (grad(total)(output) * change).sum()
+
+        return (grad(slope)(output) * change).sum()
+
+    return vmap(of_one)(output, change, targets, weight)
 
 
 def _moved(weights: dict, parts: dict, lengths: torch.Tensor) -> dict:
@@ -198,8 +203,8 @@ class Together:
         copies: the model, with the loaded weights.
         data: the clients' examples.
         rate: step size; auto for one by curvature, None for one gradient.
-        loss: one that `each_loss` knows.
-        linear: whether the model is one linear layer.
+        loss: the mean loss over a batch.
+        linear: whether the model is one linear layer with a loss that has a formula.
     """
 
     def __init__(
@@ -230,6 +235,7 @@ class Together:
                 weights = _moved(weights, parts, lengths)
                 shared, losses = 0, losses if number else step_losses
             update = {name: start[name] - weights[name] for name in start}
+        self._copies.check()
         flat = [update[name].reshape(len(steps), -1) for name in start]
         return torch.cat(flat, dim=1), losses.double().cpu().numpy()
 
@@ -252,7 +258,7 @@ class Together:
         index[real] = np.concatenate(batches)
         share = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
         features, targets = self._data.rows(index)
-        weight = torch.from_numpy(share).to(features.device)
+        weight = torch.from_numpy(share).to(targets.device)
         if self._linear:
             features = features.flatten(2)
             parts, losses = linear_gradients(weights, features, targets, weight, self._loss)
@@ -265,10 +271,7 @@ class Together:
             return parts, losses, torch.full_like(losses, self._rate or 0.0)
         square = squares(parts.values())
         output, change = self._changes(weights, shared, parts, square, features)
-        if self._loss is nn.functional.mse_loss:
-            bent = of_squares(change, weight)
-        else:
-            bent = of_cross_entropy(output, change, weight)
+        bent = bend(self._loss, output, change, targets, weight)
         return parts, losses, step_length(square, bent, losses)
 
     def _changes(
@@ -277,10 +280,11 @@ class Together:
         shared: int | None,
         parts: dict,
         square: torch.Tensor,
-        features: torch.Tensor,
+        features: Features,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs (n, s, c), and their change per length of the gradients, of squared norm (n,)."""
+        """Outputs, and their change per length of the gradients, of squared norm (n,)."""
         if self._linear:
+            assert isinstance(features, torch.Tensor)
             return linear_changes(weights, parts, features)
         own = weights.values()
         held = squares(own if shared == 0 else [each[None] for each in own])
