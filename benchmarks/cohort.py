@@ -116,7 +116,7 @@ def ways(name: str, pool: ThreadPoolExecutor) -> dict[str, float]:
     for way, light in (("together", 10**12), ("one by one", 0)):
         client.LIGHT = light
         learner = Learner(problem, WORK)
-        if learner._batched == (way == "together"):
+        if (learner._together is not None) == (way == "together"):
             for threads in (1, 2):
                 found[f"{way}, {threads} threads"] = milliseconds(learner, pool, threads)
     return found

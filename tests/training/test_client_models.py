@@ -215,11 +215,11 @@ def test_updates_are_the_same_where_clients_are_computed_together(name, monkeypa
     auto = Work(epochs=2, learning_rate="auto", batch=4)
     for local in (Work(), Work(epochs=2, learning_rate=0.1, batch=4), auto):
         together = Learner(problem, local)
-        assert together._batched == (name not in ALONE)
+        assert (together._together is None) == (name in ALONE)
         monkeypatch.setattr(learner_module, "LIGHT", 0)
         alone = Learner(problem, local)
         monkeypatch.undo()
-        assert not alone._batched
+        assert alone._together is None
         found = [each.updates([0, 1, 2, 3], KEY)[0] for each in (alone, together)]
         assert np.abs(found[0] - found[1]).max() < (1e-4 if local is auto else 1e-6)
 

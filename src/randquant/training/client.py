@@ -72,14 +72,11 @@ class Learner:
             self._statistics = ServerStatistics(kept, problem.statistics, self._device)
             self._renew()
         linear = is_linear(problem)
-        self._alone = OneClient(problem, work, self._copies, self._data, self._loss)
-        self._together = Together(self._copies, self._data, work.learning_rate, self._loss, linear)
-        self._batched = (
-            work.example_norm is None
-            and (self.on_gpu or linear or light)
-            and may_be_together(problem, work, self._copies, self._data, self._loss, linear)
-        )
-        self.one_thread = problem.trial.draws or (light and not self._batched)
+        there = problem, work, self._copies, self._data, self._loss
+        self._alone, self._together = OneClient(*there), None
+        if (self.on_gpu or linear or light) and may_be_together(*there, linear=linear):
+            self._together = Together(*there[2:], work.learning_rate, linear=linear)
+        self.one_thread = problem.trial.draws or (light and self._together is None)
         largest = min(int(sizes.max()), work.batch or int(sizes.sum()))
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
         self._group = max(1, min(most, int(room / (largest * each + self.dimension))))
@@ -135,7 +132,7 @@ class Learner:
         Vectorised groups do not depend on the number of threads, because the last bits of their
         sums depend on the grouping. Other clients are distributed a few at a time.
         """
-        if not self._batched:
+        if self._together is None:
             return fewer_and_fewer(cohort, workers)
         return [cohort[start : start + self._group] for start in range(0, len(cohort), self._group)]
 
@@ -153,7 +150,7 @@ class Learner:
             updates (n, d) float32, which the server's step subtracts, and losses (n,) float64, in
             the order of `clients`.
         """
-        if self._batched:
+        if self._together is not None:
             steps = [self._alone.steps(client, key) for client in clients]
             updates, losses = self._together.updates(steps)
         else:

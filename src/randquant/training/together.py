@@ -202,8 +202,8 @@ class Together:
     Args:
         copies: the model, with the loaded weights.
         data: the clients' examples.
-        rate: step size; auto for one by curvature, None for one gradient.
         loss: the mean loss over a batch.
+        rate: step size; auto for one by curvature, None for one gradient.
         linear: whether the model is one linear layer with a loss that has a formula.
     """
 
@@ -211,8 +211,9 @@ class Together:
         self,
         copies: Copies,
         data: Gathering,
-        rate: float | Literal["auto"] | None,
         loss: Loss,
+        rate: float | Literal["auto"] | None,
+        *,
         linear: bool,
     ) -> None:
         self._copies, self._data, self._rate = copies, data, rate

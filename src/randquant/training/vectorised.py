@@ -33,7 +33,7 @@ MADE = 6
 
 
 def may_be_together(
-    problem: Problem, work: Work, copies: Copies, data: Gathering, loss: Loss, linear: bool
+    problem: Problem, work: Work, copies: Copies, data: Gathering, loss: Loss, *, linear: bool
 ) -> bool:
     """Whether one pass over several clients gives each the update that it has alone.
 
@@ -49,15 +49,16 @@ def may_be_together(
         data: the clients' examples, on the device.
         loss, linear: as for `Together`.
     """
-    if problem.clients.table is None or problem.trial.draws or _is_hooked(problem.model):
+    table, random = problem.clients.table, problem.trial.draws
+    if table is None or random or work.example_norm is not None or _is_hooked(problem.model):
         return False
-    made = data.instead(_made(problem.clients.table, problem.trial.classes or 2))
+    made = data.instead(_made(table, problem.trial.classes or 2))
     most, fewest = np.arange(4), np.arange(4, MADE)
     steps = [[most, most], [fewest, fewest]]
     try:
         with seeded(0), KNOWN_ATTENTION(), warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
-            together = Together(copies, made, work.learning_rate, loss, linear)
+            together = Together(copies, made, loss, work.learning_rate, linear=linear)
             updates, losses = together.updates(steps)
             alone = OneClient(problem, work, copies, made, loss)
             each = [alone.of_steps(0, own, None) for own in steps]
