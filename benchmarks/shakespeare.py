@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import shakespeare_picture
@@ -36,10 +36,8 @@ from shakespeare_rows import (
     PUBLIC_RATES,
     ROUNDS,
     SETTINGS,
-    STAND_INS,
     TENTH,
     TENTH_RATE,
-    Setting,
     Wanted,
     queue,
 )  # fmt: skip
@@ -51,10 +49,8 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.limits import gaussian_multiplier
-from randquant.planning.plan.record import Plan
 from randquant.planning.tuning.update import tune_update
 from randquant.privacy.accounting.calibration import calibrate
-from randquant.training.signal import public_signal
 from randquant.training.trained import Run
 from randquant_papers.text.adapters import with_adapters
 from randquant_papers.text.directions import public_directions, with_directions
@@ -94,17 +90,6 @@ def prepared(part: str, found: task.Roles, model: nn.Module, damping: float = DA
         small = with_adapters(model, PLAIN_RANK, PLAIN_LAYERS)
     states = (task.below(small, windows) for windows in (found.clients, found.clients_test))
     return Task(task.Top(small), *states)
-
-
-def public_clients(
-    part: str, found: task.Roles, model: nn.Module, damping: float = DAMPING
-) -> Task:
-    """The task with eight of public roles' test windows as a client; 480 train, the others test."""
-    windows = task.pooled(found.public_test)
-    order = np.random.default_rng(0).permutation(-(-len(windows[0]) // BATCH))
-    drawn = [tuple(each[BATCH * k : BATCH * (k + 1)] for each in windows) for k in order]
-    stand_in = found._replace(clients=drawn[:STAND_INS], clients_test=drawn[STAND_INS:])
-    return prepared(part, stand_in, model, damping)
 
 
 def protected(wanted: Wanted, dimension: int, cohort: int) -> UpdateMechanism | None:
@@ -249,7 +234,7 @@ def measure(data_dir: Path, cache: Path, seeds: int) -> None:
     kept = stored(NAME)
     same = {name for name, own in settings.items() if kept.get("settings", {}).get(name) == own}
     if same != set(settings):
-        add(NAME, {"planned": planned(found, cache)})
+        add(NAME, {"planned": planned(len(found.clients))})
     rows = [each for each in kept.get("rows", []) if named(each["part"], each["passes"]) in same]
     done = {Wanted(*(each[name] for name in Wanted._fields)) for each in rows}
     for (part, passes), group in itertools.groupby(
@@ -285,50 +270,26 @@ def in_use() -> dict[str, dict]:
     return found
 
 
-def planned(found: task.Roles, cache: Path) -> list[dict]:
-    """What the planner says of one bit beforehand, without and with what public roles tell."""
+def planned(clients: int) -> list[dict]:
+    """What the planner says of one bit beforehand."""
     said = []
     curves = (wanted for wanted in queue(1) if wanted.mechanism == "none")
     for passes, part in ((wanted.passes, wanted.part) for wanted in curves):
-        chosen = SETTINGS[passes][part]
-        of = public_clients(part, found, pretrained(found, passes, cache))
-        start = time.process_time()
-        known = public_signal(of.model, of.clients, chosen.clip_norm)
-        plans = []
+        chosen, plans = SETTINGS[passes][part], []
         for epsilon in EPSILONS:
-            blind = _plan(chosen, epsilon, len(found.clients))
-            knowing = _plan(
-                chosen, epsilon, len(found.clients),
-                mean_norm=known.mean_norm, effective_rank=known.effective_rank,
+            plan = rq.plan(
+                chosen.dimension, clients, clients, ROUNDS, epsilon, DELTA,
+                privacy=rq.Privacy(bits=1, clip_norm=chosen.clip_norm),
+                mechanisms=["stochastic-rounding"],
             )  # fmt: skip
-            noise = blind.entries[0].noise
+            noise = plan.entries[0].noise
             assert noise is not None
-            plans.append({
-                "epsilon": epsilon, "share": noise.share, "blind": blind.verdict,
-                "kept": knowing.kept, "verdict": knowing.verdict, "advice": knowing.advice,
-            })  # fmt: skip
+            plans.append({"epsilon": epsilon, "share": noise.share, "verdict": plan.verdict})
         said.append({
-            "passes": passes, "part": part, "dimension": chosen.dimension,
-            "norms": np.quantile(known.norms, [0.1, 0.5, 0.9]).tolist(),
-            "mean_norm": known.mean_norm, "effective_rank": known.effective_rank,
-            "seconds": time.process_time() - start, "plans": plans,
+            "passes": passes, "part": part, "dimension": chosen.dimension, "plans": plans,
         })  # fmt: skip
         print(said[-1], flush=True)
     return said
-
-
-def _plan(chosen: Setting, epsilon: float, clients: int, **given: Any) -> Plan:
-    return rq.plan(
-        chosen.dimension,
-        clients,
-        clients,
-        ROUNDS,
-        epsilon,
-        DELTA,
-        privacy=rq.Privacy(bits=1, clip_norm=chosen.clip_norm),
-        mechanisms=["stochastic-rounding"],
-        **given,
-    )
 
 
 def main() -> None:

@@ -1,8 +1,7 @@
 """What step sizes do on public roles: python benchmarks/shakespeare_choose.py DATA_DIR PART C RATES
 
 No client's data is looked at: `public_clients` stand for them, with the noise of as many as there
-are. C is the threshold
-of a client's gradient. `benchmarks/shakespeare_rows.py` has what was chosen.
+are. C is the threshold of a client's gradient. `shakespeare_rows.py` has what was chosen.
 """
 
 import argparse
@@ -12,13 +11,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from shakespeare import gaussian, mean, pretrained, public_clients, trained
+from shakespeare import Task, gaussian, mean, prepared, pretrained, trained
 from shakespeare_picture import task
-from shakespeare_rows import DAMPING, EPSILONS, FEW, PUBLIC_RATES, SETTINGS
+from shakespeare_rows import BATCH, DAMPING, EPSILONS, FEW, PUBLIC_RATES, SETTINGS, STAND_INS
 
 from randquant.aggregation.baselines import ClippedSGD
-from randquant.training.signal import public_signal
 from randquant_papers.text.evaluation import evaluate
+
+
+def public_clients(part: str, found: task.Roles, model: torch.nn.Module, damping: float) -> Task:
+    """The task with eight of public roles' test windows as a client; 480 train, the others test."""
+    windows = task.pooled(found.public_test)
+    order = np.random.default_rng(0).permutation(-(-len(windows[0]) // BATCH))
+    drawn = [tuple(each[BATCH * k : BATCH * (k + 1)] for each in windows) for k in order]
+    stand_in = found._replace(clients=drawn[:STAND_INS], clients_test=drawn[STAND_INS:])
+    return prepared(part, stand_in, model, damping)
 
 
 def main() -> None:
@@ -37,9 +44,6 @@ def main() -> None:
     found = task.roles(given.data_dir)
     model = pretrained(found, given.passes, given.cache)
     of = public_clients(given.part, found, model, given.damping)
-    known = public_signal(of.model, of.clients, given.clip_norm)
-    quantiles = np.quantile(known.norms, [0.1, 0.5, 0.9])
-    print(f"norms {quantiles}; {known._replace(norms=None)}", flush=True)
     before = evaluate(of.model, of.tested)
     share = len(of.clients) / len(found.clients)
     dimension = SETTINGS[FEW][given.part].dimension

@@ -116,8 +116,7 @@ def plans(found: dict) -> str:
         rows = [groups.get((passes, part, fewest, "one bit", plan["epsilon"])) for plan in plans]
         of = f"{passes} | {part}, {about['dimension']:,}"
         for name, cells in (
-            ("noise alone", [f"{plan['share']:.2g}, {plan['blind']}" for plan in plans]),
-            ("public figures", [f"{plan['kept']:.0%}, {plan['verdict']}" for plan in plans]),
+            ("plan", [f"{plan['share']:.2g}, {plan['verdict']}" for plan in plans]),
             ("kept", [f"{won(row) / whole:.0%}" if row else "" for row in rows]),
         ):
             lines.append(f"| {of} | {name} | {' | '.join(cells).replace('%', ' %')} |")

@@ -14,7 +14,7 @@ FEW, MANY = PUBLIC_RATES
 ROUNDS, BATCH, DELTA = 4, 8, 1e-5
 
 STAND_INS = 480
-"""Portions of public roles' text that steps are chosen on, and what the planner knows."""
+"""Portions of public roles' text that steps are chosen on."""
 
 
 class Setting(NamedTuple):

@@ -13,8 +13,8 @@ from randquant.aggregation.registry import update_mechanism
 from randquant.channels.exact_moments import moments
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.plan.planner import plan
-from randquant.planning.plan.record import code
-from randquant.planning.plan.verdict import LONG, USEFUL
+from randquant.planning.plan.record import Candidate, DecodedError, code
+from randquant.planning.plan.verdict import LONG, USEFUL, judge
 from randquant.planning.privacy import Privacy
 from randquant.planning.tuning.update import update_family
 from randquant.reports.plan import as_text, page
@@ -143,6 +143,41 @@ def test_only_noise_that_is_long_along_every_direction_is_called_hopeless():
         )
         assert any("parameter" in each for each in found.advice) is False  # one is no model
     assert f"{none.recommended.noise.share / math.sqrt(62):.3g} times" in none.advice[0]
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"),
+    [(USEFUL, "useful"), (1.01 * USEFUL, "doubtful"),
+     (9.9 * LONG, "doubtful"), (10 * LONG, "hopeless")],
+)  # fmt: skip
+def test_the_verdict_is_on_the_share(share, verdict):
+    need = plan(100, 50, 50, 4, 2.0, mechanisms=[]).need
+    best = Candidate("skellam", {}, noise=DecodedError(1.0, None, 2 * share, share))
+    found, advice = judge(need, best, [])
+    assert found == verdict
+    assert any("it would take" in each for each in advice) == (verdict != "useful")
+
+
+def test_a_decoded_mean_errs_alike_in_all_directions():
+    """So along any one direction noise is 1/√d of its length."""
+    mechanism = update_mechanism(
+        "stochastic-rounding", {"clip": 0.5, "levels": 2, "margin": 0.6},
+        trust="aggregate", cohort=8, clip_norm=1.0,
+    )  # fmt: skip
+    draw = np.random.default_rng(1)
+    updates = draw.standard_normal((8, 64)).astype(np.float32)
+    updates /= np.linalg.norm(updates, axis=1, keepdims=True)
+    squares = []
+    for _ in range(800):
+        payloads = [mechanism.encode(each, rq.Key.generate()) for each in updates]
+        error = mechanism.mean(payloads, 64) - updates.mean(0)
+        squares.append(error**2)
+    by_coordinate = np.mean(squares, axis=0)
+    spread = np.std(squares, axis=0) / math.sqrt(len(squares))
+    assert np.all(abs(by_coordinate - by_coordinate.mean()) < 5 * spread)
+    assert by_coordinate.mean() == pytest.approx(
+        mechanism.expected_error(64).deviation(8) ** 2, rel=0.05
+    )
 
 
 def test_pure_privacy_has_no_limit():

@@ -44,7 +44,6 @@ def plan(
     privacy: Privacy = Privacy(),  # noqa: B008 - it is frozen
     mechanisms: Sequence[str] | str | None = None,
     mean_norm: float | None = None,
-    effective_rank: float | None = None,
     progress: bool | Report = True,
 ) -> Plan:
     """Calibrate every mechanism to one guarantee, and rank them by the error of the decoded mean.
@@ -69,9 +68,6 @@ def plan(
             secure sums these are one bit, sparse ternary codes and integer noise.
         mean_norm: typical length of a mean of clipped updates, at most clip_norm, to choose how
             many coordinates to send: the error of a subset grows with it. By default all are sent.
-        effective_rank: trace of the loss's Hessian over its largest eigenvalue, 1 to dimension:
-            with it and mean_norm, as `training.signal.public_signal` measures both, the verdict is
-            on the noise that the loss feels. By default it is on that of all coordinates alike.
         progress: True to show a bar on a terminal or in a notebook, where it takes over two
             seconds; or a function (what, done, total) that is told which mechanism is calibrated.
 
@@ -96,7 +92,7 @@ def plan(
     need = _checked(
         Need(
             dimension_of(dimension) + len(privacy.numbers), population, cohort, rounds, epsilon,
-            delta, trust, privacy, mean_norm=mean_norm, effective_rank=effective_rank,
+            delta, trust, privacy, mean_norm=mean_norm,
         )
     )  # fmt: skip
     chosen = _chosen(mechanisms, need)
@@ -185,13 +181,6 @@ def _checked(need: Need) -> Need:
     need = replace(need, cohorts=_cohorts(need))
     if need.mean_norm is not None:
         validate.real("mean_norm", need.mean_norm, low=0, high=need.clip_norm)
-    if need.effective_rank is not None:
-        validate.real("effective_rank", need.effective_rank, low=1, high=need.dimension)
-        if not need.mean_norm:
-            raise ValueError(
-                f"Expected mean_norm above 0 with effective_rank, got {need.mean_norm}: the "
-                "verdict takes both; training.signal.public_signal measures them on public data."
-            )
     least = need.balanced
     if most is not None:
         validate.whole(

@@ -42,7 +42,6 @@ class Need:
         cohorts: how clients take part under `model` trust; else None.
         mean_norm: length of a mean of clipped updates, which a subset's error depends on; None for
             the largest possible, clip_norm.
-        effective_rank: trace of the loss's Hessian over its largest eigenvalue, if known.
     """
 
     dimension: int
@@ -56,7 +55,6 @@ class Need:
     participations: int = 0
     cohorts: HiddenCohorts | None = None
     mean_norm: float | None = None
-    effective_rank: float | None = None
 
     @property
     def clip_norm(self) -> float:
@@ -129,15 +127,9 @@ class Need:
         relative = deviation / gaussian if math.isfinite(gaussian) else None
         return DecodedError(deviation, relative, length, length / math.sqrt(self.rounds))
 
-    def felt(self, noise: DecodedError) -> float | None:
-        """How long noise is beside a mean, as far as the loss feels it; None if no mean is known.
-
-        theory/plan.md, Propositions 1 and 2.
-        """
-        if not self.mean_norm:
-            return None
-        rank = self.dimension if self.effective_rank is None else self.effective_rank
-        return math.sqrt(rank / self.dimension) * noise.length * self.clip_norm / self.mean_norm
+    def times_mean(self, noise: DecodedError) -> float | None:
+        """How many times as long as a mean the noise is; None if no length of means is known."""
+        return noise.length * self.clip_norm / self.mean_norm if self.mean_norm else None
 
     @property
     def balanced(self) -> int:
@@ -163,9 +155,12 @@ class DecodedError:
     share: float
 
 
-def kept_of(felt: float) -> float:
-    """What the best step size for such noise keeps of a round's decrease that is sure without."""
-    return 1 / (1 + felt**2)
+def kept_of(ratio: float) -> float:
+    """What is kept of a sure decrease, at the best step size, if noise is `ratio` times the mean.
+
+    theory/plan.md, Proposition 1.
+    """
+    return 1 / (1 + ratio**2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +246,12 @@ class Plan:
     def kept(self) -> float | None:
         """What the recommended mechanism keeps of a round's decrease of the loss, 0 to 1.
 
-        With the step size that is best for its noise. With effective_rank it keeps so much at most
-        (theory/plan.md, Proposition 2); without, so much is sure, of what is without noise
-        (Proposition 1). None if no mechanism is recommended, or no mean_norm known.
+        Of the decrease that is sure without noise, with the step size that is best for its noise.
+        None if no mechanism is recommended, or no mean_norm known.
         """
         best = None if self.recommended is None else self.recommended.noise
-        felt = None if best is None else self.need.felt(best)
-        return None if felt is None else kept_of(felt)
+        ratio = None if best is None else self.need.times_mean(best)
+        return None if ratio is None else kept_of(ratio)
 
     @property
     def mechanism(self) -> UpdateMechanism:

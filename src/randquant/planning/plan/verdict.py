@@ -45,25 +45,25 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
         best: the mechanism of least error; None if none meets the target.
         limits: the errors of the best possible mechanisms.
     """
-    least = min((_size(need, limit.noise) for limit in limits), default=math.inf)
+    least = min((limit.noise.share for limit in limits), default=math.inf)
     obstacle = _obstacle(need, least) if least <= USEFUL else []
     if best is None or best.noise is None:
         first = "No mechanism gives useful accuracy: none meets this target, see the reasons."
         return "hopeless", [first, *obstacle]
-    noise, size = best.noise, _size(need, best.noise)
-    known = [*_meaning(need, noise), *filter(None, [coarse(need, best)])]
+    noise = best.noise
+    known = [_meaning(noise), *filter(None, [coarse(need, best)])]
     hopes = [*_gain(need, noise), *_no_more(need, best)]
-    if size <= USEFUL:
+    if noise.share <= USEFUL:
         return "useful", [
             f"Useful accuracy is to be expected with {best.mechanism}.",
             *known,
             *hopes,
         ]
-    verdict: Verdict = "hopeless" if size * _narrowest(need) >= LONG else "doubtful"
+    verdict: Verdict = "hopeless" if _narrow(need, noise) >= LONG else "doubtful"
     return verdict, [
         _outlook(need, noise),
         *known,
-        _remedies(need, size / USEFUL),
+        _remedies(need, noise.share / USEFUL),
         *obstacle,
         *hopes,
     ]
@@ -73,9 +73,9 @@ def warning(need: Need, best: Candidate) -> str:
     """What to know before a run begins: much noise, or codes that are too coarse; else empty."""
     if best.noise is None:
         return ""
-    size, said = _size(need, best.noise), [coarse(need, best)]
-    if size >= LONG:
-        said = [_outlook(need, best.noise), _remedies(need, size / USEFUL), *said]
+    share, said = best.noise.share, [coarse(need, best)]
+    if share >= LONG:
+        said = [_outlook(need, best.noise), _remedies(need, share / USEFUL), *said]
     return " ".join(filter(None, said))
 
 
@@ -101,74 +101,48 @@ def coarse(need: Need, best: Candidate) -> str:
 
 def _outlook(need: Need, noise: DecodedError) -> str:
     """The first sentence where useful accuracy is not to be expected."""
-    size = _size(need, noise)
-    narrow = size * _narrowest(need)
-    where = "" if need.effective_rank is None else ", as far as the loss feels it"
+    narrow = _narrow(need, noise)
     if narrow >= LONG:
-        along = "even along a single direction " if need.effective_rank is None else ""
         return (
-            f"Hardly anything can be learnt at this target: {along}the noise of the whole run is "
-            f"{narrow:.3g} times as long as the sum of the means can be{where}."
+            "Hardly anything can be learnt at this target: even along a single direction the noise "
+            f"of the whole run is {narrow:.3g} times as long as the sum of the means can be."
         )
-    if size >= LONG:
+    if noise.share >= LONG:
         return (
             "It depends on the task whether anything is learnt at this target: the noise of the "
-            f"whole run is {size:.3g} times as long as the sum of the means can be (in runs "
+            f"whole run is {noise.share:.3g} times as long as the sum of the means can be (in runs "
             "measured at 1 and at 3 the accuracy was 0.41 and 0.21 for ten classes, 0.90 and 0.84 "
             "for two)."
         )
     return "Useful accuracy is doubtful at this target, with the best mechanism as with the rest."
 
 
-def _narrowest(need: Need) -> float:
-    """The least part of the size that may count: noise along one direction, if that is not known.
-
-    theory/plan.md, Proposition 2, with an effective rank of 1.
-    """
-    return 1.0 if need.effective_rank is not None else 1 / math.sqrt(need.dimension)
+def _narrow(need: Need, noise: DecodedError) -> float:
+    """The share of the noise along a single direction: the least that may count for a task."""
+    return noise.share / math.sqrt(need.dimension)
 
 
-def _size(need: Need, noise: DecodedError) -> float:
-    """What the verdict is about: the share, or the same of means as they are and noise as felt."""
-    felt = None if need.effective_rank is None else need.felt(noise)
-    return noise.share if felt is None else felt / math.sqrt(need.rounds)
-
-
-def _meaning(need: Need, noise: DecodedError) -> list[str]:
-    said = (
+def _meaning(noise: DecodedError) -> str:
+    return (
         f"The norm of the noise in a round's mean is {noise.length:.3g} times the largest "
         "possible norm of the mean; over the whole run the norm of the noise is "
         f"{noise.share:.3g} times the largest possible norm of the sum of the means."
     )
-    if need.effective_rank is None:
-        return [said]
-    felt = (
-        "The verdict is about the noise that the loss feels: over the whole run "
-        f"{_size(need, noise):.3g} times the norm of the sum of means of norm "
-        f"{need.mean_norm:.3g}, with a Hessian of effective rank {need.effective_rank:,.4g}."
-    )
-    return [felt, said]
 
 
 def _gain(need: Need, noise: DecodedError) -> list[str]:
     """How much of a round's gain is left, where the length of means is known.
 
-    theory/plan.md, Propositions 1 and 2: 1/(1 + r²) for noise r times as long as the mean; r falls
-    like the remedies' share with more clients.
+    With more clients the noise falls as the share of the remedies does.
     """
-    ratio = need.felt(noise)
-    if ratio is None or not need.mean_norm:
+    ratio = need.times_mean(noise)
+    if ratio is None:
         return []
-    longer = noise.length * need.clip_norm / need.mean_norm
-    left, known = kept_of(ratio), need.effective_rank is not None
-    said = f"Of means of norm {need.mean_norm:.3g} the noise is {longer:.3g} times as long"
-    said += f", felt like noise {ratio:.3g} times as long" if known else ""
-    said += ": with the step size that is best for it, a round keeps "
-    said += (
-        f"at most {100 * left:.2g} % of the decrease of the loss that it has without noise."
-        if known
-        else f"{100 * left:.2g} % of the decrease of the loss that it could be sure of without "
-        "noise."
+    left = kept_of(ratio)
+    said = (
+        f"Of means of norm {need.mean_norm:.3g} the noise is {ratio:.3g} times as long: with the "
+        f"step size that is best for it, a round keeps {100 * left:.2g} % of the decrease of the "
+        "loss that it could be sure of without noise."
     )
     if left < SURE:
         excess = ratio / math.sqrt(1 / SURE - 1)
@@ -210,14 +184,13 @@ def _obstacle(need: Need, least: float) -> list[str]:
 
 
 def _remedies(need: Need, excess: float) -> str:
-    """Single changes that would divide what the verdict is about by `excess`, or help most.
+    """Single changes that would divide the share by `excess`, or help most.
 
-    The share grows with the square root of the dimension. With k times as many clients, both in
+    It grows with the square root of the dimension. With k times as many clients, both in
     all and in a round, it falls by a factor of k if the cohort shares the noise, else by sqrt(k).
     """
     ways, most = _clients(need, excess), int(need.dimension / excess**2)
-    # Of a known Hessian nobody knows what fewer parameters would leave; and a few are no model.
-    if need.effective_rank is None and most >= FEWEST:
+    if most >= FEWEST:
         ways += f", or at most {formatting.count(most, 'parameter')}"
     return (
         "If single records of a client are to be protected and not all that it holds, "
