@@ -35,13 +35,13 @@ flower-demo: .venv/ready     ## four clients on Flower as processes of their own
 	$(BIN)/python examples/flower_app/deploy.py --clients 4 --kill-client 2
 
 test: .venv/ready            ## what proves the product in a few minutes, on all cores
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not seldom"
 
 papers-test: .venv/ready     ## the same of randquant-papers
-	$(PYTEST) -m "not slow" $(PAPERS)
+	$(PYTEST) -m "not slow and not seldom" $(PAPERS)
 
 test-all: test papers-test   ## every test: those of `make test`, then what must be long
-	$(PYTEST) -m slow tests src $(PAPERS)
+	$(PYTEST) -m "slow or seldom" tests src $(PAPERS)
 
 docs: .venv/ready            ## the site, into build/site; notebooks are executed when they changed
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/site
@@ -75,7 +75,7 @@ check: .venv/ready           ## format, lint, types, tests, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(PYTEST) -m "not slow" tests src $(PAPERS)
+	$(PYTEST) -m "not slow and not seldom" tests src $(PAPERS)
 
 format: .venv/ready
 	$(BIN)/ruff format .

@@ -4,6 +4,7 @@ from everywhere import (  # noqa: F401 - hooks and fixtures
     browser,
     pytest_collect_file,
     pytest_collection_finish,
+    pytest_itemcollected,
     pytest_runtest_call,
     pytest_runtest_setup,
 )

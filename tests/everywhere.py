@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -60,6 +61,18 @@ def pytest_runtest_setup():
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call():
     same_draws()
+
+
+_cases: Counter[object] = Counter()
+
+
+def pytest_itemcollected(item):
+    """The first cases of a test that is `seldom(first)` are as usual."""
+    marks = [mark for mark in item.own_markers if mark.name == "seldom" and mark.args]
+    for mark in marks:
+        _cases[item.function] += 1
+        if _cases[item.function] <= mark.args[0]:
+            item.own_markers.remove(mark)
 
 
 def pytest_collection_finish():

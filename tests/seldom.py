@@ -4,6 +4,6 @@ import pytest
 
 
 def seldom(*cases):
-    """Each of them, a tuple of arguments or the only one, marked as slow."""
+    """Each of them, a tuple of arguments or the only one, marked as `seldom`."""
     found = [case if isinstance(case, tuple) else (case,) for case in cases]
-    return [pytest.param(*case, marks=pytest.mark.slow) for case in found]
+    return [pytest.param(*case, marks=pytest.mark.seldom) for case in found]

@@ -321,9 +321,9 @@ def test_every_test_that_the_docs_name_exists():
 def test_every_test_is_run_by_make_test_or_by_make_test_all():
     rules = re.findall(r"^(\S+):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     recipes = {name: recipe.strip() for name, recipe in rules}
-    assert recipes["test"] == '$(PYTEST) -m "not slow"'
-    assert recipes["papers-test"] == '$(PYTEST) -m "not slow" $(PAPERS)'
-    assert recipes["test-all"] == "$(PYTEST) -m slow tests src $(PAPERS)"
+    assert recipes["test"] == '$(PYTEST) -m "not slow and not seldom"'
+    assert recipes["papers-test"] == '$(PYTEST) -m "not slow and not seldom" $(PAPERS)'
+    assert recipes["test-all"] == '$(PYTEST) -m "slow or seldom" tests src $(PAPERS)'
     assert (ROOT / ".ci" / "run").read_text().endswith("\nmake test test-all\n")
 
 
@@ -444,6 +444,7 @@ def rounded(table: str) -> list[list[str]]:
     ]
 
 
+@pytest.mark.seldom
 def test_the_commands_of_the_own_mechanism_run(own_mechanism, monkeypatch, capsys):
     monkeypatch.chdir(own_mechanism.parent)
     exec(compile(own_mechanism.read_text(), "response.py", "exec"), {"__name__": "response"})

@@ -175,6 +175,7 @@ def to_nearest(value: float, rounding: str, digits: int, grouped: bool) -> str:
     return f"{value:,.{digits}g}" if grouped else f"{value:.{digits}g}"
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("name", UPPERS)
 def test_an_upper_bound_is_never_printed_below_itself(name, monkeypatch):
     found = near(UPPERS[name](), UPPER)

@@ -541,6 +541,7 @@ def test_any_bytes_after_a_good_beginning_are_refused_or_read_rightly(kind, data
         fuzz_helper.read(good[: 1 + prefix] + data, None)
 
 
+@pytest.mark.seldom
 @settings(max_examples=200, deadline=None)
 @given(
     st.recursive(

@@ -134,6 +134,7 @@ def mean_error(mechanism, update, clients):
     return error / deviation
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("update", "clients"),
     [

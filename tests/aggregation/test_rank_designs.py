@@ -16,6 +16,7 @@ from randquant.aggregation.rank.designs import (
 from randquant.aggregation.rank.table import RankTable
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 12])
 def test_sums_of_order_statistics_are_those_of_their_densities(size):
     for count in {1, (size + 1) // 2, size}:

@@ -33,6 +33,7 @@ def test_sums_differences_and_products_are_those_of_integers(name):
     assert field.integers(field.sum(a)) == [sum(left) % modulus]
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("n", [2, 4, 32])
 def test_polynomials_have_the_values_of_the_textbook(name, n):

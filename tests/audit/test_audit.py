@@ -159,6 +159,7 @@ def test_an_event_counts_its_outcomes():
     assert event.hits(np.array([0, 1, 1, 2, 2, 2])) == 4
 
 
+@pytest.mark.seldom
 def test_an_event_is_not_counted_where_it_was_chosen():
     """Two equal inputs: a bound above 0 is an error, and as rare as for one event fixed before.
 
@@ -175,6 +176,7 @@ def test_an_event_is_not_counted_where_it_was_chosen():
     assert wrong <= stats.binom.isf(1e-6, 40, chance) < 20
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("mechanism", "truth", "share"),
     [(RESPONSE, math.log(3), 0.88), (PAPER, 5.469888, 0.85)],

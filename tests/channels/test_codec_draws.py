@@ -51,6 +51,7 @@ def row(channel: Channel, x: float) -> np.ndarray:
     return np.array([float(weight / total) for weight in weights])
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("draws", [PIECE, pytest.param(DRAWS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_draws_its_certified_rows(name, draws):

@@ -55,6 +55,7 @@ def test_what_is_sent_alone_has_the_length_of_its_payload(mechanism, dimension):
     assert mechanism.upload_bytes(dimension, 40) == len(payload)  # whoever else takes part
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("clients", [3, 4, 9])
 @pytest.mark.parametrize("mechanism", SUMMED, ids=repr)
 def test_what_is_summed_has_the_length_of_a_masked_vector(mechanism, clients):

@@ -31,12 +31,14 @@ def printed(capsys, command, *more):
     return capsys.readouterr().out
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_a_mixing_that_nobody_asked_for_is_printed_with_how_to_turn_it_off(capsys, command):
     assert printed(capsys, command).split("\n").count(NOTE) == 1
     assert json.loads(printed(capsys, command, "--json"))["notes"] == [NOTE]
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     "command",
     [

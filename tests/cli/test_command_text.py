@@ -51,6 +51,7 @@ def outputs(capsys, line):
     return text, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("line", LINES)
 def test_every_number_in_the_text_is_one_of_the_json_on_its_side(line, capsys):
     text, result = outputs(capsys, line)

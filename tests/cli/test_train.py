@@ -178,6 +178,7 @@ def test_own_and_built_in_parts_go_together(here, words, dimension):
     assert again.digest == objects.problem.digest
 
 
+@pytest.mark.seldom(2)
 @pytest.mark.parametrize(
     ("words", "word"),
     [

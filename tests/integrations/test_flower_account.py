@@ -226,6 +226,7 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing(change, tmp_pa
     assert vars(strategy) == before
 
 
+@pytest.mark.seldom
 def test_the_accountant_composes_what_clients_answered():
     one, two = Offer(noisy(cohort=4), 650), Offer(noisy("local"), 650)
     accountant = RunAccountant(1e-5, max_epsilon=20.0)

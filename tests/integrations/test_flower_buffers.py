@@ -68,6 +68,7 @@ def trained(
     return run(strategy, grid, model, rounds, statistics=statistics).arrays, grid
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 @pytest.mark.parametrize(
     "inner",
@@ -186,6 +187,7 @@ def test_an_unknown_policy_is_refused():
 HEADED = {"stem.w": 5.0, "stem.b": 6.0, "head.w": 0.0, "head.b": 1.0}
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 @pytest.mark.parametrize(
     "options",

@@ -23,6 +23,7 @@ def reported(trust, clients=5, dimension=650, rounds=1, fault=None, caplog=None)
     return result.train_metrics_clientapp, grid
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 @pytest.mark.parametrize("dimension", [5, 650])
 def test_a_round_reports_what_a_client_really_sends(trust, dimension, caplog):

@@ -50,6 +50,7 @@ def _arrays(values):
     return {name: Array(value) for name, value in values.items()}
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("trust", ["aggregate", "local"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_numbers_arrive_in_the_same_payload_and_weights_are_theirs(trust, weighted):

@@ -201,6 +201,7 @@ def _trained(message):
     return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
 
 
+@pytest.mark.seldom
 def test_few_parameters_of_few_clients_get_integer_noise():
     """One bit would be too coarse."""
     coarse, noise = (

@@ -288,6 +288,7 @@ def _played():
     one_round(exact())
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.usefixtures("_played")
 @pytest.mark.parametrize(
     ("trust", "step", "change"),

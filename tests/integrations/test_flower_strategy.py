@@ -30,6 +30,7 @@ from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 @settings(max_examples=12)
 @given(

@@ -44,6 +44,7 @@ def trained(length=1.0, rounds=3, made=None, fault=None):
     return run(made, grid, rounds=rounds).arrays["w"].numpy(), grid, made
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("length", [1e-6, 1.0, 1e6])
 def test_long_and_short_updates_count_alike_and_steps_are_the_rules(length):
     weights, _, _ = trained(length)

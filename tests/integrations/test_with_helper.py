@@ -249,6 +249,7 @@ def test_a_helper_limits_epsilon_by_the_offers_that_it_is_shown(tmp_path):
     assert within(math.inf)(terms, {text: 10**6})
 
 
+@pytest.mark.seldom
 def test_the_operator_and_not_the_server_says_what_a_helpers_limit_is_for(tmp_path):
     """A server's word that a client has a million examples must not make its epsilon small."""
     offer = Offer(noisy(cohort=3), 5)
@@ -302,6 +303,7 @@ def test_a_refusal_of_the_helper_is_its_own_sentence(served):
         RemoteHelper(*served).answer(b"nonsense")
 
 
+@pytest.mark.seldom
 def test_a_server_that_the_authority_does_not_know_is_not_heard(served, tmp_path):
     address, tls = served
     [stranger] = parties(tmp_path / "others", "server")

@@ -151,6 +151,7 @@ def test_worst_variance_equals_the_programme_on_a_dense_grid():
     assert found.value == pytest.approx(solved.fun, rel=1e-4)
 
 
+@pytest.mark.seldom
 def test_a_cap_is_needed_for_the_mean_absolute_error_and_kept():
     with pytest.raises(ValueError, match="sends a level to infinity"):
         design.optimal(1.0, constraint=Pure(1.0), levels=4)

@@ -101,6 +101,7 @@ def test_what_is_promised_of_every_channel(levels, epsilon, beta, clip_norm):
     assert scaled <= epsilon**2 / (levels - 1) * (1 + levels / 2000)
 
 
+@pytest.mark.seldom(2)
 @pytest.mark.parametrize("levels", LEVELS)
 @pytest.mark.parametrize("epsilon", [0.25, 1.0, 3.0, 10.0])
 def test_the_certificate_is_beta_times_epsilon(levels, epsilon):

@@ -193,6 +193,7 @@ def test_few_binomial_trials_have_no_guarantee():
     assert epsilon[2000] < 0.6
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("noise", "terms", "law"),
     [*SUMS[1:], (Binomial(400), 1, binomial(400)), (Binomial(100), 20, binomial(2000))],

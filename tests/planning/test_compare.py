@@ -189,6 +189,7 @@ GIVEN = ["rqm clip=1.5 margin=1.5 levels=16 keep=0.42", "pbm clip=1.5 theta=0.25
          "pbm clip=2 theta=0.1 trials=3", "qmgeo clip=1.5 levels=16 p=0.2"]  # fmt: skip
 
 
+@pytest.mark.seldom
 def test_given_channels_are_compared_as_they_are(capsys, tmp_path):
     path = tmp_path / "given.html"
     options = [part for channel in GIVEN for part in ("--channel", channel)]

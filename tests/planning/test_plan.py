@@ -245,6 +245,7 @@ def test_the_command_prints_a_table_and_a_page(capsys, tmp_path):
     assert len(check_charts(text)) == 1
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("t", "bits", "loss"), [(2.0, 2, 1.025), (8.0, 2, 1.003), (8.0, 4, 1.003), (16.0, 4, 1.004)]
 )
@@ -262,6 +263,7 @@ def test_the_optimum_for_a_length_is_near_what_cramer_and_rao_allow(t, bits, los
     assert ratio.max() < loss
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("t", [0.7, 2.0, 8.0, 20.0])
 @pytest.mark.parametrize("order", [1.5, 2.0, 8.0])
 def test_no_pair_of_updates_exceeds_what_is_certified_for_the_optimum(t, order):

@@ -45,6 +45,7 @@ def test_a_plan_of_several_bits_takes_few_bounds(bits):
     assert {"stochastic-rounding", "skellam"} <= {what for what, *_ in reports}
 
 
+@pytest.mark.seldom
 def test_one_bit_is_not_calibrated_where_it_is_too_coarse_in_any_case(small):
     """What its own randomness is needs no bound: a run of 11 parameters is planned at once."""
     bounds = sum_curvature._kappa_sum
@@ -72,6 +73,7 @@ def test_the_choice_of_a_run_is_what_a_plan_recommends(small):
     assert (found.clip_norm, found.warning) == (None, "")
 
 
+@pytest.mark.seldom
 def test_one_bit_that_leaves_epsilon_says_so():
     found = planned(SMALL, 1, ONE)
     (said,) = (each for each in found.advice if each.startswith("Codes of so few bits"))
@@ -81,6 +83,7 @@ def test_one_bit_that_leaves_epsilon_says_so():
     assert not any("Codes of so few" in each for each in planned(LARGE, 1, ONE).advice)
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("asked", [(650, 200, 50, 8.0), (82, 100, 20, 8.0), (650, 200, 20, 1.0)])
 def test_one_bit_stays_where_it_is_enough(asked):
     """To the last digit what one bit was."""
@@ -112,6 +115,7 @@ def test_records_of_few_clients_get_sums_of_bits():
     assert (found.mechanism, found.parameters["trials"]) == ("pbm", 3)
 
 
+@pytest.mark.seldom
 @pytest.mark.parametrize(
     ("clients", "coarse"),
     [(5, "the error is 5.2"), pytest.param(600, "is spent", marks=pytest.mark.slow)],

@@ -37,6 +37,7 @@ def test_the_proposition_on_a_quadratic(alike):
     assert found == pytest.approx(sure) if alike else found > sure
 
 
+@pytest.mark.seldom
 def test_what_is_kept_is_said():
     found = planned(MEAN)
     ratio = found.recommended.noise.length * CLIP / MEAN

@@ -23,6 +23,7 @@ def found():
     return plan(*ASKED, privacy=Privacy(bits=1), mechanisms=["stochastic-rounding"], mean_norm=MEAN)
 
 
+@pytest.mark.seldom
 def test_parts_meet_the_same_target_with_fewer_bytes_and_a_larger_error(found):
     whole = found.entries[0]
     rows = [whole, *found.parts]

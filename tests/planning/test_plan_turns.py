@@ -16,6 +16,7 @@ def turns():
     return plan(*ASKED, trust="local", mechanisms=["rank"])
 
 
+@pytest.mark.seldom
 def test_clients_that_take_turns_have_the_error_of_one_participation(turns):
     first, second = turns.entries
     assert (first.once, second.once) == (100, None)

@@ -41,6 +41,7 @@ def alone(trust, neighboring, name, delta=DELTA):
     return cost(of_group(trust, neighboring)[name], delta=delta, quick=True)
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(("trust", "neighboring", "one", "other"), [*REPLACED, *seldom(*ZEROED)])
 def test_two_releases_cost_at_least_either_and_at_most_about_both(trust, neighboring, one, other):
     group = of_group(trust, neighboring)
@@ -54,6 +55,7 @@ def test_two_releases_cost_at_least_either_and_at_most_about_both(trust, neighbo
     assert both.epsilon <= sum(alone(trust, neighboring, n, DELTA / 2) for n in (one, other))
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(("trust", "neighboring", "name"), ALL)
 def test_what_is_done_no_times_adds_nothing_and_twice_is_two(trust, neighboring, name):
     release = of_group(trust, neighboring)[name]
@@ -163,6 +165,7 @@ def secure_sum(name, rounds):
     return VectorRelease(channel, 1.0, dimension, rounds, "aggregate", cohort=clients)
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("pair", [*itertools.combinations(SUMS, 2)])
 def test_sums_of_two_kinds_cost_at_least_either_in_any_order(pair):
     """Small steps of one kind say nothing of how small those of the other are."""
@@ -175,6 +178,7 @@ def test_sums_of_two_kinds_cost_at_least_either_in_any_order(pair):
     assert both[0] > max(alone) + 1e-3 * min(alone)
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("scheme", ["poisson", "fixed"])
 def test_hidden_rounds_in_parts_cost_what_they_cost_at_once(scheme, neighboring):

@@ -54,11 +54,13 @@ def rises(found: list[float]) -> bool:
     return found == sorted(found) and found[0] < found[-1]
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 def test_more_rounds_cost_more(release):
     assert rises(costs(*(dataclasses.replace(release, rounds=rounds) for rounds in (1, 2))))
 
 
+@pytest.mark.seldom
 def test_more_clients_hide_more_and_longer_updates_less():
     assert rises(costs(*(summed(BIT, cohort=clients) for clients in (20, 3))))
     assert rises(costs(*(summed(BIT, clip_norm=norm) for norm in (0.1, 1.0))))

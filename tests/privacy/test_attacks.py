@@ -35,6 +35,7 @@ def exact_epsilon(first, second, times, delta):
     return low
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("channel", "clients", "neighboring"),
     [(BIT, 1, "zero_out"), (RQM, 3, "zero_out"), *seldom((BIT, 4, "replace_one"))],

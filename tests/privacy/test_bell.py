@@ -123,6 +123,7 @@ def test_what_is_no_bit_has_none():
     assert VectorRelease(rq.rqm(1.0, 1.0, 4, 0.42), 1.0, 4, 1).squared_mu is None
 
 
+@pytest.mark.seldom
 def test_hidden_cohorts_of_bits_gain():
     """The rounds that a client takes part in, if everybody saw them, cost far more."""
     bit = rq.stochastic_rounding(1.0, 2, 9.0)

@@ -15,6 +15,7 @@ MIRRORED = rq.Channel(SMALL.inputs, SMALL.values, SMALL.weights[:, ::-1], SMALL.
 PLACES = [Fraction(k, 16) for k in (-16, -15, -13, -12, -8, -7, -1, 1, 8, 9, 15, 16)]
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("order", [2.5, 8.0, *seldom(1.1)])
 @pytest.mark.parametrize("channel", [SMALL, MIRRORED])
 def test_no_inputs_exceed_the_bound_and_it_is_near(channel, order):
@@ -24,6 +25,7 @@ def test_no_inputs_exceed_the_bound_and_it_is_near(channel, order):
     assert found.lower <= found.upper <= rq.kappa(channel, order).upper
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("trials", "clients", "order"),
     [(3, 40, 8.0), (15, 10, 1.1), (15, 10, 8.0),
@@ -69,6 +71,7 @@ def test_bits_are_read_off_the_rows(tmp_path):
         assert (again.trials, again.error, again.even) == (bits.trials, bits.error, bits.even)
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("order", [1.1, 2.0, 8.0])
 def test_codes_drawn_evenly_are_paid_for(order, monkeypatch):
     """A share of an eighth: no inputs exceed the bound."""

@@ -26,6 +26,7 @@ EACH = [*itertools.product((9, 200), CHANNELS)]
 QUICK = [(9, "rqm"), (9, "skewed"), (200, "wide")]
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("count", "name"),
     [*QUICK, *seldom(*(each for each in EACH if each not in QUICK))],
@@ -55,6 +56,7 @@ def test_kinds_and_bells_lie_below_the_law_of_every_block(count, name):
             assert found.status == 0
 
 
+@pytest.mark.seldom(1)
 @named
 @pytest.mark.parametrize("order", [2.5, 8.0])
 def test_blocks_bound_what_fractions_say_of_few_clients(channel, order, monkeypatch):
@@ -70,6 +72,7 @@ def test_blocks_bound_what_fractions_say_of_few_clients(channel, order, monkeypa
     assert exact <= sum_curvature._upper(channel, clients - 1, order, attained)
 
 
+@pytest.mark.seldom(1)
 @named
 @pytest.mark.parametrize("order", [6.0])
 def test_blocks_bound_what_all_others_say_of_one_coordinate(channel, order):
@@ -81,6 +84,7 @@ def test_blocks_bound_what_all_others_say_of_one_coordinate(channel, order):
         assert exact <= certificate._bounded(rows, found, order, single) <= single * (1 + 1e-9)
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(("name", "clients", "order"), [
     ("wide", 12, 16.0), ("imvu", 100, 2.0), ("skewed", 100, 16.0),
     *seldom(("rqm", 60, 2.0), ("levels", 12, 16.0), ("levels", 40, 2.0)),

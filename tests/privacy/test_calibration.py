@@ -296,6 +296,7 @@ def test_the_nearest_epsilon_is_printed_rounded_up(rounds):
     assert least <= refused.value.nearest == printed <= least * (1 + 1e-5)
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("name", "bits"), [("stochastic-rounding", 1), ("mvu", 1), ("skellam", 16), ("imvu", 1)]
 )

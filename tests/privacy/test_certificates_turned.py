@@ -58,6 +58,7 @@ def bounds(channel, clients):
     ]
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("clients", [2, 9])
 @pytest.mark.parametrize("name", CHANNELS)
 def test_nothing_depends_on_the_end_from_which_one_counts(name, clients):

@@ -164,6 +164,7 @@ def test_lower_ends_are_below_the_bounds_at_random_settings(scheme):
                 assert 0 <= guarantee.lower <= guarantee.epsilon
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("release", "ratio"),
     [

@@ -114,6 +114,7 @@ def test_what_has_other_vertices_or_says_too_much_has_no_moments():
     assert ratio_moments(bit(4.0), 2**12 + 1) is None
 
 
+@pytest.mark.seldom(2)
 @pytest.mark.parametrize("x", [1e-6, 0.003, 0.2])
 @pytest.mark.parametrize(("power", "tilt"), [(3, 0), (4, 0), (5, 0), (6, 0), (6, 4), (6, 64)])
 def test_moments_of_gaussian_noise(power, tilt, x):
@@ -233,6 +234,7 @@ def delta_of(pair, times: int, epsilon: float, step: float = 1e-3) -> float:
     return float(np.maximum(law, 0) @ np.maximum(1 - np.exp(epsilon - place * step), 0))
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("ratio", "clients", "coordinates"), [(4.0, 100, 1000), (4.0, 100, 200), (2.0, 40, 500)]
 )

@@ -72,6 +72,7 @@ def curve(mixture, way, epsilon):
     return 1 - ratio + ratio * stick(mixture.rate, below, -epsilon)
 
 
+@pytest.mark.seldom(3)
 @pytest.mark.parametrize(("rate", "apart"), CASES)
 @pytest.mark.parametrize("make", [Mixture.of_absence, Mixture.of_zeros, between, anywhere])
 def test_a_round_is_above_the_exact_curve_and_close_to_it(make, rate, apart):
@@ -203,6 +204,7 @@ THEIRS = {
 }
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("make", [Mixture.of_absence, between])
 @pytest.mark.parametrize(("rate", "sigma", "rounds"), [
     (0.001, 1.0, 10_000), (0.5, 4.0, 1), *seldom((0.01, 1.0, 100), (0.1, 4.0, 600)),
@@ -283,6 +285,7 @@ def test_both_directions_of_absence_count():
 NEAR: list[tuple[int, Neighboring]] = [(4, "replace_one"), (1, "zero_out")]
 
 
+@pytest.mark.seldom
 def test_account_knows_the_worlds_of_a_sampled_release():
     rounds = 60
 
@@ -333,6 +336,7 @@ def test_many_rounds_are_bounded_by_the_normal_law_or_not_at_all(rounds):
     assert found == math.inf if rounds > 2**40 else mean < found < 3 * mean + 10
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("make", [Mixture.of_absence, Mixture.of_zeros, between, anywhere])
 @pytest.mark.parametrize(("rate", "apart"), [(5e-324, 1.0), (1.0, 1e-100), (1 - 2.0**-53, 1e4)])
 def test_extremes_of_rate_and_noise_stay_bounds(make, rate, apart):

@@ -84,6 +84,7 @@ def grows_with_the_order(release) -> bool:
     return costs[0] > 0 and costs == sorted(costs)
 
 
+@pytest.mark.seldom(1)
 @kinds
 def test_a_larger_order_never_costs_less(make):
     assert grows_with_the_order(replaced(make))
@@ -127,6 +128,7 @@ def test_the_distance_to_what_is_certified_adds_up_and_is_small(make):
     assert many == pytest.approx(5 * one, rel=1e-12, abs=0)
 
 
+@pytest.mark.seldom(1)
 @kinds
 def test_a_guarantee_is_within_the_conversion_of_every_order(make):
     """Canonne, Kamath and Steinke 2020, Proposition 12; a reserve of delta pays for a distance."""
@@ -149,6 +151,7 @@ def cost(*releases, delta: float = 1e-5) -> float:
     return account(releases, delta, quick=True).epsilon
 
 
+@pytest.mark.seldom(1)
 @kinds
 def test_less_delta_more_rounds_and_parts_of_a_run_cost_as_they_should(make):
     deltas = [cost(replaced(make), delta=delta) for delta in (0.1, 1e-5, 1e-9)]

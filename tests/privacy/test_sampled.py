@@ -66,6 +66,7 @@ def triples(count):
         yield a, p, other, Fraction(int(10 ** generator.uniform(0, 3.01)), 1024)
 
 
+@pytest.mark.seldom(2)
 @pytest.mark.parametrize("case", list(triples(20)), ids=range(20))
 def test_mixtures_of_three_laws_are_within_the_bound(case):
     absent, present, other, rate = case

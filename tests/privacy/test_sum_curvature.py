@@ -49,6 +49,7 @@ def position(channel, x: float) -> float:
     return left + round(float(place) * 2**32) / 2**32 * (right - left)
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("name", CHANNELS)
 @settings(max_examples=6, deadline=None)
 @given(st.data())
@@ -116,6 +117,7 @@ def test_what_jumps_stays_infinite():
     assert math.isinf(kappa_sum(jumps, 50, 2.0).upper)
 
 
+@pytest.mark.seldom
 @pytest.mark.parametrize("order", [1000.0, *seldom(3000.0, 1e5)])
 def test_high_orders_fall_back_to_one_client(order):
     found = kappa_sum(ONE_BIT, 4, order)

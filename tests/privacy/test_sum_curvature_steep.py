@@ -116,6 +116,7 @@ def test_no_pair_of_a_steep_channel_exceeds_the_bound(clients, channel, order, d
         assert all(exact <= each.upper for each in found)
 
 
+@pytest.mark.seldom
 def test_a_bound_falls_with_the_clients_however_unlikely_a_code_is():
     """Rounding in units of the likeliest code left one client's bound, for any number of them."""
     assert kappa_sum(TRIALS, 200, 2.0).upper < 0.35 * kappa(TRIALS, 2.0).upper

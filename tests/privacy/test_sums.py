@@ -77,6 +77,7 @@ def test_brute_force_lies_in_the_interval(channel, clients, order, neighboring):
         assert found.epsilon.upper <= exact + 1e-9 / min(order - 1, 1)
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(("clients", "order"), [(2, 2.0), (3, 2.5), (2, 16.0), (3, math.inf)])
 @pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
 def test_small_channels_are_certified_exactly(clients, order, neighboring):
@@ -134,6 +135,7 @@ def test_the_attack_knows_sums_that_hardly_ever_occur(paper, others, order):
     assert found.lower * (order - 1) == pytest.approx(float(max(exact)), rel=1e-6)
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("clients", [3, 25])
 def test_no_inputs_of_others_exceed_the_bound(paper, binomial, clients):
     order = 2.5
@@ -159,6 +161,7 @@ def test_no_inputs_of_others_exceed_the_bound(paper, binomial, clients):
                 assert moment / (order - 1) <= bound * (1 + 1e-9)
 
 
+@pytest.mark.seldom
 def test_many_binomial_clients_do_not_underflow(binomial):
     for order in (2.0, 64.0):
         found = rq.certify_sum(binomial, 40, order)

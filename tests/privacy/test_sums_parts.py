@@ -54,6 +54,7 @@ CHANNELS = {
 }  # fmt: skip
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("order", [1.5, 4.0, 16.0])
 @pytest.mark.parametrize("channel", [CHANNELS[name] for name in ("bit", "rqm", "pbm")])
 def test_a_sum_loses_no_more_than_its_curvature_times_the_distance_squared(channel, order):

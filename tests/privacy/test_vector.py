@@ -163,6 +163,7 @@ def test_two_levels_in_closed_form_up_to_order_two(margin):
         assert exact * (1 - Fraction(1e-9)) <= found.upper <= exact * (1 + Fraction(1e-9))
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("order", [2.5, 8.0, 64.0, 300.0])
 @pytest.mark.parametrize("margin", [0.1, 9.0])
 def test_two_levels_against_a_grid(margin, order):
@@ -195,6 +196,7 @@ def test_a_bit_of_high_noise_costs_what_gaussian_noise_does():
     assert cost(30, 64.0) <= 1.002
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("levels", "excess"),
     [(2, (5e-4, 9e-4, 2e-3)), (4, (2e-3, 5e-3, 2e-2)), (16, (8e-3, 3e-2, 0.2))],

@@ -72,6 +72,7 @@ def test_a_figure_comes_back_from_json(figure):
     assert hash(again) == hash(figure)
 
 
+@pytest.mark.seldom(1)
 def test_equal_figures_give_equal_pictures_and_other_figures_others(figure):
     again = checked(json.loads(json.dumps(plain(figure))))
     first = charts.svg(figure), charts.live(figure)

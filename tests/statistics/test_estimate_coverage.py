@@ -155,6 +155,7 @@ LATER = {"two values", "rarely far", "mostly missing", "alike", "covariance"}
 """Cases that have a harder sibling, and are asked with the thousands."""
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("case", [*(c for c in CASES if c not in LATER), *seldom(*sorted(LATER))])
 def test_intervals_hold(case):
     targets = list(TARGETS)
@@ -172,6 +173,7 @@ def test_intervals_hold_in_a_thousand_tables(case, offset):
     assert_honest(misses(setting(case, target), LONG, seed=2))
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("case", "label", "width"),
     [("even values", "mean", 0.03), ("categories", "a", 70), ("quantiles", "0.5", 0.08),

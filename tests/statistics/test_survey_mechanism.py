@@ -104,6 +104,7 @@ def test_terms_travel_as_text_and_others_are_refused(mechanism):
         SurveyMechanism("[" * 100_000)
 
 
+@pytest.mark.seldom(1)
 def test_a_process_that_has_asked_nothing_reads_an_offer_and_a_file_of_a_table(tmp_path, mechanism):
     """A client on Flower starts a process for each message: its first one imports no statistics."""
     rq.save(mechanism, tmp_path / "table.json")
@@ -135,6 +136,7 @@ def answers(mod, records):
     return app
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("way", ["helper", "among clients", "local"])
 def test_on_flower_a_round_is_a_table(tmp_path, way):
     identity = Ed25519PrivateKey.generate()

@@ -91,6 +91,7 @@ def of_two_classes(flipped, told=False):
     )
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("flipped", [0.05, 0.1])
 def test_probabilities_are_better_than_those_of_a_constant(flipped):
     """Right clients push less than wrong ones: otherwise weights grow, and so does the loss."""
@@ -100,6 +101,7 @@ def test_probabilities_are_better_than_those_of_a_constant(flipped):
     assert run.summary.advice == ""
 
 
+@pytest.mark.seldom
 def test_probabilities_that_are_too_sure_are_told():
     """Of people whose labels are other than those of the clients."""
     with pytest.warns(UserWarning, match="surer than it is right"):

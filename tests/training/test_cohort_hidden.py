@@ -140,6 +140,7 @@ def neighbours(neighboring):
             yield [Fraction(x), *map(Fraction, others)], [Fraction(y), *map(Fraction, others)]
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("draw", DRAWS)
 def test_no_adversary_who_sees_two_models_exceeds_what_is_stated(draw, neighboring):

@@ -180,6 +180,7 @@ def test_accuracy_of_a_regression_and_other_objects_are_refused():
         train(nn.Linear(5, 1), clients, numbers=Number("loss"), **given)
 
 
+@pytest.mark.seldom
 def test_the_noise_of_a_round_is_what_its_mean_differs_by(tmp_path):
     """Updates of nearly zero: all of the mean is noise.
 

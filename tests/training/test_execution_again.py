@@ -98,6 +98,7 @@ def plain(**own):
     return {"model": Scaled(1.0), "clients": on_disk(), "mechanism": LocalGaussian(1.0, 2.0), **own}
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     ("begun", "continued"),
     [
@@ -147,6 +148,7 @@ def test_what_was_sent_with_little_noise_is_not_stated_at_the_cost_of_much(tmp_p
     assert after(tmp_path / "same", plain(mechanism=Own(1.0)), {"mechanism": Own(1.0)})
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize(
     "place", [(run_folder, "write_sent"), (RunLog, "append"), (checkpoint, "save")]
 )

@@ -126,6 +126,7 @@ def test_the_target_is_met_for_the_participations_that_really_happened(clients, 
     assert not run.summary.stopped
 
 
+@pytest.mark.seldom
 def test_a_schedule_without_balance_is_simulated(clients):
     run = train(a_model(), clients, epsilon=8, seed=4, **CHEAP, max_participations=4)
     most = participations(run, Key.from_seed(4))
@@ -143,6 +144,7 @@ def test_an_epsilon_out_of_reach_says_what_would_be_needed(clients):
         train(a_model(), clients, epsilon=1e-15, delta=0.0, **CHEAP)
 
 
+@pytest.mark.seldom
 def test_noise_that_hides_everything_is_warned_of(clients):
     wanted = (
         r"^Hardly anything can be learnt .* unit=\"example\" .* about .* clients and .* a round"
@@ -180,6 +182,7 @@ def stop_after(rounds, error=Interrupted):
     return on_round
 
 
+@pytest.mark.seldom
 def test_a_single_logit_has_an_accuracy():
     """A third of the labels are 1, which is what a logit that is always above 0 gets right."""
     labels = (torch.arange(30) % 3 == 0).float()[:, None]
@@ -347,6 +350,7 @@ def dying(left, source, path):
     REPLACE(source, path)
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("seed", [None, 3])
 def test_a_folder_that_was_begun_and_not_finished_is_begun_again(
     seed, clients, tmp_path, monkeypatch

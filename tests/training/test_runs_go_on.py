@@ -53,6 +53,7 @@ def told(metrics):
     ]
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_an_interrupted_run_goes_on_to_the_same_bits(settings, tmp_path, monkeypatch):
     config = BASE.changed(**settings)
@@ -107,6 +108,7 @@ def interrupt(metrics):
         raise Interrupted
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("settings", OWN.values(), ids=OWN)
 def test_an_interrupted_run_of_ones_own_goes_on_to_the_same_bits(settings, tmp_path):
     build = functools.partial(model, 0.2 if "batch" in settings else 0.0)

@@ -450,6 +450,7 @@ def test_a_run_goes_on_after_files_could_not_grow(size, finished, tmp_path):
     assert parameters(folder) == parameters(finished[0])
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("call", range(0, 48, 6))
 def test_a_run_goes_on_after_a_kill_at_any_write(call, finished, tmp_path, monkeypatch):
     folder, left = tmp_path / "run", [call]

@@ -49,6 +49,7 @@ DRAWS = ("cohort", "capped cohort", "hidden cohort", "poisson cohort")
 """Who takes part is computed again where a run is planned and summed up: the same words again."""
 
 
+@pytest.mark.seldom(1)
 @pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
 def test_no_word_of_a_run_is_read_for_two_things(changes, tmp_path):
     with recorded() as reads:

@@ -108,6 +108,7 @@ def test_what_cannot_be_added_is_refused(spent, said, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.seldom
 def test_what_was_spent_on_an_example_is_no_figure_of_its_client():
     run = spending(spent_of(unit="example"), privacy={"unit": "example"})
     assert run.guarantee.unit == "example"
@@ -166,6 +167,7 @@ def test_a_run_standardises_and_speaks_in_raw_units():
     assert torch.equal(run.model(far), run.model(torch.tensor([[400.0, 0.0]])))
 
 
+@pytest.mark.seldom
 def test_the_total_is_of_the_survey_and_of_the_rounds():
     run = trained()
     asked = run.summary.spent
@@ -194,6 +196,7 @@ def test_a_spread_that_noise_hides_is_as_large_as_the_noise():
     assert min(spreads) > 5  # half of the variances are estimated as 0
 
 
+@pytest.mark.seldom
 def test_bounds_alone_cost_nothing():
     run = trained(standardize=rq.Standardize(0, 400, share=0))
     assert run.summary.spent is None
@@ -206,6 +209,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.seldom
 @pytest.mark.parametrize("when", ["before writing", *seldom("before asking", "before round 1")])
 def test_a_killed_run_never_asks_twice(when, tmp_path, monkeypatch):
     torch.manual_seed(0)
@@ -271,6 +275,7 @@ def test_figures_are_bound_to_their_run(tmp_path):
             trained(model=model, folder=tmp_path / "one", **changed)
 
 
+@pytest.mark.seldom
 def test_test_data_do_not_move_figures():
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
@@ -279,6 +284,7 @@ def test_test_data_do_not_move_figures():
         assert torch.equal(value, other.model.state_dict()[key])
 
 
+@pytest.mark.seldom
 @pytest.mark.parametrize("constant", [3.0, *seldom(0.0, 400.0, 1e9)])
 def test_constants_and_outliers_give_finite_models(constant):
     data = [(torch.full_like(x, constant), y * 1e6) for x, y in DATA[:20]]
