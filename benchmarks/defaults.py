@@ -3,8 +3,9 @@
 Beside it, in a simulation with a trusted server (`defaults_peers`): plain local SGD at the best of
 a grid of rates and thresholds by test score, which nobody could choose so on private data, and the
 settings of other libraries' examples. `--quick` takes few tasks, one seed and a coarse grid: about
-five minutes. Without a folder, the stored results are shown. `--check` compares the simulation with
-`rq.train` at the same rate and threshold. Scores are test accuracy, or R^2, in per cent.
+five minutes. Without a folder, the stored results are shown. `--rounds` runs `rq.train` without
+tuning for other numbers of rounds. `--check` compares the simulation with `rq.train` at the same
+rate and threshold. Scores are test accuracy, or R^2, in per cent.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ TITLES = (
 )  # fmt: skip
 
 
-def score(task: Task, epsilon: float, rate: float | None = None, norm: float = 1.0) -> float:
+def score(
+    task: Task,
+    epsilon: float,
+    rate: float | None = None,
+    norm: float = 1.0,
+    rounds: int = ROUNDS,
+) -> float:
     """Of a run of `rq.train`, without tuning or with plain SGD."""
     settings = dict(task.settings)
     unit, parts = settings.pop("unit", "client"), settings.pop("parts", None)
@@ -50,7 +57,7 @@ def score(task: Task, epsilon: float, rate: float | None = None, norm: float = 1
     )
     privacy = rq.Privacy(unit=unit, clip_norm=norm)
     run = rq.train(
-        task.model, task.clients, test=task.test, epsilon=epsilon, rounds=ROUNDS, local=local,
+        task.model, task.clients, test=task.test, epsilon=epsilon, rounds=rounds, local=local,
         server=server, privacy=privacy, progress=False, **settings,
     )  # fmt: skip
     if run.accuracy is not None:
@@ -136,6 +143,7 @@ def main() -> None:
     parser.add_argument("--rates", nargs="*", type=float, default=RATES)
     parser.add_argument("--norms", nargs="*", type=float, default=NORMS)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, nargs="*", help="untuned runs of so many rounds only")
     parser.add_argument("--save", action="store_true", help="add to the stored results")
     options = parser.parse_args()
     if options.quick:
@@ -146,6 +154,13 @@ def main() -> None:
     if options.check:
         record["check"] = checked(options.folder)
         print(*record["check"], sep="\n")
+    elif options.rounds:
+        for name, epsilon, rounds in itertools.product(
+            options.tasks, options.epsilons, options.rounds
+        ):
+            tasks = [KNOWN[name](options.folder, seed) for seed in range(options.seeds)]
+            scores = [round(score(task, epsilon, rounds=rounds), 1) for task in tasks]
+            print(f"{name}, epsilon {epsilon:g}, {rounds} rounds: {np.mean(scores):.1f}", scores)
     elif options.folder:
         rows = {(row["task"], row["epsilon"]): row for row in record["rows"] if options.save}
         for name, epsilon in itertools.product(options.tasks, options.epsilons):
@@ -156,7 +171,7 @@ def main() -> None:
                 write("defaults", record)
     if options.check and options.save:
         write("defaults", record)
-    if not options.check:
+    if not options.check and not options.rounds:
         print(table(record["rows"]))
 
 
