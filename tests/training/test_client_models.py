@@ -386,3 +386,14 @@ def made(rng, count, outputs):
     if outputs is None:
         return rng.integers(0, 2, count)
     return rng.normal(size=(count, outputs)).astype(np.float32)
+
+
+@pytest.mark.parametrize("rate", [None, 0.5, "auto"])
+def test_small_regressions_are_computed_together_wherever_they_start(rate):
+    """Where a client has nearly arrived, lengths by curvature differ ever more in their last digits."""
+    rng = np.random.default_rng(0)
+    data = [(numbers(2)(rng, size), numbers(1)(rng, size)) for size in SIZES]
+    for seed in range(20):
+        torch.manual_seed(seed)
+        problem = problem_of(nn.Linear(2, 1), data, loss=functional.mse_loss)
+        assert Learner(problem, Work(epochs=5, learning_rate=rate))._together is not None
