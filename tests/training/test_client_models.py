@@ -390,7 +390,7 @@ def made(rng, count, outputs):
 
 @pytest.mark.parametrize("rate", [None, 0.5, "auto"])
 def test_small_regressions_are_computed_together_wherever_they_start(rate):
-    """Where a client has nearly arrived, lengths by curvature differ ever more in their last digits."""
+    """Where a client has nearly arrived, lengths by curvature differ in ever more digits."""
     rng = np.random.default_rng(0)
     data = [(numbers(2)(rng, size), numbers(1)(rng, size)) for size in SIZES]
     for seed in range(20):
