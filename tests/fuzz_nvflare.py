@@ -23,8 +23,8 @@ from nvflare.apis.shareable import Shareable
 from nvflare_job import Server, asked, context_of, passed, result
 
 from randquant.integrations.ledger import OWN
-from randquant.integrations.nvflare import QuantizeFilter, messages
-from randquant.integrations.nvflare.messages import PAYLOAD, REQUEST, SESSION, TERMS, number
+from randquant.integrations.nvflare import QuantizeFilter, tasks
+from randquant.integrations.nvflare.tasks import PAYLOAD, REQUEST, SESSION, TERMS, number
 
 SITE = "va"
 VALUES: list[Any] = [
@@ -131,7 +131,7 @@ def _read_answer(data: bytes, _folder: Path) -> None:
     server, _, good = _job()
     server.log.clear()
     site, now = number(SITE), copy.copy(server.sum)
-    answer = messages.read(_changed(data, good), now.session)
+    answer = tasks.read(_changed(data, good), now.session)
     now.take([(site, answer)])
     if not now.clients:
         line = next(line for line in server.log if f"client {site} to" in line)
@@ -140,5 +140,5 @@ def _read_answer(data: bytes, _folder: Path) -> None:
         assert "dropped: Expected" in line, f"not our sentence: {line}"
         raise ValueError("Expected another answer.")
     wanted = copy.copy(server.sum)
-    wanted.take([(site, messages.read(good, now.session))])
+    wanted.take([(site, tasks.read(good, now.session))])
     assert np.array_equal(now.mean(), wanted.mean()), "other codes"

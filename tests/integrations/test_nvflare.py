@@ -24,8 +24,8 @@ from nvflare_job import (
 from randquant._internal import locks
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.nvflare import QuantizeController, QuantizeFilter, messages
-from randquant.integrations.nvflare.messages import PAYLOAD, REQUEST, SESSION
+from randquant.integrations.nvflare import QuantizeController, QuantizeFilter, tasks
+from randquant.integrations.nvflare.tasks import PAYLOAD, REQUEST, SESSION
 from randquant.integrations.trained import Layout
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
@@ -207,7 +207,7 @@ def test_tensors_are_sent_as_arrays_are(tmp_path):
     torch = pytest.importorskip("torch")
     kinds = {"weight": torch.bfloat16, "bias": torch.float64}
     update = {name: torch.full(MODEL[name].shape, 0.25, dtype=kinds[name]) for name in UPDATE}
-    found = messages.arrays_of(from_shareable(result({**update, "n": torch.tensor(3)})))
+    found = tasks.arrays_of(from_shareable(result({**update, "n": torch.tensor(3)})))
     assert all(np.array_equal(found[name], np.full(MODEL[name].shape, 0.25)) for name in UPDATE)
     server = Server(tmp_path)
     assert passed(server.filters["va"], "va", asked(server), lambda *_: result(update))
@@ -227,7 +227,7 @@ def test_tasks_that_are_no_requests_are_refused(tmp_path):
     none = asked(server)
     none["__headers__"] = 3
     with pytest.raises(ValueError, match="it has no request"):
-        messages.request_in(none)
+        tasks.request_in(none)
     refused("session of 16 bytes, got 3", session=b"abc")
     record = json.loads(server.controller._offer().to_text())
     other = "Expected an offer of this package's version"

@@ -23,7 +23,7 @@ from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.helper_member import HelperMember
 from randquant.integrations.nvflare import HelperExecutor, QuantizeFilter
 from randquant.integrations.nvflare.helper_site import TASK
-from randquant.integrations.nvflare.messages import PAYLOAD, number
+from randquant.integrations.nvflare.tasks import PAYLOAD, number
 from randquant.integrations.with_helper import WithHelper
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy.accounting.accountant import account

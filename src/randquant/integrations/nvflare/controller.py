@@ -26,7 +26,7 @@ from randquant.integrations import state
 from randquant.integrations.accountant import SO_FAR, RunAccountant
 from randquant.integrations.foreign import logged
 from randquant.integrations.nvflare.helper_site import asking
-from randquant.integrations.nvflare.messages import number, read, site_name, task_of
+from randquant.integrations.nvflare.tasks import number, read, site_name, task_of
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import RoundMessage
 from randquant.integrations.run import RoundsFailed, ServerRun

@@ -16,7 +16,7 @@ from randquant._internal import validate
 from randquant._internal.disk import make_folder
 from randquant.integrations.limits import ClientLimits
 from randquant.integrations.member import Agreed, Member
-from randquant.integrations.nvflare import messages
+from randquant.integrations.nvflare import tasks
 from randquant.integrations.trained import Arrays
 from randquant.privacy.guarantee import Neighboring
 
@@ -87,8 +87,8 @@ class QuantizeFilter(Filter):
         """
         member = self._member(fl_ctx)
         if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
-            request = messages.request_in(shareable)
-            model = messages.arrays_of(messages.data_of(shareable))
+            request = tasks.request_in(shareable)
+            model = tasks.arrays_of(tasks.data_of(shareable))
             agreed = member.agree(request, model)
             member.charge(agreed.own)
             fl_ctx.set_prop(ASKED, (agreed, model), private=True, sticky=False)
@@ -102,9 +102,9 @@ class QuantizeFilter(Filter):
                 "task data and for task results."
             )
         agreed, old = asked
-        payload = self._encoded(member, agreed, old, messages.data_of(shareable))
+        payload = self._encoded(member, agreed, old, tasks.data_of(shareable))
         member.charge(agreed.own, agreed.request.step)
-        return messages.result_of(member.upload(agreed, payload))
+        return tasks.result_of(member.upload(agreed, payload))
 
     def _encoded(self, member: Member, agreed: Agreed, old: Arrays, result: DXO) -> bytes:
         """The encoded update of a result that is an update or a model."""
@@ -116,15 +116,15 @@ class QuantizeFilter(Filter):
                 "Expected the mean of clipped gradients as WEIGHT_DIFF, got a model: one "
                 "example's influence on a model is not bounded."
             )
-        numbers = messages.numbers_of(result)
-        return member.encode(agreed, old, messages.arrays_of(result), numbers, whole)
+        numbers = tasks.numbers_of(result)
+        return member.encode(agreed, old, tasks.arrays_of(result), numbers, whole)
 
     def _limits(self) -> ClientLimits:
         trust = "local" if self.helper is None else "aggregate"
         return ClientLimits(self.epsilon, self.delta, self.neighboring, trust, helper=self.helper)
 
     def _member(self, fl_ctx: FLContext) -> Member:
-        name = messages.site_name(fl_ctx.get_identity_name())
+        name = tasks.site_name(fl_ctx.get_identity_name())
         make_folder(Path(self.folder))
         files = {"randquant-ledger": str(Path(self.folder) / f"{name}.account")}
         if self.identity is not None:
@@ -134,6 +134,6 @@ class QuantizeFilter(Filter):
             (self.log_warning if level >= WARNING else self.log_info)(fl_ctx, line)
 
         return Member(
-            messages.number(name), self._limits(), self._state, files, log, drawn=False,
+            tasks.number(name), self._limits(), self._state, files, log, drawn=False,
             examples=self.examples,
         )  # fmt: skip

@@ -19,7 +19,7 @@ from nvflare.apis.signal import Signal
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.foreign import DamagedFile, logged
 from randquant.integrations.helper_member import answered
-from randquant.integrations.nvflare.messages import data_of
+from randquant.integrations.nvflare.tasks import data_of
 from randquant.integrations.protocol import Ask
 
 TASK = "randquant_helper"
