@@ -4,6 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
 
 from randquant.channels.keys import Key
 from randquant.reports.run import report_run
@@ -12,6 +15,7 @@ from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.data import datasets
 from randquant.training.named import of_dataset
+from randquant.training.problem import problem_of
 from randquant.training.runs import execution as runs
 from randquant.training.work import Work
 
@@ -112,3 +116,61 @@ def test_an_example_needs_a_norm(tmp_path):
             tmp_path / "x", BASE.changed(unit="example"),
             overwrite=False,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("outputs", [None, 2])
+@pytest.mark.parametrize("model", [lambda: nn.Linear(3, 2), lambda: plain_of(3, 2)])
+def test_no_client_is_padded_with_what_overflows_for_another(model, outputs):
+    """Infinity times a weight of zero is no number: a client's records are nobody else's."""
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(n, 3)).astype(np.float32), made(rng, n, outputs)) for n in (4, 1, 3)]
+    torch.manual_seed(0)
+    loss = functional.cross_entropy if outputs is None else functional.mse_loss
+    own = model()
+    first = own if isinstance(own, nn.Linear) else own[0]
+    nn.init.zeros_(first.weight)  # the trial run sees nothing wrong
+    wild = [(np.full_like(data[0][0], 3e38), data[0][1]), *data[1:]]
+    work = Work(epochs=2, learning_rate="auto", batch=2)
+    found = [
+        Learner(problem_of(own, each, loss=loss), work).updates([0, 1, 2], KEY)[0]
+        for each in (data, wild)
+    ]
+    assert np.array_equal(found[0][1:], found[1][1:])
+
+
+def plain_of(inputs, outputs):
+    return nn.Sequential(nn.Linear(inputs, 4), nn.Tanh(), nn.Linear(4, outputs))
+
+
+def made(rng, count, outputs):
+    if outputs is None:
+        return rng.integers(0, 2, count)
+    return rng.normal(size=(count, outputs)).astype(np.float32)
+
+
+class Growing(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).exp()
+
+
+def test_a_client_without_samples_left_is_not_moved_by_what_overflows():
+    rng, work = np.random.default_rng(0), Work(batch=2, learning_rate=1.0)
+    data = [(rng.normal(size=(n, 3)).astype(np.float32), made(rng, n, 1)) for n in (5, 1)]
+    model, far = Growing(3, 1), (data[1][0] * 0 + 1, data[1][1] * 0 + 1e9)
+    learner = Learner(problem_of(model, [data[0], far], loss=functional.mse_loss), work)
+    assert learner._together is not None
+    assert np.isfinite(learner.updates([0, 1], KEY)[0]).all()
+
+
+class Mixing(nn.Linear):
+    """What it keeps for its gradient are tensors that are at no one place in memory."""
+
+    def forward(self, x):
+        return torch.sparse.mm(torch.eye(2).to_sparse(), super().forward(x).T).T
+
+
+def test_a_model_may_keep_sparse_tensors():
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(n, 3)).astype(np.float32), made(rng, n, None)) for n in (4, 2)]
+    learner = Learner(problem_of(Mixing(3, 2), data))
+    assert np.isfinite(learner.updates([0, 1])[0]).all()

@@ -87,7 +87,7 @@ class Viewing(nn.Module):
 
 
 class Centred(nn.Module):
-    """Its examples have an influence on each other, which padded ones must not have."""
+    """Its examples have an influence on each other, which those between 0 and 1 do not show."""
 
     def __init__(self):
         super().__init__()
@@ -95,7 +95,15 @@ class Centred(nn.Module):
 
     def forward(self, x):
         x = self.flatten(x)
-        return self.linear(x - 0.5 * x.mean(0))
+        return self.linear(x - x.mean(0).clamp(max=0))
+
+
+class Keeping(nn.Flatten):
+    """It keeps a tensor of a call."""
+
+    def forward(self, x):
+        self.kept = super().forward(x)
+        return self.kept
 
 
 def images():
@@ -133,6 +141,10 @@ def numbers(*shape):
     return lambda rng, count: rng.normal(size=(count, *shape)).astype(np.float32)
 
 
+def ignored(rng, count):
+    return np.where(np.arange(count) % 3 == 1, -100, rng.integers(0, 5, count))
+
+
 def bits(rng, count):
     return rng.integers(0, 2, (count, 5)).astype(np.float32)
 
@@ -156,8 +168,23 @@ MORE = {
     "two inputs": (Two, pairs, integers(5), CROSS, {"buffers": "frozen"}),
     "viewing": (Viewing, pictures, integers(5), CROSS, {}),
     "centred": (Centred, pictures, integers(5), CROSS, {}),
+    "keeping": (
+        lambda: nn.Sequential(Keeping(), nn.Linear(16, 5)),
+        pictures,
+        integers(5),
+        CROSS,
+        {},
+    ),
+    "ignored": (plain, pictures, ignored, nn.CrossEntropyLoss(label_smoothing=0.1), {}),
+    "viewed": (
+        per_pixel,
+        pictures,
+        numbers(3, 4, 4),
+        lambda o, t: (o - t).view(-1).abs().mean(),
+        {},
+    ),
 }
-ALONE = ("branching", "weighted", "centred")
+ALONE = ("branching", "centred", "keeping", "smoothed", "weighted", "ignored", "viewed")
 """Whose clients cannot be computed together."""
 
 
@@ -356,36 +383,6 @@ def test_a_round_of_a_model_that_draws_does_not_depend_on_the_workers():
             collect = collector(learner, ClippedSGD(1e30), pool, workers)
             found.append(collect([3, 1, 0, 2], KEY, 0).mean)
     assert np.array_equal(*found)
-
-
-@pytest.mark.parametrize("outputs", [None, 2])
-@pytest.mark.parametrize("model", [lambda: nn.Linear(3, 2), lambda: plain_of(3, 2)])
-def test_no_client_is_padded_with_what_overflows_for_another(model, outputs):
-    """Infinity times a weight of zero is no number: a client's records are nobody else's."""
-    rng = np.random.default_rng(0)
-    data = [(rng.normal(size=(n, 3)).astype(np.float32), made(rng, n, outputs)) for n in (4, 1, 3)]
-    torch.manual_seed(0)
-    loss = functional.cross_entropy if outputs is None else functional.mse_loss
-    own = model()
-    first = own if isinstance(own, nn.Linear) else own[0]
-    nn.init.zeros_(first.weight)  # the trial run sees nothing wrong
-    wild = [(np.full_like(data[0][0], 3e38), data[0][1]), *data[1:]]
-    work = Work(epochs=2, learning_rate="auto", batch=2)
-    found = [
-        Learner(problem_of(own, each, loss=loss), work).updates([0, 1, 2], KEY)[0]
-        for each in (data, wild)
-    ]
-    assert np.array_equal(found[0][1:], found[1][1:])
-
-
-def plain_of(inputs, outputs):
-    return nn.Sequential(nn.Linear(inputs, 4), nn.Tanh(), nn.Linear(4, outputs))
-
-
-def made(rng, count, outputs):
-    if outputs is None:
-        return rng.integers(0, 2, count)
-    return rng.normal(size=(count, outputs)).astype(np.float32)
 
 
 @pytest.mark.parametrize("rate", [None, 0.5, "auto"])

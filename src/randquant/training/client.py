@@ -13,6 +13,7 @@ from torch import nn
 from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.channels.keys import Key
 from randquant.training.copies import Copies
+from randquant.training.curvature import gradients
 from randquant.training.gathering import Gathering
 from randquant.training.generators import seeded
 from randquant.training.inputs import called
@@ -21,7 +22,7 @@ from randquant.training.problem import Loss, Problem
 from randquant.training.statistics import ServerStatistics
 from randquant.training.together import Together, fewer_and_fewer, is_linear
 from randquant.training.trial import TRIED, work_mode
-from randquant.training.vectorised import may_be_together, numbers_kept
+from randquant.training.vectorised import ALIKE, made_up, may_be_together, numbers_kept
 from randquant.training.work import GRADIENT, Evaluation, Work
 
 LIGHT_GROUP = 20
@@ -216,16 +217,27 @@ def _laid_out(
 
 
 def _takes_channels_last(problem: Problem) -> bool:
-    """Whether a model does: one that views what a convolution gives as rows does not."""
-    model = copy.deepcopy(problem.model).eval()
-    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    data = Gathering(problem, torch.device("cpu"), torch.channels_last)
-    try:
-        with seeded(0), torch.no_grad():
-            called(model, data.of_client(0, problem.clients.places[0][:TRIED])[0])
-    except RuntimeError:
-        return False
-    return True
+    """Whether its gradients are the same in it.
+
+    A model or a loss that views what a convolution gives as rows does not take it.
+    """
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        model = copy.deepcopy(problem.model).to(memory_format=layout)  # type: ignore[call-overload]
+        work_mode(model, problem.trial.still)
+        weights = list(Copies(model, problem.parts).trained().values())
+        data, places = Gathering(problem, torch.device("cpu"), layout), problem.clients.places[0]
+        if problem.clients.table is not None:  # no client's data change how others are computed
+            data, places = data.instead(made_up(problem)), np.arange(TRIED)
+        try:
+            with seeded(0):
+                batch = data.of_client(0, places[:TRIED])
+                parts = gradients(model, weights, batch, problem.loss).parts
+                found.append(torch.cat([part.reshape(-1) for part in parts]))
+                called(model.eval(), batch[0])
+        except Exception:  # of the user's own model or loss
+            return False
+    return bool((found[1] - found[0]).norm() <= ALIKE * found[0].norm())
 
 
 def _is_gpu(device: torch.device) -> bool:

@@ -95,6 +95,10 @@ class Copies:
         """A copy with the loaded weights that is no thread's."""
         return self._copy(itertools.chain(self._model.parameters(), self._model.buffers()))
 
+    def apart(self) -> Copies:
+        """The same of a copy of the model that shares nothing with it."""
+        return Copies(copy.deepcopy(self._model), self._parts)
+
     def _copy(self, shared: Iterable[Tensor]) -> nn.Module:
         """A copy of the model that shares these tensors with it."""
         return copy.deepcopy(self._model, {id(tensor): tensor for tensor in shared})

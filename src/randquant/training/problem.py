@@ -327,10 +327,17 @@ def _check_labels(problem: Problem) -> None:
 
 
 def _plain(loss: Loss) -> Loss:
-    """The function itself for a module that computes cross_entropy or mse_loss."""
+    """The function itself for a module that computes cross_entropy, mse_loss or binary logits'."""
     module: Any = loss
     if type(loss) is nn.MSELoss and module.reduction == "mean":
         return nn.functional.mse_loss
+    if type(loss) is nn.BCEWithLogitsLoss:
+        options = (module.reduction, module.weight, module.pos_weight)
+        return (
+            nn.functional.binary_cross_entropy_with_logits
+            if options == ("mean", None, None)
+            else loss
+        )
     if type(loss) is not nn.CrossEntropyLoss or module.weight is not None:
         return loss
     options = (module.reduction, module.ignore_index, module.label_smoothing)

@@ -25,7 +25,7 @@ from randquant.training.trial import Loss
 
 
 def each_loss(loss: Loss, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Each example's loss (s,), of outputs (s, ...) and targets (s, ...)."""
+    """Each example's loss (s,), of outputs and targets (s, ...), whose mean is the batch's."""
     return vmap(lambda one, target: loss(one[None], target[None]))(output, targets)
 
 
@@ -255,7 +255,8 @@ class Together:
         # Clients with fewer samples are padded with one of their own, of weight zero: infinity
         # times zero is no number, and nobody else's sample may be what overflows.
         real = np.arange(sizes.max()) < sizes[:, None]
-        index = np.repeat(firsts[:, None], real.shape[1], axis=1)
+        own = [[*samples[:1], first][0] for samples, first in zip(batches, firsts, strict=True)]
+        index = np.repeat(np.array(own)[:, None], real.shape[1], axis=1)
         index[real] = np.concatenate(batches)
         share = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
         features, targets = self._data.rows(index)
@@ -268,6 +269,12 @@ class Together:
             parts, losses = weighted_gradients(
                 model, weights, shared, features, targets, weight, self._loss
             )
+        if not sizes.all():  # a client without samples left is not moved
+            left = weight.any(1)
+            parts = {
+                name: part.where(left.view(-1, *[1] * (part.ndim - 1)), 0)
+                for name, part in parts.items()
+            }
         if not isinstance(self._rate, str):
             return parts, losses, torch.full_like(losses, self._rate or 0.0)
         square = squares(parts.values())
