@@ -121,7 +121,7 @@ def main(grid, context):
         import randquant as rq
         from randquant.flower import TLS, HelperMember, QuantizedStrategy, RemoteHelper, WithHelper
 
-        told = rq.Privacy(numbers=() if trained else [rq.Number("accuracy")])
+        told = rq.Privacy(bits=1, numbers=() if trained else [rq.Number("accuracy")])
         how = {"trust": "local"} if kind == "local" else {}
         if kind == "helper":
             address, *files = config["helper-files"].split()

@@ -508,8 +508,9 @@ def test_the_load_of_secure_sums_is_the_measured_one():
 
 def test_the_seconds_of_rounds_on_flower_are_the_measured_ones():
     page = (ROOT / "docs" / "flower-costs.md").read_text()
-    for name, kind in (("flower_rounds_helper", "helper"), ("flower_rounds_node", "node")):
-        found = result(name)["ways"]
+    kinds = {"": "among", "_helper": "helper", "_node": "node"}
+    for name, kind in kinds.items():
+        found = result(f"flower_rounds{name}")["ways"]
         assert {"plain", kind, "plain-trained", f"{kind}-trained"} <= found.keys()
         for way in found.values():
             figures = f"{way['messages']} | {way['mean']:.1f} | {way['over_fedavg']:.2f}"

@@ -152,6 +152,7 @@ class Deployment:
         for client, port in zip(self.clients, self.node_ports, strict=True):
             config = {
                 "partition-id": client,
+                "num-partitions": len(self.clients),
                 "randquant-all-neighbours": True,
                 "randquant-epsilon": epsilon,
                 "randquant-ledger": str(self.folder / f"account{client}"),
