@@ -73,10 +73,11 @@ class Learner:
             self._statistics = ServerStatistics(kept, problem.statistics, self._device)
             self._renew()
         linear = is_linear(problem)
-        there = problem, work, self._copies, self._data, self._loss
-        self._alone, self._together = OneClient(*there), None
-        if (self.on_gpu or linear or light) and may_be_together(*there, linear=linear):
-            self._together = Together(*there[2:], work.learning_rate, linear=linear)
+        held = self._copies, self._data, self._loss
+        self._alone, self._together = OneClient(problem, work, *held), None
+        faster = self.on_gpu or linear or light
+        if faster and may_be_together(problem, work, *held, linear=linear):
+            self._together = Together(*held, work.learning_rate, linear=linear)
         self.one_thread = problem.trial.draws or (light and self._together is None)
         largest = min(int(sizes.max()), work.batch or int(sizes.sum()))
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)

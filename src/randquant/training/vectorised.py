@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -86,8 +87,8 @@ def may_be_together(
         warnings.simplefilter("error", UserWarning)
         for usual, numbers in zip((True, False, False), MADE_UP, strict=True):
             made = data.instead(made_up(problem, *numbers))
-            ways = [(each, own) for each in [(small, 2), (work, 1)][: 1 + usual] for own in STEPS]
-            for (each, count), steps in ways:
+            tries = [(small, 2), (work, 1)] if usual else [(small, 2)]
+            for (each, count), steps in itertools.product(tries, STEPS):
                 several = copies.apart()
                 alone = OneClient(problem, each, copies.apart(), made, loss)
                 together = Together(several, made, loss, each.learning_rate, linear=linear)
