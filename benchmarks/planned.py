@@ -32,7 +32,8 @@ if __name__ == "__main__":
     )  # fmt: skip
     if not path.exists():
         runs.create(path, config, overwrite=False)
-    summary = runs.execute(path).summary
+    run = runs.execute(path)
+    summary = run.summary
     print(best.guarantee, summary.guarantee, sep="\n")
     assert summary.rounds == rounds
     assert summary.guarantee["epsilon"] == best.guarantee.epsilon, "not what was planned"
@@ -48,6 +49,6 @@ if __name__ == "__main__":
             "participations": planned.need.participations,
             "rounds": rounds,
             "accuracy": summary.accuracy,
-            "seconds": summary.seconds,
+            "seconds": run.seconds,
         },
     )

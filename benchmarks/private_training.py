@@ -81,10 +81,11 @@ def trained(config: TrainConfig) -> tuple[float, float | None, float]:
     """Return (accuracy, epsilon, seconds) of a run; epsilon is None without privacy."""
     with tempfile.TemporaryDirectory() as folder:
         runs.create(Path(folder), config, overwrite=True)
-        summary = runs.execute(Path(folder)).summary
+        run = runs.execute(Path(folder))
+    summary = run.summary
     assert summary.rounds == config.rounds
     epsilon = summary.guarantee["epsilon"] if summary.guarantee else None
-    return summary.accuracy, epsilon, summary.seconds
+    return summary.accuracy, epsilon, run.seconds
 
 
 def measured(start: TrainConfig, dimension: int, seeds: range) -> list[dict]:

@@ -47,7 +47,7 @@ ROUND = RoundMetrics(
     epsilon=UPPER,
 )
 METRICS = (ROUND, dataclasses.replace(ROUND, round=2, participations=2))
-SUMMARY = RunSummary(0.9, 0.1, 650, 100, 1.2, 2, GUARANTEE, 1.0, 2)
+SUMMARY = RunSummary(0.9, 0.1, 650, 100, 2, GUARANTEE, 2)
 FINISHED = [
     RunStatus(Path(f"/runs/{k}"), "finished", CONFIG.changed(seed=k), METRICS, SUMMARY)
     for k in (1, 2)

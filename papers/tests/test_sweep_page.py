@@ -31,7 +31,7 @@ def finished(name, accuracy, epsilon, trust="aggregate", **changes) -> Status:
         seconds_gradient=0.1,
         seconds_protect=0.1,
     )
-    summary = RunSummary(accuracy, 0.4, 650, 1234, 8.0, 1, guarantee, 0.2, 1)
+    summary = RunSummary(accuracy, 0.4, 650, 1234, 1, guarantee, 1)
     config = CONFIG.changed(**changes)
     return Status(Path("/sweep") / name, "finished", config, (metrics,), summary)
 

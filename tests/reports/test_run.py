@@ -52,7 +52,7 @@ def make_run(
                 seconds_evaluate=0.1,
             )
         )
-    summary = RunSummary(0.873, 0.41, 650, 365, 8 * 365 / 650, 75, promise, 182.4, rounds)
+    summary = RunSummary(0.873, 0.41, 650, 365, 75, promise, rounds)
     return RunRecord(TrainConfig.of(**settings), metrics, summary)  # type: ignore[arg-type]
 
 

@@ -29,10 +29,8 @@ SUMMARY = RunSummary(
     0.41,
     650,
     365,
-    4.49,
     75,
     Guarantee(7.9, 1e-5, "replace_one", "local", 8.0, 48750),
-    18.2,
     60,
 )
 RUN = RunRecord(

@@ -27,9 +27,7 @@ def record(accuracy, loss, guarantee, epsilon) -> RunRecord:
         )
         for at in (1, 2, 3)
     ]
-    return RunRecord(
-        CONFIG, metrics, RunSummary(accuracy, loss, 650, 365, 4.5, 3, guarantee, 1.0, 3)
-    )
+    return RunRecord(CONFIG, metrics, RunSummary(accuracy, loss, 650, 365, 3, guarantee, 3))
 
 
 def test_accuracy_and_epsilon_are_drawn_and_said():

@@ -93,15 +93,28 @@ def test_digits_has_the_documented_split():
     assert zlib.crc32(data.train_features.tobytes()) == DIGITS_CHECKSUM
 
 
-def test_breast_cancer_comes_as_it_was_measured():
-    original = pytest.importorskip("sklearn.datasets").load_breast_cancer().data
+def test_breast_cancer_is_standardised_by_examples_that_nobody_holds(monkeypatch):
+    sklearn = pytest.importorskip("sklearn.datasets")
+    selection = pytest.importorskip("sklearn.model_selection")
+    samples, labels = sklearn.load_breast_cancer(return_X_y=True)
+    split = {"test_size": 0.2, "stratify": labels, "random_state": 0}
+    places, tested = selection.train_test_split(np.arange(569), **split)
+    apart = datasets._standardizing(455)
+    assert (len(apart), datasets._standardizing(20).tolist()) == (46, [0, 9])  # on any machine
     data = load("breast-cancer")
     assert_sound(data)
-    assert data.train_features.shape == (455, 30)
-    assert data.test_features.shape == (114, 30)
     assert data.classes == 2
-    both = np.concatenate([data.train_features, data.test_features])
-    assert sorted(map(bytes, both)) == sorted(map(bytes, original.astype(np.float32)))
+    fitting, held = samples[places[apart]], np.delete(places, apart)
+    for got, rows in ((data.train_features, held), (data.test_features, tested)):
+        assert np.abs(got - (samples[rows] - fitting.mean(0)) / fitting.std(0)).max() < 1e-5
+    assert np.array_equal(data.train_labels, labels[held])
+    for place in (held[0], held[-1], places[apart[0]]):
+        other = samples.copy()
+        other[place] *= -1e4
+        monkeypatch.setattr(sklearn, "load_breast_cancer", lambda return_X_y: (other, labels))  # noqa: B023
+        moved = (load("breast-cancer").train_features != data.train_features).any(axis=1)
+        # The last is the error that the others must not show: one example changes all.
+        assert held[moved].tolist() == ([place] if place in held else held.tolist())
 
 
 def test_a_registered_data_set_has_a_name_like_the_others(monkeypatch):

@@ -218,7 +218,7 @@ def test_a_run_ends_before_its_epsilon_would_be_exceeded(stopped):
     page = report_run(folder).read_text()
     assert run.summary.stopped in page
     assert "Epsilon so far, per round" in page
-    assert f"time           {run.summary.seconds:.1f} s for {metrics.round} rounds" in "\n".join(
+    assert f"time           {run.seconds:.1f} s for {metrics.round} rounds" in "\n".join(
         progress.table(folder, run)
     )
     twin = json.loads((folder / "baseline" / "summary.json").read_text())

@@ -65,7 +65,7 @@ def weights(model: nn.Module) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)  # one process of a simulation computes many clients
 def _data(name: str, data_dir: str, population: int, seed: int):
-    from randquant.training.data import datasets, features
+    from randquant.training.data import datasets
 
-    dataset = features.load(name, data_dir or None)
+    dataset = datasets.load(name, data_dir or None)
     return dataset, datasets.partition(dataset.train_labels, population, "iid", seed=seed)

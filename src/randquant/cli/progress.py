@@ -16,7 +16,6 @@ from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.training import display
 from randquant.training.config import TrainConfig
 from randquant.training.configured import sent
-from randquant.training.data import features
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.folder import BASELINE, SUMMARY
@@ -61,7 +60,8 @@ def result(folder: Path, run: RunRecord) -> dict[str, Any]:
         **to_json(summary),
         "per_coordinate": channel and {"order": channel.order, "epsilon": channel.epsilon},
         "baseline_accuracy": baseline and baseline.accuracy,
-        "fitted": features.statement(run.config, summary),
+        "bits_per_coordinate": summary.bits_per_coordinate,
+        "seconds": run.seconds,
         "notes": notes_on(run.config.mechanism, run.config.parameters),
     }
 
@@ -84,15 +84,13 @@ def table(folder: Path, run: RunRecord) -> list[str]:
     if summary.guarantee is not None:
         rows.append(("", _covered(summary, config)))
         rows += [("", text) for text in _beside(summary)]
-        if fitted := features.statement(config, summary):
-            rows.append(("", fitted))
         rows += [("", note) for note in notes_on(config.mechanism, config.parameters)]
     if summary.stopped:
         rows.append(("stopped", summary.stopped))
     if summary.advice:
         rows.append(("advice", summary.advice))
     rows += [
-        ("time", f"{summary.seconds:.1f} s for {count(run.rounds, 'round')}"),
+        ("time", f"{run.seconds:.1f} s for {count(run.rounds, 'round')}"),
         ("report", str(folder / "report.html")),
     ]
     return [f"{name:<14} {text}" for name, text in rows]

@@ -153,7 +153,7 @@ def _time_card(run: RunRecord) -> Card:
         f"{formatting.count(run.rounds, 'round')}, all clients on one machine",
         ", ".join(f"{name} {seconds:,.1f}\u00a0s" for name, seconds in spent.items()),
     ]
-    return "Time", formatting.duration(run.summary.seconds), lines
+    return "Time", formatting.duration(run.seconds), lines
 
 
 def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
@@ -198,7 +198,6 @@ def _guarantee_card(run: RunRecord) -> Card:
             *([_spent(run)] if run.summary.spent else []),
             *[SIMULATED] * guarantee.simulated,
             *(_beside(other) for other in [run.summary.beside] if other is not None),
-            *pictures.fitted(run),
         ],
     )
 
@@ -233,9 +232,8 @@ def _meaning(run: RunRecord, channel: Channel | None, hostile: str) -> Paragraph
     elif math.isinf(guarantee.epsilon):
         paragraphs = [("There is no guarantee.", "No finite ε is proven for this run.")]
     else:
-        promised = " ".join([meaning.promise(guarantee), *pictures.fitted(run)])
         paragraphs = [
-            ("What is promised.", promised),
+            ("What is promised.", meaning.promise(guarantee)),
             *_terms(summary),
             ("One coordinate and the whole run.", _scope(run, guarantee, channel)),
             *meaning.size(guarantee),

@@ -18,7 +18,6 @@ from randquant.reports.figures import (
 )
 from randquant.reports.notebook import Facts
 from randquant.training.config import TrainConfig
-from randquant.training.data import features
 from randquant.training.records import RoundMetrics, RunRecord
 
 Pick = Callable[[RoundMetrics], float | None]
@@ -33,12 +32,6 @@ def titled(config: TrainConfig) -> str:
         else f"{config.task.dataset} · {config.task.model}"
     )
     return f"{what} · {'own mechanism' if config.own_mechanism else config.mechanism}"
-
-
-def fitted(run: RunRecord) -> list[str]:
-    """What features were fitted on, if on anything: printed beside every epsilon."""
-    statement = features.statement(run.config, run.summary)
-    return [f"{statement[0].upper()}{statement[1:]}."] if statement else []
 
 
 def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
@@ -123,7 +116,6 @@ def facts(run: RunRecord) -> Facts:
         ("trust", "" if guarantee is None else guarantee.trust),
         ("rounds", str(run.rounds)),
         ("upload of a client and round", formatting.size_of(summary.bytes_per_upload)),
-        ("features", " ".join(fitted(run))),
     ]
     return titled(run.config), ("fact", "value"), [row for row in rows if row[1]]
 
@@ -153,7 +145,7 @@ def _spent(run: RunRecord) -> list[Figure]:
     if limit is not None:
         ends = [(1.0, limit), (points[-1][0], limit)]
         lines.append(("not to be exceeded", ends, "c2 dashed"))
-    note = " ".join([f"{SO_FAR} At the δ stated above.", *fitted(run)])
+    note = f"{SO_FAR} At the δ stated above."
     up = Axis("epsilon", zero=True, bound=True)
     return [line_chart(SPENT, lines, "round", up, note=note)]
 

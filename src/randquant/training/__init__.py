@@ -11,8 +11,8 @@ from randquant._internal.faces import lazily
 if TYPE_CHECKING:
     from randquant.training.config import TrainConfig
     from randquant.training.data.datasets import Dataset, register_dataset
+    from randquant.training.data.datasets import load as load_dataset
     from randquant.training.data.datasets import split as split_dataset
-    from randquant.training.data.features import load as load_dataset
     from randquant.training.models import build as build_model
     from randquant.training.records import RoundMetrics
     from randquant.training.runs.execution import create as create_run

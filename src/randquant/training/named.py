@@ -12,7 +12,7 @@ from torch import nn
 from randquant.training import models
 from randquant.training.clients import ClientSet, of_table
 from randquant.training.config import TrainConfig
-from randquant.training.data import datasets, features
+from randquant.training.data import datasets
 from randquant.training.data.datasets import Dataset
 from randquant.training.examples import StoredExamples
 from randquant.training.problem import Loss, Problem, checked_problem, public_examples_of
@@ -36,7 +36,7 @@ def named_problem(
         ValueError, FileNotFoundError, ImportError: a name is unknown, the data are not there, or
             nothing can be trained with these.
     """
-    dataset = features.load(config.task.dataset, config.task.data_dir or None)
+    dataset = datasets.load(config.task.dataset, config.task.data_dir or None)
     seed = config.seed or 0  # a run with a secret key has a public split and initial weights
     rows = datasets.split(
         dataset,
@@ -52,7 +52,7 @@ def named_problem(
     shown = None if public is None else public_examples_of(public, clients, None)
     return checked_problem(
         model, clients, loss, test, parts=config.local.parts, frozen=config.local.frozen,
-        buffers=config.local.buffers, public=shown, public_examples=dataset.public,
+        buffers=config.local.buffers, public=shown,
     )  # fmt: skip
 
 
@@ -65,9 +65,7 @@ def of_dataset(model: nn.Module, dataset: Dataset, clients: Sequence[np.ndarray]
         clients: each client's training sample indices, at least one each.
     """
     table, test = _tables(dataset, clients)
-    return checked_problem(
-        model, table, nn.functional.cross_entropy, test, public_examples=dataset.public
-    )
+    return checked_problem(model, table, nn.functional.cross_entropy, test)
 
 
 def _tables(dataset: Dataset, clients: Sequence[np.ndarray]) -> tuple[ClientSet, StoredExamples]:

@@ -44,7 +44,6 @@ class Problem:
         parts: names of the parameters that are trained, sent and counted, in the model's order.
         buffers: what is done about running statistics.
         trial: what a trial run of the model and the loss showed.
-        public: how many public examples features were fitted on.
         statistics: public examples that the server computes these layers' statistics on; None to
             leave them as they are.
         raw: from what the model gives to what is compared with test targets; None if it is that.
@@ -58,7 +57,6 @@ class Problem:
     types: tuple[torch.dtype, ...]
     trial: Trial
     buffers: Buffers = "refuse"
-    public: int = 0
     statistics: Examples | None = None
     raw: Callable[[Any], Any] | None = None
 
@@ -182,7 +180,6 @@ def checked_problem(
     frozen: Sequence[str] | None = None,
     buffers: Buffers = "refuse",
     public: Examples | None = None,
-    public_examples: int = 0,
 ) -> Problem:
     """Like `problem_of`, with data that are known already.
 
@@ -191,7 +188,6 @@ def checked_problem(
         clients: all clients' data.
         test: examples to evaluate on.
         public: public examples for `buffers="server"`.
-        public_examples: how many public examples features were fitted on.
     """
     if not isinstance(model, nn.Module):
         got = f"a {type(model).__name__}"
@@ -218,9 +214,7 @@ def checked_problem(
     trial = tried(copied, names, clients, loss, buffers)
     if public is not None:
         ServerStatistics(copy.deepcopy(copied), public, torch.device("cpu")).refresh()
-    problem = Problem(
-        copied, clients, loss, test, names, types, trial, buffers, public_examples, public
-    )
+    problem = Problem(copied, clients, loss, test, names, types, trial, buffers, public)
     _check_labels(problem)
     return problem
 

@@ -136,14 +136,10 @@ class RunSummary:
             where the task is no classification.
         dimension: coordinates of an update.
         bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`.
-        bits_per_coordinate: the same in bits, per coordinate, header included.
         participations: in how many of the declared rounds the most-called client takes part.
         guarantee: of all declared rounds, also if the run ended before; None without privacy.
-        seconds: all rounds together, with evaluation, without loading data and compiling.
         rounds: how many rounds were done.
         stopped: why these are fewer than configured or declared; empty if they are not.
-        public_examples: training examples that were declared public, are held by no client, and
-            were used to fit features; 0 if nothing was fitted.
         bytes_as_codes: bytes of one client's plain codes, not masked for a sum.
         beside: of the same run, of a whole client, against the server and all who see who takes
             part: beside a guarantee of one example, or under `model` trust; else None.
@@ -157,17 +153,19 @@ class RunSummary:
     loss: float | None
     dimension: int
     bytes_per_upload: int
-    bits_per_coordinate: float
     participations: int
     guarantee: Guarantee | None
-    seconds: float
     rounds: int
     stopped: str = ""
-    public_examples: int = 0
     bytes_as_codes: int = 0
     beside: Guarantee | None = None
     advice: str = ""
     spent: Guarantee | None = None
+
+    @property
+    def bits_per_coordinate(self) -> float:
+        """Bits that one client uploads in one round, for each coordinate, header included."""
+        return 8 * self.bytes_per_upload / self.dimension
 
     @classmethod
     def from_json(cls, data: Any) -> RunSummary:
@@ -197,3 +195,8 @@ class RunRecord:
     def rounds(self) -> int:
         """How many rounds were done."""
         return self.config.rounds if self.summary.rounds is None else self.summary.rounds
+
+    @property
+    def seconds(self) -> float:
+        """All rounds together, with evaluation, without loading data and compiling."""
+        return sum(metrics.seconds for metrics in self.metrics)

@@ -38,7 +38,7 @@ def spent(epsilon: float | None, config: TrainConfig | None) -> str:
 
 def statement(run: RunStatus) -> str:
     """What a run's features were fitted on, to be printed beside epsilon; empty if on nothing."""
-    return NOT_COVERED if mark(run.config) else run.fitted
+    return NOT_COVERED if mark(run.config) else ""
 
 
 def notes(runs: Sequence[RunStatus]) -> list[str]:

@@ -91,7 +91,7 @@ def _epsilon(status: Status) -> str:
 def _as_json(status: Status) -> dict[str, Any]:
     names = (
         "state", "config", "rounds", "accuracy", "epsilon", "delta", "guarantee", "simulated",
-        "fitted", "bytes_per_upload", "bytes_up", "error",
+        "bytes_per_upload", "bytes_up", "error",
     )  # fmt: skip
     return {"run": str(status.folder), **figures(status, *names)}
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.extras import needed
+from randquant.channels.keys import Key
 from randquant.training.data import idx
 from randquant.training.task import OWN
 
@@ -30,6 +31,9 @@ _CLASSES = 10
 
 _FOLDERS = {"mnist": ("mnist", "mnist-10k"), "fashion-mnist": ("fashion-mnist",)}
 """The usual folder names of each MNIST kind."""
+
+STANDARDIZING = 10
+"""One training example of breast-cancer in so many standardises the others; it is in no Dataset."""
 
 DATASETS = ("digits", "breast-cancer", *_FOLDERS)
 """The names that `load` accepts, beside those that are registered."""
@@ -45,15 +49,13 @@ class Dataset:
     Attributes:
         name: one of DATASETS, or a registered name.
         train_features: (N, *shape) float32; shape is (1, 28, 28) for the MNIST kinds and
-            (1, 8, 8) for digits, all within [0, 1], and (30,) for breast-cancer, in the units of
-            the measurement.
+            (1, 8, 8) for digits, all within [0, 1], and (30,) for breast-cancer.
         train_labels: (N,) int64, from 0 to classes - 1.
         test_features: (M, *shape) float32.
         test_labels: (M,) int64.
         classes: how many classes the set defines.
         clients: each client's training sample indices, int64, ascending, where the data come by
             client; None where they do not.
-        public: how many more training examples were declared public, to fit features on.
     """
 
     name: str
@@ -63,7 +65,6 @@ class Dataset:
     test_labels: np.ndarray
     classes: int
     clients: Sequence[np.ndarray] | None = None
-    public: int = 0
 
     def __repr__(self) -> str:
         return (
@@ -78,8 +79,8 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
 
     `digits` and `breast-cancer` ignore `data_dir`. Their split is scikit-learn's
     `train_test_split(test_size=0.2, stratify=labels, random_state=0)`, whatever the run's seed.
-    Digits are divided by 16; breast-cancer is in the units of the measurement (`features.load`
-    standardises it).
+    Digits are divided by 16. Breast-cancer is standardised by one training example in ten,
+    drawn by a fixed rule that depends on nothing but their number; these are not in the Dataset.
 
     `mnist` and `fashion-mnist` are read from IDX files, plain or with .gz, in `data_dir` or in the
     folder of that name within it (for mnist also mnist-10k); the first folder that holds all four
@@ -94,6 +95,7 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
 
     Guarantees:
         The same files give the same arrays; no global random state is read or changed.
+        No example of the Dataset has an influence on another's features.
         Files shorter or longer than their headers state are refused before arrays are allocated.
 
     Raises:
@@ -321,8 +323,19 @@ def _bundled(name: str) -> Dataset:
     train, test, train_labels, test_labels = cast(list[np.ndarray], split)
     if name == "digits":
         train, test = (part.reshape(-1, 1, 8, 8) / 16 for part in (train, test))
+    else:
+        apart = _standardizing(len(train))
+        mean, deviation = train[apart].mean(axis=0), train[apart].std(axis=0)
+        train, test = ((part - mean) / deviation for part in (train, test))
+        train, train_labels = (np.delete(part, apart, axis=0) for part in (train, train_labels))
     train, test = train.astype(np.float32), test.astype(np.float32)
     return Dataset(name, train, train_labels, test, test_labels, len(np.unique(labels)))
+
+
+def _standardizing(count: int) -> np.ndarray:
+    """Indices of the examples that standardise the others; int64, increasing."""
+    order = Key.from_seed(0).fold_in("public examples").words(count).argsort(kind="stable")
+    return np.sort(order[: -(-count // STANDARDIZING)])
 
 
 def _from_files(name: str, data_dir: str | Path | None) -> Dataset:

@@ -12,7 +12,6 @@ from typing import Literal
 from randquant._internal import locks
 from randquant.privacy.guarantee import SIMULATED, Guarantee
 from randquant.training.config import TrainConfig
-from randquant.training.data import features
 from randquant.training.records import RoundMetrics, RunSummary, Sent
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.folder import BASELINE, CONFIG
@@ -93,11 +92,6 @@ class Status:
         return self.epsilon is not None and self.config is not None and self.config.seed is not None
 
     @property
-    def fitted(self) -> str:
-        """What features were fitted on, as printed beside epsilon; empty if on nothing."""
-        return "" if self.config is None else features.statement(self.config, self.summary)
-
-    @property
     def bytes_per_upload(self) -> int | None:
         """Bytes that one client uploads in one round; None if not known yet."""
         if self.summary is not None:
@@ -154,14 +148,8 @@ def _stated(metrics: RoundMetrics, config: TrainConfig) -> RoundMetrics:
 
 
 def notes(statuses: Iterable[Status]) -> list[str]:
-    """Notes below a list of runs: which protect nobody, and what features were fitted on."""
+    """Notes below a list of runs: which protect nobody."""
     private = [status for status in statuses if status.epsilon is not None]
-    named: dict[str, list[str]] = {}
-    for status in private:
-        for text in filter(None, (SIMULATED * status.simulated, status.fitted)):
-            named.setdefault(text, []).append(status.folder.name)
-    every = len(private) > 1
-    return [
-        f"{'every run' if every and len(names) == len(private) else ', '.join(names)}: {text}"
-        for text, names in named.items()
-    ]
+    names = [status.folder.name for status in private if status.simulated]
+    every = 1 < len(private) == len(names)
+    return [f"{'every run' if every else ', '.join(names)}: {SIMULATED}"] if names else []
