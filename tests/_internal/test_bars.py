@@ -63,7 +63,21 @@ def test_a_function_shows_a_bar_unless_it_is_told_not_to_or_its_caller_shows_one
 
 def test_a_function_is_told_instead_of_a_bar():
     told = []
-    plan(64, 9, 9, 2, 8.0, mechanisms=["gaussian"], progress=lambda *step: told.append(step))
+    with waiting(lambda *step: told.append(step)):
+        plan(64, 9, 9, 2, 8.0, mechanisms=["gaussian"])
     assert ("gaussian", 0, 1) in told
-    with pytest.raises(TypeError, match="Expected progress to be True or False, got 'no'"):
-        plan(64, 9, 9, 2, 8.0, mechanisms=["gaussian"], progress="no")
+    with (
+        pytest.raises(TypeError, match="Expected progress to be True or False, got 'no'"),
+        waiting("no"),
+    ):
+        pass
+
+
+def test_who_asks_for_no_bar_gets_none_of_what_is_inside(monkeypatch):
+    shown = []
+    monkeypatch.setattr(WaitingBar, "__call__", lambda bar, *step: shown.append(step))
+    with waiting(False):
+        plan(64, 9, 9, 2, 8.0, mechanisms=["gaussian"])
+    assert not shown
+    plan(64, 9, 9, 2, 8.0, mechanisms=["gaussian"])
+    assert shown

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 
+from randquant._internal.progress import reporting
 from randquant.planning.choice import choose
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import ENOUGH, Need
@@ -40,7 +41,8 @@ def test_a_plan_of_several_bits_takes_few_bounds(bits):
     """Bounds of sums are what takes time: two bits took hundreds of them, six minutes in all."""
     reports, bounds = [], sum_curvature._kappa_sum
     bounds.cache_clear()
-    plan(*SMALL, privacy=Privacy(bits=bits), progress=lambda *each: reports.append(each))
+    with reporting(lambda *each: reports.append(each)):
+        plan(*SMALL, privacy=Privacy(bits=bits))
     assert bounds.cache_info().misses < 100
     assert {"stochastic-rounding", "skellam"} <= {what for what, *_ in reports}
 

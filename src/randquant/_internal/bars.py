@@ -122,7 +122,7 @@ class WaitingBar:
 
 
 @contextlib.contextmanager
-def waiting(progress: bool | Report) -> Iterator[None]:
+def waiting(progress: bool | Report = True) -> Iterator[None]:
     """Show how far the work inside is.
 
     Args:
@@ -135,8 +135,13 @@ def waiting(progress: bool | Report) -> Iterator[None]:
     if callable(progress):
         with reporting(progress):
             yield
-    elif validate.flag("progress", progress) and not listened():
+        return
+    shown = validate.flag("progress", progress)
+    if listened():
+        yield
+    elif shown:
         with WaitingBar() as bar, reporting(bar):
             yield
-    else:
-        yield
+    else:  # what is inside shows no bar of its own
+        with reporting(lambda *_: None):
+            yield

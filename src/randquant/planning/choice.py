@@ -123,7 +123,6 @@ def _planned(need: Need, names: list[str] | None) -> Candidate | None:
     return plan(
         need.dimension, need.population, need.cohort, need.rounds, need.epsilon, need.delta,
         trust=need.trust, privacy=privacy, mean_norm=need.mean_norm, mechanisms=names,
-        progress=False,  # who waits shows how far it is
     ).recommended  # fmt: skip
 
 

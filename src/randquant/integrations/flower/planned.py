@@ -114,7 +114,7 @@ def for_target(
     need = Need(
         dimension, population, summed, rounds, epsilon, delta, trust, privacy, most
     )  # fmt: skip
-    with waiting(True):
+    with waiting():
         found = choose(need)
     if found.warning:
         log(WARNING, "randquant: %s", found.warning)

@@ -46,6 +46,7 @@ class JobOptions:
             rate (docs/theory/untuned.md). Then sites scale their updates to clip_norm.
         predicts: for these, what the model predicts, `classes` or `numbers`.
         patience: how many rounds in a row may fail before the job is stopped.
+        neighboring: the neighbouring relation of the guarantee.
         timeout: seconds for a round.
         task_name: of the task that sites train for.
         persistor_id: component that loads the first model, and saves it after every round, and
@@ -55,6 +56,7 @@ class JobOptions:
     learning_rate: float | Literal["auto"] = "auto"
     predicts: Predicts = "classes"
     patience: int = 3
+    neighboring: Neighboring = "replace_one"
     timeout: int = 600
     task_name: str = AppConstants.TASK_TRAIN
     persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID
@@ -79,7 +81,7 @@ class QuantizeController(Controller):
             after every round. A job that is started again with the same folder continues.
         stop_at_epsilon: sites whose epsilon would exceed this are not asked; with fewer than
             `min_clients` left, training ends.
-        delta, neighboring: of the guarantee.
+        delta: of the guarantee.
         examples: fewest examples (patients) of a site, a public number: the limit is then for one
             of them, see `QuantizeFilter`. None: it is for all data of a site.
         min_clients: fewest valid answers of a round.
@@ -99,7 +101,6 @@ class QuantizeController(Controller):
         folder: str,
         stop_at_epsilon: float | None = None,
         delta: float = 1e-5,
-        neighboring: Neighboring = "replace_one",
         examples: int | None = None,
         min_clients: int = 2,
         options: JobOptions = JobOptions(),
@@ -110,7 +111,6 @@ class QuantizeController(Controller):
         self.rounds = validate.whole("rounds", rounds, low=1)
         self.min_clients = validate.whole("min_clients", min_clients, low=1)
         self.stop_at_epsilon, self.delta = stop_at_epsilon, delta
-        self.neighboring: Neighboring = neighboring
         self.examples, self.options, self.sums = examples, options, sums
         self._begun(lambda level, line: None)  # checks them
 
@@ -202,7 +202,7 @@ class QuantizeController(Controller):
                 "...) NVFlare's server sees every site's answer by itself."
             )
         accountant = RunAccountant(
-            self.delta, self.neighboring, self.stop_at_epsilon, stable=True,
+            self.delta, self.options.neighboring, self.stop_at_epsilon, stable=True,
             counts_on="" if self.sums is None else self.sums.counts_on,
         )  # fmt: skip
         options, untuned = self.options, None

@@ -8,7 +8,7 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant._internal.bars import waiting
-from randquant._internal.progress import Report, report, step
+from randquant._internal.progress import report, step
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import Moments, moments
@@ -95,7 +95,6 @@ def at_equal_epsilon(
     objective: AverageError = "mae",
     order: float = 2.0,
     mechanisms: Sequence[str] | str | None = None,
-    progress: bool | Report = True,
 ) -> Comparison:
     """Compare mechanisms at equal bits and equal certified pure epsilon.
 
@@ -106,8 +105,6 @@ def at_equal_epsilon(
         objective: the error to minimise, `mae` or `mse`, input uniform on [-clip, clip].
         order: Rényi order in (1, inf] of the second privacy column.
         mechanisms: names, or `all`; by default those that are tuned within seconds.
-        progress: True to show a bar on a terminal or in a notebook, where it takes over two
-            seconds; or a function (what, done, total) that is told which mechanism is tuned.
 
     Returns:
         A Comparison: for each number of bits unbiased mechanisms by error, then biased ones (their
@@ -128,7 +125,7 @@ def at_equal_epsilon(
     validate.renyi_order(order)
     counts, entries = checked_bits(bits), []
     total = len(counts) * len(chosen)
-    with waiting(progress):
+    with waiting():
         for count in counts:
             target = CoordinateTarget(clip, 2**count, epsilon, objective)
             tuned: list[Entry] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant._internal.bars import waiting
-from randquant._internal.progress import Report, report, step
+from randquant._internal.progress import report, step
 from randquant.mechanisms.tuning import CoordinateTarget
 from randquant.planning.tuning.families import (
     Unreachable,
@@ -24,7 +24,6 @@ def tradeoffs(
     clip: float,
     bits: Sequence[int],
     mechanisms: Sequence[str] | str | None = None,
-    progress: bool | Report = True,
 ) -> dict[tuple[int, str], list[tuple[float, float]]]:
     """Least mean squared error found at each of `CURVE_EPSILONS`.
 
@@ -32,8 +31,6 @@ def tradeoffs(
         clip: per-coordinate clipping threshold, > 0.
         bits: bits per coordinate, each 1 to 8.
         mechanisms: names, or `all`; by default those that are tuned within seconds.
-        progress: True to show a bar on a terminal or in a notebook, where it takes over two
-            seconds; or a function (what, done, total) that is told which curve is searched.
 
     Returns:
         By (levels, mechanism): points (certified pure epsilon in nats, MSE), each of a channel
@@ -42,7 +39,7 @@ def tradeoffs(
     curves: dict[tuple[int, str], list[tuple[float, float]]] = {}
     counts, chosen = checked_bits(bits), chosen_names(mechanisms)
     total = len(counts) * len(chosen)
-    with waiting(progress):
+    with waiting():
         for count in counts:
             for name in chosen:
                 with step(f"curve of {name}, {count} bits", len(curves), total):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from randquant._internal import validate
 from randquant._internal.bars import waiting
-from randquant._internal.progress import Report, report, step
+from randquant._internal.progress import report, step
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.layout import dimension_of
 from randquant.aggregation.registry import all_mechanisms
@@ -44,7 +44,6 @@ def plan(
     privacy: Privacy = Privacy(),  # noqa: B008 - it is frozen
     mechanisms: Sequence[str] | str | None = None,
     mean_norm: float | None = None,
-    progress: bool | Report = True,
 ) -> Plan:
     """Calibrate every mechanism to one guarantee, and rank them by the error of the decoded mean.
 
@@ -68,8 +67,6 @@ def plan(
             secure sums these are one bit, sparse ternary codes and integer noise.
         mean_norm: typical length of a mean of clipped updates, at most clip_norm, to choose how
             many coordinates to send: the error of a subset grows with it. By default all are sent.
-        progress: True to show a bar on a terminal or in a notebook, where it takes over two
-            seconds; or a function (what, done, total) that is told which mechanism is calibrated.
 
     Returns:
         A Plan.
@@ -97,7 +94,7 @@ def plan(
     )  # fmt: skip
     chosen = _chosen(mechanisms, need)
     entries = []
-    with waiting(progress):
+    with waiting():
         with step("Gaussian noise", 0, len(chosen)):
             near = _accounted(need)
         for done, name in enumerate(chosen):
