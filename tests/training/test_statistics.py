@@ -118,8 +118,58 @@ def test_a_buffer_that_changes_later_is_refused_before_anybody_sees_it(in_place,
     problem = problem_of(Late(in_place), clients()[1:] + [(1e3 * x, y) for x, y in clients()[:1]])
     learner = Learner(problem, local)
     learner.updates([0, 1], Key.from_seed(0))
-    with pytest.raises(ValueError, match="buffers that training leaves alone, got another mean"):
+    with pytest.raises(ValueError, match="that training leaves alone, got another mean"):
         learner.updates([2, 0], Key.from_seed(0))
+
+
+class Filled(nn.Module):
+    """Keeps a mean where it kept none."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("mean", None)
+
+    def forward(self, x):
+        self.mean = x.mean(0)
+        return self.linear(x)
+
+
+def words(**options):
+    torch.manual_seed(0)
+    embedding = nn.Embedding(9, 4, **options)
+    return nn.Sequential(embedding, nn.Flatten(), nn.Linear(8, 3))
+
+
+def of_words():
+    rng = np.random.default_rng(1)
+    return [(rng.integers(0, 9, (5, 2)), rng.integers(0, 3, 5)) for _ in range(3)]
+
+
+def test_a_buffer_that_was_none_is_refused_too():
+    learner = Learner(problem_of(Filled(), clients()), Work(epochs=2, learning_rate=0.1))
+    with pytest.raises(ValueError, match="that training leaves alone, got another mean"):
+        learner.updates([0, 1], Key.from_seed(0))
+
+
+@pytest.mark.parametrize("local", [Work(), Work(example_norm=1.0)])
+def test_an_embedding_does_not_rescale_weights_that_others_see(local):
+    """It does so in its forward pass, in place, for the words that a client has."""
+    learner = Learner(problem_of(words(max_norm=0.1), of_words()), local)
+    with pytest.raises(ValueError, match=r"that training leaves alone, got another 0\.weight"):
+        learner.updates([0, 1], Key.from_seed(0))
+
+
+@pytest.mark.parametrize(
+    "local", [Work(), Work(epochs=2, learning_rate="auto"), Work(example_norm=1.0)]
+)
+def test_sparse_gradients_are_those_of_dense_ones(local):
+    sparse, dense = (
+        Learner(problem_of(words(sparse=kind), of_words()), local).updates([0, 2], Key.from_seed(0))
+        for kind in (True, False)
+    )
+    for one, other in zip(sparse[0], dense[0], strict=True):
+        assert np.abs(one - other).max() < 1e-5
 
 
 def expected_statistics(model):

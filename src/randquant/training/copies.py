@@ -36,23 +36,32 @@ class Copies:
         return list(self._model.buffers())
 
     def settle(self) -> None:
-        """Take the buffers as they are now for those that no client may change."""
-        self._versions = [buffer._version for buffer in self.buffers()]
+        """Take the buffers and weights as they are now for those that no client may change."""
+        self._versions = {name: each._version for name, each in self._held().items()}
+
+    def _held(self) -> dict[str, Tensor]:
+        return dict(itertools.chain(self._model.named_buffers(), self._model.named_parameters()))
 
     def check(self) -> None:
-        """Refuse the work of a client that changed a buffer, which the next client would see.
+        """Refuse the work of a client that changed what the next client would see.
 
         Raises:
-            ValueError: a buffer of this thread's copies has changed since `settle`.
+            ValueError: a buffer of this thread's copies, or a loaded weight, has changed since
+                `settle`.
         """
+        held = self._held()
+        changed = [name for name, each in held.items() if each._version != self._versions[name]]
         for model in vars(self._threads).values():
-            settled = zip(model.named_buffers(), self.buffers(), self._versions, strict=True)
-            for (name, buffer), held, version in settled:
-                if buffer is not held or buffer._version != version:
-                    raise ValueError(
-                        f"Expected buffers that training leaves alone, got another {name}: other "
-                        "clients would see this client's data; replace its layer or freeze it."
-                    )
+            own = dict(model.named_buffers())
+            for name in {**dict(self._model.named_buffers()), **own}:
+                if own.get(name) is not held.get(name):  # it may have been none, and filled
+                    changed.append(name)
+        if changed:
+            raise ValueError(
+                "Expected buffers and loaded weights that training leaves alone, got another "
+                f"{changed[0]}: other clients would see this client's data; replace its layer or "
+                "freeze it."
+            )
 
     def trained(self, model: nn.Module | None = None) -> dict[str, nn.Parameter]:
         """The trained parameters, by name, of the model or of a copy."""

@@ -122,7 +122,8 @@ def gradients(
     value = loss(output, targets)
     # Parameters that this batch does not use have gradient zero.
     parts = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
-    return Gradients(parts, value.detach(), output.detach())
+    dense = [part.to_dense() for part in parts]  # an embedding may have sparse ones
+    return Gradients(dense, value.detach(), output.detach())
 
 
 def length_along(
