@@ -105,7 +105,7 @@ class RunAccountant:
             self._spent[client] = Counter(worst)
 
     def answers(self, client: int) -> int:
-        """How accounts rounds a client has answered, or may have answered."""
+        """How many rounds a client has answered, or may have answered."""
         return self._spent.get(client, Counter()).total()
 
     def get_epsilon(self, delta: float, *, alone: bool = False) -> float:
@@ -121,10 +121,8 @@ class RunAccountant:
     def get_delta(self, epsilon: float) -> float:
         """The least delta, up to a factor of 1.01, at which `get_epsilon` is at most `epsilon`."""
         validate.real("epsilon", epsilon, low=0)
-        low, high = (
-            -300.0,
-            math.log10(0.999),
-        )  # invariant: 10**high suffices, if any delta does; 10**low does not
+        # Invariant: 10**high suffices, if any delta does; 10**low does not.
+        low, high = -300.0, math.log10(0.999)
         if self.get_epsilon(10**high) > epsilon:
             return 1.0
         if self.get_epsilon(10**low) <= epsilon:
