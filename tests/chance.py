@@ -24,8 +24,8 @@ def fits(codes: np.ndarray, row: np.ndarray) -> bool:
     return counts_fit(np.bincount(codes.reshape(-1), minlength=len(row)), row)
 
 
-def counts_fit(counts: np.ndarray, row: np.ndarray, *, g_test: bool = False) -> bool:
-    """As `fits`, for how often each code was drawn; by the likelihood ratio instead if asked."""
+def counts_fit(counts: np.ndarray, row: np.ndarray) -> bool:
+    """As `fits`, for how often each code was drawn."""
     if (counts[row == 0] > 0).any():
         return False
     expected = row * counts.sum()
@@ -35,11 +35,7 @@ def counts_fit(counts: np.ndarray, row: np.ndarray, *, g_test: bool = False) -> 
     observed, wanted = observed[wanted >= 100], wanted[wanted >= 100]
     if len(wanted) < 2:
         raise ValueError("Expected at least two codes likely enough to test; draw more.")
-    if g_test:
-        seen = observed > 0
-        statistic = 2 * (observed[seen] * np.log(observed[seen] / wanted[seen])).sum()
-    else:
-        statistic = ((observed - wanted) ** 2 / wanted).sum()
+    statistic = ((observed - wanted) ** 2 / wanted).sum()
     return bool(statistic <= stats.chi2.isf(FALSE_ALARM / 2, len(wanted)))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from randquant.aggregation.helper import Helper, HelperSum, HelperTerms, masked_message
+from randquant.aggregation.helper.message import read_message
 
 IDENTITY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PINNED = IDENTITY.public_key().public_bytes_raw()
@@ -30,6 +31,24 @@ def codes_of(terms, clients, levels=4, seed=0):
 def messages_of(terms, codes, identities=None):
     identities = identities or {}
     return {c: masked_message(terms, c, x, PINNED, identities.get(c)) for c, x in codes.items()}
+
+
+def begun(helper, clients, **options):
+    """Terms of a sum, codes of these clients, and the messages with them."""
+    terms = terms_of(helper, **options)
+    codes = codes_of(terms, clients)
+    return terms, codes, messages_of(terms, codes)
+
+
+def seeds_of(terms, messages):
+    """What a server has for the helper, by client."""
+    return {c: read_message(terms, message)[0] for c, message in messages.items()}
+
+
+def seeds_in(helper, clients, **options):
+    """Terms of a sum, and what a server has of these clients for the helper."""
+    terms, _, messages = begun(helper, clients, **options)
+    return terms, seeds_of(terms, messages)
 
 
 def collected(terms, messages, directory=None):

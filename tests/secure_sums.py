@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from randquant.aggregation.secagg.client import Client
 from randquant.aggregation.secagg.server import SumServer
@@ -21,6 +22,12 @@ def terms_of(count, dimension=5, bits=10, **others):
 def vectors_of(terms, levels=4, seed=0):
     draw = np.random.default_rng(seed)
     return {c: draw.integers(0, levels, terms.dimension, dtype=np.uint8) for c in terms.clients}
+
+
+def signers(clients):
+    """Identities, and the directory that names them."""
+    identities = {c: Ed25519PrivateKey.generate() for c in clients}
+    return identities, {c: key.public_key().public_bytes_raw() for c, key in identities.items()}
 
 
 def wanted(vectors, clients):

@@ -95,43 +95,12 @@ def test_steps_that_no_plan_has_are_refused():
             round_within(np.array([1.0, bad]), 5, ROOT)
 
 
-@pytest.mark.slow
-def test_the_norm_that_a_fine_grid_allows_is_kept_beyond_64_bits():
-    """24 bits, hardly any noise, 2**18 coordinates: the norm's square is 2**63 or so."""
-    mechanism = AdditiveMechanism("skellam", 1.0, 3e-6, cohort=1, bits=24, deviations=1.0)
-    plan = mechanism.plan(2**18)
-    assert plan.bound > 2**63
-    update = np.full(2**18, 2.0**-9, dtype=np.float32)
-    steps = mechanism.projection(2**18).rotation.forward(clip_to_norm(update, 1.0)) * plan.scale
-    rounded = round_within(steps, plan.bound, ROOT)
-    assert 2**63 < sum(int(v) ** 2 for v in rounded.tolist()) <= plan.bound
-
-
 def test_rounding_is_unbiased():
     x = np.linspace(-2, 2, 41)
     total = sum(round_within(x, 10**6, ROOT.fold_in(k)) for k in range(4000))
     # A mean of 4000 coins deviates by at most 1/(2 sqrt 4000): six of them.
     assert np.abs(total / 4000 - x).max() < 3 / math.sqrt(4000)
     assert np.abs(total / 4000 - x).max() > 1e-4
-
-
-@pytest.mark.parametrize("kind", NOISES)
-def test_the_mean_is_that_of_the_clipped_updates_with_the_stated_noise(kind):
-    clients, dimension = 10, 3000
-    mechanism = AdditiveMechanism(kind, 1.0, 0.5, clients)
-    x = updates(clients, dimension)
-    payloads = [mechanism.encode(u, ROOT.fold_in(c)) for c, u in enumerate(x)]
-    assert {len(payload) for payload in payloads} == {40 + 4096 * 2}
-    plan = mechanism.plan(dimension)
-    error = mechanism.mean(payloads, dimension, ROOT)
-    error -= np.mean([clip_to_norm(u, 1.0) for u in x], axis=0)
-    step = plan.scale * clients
-    least = 4 * 0.25 * plan.bound / step**2  # the noise alone
-    most = least + clients / 4 / step**2  # with rounding, whose variance is at most 1/4
-    assert least * (1 - 6 * math.sqrt(2 / dimension)) < error.var()
-    assert error.var() < most * (1 + 6 * math.sqrt(2 / dimension))
-    assert abs(error.mean()) < 6 * math.sqrt(most / dimension)
-    assert clients * plan.noise.variance >= 4 * 0.25 * plan.bound
 
 
 @pytest.mark.parametrize("kind", NOISES)
@@ -205,6 +174,7 @@ def test_the_guarantee_holds_for_the_modular_sum_that_is_really_sent(kind):
     for k, mass in noise.items():
         wrapped[k % modulus] += mass
     whole = sum(wrapped)
+    assert 1 <= cohort * float(plan.noise.variance) / (4 * 1.5**2 * plan.bound) < 1.05
     reach = math.isqrt(plan.bound)
     assert reach >= 3
     delta = Fraction(1, 1000)

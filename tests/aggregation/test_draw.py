@@ -1,11 +1,8 @@
 """A round's seed: in it are the server's committed part and every client's."""
 
-import hashlib
 import os
 
-import numpy as np
 import pytest
-from chance import counts_fit
 
 from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES, Draw, proved
 from randquant.aggregation.secagg.terms import ProtocolError
@@ -66,18 +63,6 @@ def test_parts_have_one_size():
     for size in (0, 31, 33):
         with pytest.raises(ProtocolError, match=rf"in 32 bytes, got {size}\."):
             Draw(SESSION).add(1, bytes(size))
-
-
-def test_every_bit_of_the_seed_depends_on_a_clients_part():
-    """Each of a seed's 16 hexadecimal digits is uniform over parts that are counted up."""
-    draw, digits = Draw(SESSION), np.zeros((16, 16))
-    draw._own = bytes(32)
-    for number in range(3200):
-        draw.add(1, hashlib.sha256(number.to_bytes(4, "big")).digest())
-        draw.add(2, bytes(32))
-        for place, digit in enumerate(f"{draw.close()[0]:016x}"):
-            digits[place, int(digit, 16)] += 1
-    assert all(counts_fit(row, np.full(16, 1 / 16)) for row in digits)
 
 
 def seed_of(session=SESSION, own=bytes(32), parts=((1, bytes(32)), (2, bytes(32)), (3, bytes(32)))):

@@ -13,7 +13,7 @@ import signal
 import sqlite3
 
 import pytest
-from helper_sums import codes_of, collected, exact, helper_in, messages_of, terms_of
+from helper_sums import begun, codes_of, collected, exact, helper_in, messages_of, terms_of
 from seldom import seldom
 
 from randquant.aggregation import masks
@@ -103,9 +103,7 @@ def test_a_hundred_kills(trials, tmp_path):
     counted = dict.fromkeys(range(CLIENTS), 1)
     killed = recorded = 0
     for trial in range(trials):
-        terms = terms_of(helper, least=LEAST)
-        codes = codes_of(terms, range(CLIENTS))
-        messages = messages_of(terms, codes)
+        terms, codes, messages = begun(helper, range(CLIENTS), least=LEAST)
         sent = draw.sample(range(CLIENTS), draw.randint(LEAST, CLIENTS))  # others are killed
         server = collected(terms, {c: messages[c] for c in sent})
         other = collected(terms, {c: m for c, m in messages.items() if c != sent[0]})
@@ -137,31 +135,3 @@ def test_a_hundred_kills(trials, tmp_path):
         assert helper.sums == counted, "an account is wrong"
     assert killed >= trials // 2
     assert recorded == trials // 3
-
-
-@pytest.mark.slow
-def test_a_hundred_kills_of_a_helper_with_a_fresh_key(tmp_path):
-    """After each, the next start has a new key, counts no less, and its first round works."""
-    draw = random.Random(6)
-    folder = tmp_path / "helper"
-    answers = 0
-    trials = 100
-    for _ in range(trials):
-        after = draw.randrange(6000)
-
-        def work(after=after):
-            helper = helper_in(folder)
-            terms = terms_of(helper, least=LEAST)
-            server = collected(terms, messages_of(terms, codes_of(terms, range(CLIENTS))))
-            sqlite3.connect, _ = killing(after)
-            helper.answer(server.request())
-            return terms.to_text().encode()
-
-        answers += in_child(work) is not None
-        helper = helper_in(folder)
-        assert min(helper.sums.get(c, 0) for c in range(CLIENTS)) >= answers
-    terms = terms_of(helper, least=LEAST)
-    codes = codes_of(terms, range(CLIENTS))
-    server = collected(terms, messages_of(terms, codes))
-    assert exact(server, helper.answer(server.request()), codes)
-    assert 0 < answers < trials

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.layout import StateLayout, as_vector, dimension_of
 from randquant.channels.keys import Key
 
@@ -82,25 +78,6 @@ def test_what_is_no_state_dict_is_refused():
             dimension_of(wrong)
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        rq.VectorMechanism(COIN, clip_norm=1.0),
-        rq.ChannelMechanism(COIN),
-        AdditiveMechanism("skellam", 1.0, 1.0, cohort=2),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-def test_mechanisms_encode_state_dicts_as_the_flat_vector(mechanism):
-    payload = mechanism.encode(STATE, Key.from_seed(1))
-    assert payload == mechanism.encode(as_vector(STATE), Key.from_seed(1))
-    other = mechanism.encode(STATE, Key.from_seed(2))
-    mean = StateLayout.of(STATE).unflatten(mechanism.mean([payload, other]))
-    assert {name: part.shape for name, part in mean.items()} == {
-        name: STATE[name].shape for name in SENT
-    }
-
-
 def test_a_torch_models_difference_is_encoded_and_its_mean_loaded():
     torch = pytest.importorskip("torch")
     nn = torch.nn
@@ -126,29 +103,3 @@ def test_a_torch_models_difference_is_encoded_and_its_mean_loaded():
         mechanism.encode({**difference, "0.weight": torch.zeros(3).to_sparse()}, Key.from_seed(1))
     with pytest.raises(ValueError, match="model with parameters to train, got a ReLU without"):
         dimension_of(nn.ReLU())
-
-
-SERVER = """
-import sys
-sys.modules["torch"] = None  # importing it fails
-import numpy as np, randquant as rq
-mechanism = rq.load(sys.argv[1])
-layout = rq.StateLayout.of({"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32)})
-update = {"w": np.full((2, 3), 0.1, np.float32), "b": np.zeros(3, np.float32)}
-payloads = [mechanism.encode(update, rq.Key.generate()) for _ in range(3)]
-mean = layout.unflatten(mechanism.mean(payloads))
-print(sorted((name, part.shape) for name, part in mean.items()))
-found = rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], privacy=rq.Privacy(bits=16))
-print(found.mechanism.cohort)
-"""
-
-
-def test_a_server_needs_numpy_only(tmp_path):
-    rq.save(rq.VectorMechanism(COIN, clip_norm=1.0), tmp_path / "mechanism.json")
-    done = subprocess.run(
-        [sys.executable, "-c", SERVER, str(tmp_path / "mechanism.json")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "[('b', (3,)), ('w', (2, 3))]\n10\n", done.stderr

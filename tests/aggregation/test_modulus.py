@@ -5,14 +5,12 @@ import math
 
 import numpy as np
 import pytest
-from secure_sums import Round, terms_of
 
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.modulus import _tails, lifted, sum_bits, wrap_probability
+from randquant.aggregation.modulus import lifted, sum_bits, wrap_probability
 from randquant.aggregation.rotation import Rotation
 from randquant.aggregation.vector import VectorMechanism
-from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.wire import upload
 
@@ -22,7 +20,6 @@ SKEWED = Channel(
     np.array([[6, 1, 1], [5, 1, 2], [4, 2, 2], [4, 1, 3]]), 8
 )  # fmt: skip
 """With a jump, and a middle that is not the mean."""
-WIDE = rq.pbm(1.5, 0.1, 99, inputs=5)
 CHANNELS = [
     rq.stochastic_rounding(clip=0.5, levels=2, margin=1.5),
     rq.stochastic_rounding(clip=1.0, levels=4, margin=0.0),
@@ -138,33 +135,3 @@ def test_a_mean_is_decoded_from_remainders(mechanism):
     step = COIN.values[1] - COIN.values[0]
     plain = COIN.values[0] + step / clients * totals
     assert math.isclose(np.linalg.norm(wanted), np.linalg.norm(plain), rel_tol=1e-5)
-
-
-@pytest.mark.parametrize("channel", CHANNELS, ids=repr)
-def test_lines_lie_above_the_logarithms_at_every_input(channel):
-    tilts, slopes, heights = _tails(channel)
-    codes = np.arange(channel.levels) - (channel.levels - 1) / 2
-    chosen = np.s_[200::20]  # tilts that are large enough to bend
-    for x in np.linspace(-channel.clip, channel.clip, 101):
-        for side, sign in enumerate((1, -1)):
-            logs = np.log(row(channel, x) @ np.exp(sign * np.outer(codes, tilts[0, 0, chosen])))
-            lines = slopes[:, side, chosen] * x + heights[:, side, chosen]
-            assert np.all(logs <= lines + 1e-12)
-
-
-@pytest.mark.parametrize("mechanism", [
-    ChannelMechanism(WIDE, "aggregate", 9),
-    VectorMechanism(WIDE, 1.0, "aggregate", 9, coordinates=13).in_round(7),
-], ids=("channel", "subset"))  # fmt: skip
-def test_a_secure_sum_in_the_narrow_modulus_is_the_plain_one_bit_for_bit(mechanism):
-    clients, dimension = 9, 40
-    bits = mechanism.sum_bits(dimension, clients)
-    assert bits < upload.sum_bits(100, clients)
-    updates = np.random.default_rng(3).normal(0, 0.2, (clients, dimension)).astype(np.float32)
-    payloads = mechanism.encode_many(updates, [rq.Key.from_seed(c) for c in range(clients)])
-    size = mechanism.size(dimension)
-    codes = dict(enumerate(wire.unpack(mechanism.coding, payload, size) for payload in payloads))
-    total = Round(terms_of(clients, size, bits), codes).total()
-    assert int(total.max()) < 2**bits
-    mean = mechanism.decode(total.astype(np.int64), clients, dimension)
-    assert np.array_equal(mean, mechanism.mean(payloads))

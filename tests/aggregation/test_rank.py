@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tests.chance import fits
 
-from randquant.aggregation.rank import mechanism as module
 from randquant.aggregation.rank.designs import gain
 from randquant.aggregation.rank.drawing import draw_below, index_at, ranks_of
 from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
@@ -16,8 +15,8 @@ from randquant.channels.keys import Key
 
 RNG = np.random.default_rng(7)
 VECTORS = [
-    RNG.normal(size=5), np.ones(4), -np.ones(3), np.zeros(3), np.array([0.0, -0.0, 2.0]),
-    np.array([3.0, -3.0, 3.0, 1.0, -1.0]), np.array([-2.0]), np.array([5e-324, -5e-324, 0.0]),
+    RNG.normal(size=5), np.ones(4), -np.ones(3), np.array([-2.0]),
+    np.array([3.0, -3.0, 3.0, 1.0, -1.0]),
 ]  # fmt: skip
 
 
@@ -74,20 +73,10 @@ def test_words_beyond_the_largest_multiple_are_drawn_again(monkeypatch):
     assert draw_below(2**61 + 12345, key(1), 1)[0] == expected[1]
 
 
-@pytest.mark.parametrize("count", [100_000, pytest.param(10**7, marks=pytest.mark.slow)])
-def test_ranks_are_drawn_with_their_weights(count):
-    table = RankMechanism(1.0, 3.0).table(40)
-    ranks = ranks_of(table, draw_below(table.total, key("ranks"), count))
-    row = np.repeat(table.weights, table.counts) / table.total
-    assert fits(ranks, row)
-    # Planted: a sampler that is off by one rank.
-    assert not fits((ranks + 1) % len(row), row)
-
-
 # From rank to index ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("vector", [v for v in VECTORS if v.all()], ids=str)
+@pytest.mark.parametrize("vector", VECTORS, ids=str)
 def test_the_negative_has_the_reversed_ranks(vector):
     ranks = range(2 * vector.size)
     there = [index_at(vector, rank) for rank in ranks]
@@ -99,31 +88,23 @@ def test_the_negative_has_the_reversed_ranks(vector):
 
 def ranks_sent(mechanism, update, clients):
     """The rank of the index that each client sent, by sorting."""
-    size, found = mechanism.size(update.size), []
-    form = mechanism.form(update.size)
+    form, found = mechanism.form(update.size), []
     for client in range(clients):
         group, index = form.read(mechanism.encode(update, key("client", client)))
         rotated = mechanism.rotation(update.size, group).forward(update)
         order = np.argsort(-np.concatenate([rotated, -rotated]), kind="stable")
         found.append(int(np.flatnonzero(order == index)[0]))
-    return np.array(found), size
+    return np.array(found)
 
 
-def test_what_is_sent_has_the_ranks_of_the_table():
-    mechanism, update = RankMechanism(1.0, 1.5), np.array([3.0, -1.0, 0.2])
-    ranks, _ = ranks_sent(mechanism, update, 2500)
-    table = mechanism.table(3)
-    assert fits(ranks, np.repeat(table.weights, table.counts) / table.total)
-
-
-@pytest.mark.parametrize("length", [0.0, 0.3])
+@pytest.mark.parametrize("length", [0.0, 0.3, 1.0])
 def test_a_short_update_sends_a_uniform_index_as_often_as_it_is_short(length):
     mechanism, update = RankMechanism(1.0, 1.5), length * np.array([0.6, -0.8])
-    ranks, _ = ranks_sent(mechanism, update, 2500)
+    ranks = ranks_sent(mechanism, update, 2500)
     table = mechanism.table(2)
     row = np.repeat(table.weights, table.counts) / table.total
     assert fits(ranks, length * row + (1 - length) / 4)
-    assert not fits(ranks, row)
+    assert fits(ranks, row) == (length == 1)
 
 
 def mean_error(mechanism, update, clients):
@@ -146,21 +127,6 @@ def test_means_are_unbiased(update, clients):
     """Each coordinate within 6 deviations: 2e-9 a coordinate in the normal limit."""
     assert np.abs(mean_error(RankMechanism(1.0, 3.0), update, clients)).max() < 6
     assert np.abs(mean_error(graded_rank(1.0, 2.0), update, clients)).max() < 6
-
-
-def test_a_uniform_index_that_is_left_out_is_noticed(monkeypatch):
-    """A planted fault: short updates that are sent as if they were long."""
-    update = np.array([0.2, 0.1])
-    assert np.abs(mean_error(RankMechanism(1.0, 3.0), update, 1500)).max() < 6
-    monkeypatch.setattr(module, "_direction", lambda vector: (vector, 1.0))
-    assert np.abs(mean_error(RankMechanism(1.0, 3.0), update, 1500)).max() > 6
-
-
-def test_one_rotation_for_everybody_is_noticed():
-    """A planted fault: all clients in one group have the same error."""
-    update = np.full(20, 20**-0.5)
-    shared = RankMechanism(1.0, 6.0, groups=1)
-    assert np.abs(mean_error(shared, update, 1500)).max() > 6
 
 
 def test_the_error_is_the_expected_one():

@@ -13,7 +13,6 @@ from randquant.aggregation.rank.designs import (
     top_sum,
     two_levels,
 )
-from randquant.aggregation.rank.table import RankTable
 
 
 @pytest.mark.seldom(1)
@@ -57,15 +56,6 @@ def test_no_table_exceeds_the_dual_bound_which_two_levels_reach_without_delta(si
     if delta == 0:
         assert reached == pytest.approx(best, rel=1e-7)
     assert bound <= reached * (1 + 1e-7) + delta
-
-
-def test_the_cut_is_the_best_of_all_cuts():
-    for size, epsilon in ((5, 1.0), (40, 3.0), (300, 6.0)):
-        gains = []
-        for cut in range(1, size + 1):
-            top = math.floor(math.exp(epsilon) * 2**30)
-            gains.append(gain(RankTable((cut, 2 * size - cut), (top, 2**30))))
-        assert gain(two_levels(size, epsilon)) == pytest.approx(max(gains), rel=1e-7)
 
 
 def test_under_zero_out_no_table_is_better():

@@ -48,12 +48,3 @@ def test_pure_epsilon_is_the_log_of_the_largest_quotient():
         found = account([RankRelease(table, 3, neighboring)], 0.0)
         assert found.lower <= 3 * epsilon <= found.epsilon
         assert found.epsilon - found.lower < 1e-12
-
-
-def test_rounds_of_several_releases_add_up():
-    table = TABLES[0]
-    parts = [RankRelease(table, 2), RankRelease(table, 3)]
-    assert account(parts, 1e-3) == account([RankRelease(table, 5)], 1e-3)
-    other = [RankRelease(table, 2), RankRelease(TABLES[1], 3)]
-    assert 0 < account(other, 1e-3).lower < account(other, 1e-3).epsilon
-    assert account(other, 1e-3).epsilon > account(parts[:1], 1e-3).epsilon

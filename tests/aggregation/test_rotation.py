@@ -9,25 +9,6 @@ from randquant.aggregation.rotation import Rotation, _signs
 from randquant.aggregation.walsh_hadamard import hadamard
 
 
-def slow_matrix(rotation: Rotation) -> np.ndarray:
-    """The rotation, entry by entry: signs of popcounts, and the signs that it draws."""
-    size = rotation.size
-    entries = [[(-1) ** (i & j).bit_count() for j in range(size)] for i in range(size)]
-    unit = rotation.forward(np.eye(rotation.dimension))  # row j: the rotated j-th unit vector
-    signs = np.sign(unit[:, 0])
-    return np.array(entries)[:, : rotation.dimension] * signs / math.sqrt(size)
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 3, 5, 8, 13])
-def test_it_is_a_hadamard_matrix_with_signed_columns(dimension):
-    rotation = Rotation(dimension, seed=1)
-    assert rotation.size == 1 << max(0, math.ceil(math.log2(dimension)))
-    matrix = slow_matrix(rotation)
-    x = np.random.default_rng(0).standard_normal(dimension)
-    assert np.abs(rotation.forward(x) - matrix @ x).max() < 1e-12
-    assert np.abs(matrix.T @ matrix - np.eye(dimension)).max() < 1e-12
-
-
 @given(st.integers(1, 300), st.integers(1, 4), st.integers(0, 2**64 - 1))
 def test_the_inverse_undoes_it_norms_stay_and_means_pass_through(dimension, count, seed):
     rotation = Rotation(dimension, seed)

@@ -3,10 +3,8 @@
 import hmac
 
 import pytest
-from secure_sums import Round, terms_of
 
-from randquant.aggregation.secagg.messages import NUMBER_BYTES
-from randquant.aggregation.secagg.terms import ProtocolError, Terms
+from randquant.aggregation.secagg.terms import Terms
 
 
 @pytest.mark.parametrize(("count", "neighbours"), [(5, 2), (9, 4), (12, 10), (300, 20), (257, 256)])
@@ -38,50 +36,37 @@ def test_two_groups_that_can_remove_a_mask_share_a_client(count):
     assert accepted == [t for t in range(1, degree + 1) if 2 * t > degree]
 
 
-def test_terms_at_their_limits():
-    facts = {"session": b"s", "clients": (3, 7), "dimension": 1, "bits": 1, "least": 2}
-    assert Terms(**facts).neighbours == 1
-    for change in ({"bits": 32}, {"dimension": 2**40}, {"clients": (0, 2**64 - 1)}):
-        Terms(**{**facts, **change})
-    for change, match in (
-        ({"bits": 0}, "bits"), ({"bits": 33}, "bits"), ({"dimension": 2**40 + 1}, "dimension"),
-        ({"clients": (3,)}, "two clients or more"), ({"clients": (0, 2**64)}, "client"),
-        ({"least": 1}, "least"), ({"least": 3}, "least"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=match):
-            Terms(**{**facts, **change})
-    assert len(Terms(**{**facts, "clients": tuple(range(2**16))}).clients) == 2**16
+FACTS = {"session": b"s", "clients": tuple(range(8)), "dimension": 4, "bits": 8, "least": 3}
+LIMITS = (
+    {"bits": 1}, {"bits": 32}, {"dimension": 1}, {"dimension": 2**40}, {"least": 2}, {"least": 8},
+    {"clients": (0, 3, 2**64 - 1)}, {"clients": (3, 7), "least": 2},
+    {"clients": tuple(range(2**16))}, {"clients": tuple(range(2**12 + 1)), "neighbours": 2**12},
+)  # fmt: skip
 
 
-def test_of_many_wrong_dealers_nine_are_named():
-    played = Round(terms_of(15))
-    inbox = {
-        n: message[:-1] + bytes([message[-1] ^ 1]) for n, message in played.shared()[0].items()
-    }
-    vector = played.vectors[0]
-    with pytest.raises(ProtocolError, match=r"from clients \[1, 2, 3, 4, 5, 6, 7, 8, 9\] do not"):
-        played.clients[0].mask(vector, inbox)
+def test_terms_at_their_limits_are_accepted():
+    for change in LIMITS:
+        terms = Terms(**{**FACTS, **change})
+        assert terms.neighbours < len(terms.clients) == len({**FACTS, **change}["clients"])
 
 
-def test_a_client_that_shares_with_too_few_is_left_out():
-    """It leaves out one neighbour, or its commitments: an excuse, and the others go on."""
-    for gone in (2, 3):
-
-        def up(step, client, message, gone=gone):
-            if (step, client) == ("share", 2):
-                return {n: part for n, part in message.items() if n != gone}
-            return message
-
-        played = Round(terms_of(6), up=up)
-        assert played.exact()
-        assert played.survivors == frozenset({0, 1, 3, 4, 5})
-        assert played.server.refused[2] == "Expected shares for all neighbours, got others."
-
-
-def test_a_payload_is_no_longer_than_all_accusations():
-    played = Round(terms_of(4))
-    payload = played.clients[1].mask(played.vectors[1], played.shared()[1])
-    assert played.server._read(1, payload)[1] == frozenset()
-    for more in (NUMBER_BYTES * 3 + 1, NUMBER_BYTES * 4):
-        with pytest.raises(ProtocolError, match=f"masked vector in {len(payload)} bytes, got"):
-            played.server._read(1, payload + bytes(more))
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({"clients": (1,)}, "two clients or more"), ({"clients": (1, 2, 2)}, "none twice"),
+        ({"clients": (1, 2, -1)}, "client"), ({"clients": (0, 1, 2**64)}, "client"),
+        ({"clients": tuple(range(2**16 + 1))}, "Expected"),
+        ({"clients": tuple(range(2**12 + 2)), "neighbours": 2**12 + 1}, "Expected"),
+        ({"bits": 0}, "bits"), ({"bits": 33}, "bits"),
+        ({"dimension": 0}, "dimension"), ({"dimension": 2**40 + 1}, "dimension"),
+        ({"least": 1}, "least"), ({"least": 9}, "least"), ({"session": "text"}, "session"),
+        ({"neighbours": 5}, "even"), ({"neighbours": 4, "threshold": 2}, "threshold"),
+        ({"neighbours": 6, "threshold": 3}, "threshold"),
+        ({"neighbours": 7, "threshold": 3}, "threshold"),
+        ({"neighbours": 10, "clients": tuple(range(20)), "threshold": 6}, "threshold"),
+    ],
+    ids=range(18),
+)  # fmt: skip
+def test_terms_beyond_their_limits_are_refused(change, wanted):
+    with pytest.raises((ValueError, TypeError), match=wanted):
+        Terms(**{**FACTS, **change})

@@ -57,19 +57,6 @@ def test_values_beyond_the_given_ones_are_of_the_same_polynomial(count, last):
         assert found[x] == interpolated(dict(enumerate(values)), x)
 
 
-@pytest.mark.parametrize(("first", "second"), [(1, 1), (3, 5), (40, 60)])
-def test_long_products_are_those_of_terms(first, second):
-    """Also of the largest and smallest terms that there are."""
-    one = [ORDER - 1] * first
-    two = [ORDER - 1, 0, 1, *[ORDER - 1] * second][:second]
-    for reverse in (False, True):
-        wanted = [0] * (first + second - 1)
-        for i, j in itertools.product(range(first), range(second)):
-            wanted[i + j] += one[i] * two[j]
-        assert sharing._convolved(one, two) == wanted
-        one, two = ([0, *one[1:]], two[::-1]) if not reverse else (one, two)
-
-
 def test_a_slot_of_a_long_product_holds_the_largest_sum():
     assert 2**20 * (ORDER - 1) ** 2 < 10**sharing._DIGITS
 
@@ -204,28 +191,11 @@ def test_a_dealing_that_is_changed_anywhere_is_refused():
             checked(*wrong, found)
 
 
-@pytest.mark.parametrize("kind", [SEED, KEY])
-def test_shares_of_another_secret_than_the_advertised_one_are_refused(kind):
-    """Of one polynomial, with values that belong to it: only the public key tells."""
-    terms, advert, secrets, _, _ = dealt()
-    others = tuple(s + 1 if k == kind else s for k, s in enumerate(secrets))
-    found, _ = dealing.deal(terms, 0, advert, others, bytes(32))
-    with pytest.raises(ProtocolError, match="shares of one secret"):
-        checked(terms, 0, advert, found)
-
-
 def test_the_challenge_depends_on_both_keys():
     terms, advert, _, found, _ = dealt()
     others = [dataclasses.replace(advert, **{key: group.base(7)}) for key in ("seed", "masking")]
     facts = [group.base(5), group.base(6)], found.commitments
     assert len({dealing._challenge(terms, 0, each, *facts) for each in (advert, *others)}) == 3
-
-
-@pytest.mark.parametrize("change", [lambda m: m[:-1], lambda m: m + b"x", lambda m: m + m[-64:]])
-def test_a_dealing_has_one_length(change):
-    _, _, _, found, _ = dealt()
-    with pytest.raises(ProtocolError, match="commitments in 800 bytes"):
-        Dealing.from_bytes(change(found.to_bytes()), 7)
 
 
 def test_a_commitment_is_to_a_share_and_to_its_blind():
@@ -243,37 +213,6 @@ def test_values_are_numbers_in_one_spelling(value, place):
     values = found.values[:at] + value.to_bytes(32, "little") + found.values[at + 32 :]
     with pytest.raises(ProtocolError, match="numbers modulo the group's order"):
         checked(terms, 0, advert, dataclasses.replace(found, values=values))
-
-
-def test_a_dealer_that_foresees_the_challenge_would_deal_anything(monkeypatch):
-    """Which is why the challenge depends on all commitments: kept as an attack."""
-    challenge = 12345
-    monkeypatch.setattr(dealing, "_challenge", lambda *facts: challenge)
-    terms = terms_of(7)
-    client = Client(terms, 0)
-    h = [sharing.split(99, terms.threshold, 7) for _ in (SEED, KEY)]
-    any_share = [[group.random_scalar() for _ in range(7)] for _ in (SEED, KEY)]
-    commitments = b"".join(
-        sharing.commitment(
-            dealing._context(terms, 0, n, kind),
-            any_share[kind][i],
-            (h[kind][i] - challenge * any_share[kind][i]) % ORDER,
-        )
-        for i, n in enumerate(terms.holders_of(0))
-        for kind in (SEED, KEY)
-    )
-    pairs = [(99, 99), *zip(*h, strict=True)]
-    values = b"".join(group.scalar_bytes(value) for both in pairs for value in both)
-    found = Dealing(bytes(32), group.scalar_bytes(challenge), commitments, values)
-    checked(terms, 0, client._advert(), found)
-    assert all(
-        dealing.fits(terms, 0, n, kind, any_share[kind][i], found.proof(i + 1))
-        for i, n in enumerate(terms.holders_of(0))
-        for kind in (SEED, KEY)
-    )
-    monkeypatch.undo()
-    with pytest.raises(ProtocolError, match="shares of one secret"):
-        checked(terms, 0, client._advert(), found)
 
 
 # --- what the public part hides -----------------------------------------------------------------

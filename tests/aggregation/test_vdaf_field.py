@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from proofs_oracle import FIELDS, edges, slow
 
-from randquant.aggregation.vdaf import SumVec, kernel
+from randquant.aggregation.vdaf import SumVec
 from randquant.aggregation.vdaf.circuits import chunk_length
 from randquant.aggregation.vdaf.field import Field64, Field128
 from randquant.aggregation.vdaf.proof import Flp
@@ -31,23 +31,6 @@ def test_sums_differences_and_products_are_those_of_integers(name):
     assert each == [x * y % modulus for x, y in pairs]
     assert field.integers(field.dot(a, b)) == [sum(x * y for x, y in pairs) % modulus]
     assert field.integers(field.sum(a)) == [sum(left) % modulus]
-
-
-@pytest.mark.seldom(1)
-@pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize("n", [2, 4, 32])
-def test_polynomials_have_the_values_of_the_textbook(name, n):
-    field, oracle = BOTH[name], slow(name)
-    draw = np.random.default_rng(n)
-    values = edges(field.MODULUS, draw)[:n]
-    roots, between = oracle.roots(n), oracle.roots(2 * n)
-    assert field.integers(field.nth_root_powers(2 * n)) == between
-    point = edges(field.MODULUS, draw)[-1]
-    found = field.dot(field.of(values), field.lagrange(n, point))
-    assert field.integers(found) == [oracle.interpolate(roots, values, point)]
-    odd = field.of(values)
-    kernel.odd_values(odd, field.nth_root_powers(2 * n), field.half_way(n))
-    assert field.integers(odd) == [oracle.interpolate(roots, values, x) for x in between[1::2]]
 
 
 @pytest.mark.parametrize("name", BOTH)

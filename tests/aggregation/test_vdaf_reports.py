@@ -11,16 +11,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from vdaf_reports import (
-    CRAFTED,
     CTX,
     KEY,
     LENGTH,
-    Claimed,
-    Report,
     bits,
     flipped,
     prio3,
-    random_entries,
     report,
     summed,
     with_share,
@@ -41,21 +37,6 @@ def test_an_honest_report_is_accepted_and_exact(draw):
         assert summed(report(entries, draw), keys=(key := draw.bytes(32), key)) == entries
 
 
-@pytest.mark.seldom(1)
-@pytest.mark.parametrize("craft", [*CRAFTED, random_entries])
-def test_a_false_report_is_refused(craft, draw):
-    assert [summed(craft(draw)) for _ in range(100)] == [None] * 100
-
-
-@pytest.mark.slow  # a minute
-def test_ten_thousand_honest_reports_and_more_false_ones(draw):
-    entries = [bits(draw) for _ in range(10_000)]
-    assert [summed(report(each, draw)) for each in entries] == entries
-    assert not any(summed(random_entries(draw)) for _ in range(10_000))
-    for craft in CRAFTED:
-        assert [summed(craft(draw)) for _ in range(1000)] == [None] * 1000, craft.__name__
-
-
 def test_every_entry_out_of_range_is_refused(draw):
     for at in range(LENGTH):
         for number in (2, -1, 2**32, (Field64.MODULUS + 1) // 2):
@@ -64,6 +45,17 @@ def test_every_entry_out_of_range_is_refused(draw):
             assert summed(report(entries, draw)) is None
     opposite = [2, -1] + [0] * (LENGTH - 2)  # which add up to what bits add up to
     assert summed(report(opposite, draw)) is None
+
+
+def test_a_measurement_with_the_proofs_of_another_is_refused(draw):
+    """The liar's shares but for the proofs, under either report's public share and nonce."""
+    bad, good = report([2] + [0] * (LENGTH - 1), draw), report(bits(draw), draw)
+    leader = bad.shares[0][: 8 * LENGTH] + good.shares[0][8 * LENGTH :]
+    for kept, other in ((bad, good), (good, bad)):
+        crafted = with_share(kept, 0, leader)
+        assert summed(crafted) is None
+        assert summed(replace(crafted, nonce=other.nonce)) is None
+        assert summed(with_share(kept, 1, other.shares[1])) is None
 
 
 def test_every_byte_of_a_report_counts(draw):
@@ -88,64 +80,26 @@ def test_every_byte_between_the_aggregators_counts(draw):
 
 def test_messages_of_another_length_are_refused(draw):
     sent = report(bits(draw), draw)
-    for change in (lambda part: part[:-1], lambda part: part + b"\0", lambda part: b""):
+    for change in (
+        lambda part: part[:-1], lambda part: part + b"\0", lambda part: b"",
+        lambda part: part[:-8], lambda part: part + bytes(8),
+    ):  # fmt: skip
         for agg_id, share in enumerate(sent.shares):
             assert summed(with_share(sent, agg_id, change(share))) is None
         assert summed(replace(sent, public=change(sent.public))) is None
         assert summed(sent, on_verifier=change) is None
         assert summed(sent, on_message=change) is None
         assert summed(replace(sent, nonce=change(sent.nonce))) is None
+        with pytest.raises(ValueError, match="Expected a message of"):
+            serialization.decode_agg_share(prio3(), change(bytes(8 * LENGTH)))
 
 
-def test_numbers_above_the_modulus_are_refused(draw):
-    """Two encodings of one number would be two reports with one meaning."""
-    sent = report([0] * LENGTH, draw)
-    share = Field64.MODULUS.to_bytes(8, "little") + sent.shares[0][8:]
-    with pytest.raises(ValueError, match="below the field's modulus"):
-        serialization.decode_input_share(prio3(), 0, share)
-    assert summed(with_share(sent, 0, share)) is None
-
-
-def test_aggregators_with_different_keys_refuse_everybody(draw):
+def test_aggregators_with_different_keys_or_contexts_refuse_everybody(draw):
     """A key that a client does not know is what makes queries random; both need the same."""
     sent = report(bits(draw), draw)
     assert summed(sent, keys=(KEY, KEY)) is not None
     assert summed(sent, keys=(KEY, flipped(KEY, 3))) is None
-
-
-def test_a_client_that_knows_the_key_can_cheat(draw):
-    """What the draft forbids in section 9.1: here the query's point is known, and passed."""
-    client = prio3(Claimed)
-    entries, nonce, rand = [5, *[0] * (LENGTH - 1)], draw.bytes(16), draw.bytes(client.RAND_SIZE)
-    public, (leader, helper) = client.shard(CTX, entries, nonce, rand)
-    states = [
-        client.verify_init(KEY, CTX, j, nonce, public, share)
-        for j, share in enumerate((leader, helper))
-    ]
-    verifiers = Field64.vec_add(states[0][1].verifiers_share, states[1][1].verifiers_share)
-    flp, proofs, points = (
-        client.flp,
-        leader.proofs_share.copy(),
-        client.query_rands(KEY, CTX, nonce),
-    )
-    for k in range(3):  # moves the first call's output so that all outputs add up to zero
-        wrong = Field64.integers(verifiers[k * flp.VERIFIER_LEN :][:1])[0]
-        point = Field64.integers(points[k : k + 1])[0]
-        weights = Field64.integers(Field64.lagrange(16, point))
-        poly = k * flp.PROOF_LEN + flp.valid.GADGET.ARITY
-        # The polynomial's last value is minus the sum of roots times others: an odd one, 1, makes
-        # up for what the change of value 2 does to the value at the point.
-        roots = Field64.integers(Field64.nth_root_powers(16))
-        pulls = [weights[i] - weights[15] * roots[1] * roots[i] for i in (1, 2)]
-        other = wrong * pulls[1] * pow(pulls[0], -1, Field64.MODULUS)
-        for i, by in ((1, other), (2, -wrong)):
-            at = slice(poly + i, poly + i + 1)
-            proofs[at] = Field64.vec_add(proofs[at], Field64.of([by]))
-    crafted = leader._replace(proofs_share=proofs)
-    shares = tuple(bytes(serialization.encode_input_share(client, s)) for s in (crafted, helper))
-    sent = Report(nonce, serialization.encode_public_share(public), shares)
-    assert summed(sent) == entries
-    assert summed(sent, keys=(key := draw.bytes(32), key)) is None
+    assert summed(sent, ctx=b"another session") is None
 
 
 def test_a_report_again_is_the_applications_to_refuse(draw):
@@ -178,20 +132,3 @@ def test_other_circuits_refuse_what_is_invalid(draw):
     assert accepts(Sum(Field64, 5), [1, 0, 1])
     for entries in ([2, 0, 0], [-1, 1, 0], [0, 0, 3]):
         assert not accepts(Sum(Field64, 5), entries)
-
-
-def test_what_is_decoded_has_exactly_its_length(draw):
-    sent, aggregator = report(bits(draw), draw), prio3()
-    size = 8 * LENGTH
-    decoders = [
-        (sent.public, lambda m: serialization.decode_public_share(aggregator, m)),
-        (sent.shares[0], lambda m: serialization.decode_input_share(aggregator, 0, m)),
-        (sent.shares[1], lambda m: serialization.decode_input_share(aggregator, 1, m)),
-        (bytes(32), lambda m: serialization.decode_verifier_message(aggregator, m)),
-        (bytes(size), lambda m: serialization.decode_agg_share(aggregator, m)),
-    ]
-    for message, decode in decoders:
-        decode(message)
-        for other in (message[:-8], message + bytes(8), b""):
-            with pytest.raises(ValueError, match="Expected a message of"):
-                decode(other)

@@ -106,53 +106,6 @@ def test_rows_that_cannot_be_encoded_are_named():
             encode_payloads(PAPER, wrong, keys)
 
 
-# The tie path: draws that their first 32 bits do not settle --------------------------------------
-
-
-def tie_channel() -> Channel:
-    """Thresholds that differ in their last bits only, around one value of the first 32 bits."""
-    middle = 1 << 61
-    offsets = [-5, -1, 0, 1, 5, 1 << 29]
-    cuts = [0, *(middle + offset for offset in offsets), 1 << 62]
-    row = np.diff(np.array(cuts, dtype=np.int64))
-    return Channel(np.array([-1.0, 1.0]), np.arange(7.0), np.array([row, row]), 1 << 62)
-
-
-def test_ties_are_settled_by_the_full_draw():
-    channel = tie_channel()
-    x = np.zeros(16, dtype=np.float32)
-    body = np.zeros(16, dtype=np.uint8)
-    table = tables(channel)
-    middle = np.uint64(1 << 31)  # the first 32 bits of 2**61
-    words = np.full(16, middle << np.uint64(32))
-    empty = np.empty(0, dtype=np.uint64)
-    assert kernel.encode(x, words, empty, *table, 8, body) == kernel.TIE
-    draws = np.array([0, 1, 4, 5, 6, (1 << 29) - 1, 1 << 29, (1 << 30) - 1] * 2, dtype=np.uint64)
-    assert kernel.encode(x, words, draws, *table, 8, body) == 0
-    assert body.tolist() == [3, 4, 4, 5, 5, 5, 6, 6] * 2
-    words -= np.uint64(1) << np.uint64(32)
-    draws = np.uint64(1 << 30) - np.array([6, 5, 4, 2, 1, 1, 1, 1] * 2, dtype=np.uint64)
-    assert kernel.encode(x, words, draws, *table, 8, body) == 0
-    assert body.tolist() == [0, 1, 1, 1, 2, 2, 2, 2] * 2
-
-
-def test_a_tie_in_the_middle_of_an_update_is_redrawn_in_place(monkeypatch):
-    calls = []
-    original = kernel.encode
-
-    def counting(x, words, low, *rest):
-        if not calls and low.size == 0:  # pretend that the first chunk has a tie
-            calls.append("tie")
-            return kernel.TIE
-        calls.append("exact" if low.size else "fast")
-        return original(x, words, low, *rest)
-
-    monkeypatch.setattr(kernel, "encode", counting)
-    x, key = normal(CHUNK + 100), Key.from_seed(5)
-    assert (rq.encode(PAPER, x, key) == reference_encoder.encode(PAPER, x, key)).all()
-    assert calls == ["tie", "exact", "fast"]
-
-
 # What is refused ----------------------------------------------------------------------------------
 
 
@@ -221,13 +174,6 @@ def test_the_first_bad_number_is_named_by_every_encoder(index, bad):
         )
 
 
-def test_inputs_outside_clip_are_clipped():
-    key = Key.from_seed(1)
-    inside = rq.encode(PAPER, np.full(1000, 1.5), key)
-    assert (rq.encode(PAPER, np.full(1000, 1e30), key) == inside).all()
-    assert (rq.encode(PAPER, np.full(1000, np.finfo(np.float64).max), key) == inside).all()
-
-
 # Decoding -----------------------------------------------------------------------------------------
 
 
@@ -249,71 +195,29 @@ def test_codes_out_of_range_are_refused(codes):
 
 # Statistics: false-alarm rate 1e-6 a test, and a planted error beside each ------------------------
 
-CHANNELS = {
-    "rqm": PAPER,
-    "pbm": rq.pbm(1.5, 0.25, 20),
-    "two levels": rq.stochastic_rounding(1.5, 2, 0.5),
-    "many levels": rq.rqm(1.5, 0.3, 200, 0.1),
-}
-POINTS = [-1.5, -1.4, -0.33, 0.0, 0.7001, 1.5]
+
+def pairs(a, b, levels):
+    """How often each pair of codes occurs together."""
+    return np.bincount(a.astype(np.int64) * levels + b, minlength=levels**2)
 
 
-@pytest.mark.parametrize("name", CHANNELS)
-@pytest.mark.parametrize("x", POINTS)
-def test_codes_are_drawn_from_the_certified_row(name, x):
-    channel = CHANNELS[name]
-    codes = rq.encode(channel, np.full(DRAWS, x), Key.from_seed(11))
-    weights, total = channel.mix(x)
-    assert chance.fits(codes, np.array([float(w / total) for w in weights]))
-
-
-@pytest.mark.parametrize("x", POINTS)
-def test_a_level_biased_by_two_percent_is_caught(x):
-    codes = rq.encode(planted.biased_level(PAPER, 0.02), np.full(DRAWS, x), Key.from_seed(11))
-    weights, total = PAPER.mix(x)
-    assert not chance.fits(codes, np.array([float(w / total) for w in weights]))
-
-
-def test_swapped_rows_are_caught():
-    codes = rq.encode(planted.swapped_rows(PAPER), np.full(DRAWS, -1.5), Key.from_seed(11))
-    assert not chance.fits(codes, PAPER.probabilities[0])
-
-
-def test_a_stuck_random_bit_is_caught():
-    words = planted.modulo_words(Key.from_seed(3).words(CHUNK))
-    body = np.zeros(CHUNK, dtype=np.uint8)
-    empty = np.empty(0, dtype=np.uint64)
-    x = np.zeros(CHUNK, dtype=np.float32)
-    assert kernel.encode(x, words, empty, *tables(PAPER), 8, body) == 0
-    weights, total = PAPER.mix(0.0)
-    assert not chance.fits(body, np.array([float(w / total) for w in weights]))
-
-
-@pytest.mark.parametrize("name", CHANNELS)
-def test_the_decoded_mean_is_unbiased(name):
-    channel = CHANNELS[name]
-    x = normal(DRAWS, 2).clip(-1.5, 1.5)
-    error = rq.decode(channel, rq.encode(channel, x, Key.from_seed(12))).astype(float) - x
-    spread = float(np.ptp(channel.values)) + 2 * channel.clip
-    assert chance.mean_is(error, 0.0, spread)
-    assert not chance.mean_is(error + 0.02 * spread, 0.0, spread)
-
-
-def test_neighbouring_coordinates_clients_and_rounds_are_independent():
-    x = np.full(DRAWS, 0.4)
-    root = Key.from_seed(13)
-    first = rq.encode(PAPER, x, root.fold_in(1, "client", 1)).astype(float)
-    other_client = rq.encode(PAPER, x, root.fold_in(1, "client", 2))
-    other_round = rq.encode(PAPER, x, root.fold_in(2, "client", 1))
-    for lag in (1, 2, 8, 256, CHUNK):
-        assert chance.uncorrelated(first[:-lag], first[lag:])
-    assert chance.uncorrelated(first, other_client)
-    assert chance.uncorrelated(first, other_round)
-
-
-def test_a_reused_key_is_caught():
-    codes = planted.reused_key(PAPER, np.full(20_000, 0.4), 2, Key.from_seed(14))
-    assert not chance.uncorrelated(codes[0].astype(float), codes[1])
+def test_pairs_of_codes_are_independent():
+    """Every pair as often as its two rows say: of coordinates, of clients, of rounds."""
+    x, root, m = np.full(4 * DRAWS, 0.37 * 1.5), Key.from_seed(22), PAPER.levels
+    weights, total = PAPER.mix(0.37 * 1.5)
+    row = np.array([float(weight / total) for weight in weights])
+    both = np.outer(row, row).reshape(-1)
+    first = rq.encode(PAPER, x, root.fold_in("round", 1, "client", 1))
+    for lag in (1, 2, 7, 8, 256, CHUNK, SEGMENT):
+        # Two halves that do not overlap: pairs are then independent of each other too.
+        starts = np.arange(x.size - lag) // lag % 2 == 0
+        assert chance.counts_fit(pairs(first[:-lag][starts], first[lag:][starts], m), both)
+    for labels in (("round", 1, "client", 2), ("round", 2, "client", 1)):
+        other = rq.encode(PAPER, x, root.fold_in(*labels))
+        assert chance.counts_fit(pairs(first, other, m), both)
+    assert not chance.counts_fit(pairs(first, first, m), both)
+    biased = rq.encode(planted.biased_level(PAPER, 0.02), x, root.fold_in("another"))
+    assert not chance.counts_fit(pairs(first, biased, m), both)
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "bfloat16"])
