@@ -6,7 +6,7 @@ import contextlib
 import uuid
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -73,6 +73,12 @@ class InProcessGrid(Grid):
         raise NotImplementedError
 
 
+def context_of(path=None, node=1):
+    """A client's context, whose account is a file, or in its state."""
+    config = {} if path is None else {"randquant-ledger": str(path)}
+    return Context(1, node, config, RecordDict(), {})
+
+
 def ledger_of(context, delta=1e-5):
     """A client's own account, as its mod opens it."""
     path = context.node_config.get("randquant-ledger")
@@ -81,12 +87,23 @@ def ledger_of(context, delta=1e-5):
 
 def answers_of(context):
     """How many answers a client has counted."""
-    ledger = ledger_of(context)
-    with ledger.held():
+    with ledger_of(context).held() as ledger:
         return ledger.accountant.answers(OWN)
 
 
-def client_app(mod, train=None, **measured):
+def counted(path):
+    """(answers, steps) of the account in a file."""
+    with ledger_of(context_of(path)).held() as ledger:
+        return ledger.accountant.answers(OWN), len(ledger._taken)
+
+
+def spent(path, delta=1e-5):
+    """(answers, epsilon) of the account in a file."""
+    with ledger_of(context_of(path), delta).held() as ledger:
+        return ledger.accountant.answers(OWN), ledger.accountant.get_epsilon(delta)
+
+
+def client_app(mod, train=None, metrics=lambda node: {"num-examples": 10 * node}, **measured):
     """An app whose clients move every float array by `train(node, name, array)`."""
     app = ClientApp()
 
@@ -97,14 +114,8 @@ def client_app(mod, train=None, **measured):
             name: train(context.node_id, name, array.numpy())
             for name, array in message.content["arrays"].items()
         }
-        record = ArrayRecord({n: _array(a) for n, a in arrays.items()})
-        metrics = MetricRecord({"num-examples": 10 * context.node_id, "loss": 1.0, **measured})
-        return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
+        record = ArrayRecord({n: Array(np.asarray(a)) for n, a in arrays.items()})
+        told = MetricRecord({"loss": 1.0, **metrics(context.node_id), **measured})
+        return Message(RecordDict({"arrays": record, "metrics": told}), reply_to=message)
 
     return app
-
-
-def _array(value):
-    from flwr.app import Array
-
-    return Array(np.asarray(value))

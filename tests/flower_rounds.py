@@ -6,9 +6,12 @@ import json
 import math
 
 import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_grid import InProcessGrid, client_app, over_the_wire
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg
+from tls import keep
 
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
@@ -16,7 +19,7 @@ from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.flower import state
 from randquant.integrations.flower.messages import HEAD
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
 
 # Values -1, 0, 1 are encoded as they are: sums can be checked bit for bit.
 EXACT = rq.stochastic_rounding(clip=1.0, levels=3, margin=0.0)
@@ -54,11 +57,32 @@ def run(strategy, grid, arrays=None, rounds=1, **options):
     return strategy.start(grid, arrays or model(), rounds, **options)
 
 
-def one_round(mechanism, nodes=range(1, 6), fault=None, mod=ANYTHING, train=mover, **options):
-    """(model after one round, grid, strategy)."""
+def grid_of(mod=ANYTHING, nodes=range(1, 6), fault=None, train=mover, change=None, config=None):
+    """Clients; `change` is a step of the server's, and what changes its requests."""
     grid = InProcessGrid(client_app(mod, train), nodes, fault)
-    strategy = QuantizedStrategy(fedavg(), mechanism, **options)
-    return run(strategy, grid).arrays["w"].numpy(), grid, strategy
+    for context in grid.contexts.values():
+        context.node_config |= config or {}
+    return changed_request(grid, *change) if change else grid
+
+
+def one_round(mechanism, nodes=range(1, 6), grid=None, inner=None, arrays=None, **options):
+    """(model after one round, grid, strategy); options of the grid, the run or the strategy."""
+    rounds = options.pop("rounds", 1)
+    of_grid = {name: options.pop(name) for name in OF_GRID & options.keys()}
+    grid = grid or grid_of(nodes=nodes, **of_grid)
+    strategy = QuantizedStrategy(inner or fedavg(), mechanism, **options)
+    return run(strategy, grid, arrays, rounds).arrays["w"].numpy(), grid, strategy
+
+
+OF_GRID = {"mod", "fault", "train", "change", "config"}
+
+
+def all_refuse(reason, mechanism, grid, **options):
+    """A round fails, because every client refuses for this reason."""
+    with pytest.raises(RoundsFailed):
+        one_round(mechanism, grid=grid, patience=1, **options)
+    assert refusals(grid).keys() == grid.contexts.keys()
+    assert all(reason in text for text in refusals(grid).values()), refusals(grid)
 
 
 def mean_of(nodes, dimension=5):
@@ -67,6 +91,17 @@ def mean_of(nodes, dimension=5):
 
 def refusals(grid):
     return {node: reply.error.reason for _, node, _, reply in grid.seen if reply.has_error()}
+
+
+def identify(grid, nodes, folder):
+    """Give each node of the grid its key, and all of them a directory, of these numbers."""
+    keys = {n: Ed25519PrivateKey.generate() for n in nodes}
+    directory = {str(n): key.public_key().public_bytes_raw().hex() for n, key in keys.items()}
+    (folder / "directory.json").write_text(json.dumps(directory))
+    for n, context in grid.contexts.items():
+        context.node_config["randquant-identity"] = keep(folder / f"{n}.pem", keys[n])
+        context.node_config["randquant-directory"] = str(folder / "directory.json")
+    return directory
 
 
 def changed_request(grid, step, change):
@@ -85,6 +120,16 @@ def changed_request(grid, step, change):
     return grid
 
 
+def changed_terms(step, **fields):
+    """A change of the server's messages of a step: their terms say something else."""
+
+    def change(message):
+        record = json.loads(message.content[HEAD]["terms"])
+        message.content[HEAD]["terms"] = json.dumps({**record, **fields})
+
+    return step, change
+
+
 def changed_offer(message, change):
     record = json.loads(message.content[HEAD]["offer"])
     change(record)
@@ -100,13 +145,13 @@ def ask(grid, node, step, session=b"s", **fields):
     return grid.app(over_the_wire(message), grid.contexts[node])
 
 
-def saved_state(path) -> bytes:
+def saved_state(path, record=None, of_run=None) -> bytes:
     """Of a strategy with moments in a dictionary, and in a list of more than ten."""
     strategy = FedAdam()
     strategy.m_t = {"w": np.arange(3.0), "empty": np.zeros((0, 2), dtype=">f4")}
     strategy.v_t = [np.full(2, float(n)) for n in range(12)]
     model = ArrayRecord({"w": Array(np.arange(6.0).reshape(2, 3)), "n": Array(np.array(3))})
-    state.save(path, {"rounds": 1}, model, strategy, {})
+    state.save(path, record or {"rounds": 1}, model, strategy, of_run or {})
     return path.read_bytes()
 
 

@@ -1,13 +1,11 @@
-"""Many rounds with faults at random: python tests/flower_soak.py [ROUNDS [SEED [processes]]]
+"""Many rounds with faults at random: python tests/flower_soak.py [ROUNDS [SEED]]
 
 Clients on the in-process grid are killed and come back without their state, or in the middle of a
-message: their account is on the disk, and their state is that of before. Replies are lost, damaged,
-or another one's; the server is killed and started again. After every round: the model
-has moved by the exact mean of the clients in the sum, or not at all; every answer is counted by its
-client and by the server; no step was answered twice; and clients keep a part in one sum.
-
-With `processes` every message is answered by a process of its own, and some of these are ended by
-SIGKILL, at any time: before their reply, or between reply and state.
+message, before their reply leaves them or after: their account is on the disk, and their state is
+that of before. Replies are lost, damaged, or another one's; the server is killed and started again.
+After every round: the model has moved by the exact mean of the clients in the sum, or not at all;
+every answer is counted by its client and by the server; no step was answered twice; and clients
+keep a part in one sum.
 """
 
 from __future__ import annotations
@@ -20,10 +18,9 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from flower_grid import InProcessGrid, answers_of, client_app, over_the_wire
-from flower_killed import Processes
+from flower_grid import InProcessGrid, answers_of, client_app, context_of, over_the_wire
 from flower_rounds import ANYTHING, STEPS, exact, fedavg, mean_of, model, mover
-from flwr.app import Context, RecordDict
+from flwr.app import RecordDict
 
 from randquant.integrations.among_clients import SecureSum
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
@@ -34,9 +31,6 @@ from randquant.integrations.membership import SUM
 CLIENTS, COHORT = range(1, 13), 5
 LOST, HOSTILE, CRASHED, KILLED, RESTARTED = 0.01, 0.01, 0.01, 0.02, 0.05
 """Probabilities: of a reply, a reply, a message, a client and a round, the server and a round."""
-
-SIGKILLED = 0.08
-"""Probability that the process of a message is killed, where each has one."""
 
 
 class Faults:
@@ -66,8 +60,11 @@ class Faults:
         before = dict(context.state)
         reply = ANYTHING(message, context, call_next)
         if self.rng.random() < CRASHED:
-            self.seen["crashed"] += 1
             context.state = RecordDict(before)
+            if self.rng.random() < 0.3:  # once the reply has left it
+                self.seen["crashed after its reply"] += 1
+                return reply
+            self.seen["crashed"] += 1
             raise RuntimeError("the process was killed")
         return reply
 
@@ -96,15 +93,13 @@ class Faults:
         return data[:at] + bytes([data[at] ^ 1 << self.rng.randrange(8)]) + data[at + 1 :]
 
 
-def soak(rounds: int, seed: int, folder: Path, *, processes: bool = False) -> Counter[str]:
+def soak(rounds: int, seed: int, folder: Path) -> Counter[str]:
     """Run, check, and count what happened."""
     rng, uploaded, answered = random.Random(seed), Counter(), set()
     faults = Faults(rng)
-    app = client_app(ANYTHING if processes else faults.crashing, mover)
-    app = Processes(app, rng, SIGKILLED, faults.seen) if processes else app
-    grid = InProcessGrid(app, CLIENTS, faults)
+    grid = InProcessGrid(client_app(faults.crashing, mover), CLIENTS, faults)
     for node in CLIENTS:
-        grid.contexts[node] = _context(node, folder)
+        grid.contexts[node] = context_of(folder / f"account{node}", node)
     done, current, mean = 0, model(), SecureSum.mean
     survivors: list[frozenset[int]] = []
 
@@ -157,18 +152,13 @@ def soak(rounds: int, seed: int, folder: Path, *, processes: bool = False) -> Co
     return faults.seen
 
 
-def _context(node: int, folder: Path) -> Context:
-    config = {"randquant-ledger": str(folder / f"account{node}")}
-    return Context(1, node, config, RecordDict({}), {})
-
-
 def _kill(rng, grid, folder, seen):
     """Some clients are killed, and lose their state; those that were come back."""
     grid.offline.clear()
     for node in CLIENTS:
         if rng.random() < KILLED:
             seen["killed"] += 1
-            grid.contexts[node] = _context(node, folder)
+            grid.contexts[node] = context_of(folder / f"account{node}", node)
             grid.offline |= {node} if rng.random() < 0.5 else set()
 
 
@@ -184,4 +174,4 @@ if __name__ == "__main__":
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     count, start = (int(sys.argv[i]) if len(sys.argv) > i else d for i, d in ((1, 200), (2, 0)))
     with tempfile.TemporaryDirectory() as place:
-        print(dict(soak(count, start, Path(place), processes="processes" in sys.argv)))
+        print(dict(soak(count, start, Path(place))))

@@ -30,7 +30,7 @@ import fuzz_nvflare
 import numpy as np
 import safetensors.numpy
 from damage import damaged, damaged_json
-from flwr.app import Array, ArrayRecord
+from flower_rounds import saved_state
 from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
@@ -297,43 +297,43 @@ def _account() -> RunAccountant:
 
 def _ledgers() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        ledger = _ledger(Path(folder) / "account", _account())
-        with ledger.held():
+        with AnswerLedger(_account(), Path(folder) / "account").held() as ledger:
             for step in ("advertise", "upload"):
                 ledger.take(b"a round", step)
             ledger.save()
         return [(Path(folder) / "account").read_bytes()]
 
 
-def _ledger(path: Path, accountant: RunAccountant) -> AnswerLedger:
-    return AnswerLedger(accountant, path)
-
-
-def _damaged_ledger(rng: random.Random, data: bytes) -> bytes:
-    """The bytes, or the JSON of its account; mostly with right checksums."""
-    start = account_file.START + 16
+def _damaged_framed(rng: random.Random, data: bytes, magic: bytes, start: int, seal: Any) -> bytes:
+    """The bytes, or the JSON whose length stands before `start`; mostly with right checksums."""
+    head = len(magic) + 32
     end = start + int.from_bytes(data[start - 8 : start], "little")
     if rng.random() < 0.5:
         out = damaged(rng, data)
     else:
         text = damaged_json(rng, data[start:end])
-        with contextlib.suppress(Exception):  # of the account too, where it is still a record
-            record = json.loads(text)
-            told = {name: part for name, part in record.items() if name != "checksum"}
-            record["checksum"] = accountant._checksum(told)
-            text = json.dumps(record).encode()
+        with contextlib.suppress(Exception):  # it is no record any more
+            text = seal(text)
         out = data[: start - 8] + len(text).to_bytes(8, "little") + text + data[end:]
     if rng.random() < 0.8:
-        body = out[account_file.START :]
-        out = account_file.MAGIC + hashlib.sha256(body).digest() + body
+        out = magic + hashlib.sha256(out[head:]).digest() + out[head:]
     return out
+
+
+def _sealed_account(text: bytes) -> bytes:
+    told = {name: part for name, part in json.loads(text).items() if name != "checksum"}
+    return json.dumps({**told, "checksum": accountant._checksum(told)}).encode()
+
+
+def _damaged_ledger(rng: random.Random, data: bytes) -> bytes:
+    start = account_file.START + 16
+    return _damaged_framed(rng, data, account_file.MAGIC, start, _sealed_account)
 
 
 def _read_ledger(data: bytes, folder: Path) -> None:
     path, found = folder / "account", _accountant()
     path.write_bytes(data)
-    ledger = _ledger(path, found)
-    with ledger.held():
+    with AnswerLedger(found, path).held() as ledger:
         taken = list(ledger._taken)
         assert ledger.accountant is found  # read now
         ledger.save()
@@ -342,8 +342,7 @@ def _read_ledger(data: bytes, folder: Path) -> None:
     assert b"".join(taken) == data[end:], "other steps"
     assert len(set(taken)) == len(taken), "a step twice"
     _same_counts(json.loads(data[start:end]), found)
-    again = _accountant()
-    with _ledger(path, again).held() as written:
+    with AnswerLedger(_accountant(), path).held() as written:
         assert written.accountant.state_dict() == found.state_dict(), "no way back"
 
 
@@ -359,36 +358,15 @@ def _same_counts(said: dict, found: RunAccountant) -> None:
         assert counted[Offer.from_text(said["offers"][int(n)]).to_text()] == count, "another offer"
 
 
-def _adam(size: int) -> FedAdam:
-    strategy = FedAdam()
-    strategy.m_t, strategy.v_t = {"w": np.zeros(size), "b": np.ones(1)}, [np.ones(2)]  # type: ignore[assignment]
-    return strategy
-
-
 def _damaged_state(rng: random.Random, data: bytes) -> bytes:
-    """The bytes, or the JSON of its head; half of the time with a right checksum."""
-    start = server_state.HEAD + 8
-    end = start + int.from_bytes(data[server_state.HEAD : start], "little")
-    if rng.random() < 0.5:
-        out = damaged(rng, data)
-    else:
-        head = damaged_json(rng, data[start:end])
-        out = data[: server_state.HEAD] + len(head).to_bytes(8, "little") + head + data[end:]
-    if rng.random() < 0.8:
-        body = out[server_state.HEAD :]
-        out = server_state.MAGIC + hashlib.sha256(body).digest() + body
-    return out
+    return _damaged_framed(rng, data, server_state.MAGIC, server_state.HEAD + 8, lambda text: text)
 
 
 def _states() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "state"
-        arrays = {"w": np.arange(6.0).reshape(2, 3), "b": np.ones((0, 2), dtype=np.float32)}
-        model = {name: Array(array) for name, array in arrays.items()}
         record = {"rounds": 3, "accountant": _account().state_dict()}
         of_run = {"start of the run": np.arange(3, dtype=np.float32)}
-        state.save(path, record, ArrayRecord(model), _adam(6), of_run)
-        return [path.read_bytes()]
+        return [saved_state(Path(folder) / "state", record, of_run)]
 
 
 def _read_state(data: bytes, folder: Path) -> None:

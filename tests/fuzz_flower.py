@@ -16,16 +16,15 @@ from typing import Any
 
 import numpy as np
 from damage import damaged, damaged_json
-from flower_grid import InProcessGrid, answers_of, client_app
+from flower_grid import answers_of
+from flower_rounds import fedavg, grid_of, noisy
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as MessageProto
-from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
 from randquant import integrations
 from randquant.aggregation import secagg
-from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations import flower
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
 from randquant.integrations.flower.mod import QuantizeMod
@@ -33,7 +32,6 @@ from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.member import FILES, NOTHING, REFUSED
 
 NODE = 1
-CHANNEL = rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7)
 MOD = QuantizeMod(epsilon=math.inf)
 VALUES: list[Any] = [
     True, 0, -1, 2**62, 0.5, math.inf, math.nan, "", "x", "\ud7ff", "9" * 5000, b"", b"\xff" * 96,
@@ -109,8 +107,8 @@ def _pattern(text: ast.expr) -> str:
 def requests() -> list[tuple[bytes, RecordDict]]:
     """What a client is asked in a round of either trust, and its state before."""
     found = []
-    for trust, cohort in (("local", 1), ("aggregate", 3)):
-        grid = InProcessGrid(client_app(MOD, lambda n, name, a: a + np.float32(0.1)), (1, 2, 3))
+    for trust in ("local", "aggregate"):
+        grid = grid_of(MOD, range(1, 4), train=lambda n, name, a: a + np.float32(0.1))
         app = grid.app
 
         def spying(message: Message, context: Context, app=app) -> Message:
@@ -120,11 +118,8 @@ def requests() -> list[tuple[bytes, RecordDict]]:
             return app(message, context)
 
         grid.app = spying  # type: ignore[assignment]
-        mechanism = VectorMechanism(CHANNEL, 1.0, trust, cohort)  # type: ignore[arg-type]
-        strategy = QuantizedStrategy(
-            FedAvg(fraction_evaluate=0.0), mechanism, local=rq.Local(buffers="server")
-        )
-        strategy.start(grid, a_model(), 1)
+        local = rq.Local(buffers="server")
+        QuantizedStrategy(fedavg(), noisy(trust), local=local).start(grid, a_model(), 1)
     assert len(found) == 1 + 5
     return found
 

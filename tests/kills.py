@@ -27,11 +27,9 @@ from typing import Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from flower_grid import InProcessGrid, client_app, ledger_of
-from flower_rounds import ANYTHING, exact, fedavg, mean_of, model, mover
-from flwr.app import Context, RecordDict
-from flwr.serverapp.strategy import FedAvg
+from flower_grid import counted
+from flower_rounds import ANYTHING, exact, fedavg, grid_of, mean_of, model
+from tls import keep
 
 from randquant.aggregation.helper.journal import HelperJournal
 from randquant.integrations.accountant import RunAccountant
@@ -40,7 +38,6 @@ from randquant.integrations.flower import state
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.helper_member import HelperMember
-from randquant.integrations.ledger import OWN
 from randquant.integrations.with_helper import WithHelper
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
@@ -50,25 +47,18 @@ Report = Callable[[int], None]
 
 
 class Work(Protocol):
-    """What is stopped, and what must then be true.
-
-    Attributes:
-        largest: bytes of a file below which it cannot end.
-    """
+    """What is stopped; it cannot end where no file may have `largest` bytes."""
 
     largest: int
 
     def run(self, folder: Path, report: Report) -> None:
         """Begin, or go on; report what was sent."""
-        ...
 
     def check(self, folder: Path, told: list[int]) -> None:
         """What the files state, after `told` was reported."""
-        ...
 
     def finish(self, folder: Path) -> None:
         """Go on to the end, and check it."""
-        ...
 
 
 class Training:
@@ -132,22 +122,24 @@ class Rounds:
                 report(node)
             return [message]
 
-        grid = InProcessGrid(client_app(self.mod, mover), self.nodes, reply)
-        for node in self.nodes:
-            grid.contexts[node] = self._context(folder, node)
-        self._strategy(folder).start(grid, model(), self.rounds)
+        grid = grid_of(self.mod, self.nodes, reply)
+        for node, context in grid.contexts.items():
+            context.node_config = self._config(folder, node)
+        # A client or a helper that cannot write fails a round.
+        inner, options = fedavg(min_available_nodes=5, min_train_nodes=5), {"patience": 1}
+        strategy = QuantizedStrategy(
+            inner, exact(cohort=5), folder=folder, sums=self.sums, **options
+        )
+        strategy.start(grid, model(), self.rounds)
 
     def check(self, folder: Path, told: list[int]) -> None:
         folder.mkdir(exist_ok=True)  # killed before anything
         self.counted += Counter(told)
         asked = RunAccountant(1e-5)
         if (folder / "server.state").exists():
-            record, arrays, _ = state.load(folder / "server.state", fedavg())
-            asked.load_state_dict(record["accountant"])
-            wanted = record["rounds"] * mean_of(self.clients)
-            np.testing.assert_allclose(arrays["w"].numpy(), wanted, atol=1e-4)
+            asked.load_state_dict(self._saved(folder)["accountant"])
         for node in self.clients:
-            found = self._answers(folder, node)
+            found, _ = counted(folder / f"account{node}")
             assert self.counted[node] <= found <= self.counted[node] + 1, (
                 "another number of answers"
             )
@@ -156,29 +148,17 @@ class Rounds:
 
     def finish(self, folder: Path) -> None:
         self.run(folder, lambda node: None)
+        assert self._saved(folder)["rounds"] == self.rounds
+
+    def _saved(self, folder: Path) -> dict:
+        """What the server's state says, with the model of so many rounds."""
         record, arrays, _ = state.load(folder / "server.state", fedavg())
-        assert record["rounds"] == self.rounds
-        wanted = self.rounds * mean_of(self.clients)
+        wanted = record["rounds"] * mean_of(self.clients)
         np.testing.assert_allclose(arrays["w"].numpy(), wanted, atol=1e-4)
+        return record
 
-    def _strategy(self, folder: Path) -> QuantizedStrategy:
-        inner: FedAvg = fedavg(min_available_nodes=5, min_train_nodes=5)
-        return QuantizedStrategy(
-            inner,
-            exact(cohort=5),
-            folder=folder,
-            sums=self.sums,
-            patience=1,  # a client or a helper that cannot write fails a round
-        )
-
-    def _context(self, folder: Path, node: int) -> Context:
-        config = {"randquant-ledger": str(folder / f"account{node}")}
-        return Context(1, node, config, RecordDict({}), {})  # type: ignore[arg-type]
-
-    def _answers(self, folder: Path, node: int) -> int:
-        ledger = ledger_of(self._context(folder, node))
-        with ledger.held():
-            return ledger.accountant.answers(OWN)
+    def _config(self, folder: Path, node: int) -> dict:
+        return {"randquant-ledger": str(folder / f"account{node}")}
 
 
 class Helped(Rounds):
@@ -190,8 +170,7 @@ class Helped(Rounds):
     def __init__(self, key: Path) -> None:
         super().__init__()
         identity = Ed25519PrivateKey.generate()
-        key.write_bytes(identity.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        self.key = key
+        self.key = keep(key, identity)
         pinned = identity.public_key().public_bytes_raw().hex()
         self.mod = QuantizeMod(epsilon=math.inf, helper=pinned)
 
@@ -202,22 +181,20 @@ class Helped(Rounds):
 
     def check(self, folder: Path, told: list[int]) -> None:
         super().check(folder, told)
-        if (folder / "server.state").exists():
-            record, _, _ = state.load(folder / "server.state", fedavg())
-            counted = HelperJournal(folder / "helper").sums() if record["rounds"] else {}
+        if (folder / "server.state").exists() and (done := self._saved(folder)["rounds"]):
+            sums = HelperJournal(folder / "helper").sums()
             for node in self.clients:
-                assert counted.get(node, 0) >= record["rounds"], "the helper has counted less"
-                assert counted.get(node, 0) <= self._answers(folder, node), "a sum of nothing"
+                assert sums.get(node, 0) >= done, "the helper has counted less"
+                assert sums.get(node, 0) <= self.counted[node], "a sum of nothing"
 
-    def _context(self, folder: Path, node: int) -> Context:
+    def _config(self, folder: Path, node: int) -> dict:
         if node != self.helper:
-            return super()._context(folder, node)
-        config = {
+            return super()._config(folder, node)
+        return {
             "randquant-helper-journal": str(folder / "helper"),
-            "randquant-identity": str(self.key),
+            "randquant-identity": self.key,
             "randquant-helper-least": len(self.clients),
         }
-        return Context(1, node, config, RecordDict({}), {})  # type: ignore[arg-type]
 
 
 def stopped(work: Work, folder: Path, seconds: float, largest: int | None = None) -> bool:

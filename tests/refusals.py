@@ -1,7 +1,4 @@
-"""Calls of what users call, and wrong values for each of their arguments.
-
-Run as a script, it lists every wrong value that is answered by anything but a sentence of ours.
-"""
+"""Calls of what users call, and wrong values for each of their arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import gc
 import math
 import re
 import signal
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -277,25 +273,3 @@ def answer(call: Call, argument: str, value: Any, seconds: float = 5.0) -> str:
     except BaseException as error:
         return f"{type(error).__name__}: {str(error)[:150]}"
     return ""
-
-
-def main() -> None:
-    """Print every wrong answer."""
-    bad = 0
-    for name in sys.argv[1:] or CALLS:
-        call = CALLS[name]
-        try:
-            call.function(**call.with_values())
-        except BaseException as error:
-            print(f"!! {name}: the right values fail: {type(error).__name__}: {error}")
-            continue
-        for argument in call.values:
-            for what, value in wrong_values().items():
-                if found := answer(call, argument, value):
-                    bad += 1
-                    print(f"{name}({argument}={what}): {found}", flush=True)
-    print(bad, "raw answers")
-
-
-if __name__ == "__main__":
-    main()

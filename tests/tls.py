@@ -26,9 +26,15 @@ def _party(folder, name, root, key):
     own, private = _signed(name, root, key)
     files = folder / f"{name}.pem", folder / f"{name}.key"
     files[0].write_bytes(own.public_bytes(Encoding.PEM))
-    plain = NoEncryption()
-    files[1].write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, plain))
+    keep(files[1], private)
     return TLS(*map(str, (folder / "authority.pem", *files)))
+
+
+def keep(path, key):
+    """Write a private key to a file for its owner alone; the file's name."""
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    path.chmod(0o600)
+    return str(path)
 
 
 def _signed(name, root, root_key):

@@ -1,7 +1,7 @@
 """Tolerances that assert nothing: pytest.approx and numpy add an absolute one that nobody wrote.
 
 `approx(5e-14, rel=1e-4)` accepts everything within 1e-12, 0 included. `watched` refuses that while
-tests run; `careless` finds in a source what can be seen without running it.
+tests run; `careless` finds calls of numpy and torch in a source.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ import numpy as np
 
 RELATIVE, ABSOLUTE = 1e-6, 1e-12
 """What pytest.approx takes where nothing is given."""
-
-NUMPY = {"isclose": "atol", "allclose": "atol"}
-"""Functions that have an absolute tolerance of 1e-8 unless they are told."""
 
 
 def swallows(expected: float, rel: float | None) -> bool:
@@ -48,30 +45,10 @@ def _numbers(expected) -> list[float]:
 
 
 def careless(source: str) -> Iterator[tuple[int, str]]:
-    """(line, code) of calls whose absolute tolerance nobody wrote and that is, or may be, wider."""
+    """(line, code) of calls of numpy or torch whose absolute tolerance nobody wrote."""
     for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Call):
-            continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        given = {keyword.arg: keyword.value for keyword in node.keywords}
-        if name in NUMPY and NUMPY[name] not in given and _module(node.func) in ("np", "torch"):
-            yield node.lineno, ast.unparse(node)
-        elif name == "approx" and "abs" not in given and len(node.args) < 3:
-            expected = _constant(node.args[0])
-            rel = _constant(given.get("rel", node.args[1] if len(node.args) > 1 else None))
-            if expected is not None and swallows(expected, rel):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            whose = ast.unparse(node.func.value) in ("np", "torch")
+            given = {keyword.arg for keyword in node.keywords}
+            if whose and node.func.attr in ("isclose", "allclose") and "atol" not in given:
                 yield node.lineno, ast.unparse(node)
-
-
-def _module(function: ast.expr) -> str:
-    value = getattr(function, "value", None)
-    return value.id if isinstance(value, ast.Name) else ""
-
-
-def _constant(node: ast.expr | None) -> float | None:
-    """Value of an expression of numbers alone."""
-    allowed = (ast.BinOp, ast.UnaryOp, ast.Constant, ast.operator, ast.unaryop)
-    if node is None or not all(isinstance(part, allowed) for part in ast.walk(node)):
-        return None
-    value = eval(compile(ast.Expression(node), "constant", "eval"), {})
-    return float(value) if isinstance(value, int | float) else None

@@ -21,7 +21,7 @@ from randquant.aggregation.coordinate import ChannelMechanism, _single
 from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.aggregation.vector import VectorMechanism
-from randquant.audit.events import Event, Outcomes, best_event, in_words, statistics
+from randquant.audit.events import Outcomes, best_event, in_words, statistics
 from randquant.audit.pipeline import FEWEST, cohort_inputs, worst_inputs
 from randquant.audit.proportions import ceiling, least_epsilon, proportion
 from randquant.channels import wire
@@ -154,11 +154,6 @@ def test_the_linear_statistic_weighs_coordinates_by_their_noise():
     assert 1.9 < (inside.mean() - outside.mean()) / inside.std() < 2.1
 
 
-def test_an_event_counts_its_outcomes():
-    event = Event("some", "update", np.array([True, False, True]))
-    assert event.hits(np.array([0, 1, 1, 2, 2, 2])) == 4
-
-
 @pytest.mark.seldom
 def test_an_event_is_not_counted_where_it_was_chosen():
     """Two equal inputs: a bound above 0 is an error, and as rare as for one event fixed before.
@@ -214,10 +209,7 @@ def shared_key(mechanism, clients: int):
     calls = []
 
     def encode(update, key):
-        if len(calls) % clients == 0:
-            calls.append(key)
-        else:
-            calls.append(calls[-1])
+        calls.append(calls[-1] if len(calls) % clients else key)
         return mechanism.encode(update, calls[-1])
 
     return Around(mechanism, encode)
@@ -310,16 +302,18 @@ def test_outcomes_that_never_change_are_warned_of():
 def test_a_missing_clip_is_caught():
     local, central = LocalGaussian(1.0, 2.0), gaussian(2.0, clip_norm=1.0)
     summed = AdditiveMechanism("skellam", clip_norm=1.0, noise_multiplier=2.0, cohort=2)
-    zero = np.zeros(2, dtype=np.float32)
+    channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
+    whole, zero = VectorMechanism(channel, clip_norm=0.1), np.zeros(2, dtype=np.float32)
     raw = {
         local: lambda update, key: (update + local.noisy(zero, key)).astype("<f4").tobytes(),
         central: lambda update, key: update.astype("<f4").tobytes(),
+        whole: VectorMechanism(channel, clip_norm=100.0).encode,
     }
     inputs = np.full(2, 4.0, dtype=np.float32), np.full(2, -4.0, dtype=np.float32)
     faulty = [Around(mechanism, encode) for mechanism, encode in raw.items()]
     for mechanism in (*faulty, unclipped(summed)):
         assert audited(mechanism, inputs=inputs, trials=1000, delta=1e-5).contradicted
-    for mechanism in (local, central, summed):
+    for mechanism in (local, central, whole, summed):
         assert not audited(mechanism, inputs=inputs, trials=200, delta=1e-5).contradicted
 
 
@@ -345,15 +339,6 @@ def test_whole_updates_through_a_channel(neighboring, cohort, dimension):
     found = audited(mechanism, inputs=inputs, trials=1500, delta=1e-3, **options)
     assert 0 < found.epsilon_lower <= found.epsilon_stated
     assert found.stated.neighboring == neighboring
-
-
-def test_a_missing_clip_of_the_norm_is_caught():
-    channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
-    whole = VectorMechanism(channel, clip_norm=0.1)
-    unscaled = VectorMechanism(channel, clip_norm=100.0)
-    inputs = np.ones(4, dtype=np.float32), -np.ones(4, dtype=np.float32)
-    assert audited(Around(whole, unscaled.encode), inputs=inputs, trials=500).contradicted
-    assert not audited(whole, inputs=inputs, trials=500).contradicted
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -417,8 +402,6 @@ def test_wrong_arguments_raise_one_sentence(wrong, word):
 
 
 def test_wrong_inputs_raise_one_sentence():
-    with pytest.raises(TypeError, match="key"):
-        rq.audit(RESPONSE, np.zeros(1), np.zeros(1), key=0)
     with pytest.raises(ValueError, match="clip_norm, clip or channel"):
         MechanismDefaults.audit_inputs(RESPONSE)  # what one without a threshold answers
     for wrong in ({"x": math.nan}, {"x": 1e39}, {"neighboring": "add"}):
@@ -465,16 +448,13 @@ def test_the_command_prints_what_was_stated_and_shown(capsys):
     assert "limit" in out
 
 
-def test_the_command_fails_where_a_fault_shows(capsys, monkeypatch):
+@pytest.mark.parametrize("option", ["", " --json"])
+def test_the_command_fails_where_a_fault_shows(option, capsys, monkeypatch):
     shared = shared_key(RESPONSE, 2)
     monkeypatch.setattr(audit_command, "update_mechanism", lambda *_, **__: shared)
-    code, out, _ = run(capsys, LINE)
+    code, out, _ = run(capsys, LINE + option)
     assert code == 1
-    assert out.count("CONTRADICTED") == 1
-    shared = shared_key(RESPONSE, 2)
-    code, out, _ = run(capsys, LINE + " --json")
-    assert code == 1
-    assert json.loads(out)["contradicted"]
+    assert json.loads(out)["contradicted"] if option else out.count("CONTRADICTED") == 1
 
 
 def test_the_figures_of_the_docs_are_those_of_their_command(capsys):

@@ -1,16 +1,12 @@
 """The server's account in any order of rounds, newcomers and restarts, against a plain list."""
 
 import functools
-import math
 from collections import Counter
 
-import numpy as np
 from flower_rounds import noisy
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.offer import Offer
@@ -94,27 +90,3 @@ def test_a_figure_says_that_several_kinds_of_offers_were_not_chosen_by_looking()
         accountant.compose(RoundEvent(offer, client))
         accountant.compose(RoundEvent(OFFERS[0], frozenset({2})))
         assert accountant.told().endswith("whoever the other clients are" + expected)
-
-
-def test_no_joint_figure_covers_a_mechanism_that_is_chosen_by_looking():
-    """After a Gaussian release of z = 2: another one, or one of two codes; each is at the limit."""
-    first, limit = 0.5, 8.0
-    loss = np.linspace(-4, 4.25, 200_001)  # 8 deviations
-    weights = norm.pdf(loss, first**2 / 2, first)
-    weights /= weights.sum()
-
-    def gaussian(mu):
-        """E[(1 - e^(limit - loss))_+] given the first loss."""
-        left = limit - loss
-        return norm.cdf(mu / 2 - left / mu) - np.exp(left) * norm.cdf(-mu / 2 - left / mu)
-
-    def coded(size):
-        both = [-np.expm1(np.minimum(limit - loss - way * size, 0)) for way in (1, -1)]
-        return (both[0] * math.exp(size) + both[1]) / (1 + math.exp(size))
-
-    each = []
-    for kind in (gaussian, coded):
-        size = brentq(lambda size, kind=kind: weights @ kind(size) - DELTA, 0.1, 10.0)
-        each.append(kind(size))
-        assert abs(weights @ each[-1] / DELTA - 1) < 1e-6
-    assert 1.99 < weights @ np.maximum(*each) / DELTA < 2

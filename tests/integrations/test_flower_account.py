@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
@@ -10,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flower_grid import InProcessGrid, client_app
+from flower_grid import InProcessGrid
 from flower_rounds import (
-    ANYTHING,
     exact,
     fedavg,
+    grid_of,
     model,
-    mover,
     noisy,
+    one_round,
     refusals,
     rounds_of,
     run,
@@ -36,9 +35,9 @@ from randquant.privacy.accounting.accountant import account
 def test_epsilon_is_that_of_the_accountant_and_training_ends_before_the_limit():
     mechanism = noisy(cohort=5)
     cost = [account([mechanism.release(5, n)], 1e-5, quick=True).epsilon for n in range(1, 6)]
-    strategy = QuantizedStrategy(fedavg(), mechanism, stop_at_epsilon=(cost[2] + cost[3]) / 2)
-    result = run(strategy, InProcessGrid(client_app(ANYTHING, mover), range(1, 6)), rounds=9)
-    assert [m["epsilon"] for m in result.train_metrics_clientapp.values()] == cost[:3]
+    limit = (cost[2] + cost[3]) / 2
+    _, _, strategy = one_round(mechanism, stop_at_epsilon=limit, rounds=9)
+    assert [row.epsilon for row in strategy.history] == cost[:3]
     assert "before round 4" in strategy.stopped
     found = strategy.accountant.get_privacy_spent()
     assert found == account([mechanism.release(5, 3)], 1e-5)
@@ -49,64 +48,37 @@ def test_clients_that_have_spent_their_epsilon_are_left_out_while_others_go_on()
     mechanism = noisy(cohort=3)
     limit = account([mechanism.release(5, 2)], 1e-5, quick=True).epsilon
     inner = fedavg(fraction_train=0.01, min_train_nodes=3, min_available_nodes=3)
-    strategy = QuantizedStrategy(inner, mechanism, stop_at_epsilon=limit)
-    result = run(strategy, InProcessGrid(client_app(ANYTHING, mover), range(1, 8)), rounds=20)
+    _, _, strategy = one_round(
+        mechanism, range(1, 8), inner=inner, rounds=20, stop_at_epsilon=limit
+    )
     counts = [strategy.accountant.answers(n) for n in range(1, 8)]
     assert max(counts) == 2
-    assert sum(counts) == 3 * len(result.train_metrics_clientapp)
+    assert sum(counts) == 3 * len(strategy.history)
     assert sum(count < 2 for count in counts) < 3
     assert strategy.accountant.get_epsilon(1e-5) <= limit
 
 
 def test_a_newcomer_may_be_anyone_who_is_gone():
     """A SuperNode that comes back has another number: what it has spent is not forgotten."""
-    strategy = QuantizedStrategy(fedavg(), noisy())
-    first = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
-    run(strategy, first, rounds=2)
-    second = InProcessGrid(client_app(ANYTHING, mover), [2, 3, 4, 5, 77])
-    result = run(strategy, second, rounds=1)
+    _, _, strategy = one_round(noisy(), rounds=2)
+    result = run(strategy, grid_of(nodes=[2, 3, 4, 5, 77]))
     assert strategy.accountant.answers(77) == 3
     cost = account([noisy().release(5, 3)], 1e-5, quick=True).epsilon
     assert result.train_metrics_clientapp[1]["epsilon"] == cost
 
 
-def test_a_newcomer_may_be_someone_who_still_seems_to_be_there():
-    """A SuperNode that was killed stays listed for a minute."""
-    strategy = QuantizedStrategy(fedavg(), noisy())
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
-    run(strategy, grid, rounds=2)
-    both = InProcessGrid(client_app(ANYTHING, mover), [*range(1, 6), 77])
-    run(strategy, both, rounds=1)
-    assert strategy.accountant.answers(77) == 3
-
-
-def test_a_newcomer_inherits_the_most_of_each_offer():
-    one, two = Offer(noisy(cohort=4), 5), Offer(noisy("local"), 5)
-    accountant = RunAccountant(1e-5)
-    accountant.compose(RoundEvent(one, frozenset({1})), 3)
-    accountant.compose(RoundEvent(two, frozenset({1, 2})))
-    accountant.compose(RoundEvent(two, frozenset({2})))
-    accountant.meet([5])
-    assert accountant.answers(5) == 3 + 2
-    stable = RunAccountant(1e-5, stable=True)
-    stable.load_state_dict(accountant.state_dict())
-    stable.meet([6])
-    assert stable.answers(6) == 0
-
-
 def test_one_process_at_a_time_trains_in_a_folder(tmp_path):
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4))
     held = []
 
     def second(step, node, reply):
         if not held:
             held.append(1)
             with pytest.raises(BlockingIOError, match="another process is training it"):
-                run(QuantizedStrategy(fedavg(), exact(), folder=tmp_path), grid)
+                one_round(exact(), grid=grid, folder=tmp_path)
         return [reply]
 
-    grid.fault = second
-    run(QuantizedStrategy(fedavg(), exact(), folder=tmp_path), grid)
+    grid = grid_of(fault=second)
+    one_round(exact(), grid=grid, folder=tmp_path)
     assert held
 
 
@@ -123,11 +95,8 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path):
 def test_a_killed_run_goes_on_as_if_it_had_not_been(make, killed_at, tmp_path):
     """The same steps bit for bit, and every round that was asked for is in the account."""
     step, number = killed_at
-    whole = run(
-        QuantizedStrategy(make(), exact()),
-        InProcessGrid(client_app(ANYTHING, mover), range(1, 4)),
-        rounds=5,
-    )
+    nodes = range(1, 4)
+    whole, _, _ = one_round(exact(), nodes, inner=make(), rounds=5)
 
     class Killed(BaseException):
         pass
@@ -137,46 +106,42 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(make, killed_at, tmp_path):
             raise Killed
         return [reply]
 
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4), fault)
-    first = QuantizedStrategy(make(), exact(), folder=tmp_path)
+    grid = grid_of(nodes=nodes, fault=fault)
     with pytest.raises(Killed):
-        run(first, grid, rounds=5)
+        one_round(exact(), grid=grid, inner=make(), folder=tmp_path, rounds=5)
     grid.fault = None
     second = QuantizedStrategy(make(), exact(), folder=tmp_path)
     evaluated = []
     result = run(second, grid, rounds=5, evaluate_fn=lambda n, arrays: evaluated.append(n))
-    assert np.array_equal(result.arrays["w"].numpy(), whole.arrays["w"].numpy())
+    assert np.array_equal(result.arrays["w"].numpy(), whole)
     lost = step in ("upload", "reveal")
     assert second.accountant.answers(1) == 5 + lost
     assert evaluated == list(range(number - 1, 6))
     assert list(result.train_metrics_clientapp) == list(range(number, 6))
-    third = QuantizedStrategy(make(), exact(), folder=tmp_path)
-    assert np.array_equal(run(third, grid, rounds=5).arrays["w"].numpy(), whole.arrays["w"].numpy())
+    third, _, _ = one_round(exact(), grid=grid, inner=make(), folder=tmp_path, rounds=5)
+    assert np.array_equal(third, whole)
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4))
-    run(QuantizedStrategy(fedavg(), exact(), folder=tmp_path), grid)
-    for other in (
-        QuantizedStrategy(fedavg(), noisy(cohort=3), folder=tmp_path),
-        QuantizedStrategy(FedAdam(fraction_evaluate=0.0), exact(), folder=tmp_path),
-        QuantizedStrategy(fedavg(), exact(), folder=tmp_path, delta=1e-6),
-    ):
+    grid, path = grid_of(nodes=range(1, 4)), tmp_path / "server.state"
+    one_round(exact(), grid=grid, folder=tmp_path)
+    for mechanism, options in (
+        (noisy(cohort=3), {}), (exact(), {"inner": FedAdam(fraction_evaluate=0.0)}),
+        (exact(), {"delta": 1e-6}),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="Expected"):
-            run(other, grid)
-    good = (tmp_path / "server.state").read_bytes()
-    for change in (
-        lambda head: head["arrays"][0].__setitem__(0, "model/other"),
-        lambda head: head["record"].update(rounds=-1),
-        lambda head: head["record"].pop("accountant"),
-        lambda head: head["record"].pop("offer"),
+            one_round(mechanism, grid=grid, folder=tmp_path, **options)
+    good = path.read_bytes()
+    for changed in (
+        with_head(good, lambda head: head["arrays"][0].__setitem__(0, "model/other")),
+        with_head(good, lambda head: head["record"].update(rounds=-1)),
+        with_head(good, lambda head: head["record"].pop("accountant")),
+        with_head(good, lambda head: head["record"].pop("offer")),
+        b"PK damaged",
     ):
-        (tmp_path / "server.state").write_bytes(with_head(good, change))
+        path.write_bytes(changed)
         with pytest.raises(ValueError, match="Expected"):
-            run(QuantizedStrategy(fedavg(), exact(), folder=tmp_path), grid)
-    (tmp_path / "server.state").write_bytes(b"PK damaged")
-    with pytest.raises(ValueError, match="Expected the state of a run"):
-        run(QuantizedStrategy(fedavg(), exact(), folder=tmp_path), grid)
+            one_round(exact(), grid=grid, folder=tmp_path)
 
 
 def with_head(data: bytes, change) -> bytes:
@@ -227,39 +192,19 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing(change, tmp_pa
 
 
 @pytest.mark.seldom
-def test_the_accountant_composes_what_clients_answered():
-    one, two = Offer(noisy(cohort=4), 650), Offer(noisy("local"), 650)
+def test_a_delta_is_the_inverse_of_an_epsilon():
+    event = RoundEvent(Offer(noisy("local"), 650), frozenset({2}))
     accountant = RunAccountant(1e-5, max_epsilon=20.0)
-    accountant.compose(RoundEvent(one, frozenset({1, 2})), 2)
-    assert accountant.get_epsilon(1e-5) == account([one.release(2, "replace_one", "aggregate")],
-                                                   1e-5, quick=True).epsilon  # fmt: skip
-    accountant.compose(RoundEvent(two, frozenset({2})))
-    both = [
-        one.mechanism.release(650, 2),
-        dataclasses.replace(two.mechanism.release(650, 1), trust="aggregate"),
-    ]
-    assert accountant.get_epsilon(1e-5) == account(both, 1e-5, quick=True).epsilon
-    assert accountant.get_privacy_spent() == account(both, 1e-5)
-    assert accountant.num_releases == 3
+    accountant.compose(event)
     epsilon = accountant.get_epsilon(1e-7)
     delta = accountant.get_delta(epsilon)
     assert accountant.get_epsilon(delta) <= epsilon
     assert 0.97e-7 < delta < 1.02e-7
     assert accountant.get_delta(1e9) == 1e-300
     assert accountant.get_epsilon(accountant.get_delta(0.0)) == 0.0
-    assert accountant.would_exceed(RoundEvent(two, frozenset({2})), max_epsilon=epsilon)
-    assert not accountant.would_exceed(RoundEvent(two, frozenset({3})), max_epsilon=epsilon)
-
-    copy = RunAccountant(1e-5)
-    copy.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
-    assert copy.state_dict() == accountant.state_dict()
-    assert copy.get_privacy_spent() == accountant.get_privacy_spent()
-    with pytest.raises(ValueError, match="state of this accountant"):
-        RunAccountant(1e-6).load_state_dict(accountant.state_dict())
-    with pytest.raises(ValueError, match="state of this accountant"):
-        copy.load_state_dict({**accountant.state_dict(), "offers": []})
+    assert accountant.would_exceed(event, max_epsilon=epsilon)
     with pytest.raises(ValueError, match="Expected max_epsilon"):
-        copy.would_exceed(RoundEvent(one, frozenset({1})))
+        RunAccountant(1e-5).would_exceed(event)
 
 
 def test_the_two_lines_of_the_docs_run():

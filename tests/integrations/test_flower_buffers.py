@@ -7,17 +7,16 @@ import math
 
 import numpy as np
 import pytest
-from flower_grid import InProcessGrid, client_app
 from flower_rounds import (
-    ANYTHING,
     EXACT,
+    all_refuse,
     changed_offer,
-    changed_request,
     exact,
     fedavg,
+    grid_of,
     mean_of,
-    mover,
     noisy,
+    one_round,
     refusals,
     run,
 )
@@ -58,14 +57,13 @@ def moving(node, name, array):
     return array + array.dtype.type(by) if array.dtype.kind == "f" else array + 1
 
 
-def trained(
-    model, inner=None, mechanism=None, rounds=2, train=moving, statistics=None, folder=None, **local
-):
-    grid = InProcessGrid(client_app(ANYTHING, train), range(1, 5))
+def trained(model, inner=None, mechanism=None, statistics=None, folder=None, **local):
+    """(arrays after two rounds, grid) of clients that train what `local` says."""
+    grid = grid_of(nodes=range(1, 5), train=local.pop("train", moving))
     strategy = QuantizedStrategy(
         inner or fedavg(), mechanism or noisy(), local=Local(**local), folder=folder, patience=1
     )
-    return run(strategy, grid, model, rounds, statistics=statistics).arrays, grid
+    return run(strategy, grid, model, 2, statistics=statistics).arrays, grid
 
 
 @pytest.mark.seldom(1)
@@ -95,39 +93,29 @@ def test_running_statistics_are_left_as_they_were(inner, trust):
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 def test_a_model_with_a_batch_norm_is_refused_with_the_way_out(trust):
-    grid = InProcessGrid(client_app(ANYTHING, moving), range(1, 5))
+    grid = grid_of()
     with pytest.raises(ValueError, match=r"1.running_mean and 1 more") as caught:
-        run(QuantizedStrategy(fedavg(), noisy(trust)), grid, record(normalised()))
+        one_round(noisy(trust), grid=grid, arrays=record(normalised()))
     for way in ("GroupNorm", "buffers='frozen'", "buffers='server'"):
         assert way in str(caught.value)
     assert grid.seen == []  # nobody was asked for anything
 
 
-@pytest.mark.parametrize("freezes", [True, False])
-def test_frozen_statistics_are_what_clients_check(freezes, caplog):
+def test_frozen_statistics_are_what_clients_check(caplog):
     """A train function whose batch norm is not in eval mode sends nothing, and its log says why."""
-
-    def train(node, name, array):
-        return array if is_running(name) and freezes else moving(node, name, array)
-
     start = record(normalised())
-    if freezes:
-        found, grid = trained(start, buffers="frozen", train=train)
-        assert not refusals(grid)
-        assert np.array_equal(found["1.running_var"].numpy(), start["1.running_var"].numpy())
-        return
+    frozen = lambda node, name, a: a if is_running(name) else moving(node, name, a)  # noqa: E731
+    found, grid = trained(start, buffers="frozen", train=frozen)
+    assert not refusals(grid)
+    assert np.array_equal(found["1.running_var"].numpy(), start["1.running_var"].numpy())
     with pytest.raises(RoundsFailed):
-        trained(start, buffers="frozen", train=train)
+        trained(start, buffers="frozen")
     assert "leaves running statistics as they are, got another 1.running_mean" in caplog.text
     assert "eval mode" in caplog.text
-
-
-def test_a_reply_without_a_frozen_statistic_is_not_sent():
-    start = read(record(normalised()))
-    lacking = {n: a for n, a in start.items() if n != "1.running_var"}
+    whole = read(start)
+    lacking = {n: a for n, a in whole.items() if n != "1.running_var"}
     with pytest.raises(ValueError, match=r"another 1\.running_var"):
-        Layout.of(start).check_frozen(start, lacking)
-    Layout.of(start).check_frozen(start, start)
+        Layout.of(whole).check_frozen(whole, lacking)
 
 
 def test_the_server_has_statistics_of_its_own():
@@ -223,11 +211,12 @@ def test_only_the_parts_that_were_chosen_are_trained_encoded_and_counted(options
     ],
 )  # fmt: skip
 def test_a_client_refuses_to_train_other_parts_than_its_own(own, offered, refuses, caplog):
-    grid = InProcessGrid(client_app(QuantizeMod(math.inf, **own), moving), range(1, 4))
+    grid = grid_of(QuantizeMod(math.inf, **own), range(1, 4), train=moving)
     strategy = QuantizedStrategy(fedavg(), exact("local"), patience=5, local=Local(**offered))
     run(strategy, grid, arrays(**HEADED))
     assert len(refusals(grid)) == 3 * refuses
-    assert strategy_answers(grid) == 3 * (not refuses)
+    sent = [reply for step, _, _, reply in grid.seen if step == "upload" and reply.has_content()]
+    assert len(sent) == 3 * (not refuses)
     if own.get("parts") == "nothing.*":
         assert "'nothing.*', which matches none of stem.w, stem.b" in caplog.text
     elif refuses:
@@ -235,63 +224,48 @@ def test_a_client_refuses_to_train_other_parts_than_its_own(own, offered, refuse
         assert all(wanted in text for text in refusals(grid).values())
 
 
-def strategy_answers(grid):
-    return sum(reply.has_content() for step, _, _, reply in grid.seen if step == "upload")
-
-
-def offering(change, model, buffers="server"):
-    """A server whose offer says something else than its strategy; clients' refusals."""
-    grid = InProcessGrid(client_app(ANYTHING, moving), range(1, 5))
-    changed_request(grid, "upload", lambda message: changed_offer(message, change))
-    local = Local(buffers=buffers)
-    strategy = QuantizedStrategy(fedavg(), noisy("local"), patience=1, local=local)
-    with pytest.raises(RoundsFailed):
-        run(strategy, grid, model)
-    assert len(refusals(grid)) == 4
-    return set(refusals(grid).values())
-
-
-def test_a_server_that_would_train_running_statistics_is_refused():
-    """The client names them itself, whatever the names and the dimension that are offered."""
-    model = record(normalised())
-    names = [*Layout.of(read(model)).parts, "1.running_mean"]
-    for dimension in (34, 38):
-        fields = {"parts": names, "dimension": dimension}
-        [text] = offering(lambda r, f=fields: r.update(f), model)
-        assert text.startswith(NO_ARRAY)
-    [text] = offering(lambda r: r.update(parts=[], dimension=42), model)
-    assert "Expected 42 coordinates as offered, got 34" in text
-
-
-def test_a_client_looks_for_running_statistics_itself():
-    [text] = offering(lambda r: r.update(buffers="refuse"), record(normalised()))
-    assert "Expected a model without running statistics, as the offer says" in text
-    assert "GroupNorm" in text
-
-
 NO_ARRAY = "Expected an offer to train arrays of floating-point numbers that the model has, other"
+NAMES = ["0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias", "1.running_mean"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"parts": NAMES, "dimension": 34}, NO_ARRAY),
+        ({"parts": NAMES, "dimension": 38}, NO_ARRAY),
+        ({"parts": [], "dimension": 42}, "Expected 42 coordinates as offered, got 34"),
+        ({"buffers": "refuse"}, "a model without running statistics, as the offer says"),
+    ],
+)
+def test_a_server_that_would_train_running_statistics_is_refused(fields, reason):
+    """The client names them itself, whatever the names and the dimension that are offered."""
+    change = lambda message: changed_offer(message, lambda r: r.update(fields))  # noqa: E731
+    grid = grid_of(train=moving, change=("upload", change))
+    model, local = record(normalised()), Local(buffers="server")
+    all_refuse(reason, noisy("local"), grid, arrays=model, local=local)
 
 
 def test_a_pattern_that_matches_nothing_is_refused_at_the_start():
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 4))
-    for options in ({"parts": "more"}, {"frozen": ["w", "more.*"]}):
-        with pytest.raises(ValueError, match=r"got 'more.*', which matches none of w"):
-            run(QuantizedStrategy(fedavg(), exact(), local=Local(**options)), grid)
-    with pytest.raises(ValueError, match="Expected an array of floating-point numbers to train"):
-        run(QuantizedStrategy(fedavg(), exact(), local=Local(frozen="*")), grid)
+    grid = grid_of()
+    for options, reason in (
+        ({"parts": "more"}, r"got 'more.*', which matches none of w"),
+        ({"frozen": ["w", "more.*"]}, r"got 'more.*', which matches none of w"),
+        ({"frozen": "*"}, "Expected an array of floating-point numbers to train"),
+        ({"epochs": 2}, "the train function decides them"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            one_round(exact(), grid=grid, local=Local(**options))
+    assert grid.seen == []
     with pytest.raises(TypeError, match="Expected parts"):
         Local(parts=[3])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the train function decides them"):
-        QuantizedStrategy(fedavg(), exact(), local=Local(epochs=2))
-    assert grid.seen == []
-    counted = {"w": np.zeros(2), "n": np.array(3)}
-    for name in ("n", "m"):
-        with pytest.raises(ValueError, match=f"got '{name}'"):
-            Layout.of(counted, (name,))
-    with pytest.raises(ValueError, match="running_mean"):
-        Layout.of(read(arrays(running_mean=0.0, a=1.0)), ("running_mean", "a"))
-    with pytest.raises(ValueError, match="Expected an array of floating-point numbers to train"):
-        Layout.of(read(arrays(running_mean=0.0)))
+    counted, running = {"w": np.zeros(2), "n": np.array(3)}, {"running_mean": np.zeros(3)}
+    for values, parts, reason in (
+        (counted, ("n",), "got 'n'"), (counted, ("m",), "got 'm'"),
+        ({**running, "a": np.ones(3)}, ("running_mean", "a"), "running_mean"),
+        (running, (), "Expected an array of floating-point numbers to train"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=reason):
+            Layout.of(values, parts)
 
 
 # Offers
@@ -317,23 +291,15 @@ def test_offers_differ_with_their_parts():
 def test_the_numbers_of_examples_that_clients_state_change_nothing():
     """Flower weights by `num-examples`: nobody's reaches the strategy, whatever a client sends."""
 
-    def stated(reply):
+    def stated(step, node, reply):
         reply.content["metrics"] = MetricRecord({"num-examples": 1e9, "loss": 7.0})
         return [reply]
 
-    found = []
-    for fault in (None, lambda step, node, reply: stated(reply) if node == 2 else [reply]):
-        grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 5), fault)
-        result = run(QuantizedStrategy(fedavg(), exact("local")), grid)
-        found.append(result.arrays["w"].numpy())
-        assert set(result.train_metrics_clientapp[1]) == OURS_IN_METRICS
-    assert np.array_equal(*found)
-    assert np.allclose(found[0], mean_of(range(1, 5)), atol=1e-6)
-
-
-OURS_IN_METRICS = {
-    "clients", "dropped", "epsilon", "sent_bytes", "upload_bytes", "plain_bytes"
-}  # fmt: skip
+    ours = {"clients", "dropped", "epsilon", "sent_bytes", "upload_bytes", "plain_bytes"}
+    for fault in (None, stated):
+        result = run(QuantizedStrategy(fedavg(), exact("local")), grid_of(fault=fault))
+        assert np.allclose(result.arrays["w"].numpy(), mean_of(range(1, 6)), atol=1e-6)
+        assert set(result.train_metrics_clientapp[1]) == ours
 
 
 def test_a_strategy_with_weights_is_refused_with_the_reason():

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
-from flower_grid import InProcessGrid, client_app
-from flower_rounds import ANYTHING, fedavg, model, mover, noisy, refusals, run
+from flower_rounds import fedavg, grid_of, model, noisy, refusals, run
 from flwr.common.serde import message_to_proto
 
 from randquant.integrations.flower.messages import PAYLOAD
 from randquant.integrations.flower.strategy import QuantizedStrategy
-
-
-def serialised(message) -> int:
-    return len(message_to_proto(message).SerializeToString())
-
-
-def reported(trust, clients=5, dimension=650, rounds=1, fault=None, caplog=None):
-    """(what each round reports, the grid)."""
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, clients + 1), fault)
-    strategy = QuantizedStrategy(fedavg(), noisy(trust))
-    result = run(strategy, grid, model(dimension), rounds)
-    return result.train_metrics_clientapp, grid
 
 
 @pytest.mark.seldom(1)
@@ -28,19 +17,25 @@ def reported(trust, clients=5, dimension=650, rounds=1, fault=None, caplog=None)
 @pytest.mark.parametrize("dimension", [5, 650])
 def test_a_round_reports_what_a_client_really_sends(trust, dimension, caplog):
     """Every message of every client is serialised again here and counted."""
-    metrics, grid = reported(trust, dimension=dimension)
-    sent = dict.fromkeys(range(1, 6), 0)
-    uploads = set()
+    metrics, grid = reported(trust, dimension)
+    sent, uploads = Counter(), set()
     for step, node, _, reply in grid.seen:
-        sent[node] += serialised(reply)
+        sent[node] += message_to_proto(reply).ByteSize()
         if step == "upload":
             uploads.add(len(reply.content[PAYLOAD]["codes"].data))
-    assert metrics[1]["sent_bytes"] == max(sent.values())
-    assert uploads == {metrics[1]["upload_bytes"]}
-    assert metrics[1]["sent_bytes"] > metrics[1]["upload_bytes"]
+    assert metrics["sent_bytes"] == max(sent.values())
+    assert uploads == {metrics["upload_bytes"]}
+    assert metrics["sent_bytes"] > metrics["upload_bytes"]
     [line] = [r.getMessage() for r in caplog.records if "randquant: round 1: ε" in r.getMessage()]
     for name in ("sent_bytes", "upload_bytes", "plain_bytes"):
-        assert f" {metrics[1][name]:,} " in line.replace("(", " ")
+        assert f" {metrics[name]:,} " in line.replace("(", " ")
+
+
+def reported(trust, dimension=650, fault=None):
+    """(what a round reports, the grid)."""
+    grid = grid_of(fault=fault)
+    result = run(QuantizedStrategy(fedavg(), noisy(trust)), grid, model(dimension))
+    return result.train_metrics_clientapp[1], grid
 
 
 def test_a_client_that_sends_more_than_it_should_is_counted():
@@ -52,5 +47,5 @@ def test_a_client_that_sends_more_than_it_should_is_counted():
         return [reply]
 
     (usual, _), (metrics, grid) = reported("local"), reported("local", fault=more)
-    assert metrics[1]["sent_bytes"] > usual[1]["sent_bytes"] + 4000
+    assert metrics["sent_bytes"] > usual["sent_bytes"] + 4000
     assert not refusals(grid)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from flower_grid import InProcessGrid, client_app
-from flower_rounds import NOISY, exact, fedavg, model, mover, noisy, one_round, refusals, run
+from flower_rounds import NOISY, exact, grid_of, identify, model, noisy, one_round, refusals
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from randquant._internal.rounding import round_up
@@ -31,7 +27,6 @@ from randquant.channels import wire
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import RoundMessage
 from randquant.privacy.accounting.accountant import account
@@ -49,7 +44,7 @@ def test_what_a_server_learns_that_invents_all_others_is_in_the_log_and_can_be_l
     """Its log, which was empty, says what 0.722 assumes, and that 22.8 is left."""
     caplog.set_level(logging.INFO, logger="flwr")
     sent = sent_codes(monkeypatch)
-    grid = grid_of(QuantizeMod(epsilon=8.0))
+    grid = of_victim(QuantizeMod(epsilon=8.0))
     learnt = [codes_seen_by_an_inventor(grid) for _ in range(ROUNDS)]
     for seen, codes in zip(learnt, sent, strict=True):
         np.testing.assert_array_equal(seen, codes)
@@ -68,7 +63,7 @@ def test_what_a_server_learns_that_invents_all_others_is_in_the_log_and_can_be_l
 
 def test_a_limit_of_what_is_left_alone_ends_it_before_anything_is_charged(monkeypatch):
     sent = sent_codes(monkeypatch)
-    grid = grid_of(QuantizeMod(epsilon=8.0, epsilon_alone=figures(2)[1]))
+    grid = of_victim(QuantizeMod(epsilon=8.0, epsilon_alone=figures(2)[1]))
     for _ in range(2):
         codes_seen_by_an_inventor(grid)
     before = dict(grid.contexts[VICTIM].state["randquant.spent"])
@@ -80,7 +75,7 @@ def test_a_limit_of_what_is_left_alone_ends_it_before_anything_is_charged(monkey
 
 
 def test_a_node_sets_its_own_limit_of_what_is_left_alone():
-    grid = grid_of(QuantizeMod(epsilon=8.0))
+    grid = of_victim(QuantizeMod(epsilon=8.0))
     grid.contexts[VICTIM].node_config["randquant-epsilon-alone"] = 0.9 * figures(1)[1]
     with pytest.raises(Refused, match=r"within epsilon .* if all other clients are invented"):
         codes_seen_by_an_inventor(grid)
@@ -91,7 +86,7 @@ def test_clients_that_a_directory_does_not_name_or_that_cannot_sign_are_refused(
     named, tmp_path, monkeypatch
 ):
     """The server knows all public keys; it may invent numbers, or take those of real clients."""
-    sent, grid = sent_codes(monkeypatch), grid_of(QuantizeMod(epsilon=8.0))
+    sent, grid = sent_codes(monkeypatch), of_victim(QuantizeMod(epsilon=8.0))
     identify(grid, named, tmp_path)
     with pytest.raises(Refused, match="Expected keys signed by client 2, got others"):
         codes_seen_by_an_inventor(grid)
@@ -100,7 +95,6 @@ def test_clients_that_a_directory_does_not_name_or_that_cannot_sign_are_refused(
 
 def test_the_log_says_what_a_client_with_a_directory_knows_of_the_others(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="flwr")
-    nodes = range(1, 6)
     for options, expected in (
         ({}, "; its directory names all others in this sum."),
         (
@@ -108,10 +102,10 @@ def test_the_log_says_what_a_client_with_a_directory_knows_of_the_others(tmp_pat
             "; it shares masks with some of the others only, and does not know",
         ),
     ):
-        grid = InProcessGrid(client_app(QuantizeMod(8.0, all_neighbours=False), mover), nodes)
-        identify(grid, set(nodes), tmp_path)
+        grid = grid_of(QuantizeMod(8.0, all_neighbours=False))
+        identify(grid, grid.contexts, tmp_path)
         caplog.clear()
-        run(QuantizedStrategy(fedavg(), noisy(cohort=4), **options), grid)
+        one_round(noisy(cohort=4), grid=grid, **options)
         assert sum(expected in record.getMessage() for record in caplog.records) == 5
 
 
@@ -133,8 +127,8 @@ class Refused(Exception):
     """The victim's answer is an error."""
 
 
-def grid_of(mod):
-    return InProcessGrid(client_app(mod, mover), [VICTIM])
+def of_victim(mod):
+    return grid_of(mod, [VICTIM])
 
 
 def in_a_sum_of_one(rounds):
@@ -157,23 +151,6 @@ def sent_codes(monkeypatch):
 
     monkeypatch.setattr(Client, "mask", spied)
     return sent
-
-
-def identify(grid, nodes, folder):
-    """Give each node of the grid its key, and all of them a directory of these numbers."""
-    keys = {n: Ed25519PrivateKey.generate() for n in nodes}
-    directory = {str(n): key.public_key().public_bytes_raw().hex() for n, key in keys.items()}
-    (folder / "directory.json").write_text(json.dumps(directory))
-    form = (
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    for n in grid.contexts:
-        (folder / f"{n}.pem").write_bytes(keys[n].private_bytes(*form))
-        files = {"identity": folder / f"{n}.pem", "directory": folder / "directory.json"}
-        own = {f"randquant-{name}": str(path) for name, path in files.items()}
-        grid.contexts[n].node_config.update(own)
 
 
 def codes_seen_by_an_inventor(grid):

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
-import signal
-import struct
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from flower_grid import ledger_of
-from flower_rounds import noisy
-from flwr.app import Array, ArrayRecord, Context, RecordDict
+from flower_grid import context_of, counted, ledger_of
+from flower_rounds import model, noisy
 from flwr.serverapp.strategy import FedAdam
 from power import Trace, reachable, restore
 
@@ -27,22 +20,11 @@ from randquant.integrations.ledger import OWN
 from randquant.integrations.offer import Offer
 
 OFFER = Offer(noisy("local"), 5)
-MODEL = ArrayRecord({"w": Array(np.zeros(2))})
-
-
-def answered(path):
-    """(answers, steps) of the account in a file."""
-    context = Context(1, 1, {"randquant-ledger": str(path)}, RecordDict(), {})
-    ledger = ledger_of(context)
-    with ledger.held():
-        return ledger.accountant.answers(OWN), len(ledger._taken)
 
 
 def answer(path, number):
     """Count an answer and take a step, as a client does before it sends anything."""
-    context = Context(1, 1, {"randquant-ledger": str(path)}, RecordDict(), {})
-    ledger = ledger_of(context)
-    with ledger.held():
+    with ledger_of(context_of(path)).held() as ledger:
         ledger.take(b"%d" % number, "upload")
         ledger.accountant.compose(RoundEvent(OFFER, frozenset({OWN})))
         ledger.save()
@@ -68,14 +50,14 @@ def server_trace(tmp_path, monkeypatch, rounds=2):
         for number in range(rounds):
             accountant.compose(RoundEvent(OFFER, frozenset({1, 2})))
             record = {"rounds": number, "accountant": accountant.state_dict()}
-            state.save(tmp_path / "server" / "runs" / "one" / "server.state", record, MODEL,
+            state.save(tmp_path / "server" / "runs" / "one" / "server.state", record, model(),
                        FedAdam(), {})  # fmt: skip
             trace.note("asked")
     return trace.events
 
 
 def of_client(folder):
-    answers, steps = answered(folder / "account")
+    answers, steps = counted(folder / "account")
     assert answers == steps
     return answers
 
@@ -165,59 +147,3 @@ def test_a_write_that_does_less_is_found_out(fault, write, read, tmp_path, monke
         events = write(tmp_path, patch)
     found = judged(events, read, tmp_path)
     assert any(stated is None or stated < released for released, stated in found)
-
-
-def test_no_half_file_of_an_account_is_taken_for_an_account(tmp_path):
-    """Even if a disk lies about what it has flushed: every beginning, and every tail of garbage."""
-    path = tmp_path / "account"
-    for number in range(3):
-        answer(path, number)
-    whole, rng = path.read_bytes(), random.Random(5)
-    for cut in [*range(0, len(whole), 5), *range(60), *range(len(whole) - 60, len(whole))]:
-        tails = [b"", b"\0" * (len(whole) - cut), rng.randbytes(len(whole) - cut)]
-        for tail in tails[: 3 if cut % 7 == 0 else 1]:
-            path.write_bytes(whole[:cut] + tail)
-            if path.read_bytes() == whole:
-                continue
-            with pytest.raises(DamagedFile):
-                answered(path)
-    path.write_bytes(whole)
-    assert answered(path) == (3, 3)
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_killed_server_has_counted_the_rounds_that_it_has_asked_for(tmp_path):
-    """SIGKILL at any time: the state has what was reported, and at most one round more."""
-    path, rng, told = tmp_path / "runs" / "one" / "server.state", random.Random(6), 0
-    for _ in range(8):
-        read, write = os.pipe()
-        process = os.fork()
-        if not process:
-            with contextlib.suppress(BaseException):
-                os.close(read)
-                work(path, write)
-            os._exit(0)
-        os.close(write)
-        told += len(os.read(read, 8)) // 8  # it has begun
-        time.sleep(rng.uniform(0, 0.02))
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-        with open(read, "rb") as pipe:
-            told += len(pipe.read()) // 8
-        found = of_server(tmp_path)
-        assert told <= found <= told + 1
-        told = found
-    assert told >= 8
-
-
-def work(path, write):
-    """Save rounds for ever, and report each one that is saved."""
-    accountant, rounds = RunAccountant(1e-5), 0
-    if path.exists():
-        record, _, _ = state.load(path, FedAdam())
-        accountant.load_state_dict(record["accountant"])
-    while True:
-        rounds += 1
-        accountant.compose(RoundEvent(OFFER, frozenset({1, 2})))
-        state.save(path, {"accountant": accountant.state_dict()}, MODEL, FedAdam(), {})
-        os.write(write, struct.pack("<q", rounds))

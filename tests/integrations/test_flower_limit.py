@@ -5,18 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from flower_grid import InProcessGrid, client_app, over_the_wire
-from flower_rounds import (
-    ANYTHING,
-    ask,
-    changed_request,
-    exact,
-    fedavg,
-    mover,
-    noisy,
-    refusals,
-    run,
-)
+from flower_grid import InProcessGrid, answers_of, over_the_wire
+from flower_rounds import all_refuse, ask, exact, fedavg, grid_of, noisy, one_round, refusals, run
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -34,11 +24,11 @@ def test_a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answer
     mechanism = noisy(cohort=4)
     cost = [account([mechanism.release(5, n)], 1e-5, quick=True).epsilon for n in (1, 2, 3)]
     mod = QuantizeMod(epsilon=(cost[1] + cost[2]) / 2, delta=1e-5)
-    grid = InProcessGrid(client_app(mod, mover), range(1, 6))
-    strategy = QuantizedStrategy(fedavg(), mechanism, patience=2)
+    grid, strategy = grid_of(mod), QuantizedStrategy(fedavg(), mechanism, patience=2)
     with pytest.raises(RoundsFailed, match="2 failures in a row"):
         run(strategy, grid, rounds=9)
     assert strategy.accountant.answers(1) == 2
+    assert [answers_of(context) for context in grid.contexts.values()] == [2] * 5
     assert len(refusals(grid)) == 5
     for reason in refusals(grid).values():
         assert f"Expected an offer within epsilon {mod.epsilon}" in reason
@@ -47,22 +37,18 @@ def test_a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answer
 
 def test_the_account_of_a_client_outlasts_a_run_in_its_file(tmp_path):
     mechanism = noisy("local")
-    cost = [account([mechanism.release(5, n)], 1e-5, quick=True).epsilon for n in (1, 2, 3)]
-    app = client_app(QuantizeMod(epsilon=cost[1] + 1e-3), mover)
-    uploaded = []
-    for first in (1, 11, 21):  # each run knows the SuperNode by another number
-        grid = InProcessGrid(app, [first, first + 1])
+    cost = account([mechanism.release(5, 2)], 1e-5, quick=True).epsilon
+    for first, lost in ((1, set()), (11, set()), (21, {21})):  # each run knows it by another number
+        grid = grid_of(QuantizeMod(epsilon=cost + 1e-3), [first, first + 1])
         grid.contexts[first].node_config["randquant-ledger"] = str(tmp_path / "account.json")
-        run(QuantizedStrategy(fedavg(), mechanism), grid)
-        uploaded.append(first not in refusals(grid))
-        assert first + 1 not in refusals(grid)
-    assert uploaded == [True, True, False]
+        one_round(mechanism, grid=grid)
+        assert set(refusals(grid)) == lost
 
 
 def test_a_node_sets_its_own_limit():
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
+    grid = grid_of()
     grid.contexts[3].node_config["randquant-epsilon"] = 0.01
-    run(QuantizedStrategy(fedavg(), noisy()), grid)
+    one_round(noisy(), grid=grid)
     assert set(refusals(grid)) == {3}
 
 
@@ -70,20 +56,17 @@ def test_what_is_spent_between_the_first_step_and_the_upload_counts(tmp_path):
     """A client that agreed to a sum, and answered another run since, refuses its upload."""
     local = noisy("local")
     one = account([local.release(5, 1)], 1e-5, quick=True).epsilon
-    app = client_app(QuantizeMod(epsilon=1.2 * one), mover)
-    grid, other = InProcessGrid(app, range(1, 6)), InProcessGrid(app, range(1, 6))
+
+    def answers_another(message):
+        node = message.metadata.dst_node_id
+        ask(other, node, "upload", offer=Offer(local, 5).to_text())
+
+    mod = QuantizeMod(epsilon=1.2 * one)
+    grid, other = grid_of(mod, change=("share", answers_another)), grid_of(mod)
     for node in range(1, 6):
         for run_of in (grid, other):
             run_of.contexts[node].node_config["randquant-ledger"] = str(tmp_path / f"{node}.json")
-    changed_request(
-        grid,
-        "share",
-        lambda m: ask(other, m.metadata.dst_node_id, "upload", offer=Offer(local, 5).to_text()),
-    )
-    with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), noisy(cohort=5), patience=1), grid)
-    assert len(refusals(grid)) == 5
-    assert all("this client's limit" in reason for reason in refusals(grid).values())
+    all_refuse("this client's limit", noisy(cohort=5), grid)
 
 
 def test_an_account_that_a_train_function_throws_away_is_kept():
@@ -98,17 +81,16 @@ def test_an_account_that_a_train_function_throws_away_is_kept():
 
     grid = InProcessGrid(app, [1, 2])
     with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), mechanism, patience=1), grid, rounds=9)
+        one_round(mechanism, grid=grid, patience=1, rounds=9)
     assert sum(reply.has_content() for *_, reply in grid.seen) == 4
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"clients": {}}', None])
 def test_an_account_that_cannot_be_used_is_refused_and_named_to_nobody(text, tmp_path, caplog):
     path = tmp_path / ("account" if text is not None else "no folder/account")
-    grid = InProcessGrid(client_app(ANYTHING, mover), [1])
-    grid.contexts[1].node_config["randquant-ledger"] = str(path)
     if text is not None:
         path.write_text(text)
+    grid = grid_of(nodes=[1], config={"randquant-ledger": str(path)})
     reply = ask(grid, 1, "upload", offer=Offer(noisy("local"), 5).to_text())
     assert reply.error.reason == "This client's files cannot be used; its log says why."
     assert ("Expected this client's account" if text is not None else "No such file") in caplog.text
@@ -150,21 +132,16 @@ def test_steps_are_remembered_where_a_state_is_lost(step, tmp_path):
 
     A second upload would be under the same masks, and shares sealed again for a server's own keys.
     """
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
-    for node, context in grid.contexts.items():
-        context.node_config["randquant-ledger"] = str(tmp_path / f"{node}.json")
-    second = []
+    first = []
 
     def lost(message):
         context = grid.contexts[message.metadata.dst_node_id]
         before = RecordDict(dict(context.state))
-        assert grid.app(over_the_wire(message), context).has_content()
+        first.append(grid.app(over_the_wire(message), context).has_content())
         context.state = before
-        second.append(grid.app(over_the_wire(message), context))
 
-    changed_request(grid, step, lost)
-    with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
-    assert len(second) == 5
-    again = f"Expected each step of a round once, got '{step}' again."
-    assert {reply.error.reason for reply in second} == {again}
+    grid = grid_of(change=(step, lost))
+    for node, context in grid.contexts.items():
+        context.node_config["randquant-ledger"] = str(tmp_path / f"{node}.json")
+    all_refuse(f"Expected each step of a round once, got '{step}' again.", exact(), grid)
+    assert first == [True] * 5

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app
-from flower_rounds import ANYTHING, exact, fedavg, model, mover, run
+from flower_rounds import ANYTHING, exact, fedavg, grid_of, model, mover, rounds_of, run
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from pages import Page, drawn
 
@@ -29,35 +29,26 @@ def planned(inner=None, **changes):
 
 def test_the_planned_rounds_run_and_spend_the_target_and_the_next_round_is_refused():
     # One more round would exceed it: the noise is calibrated, and the limit is in force.
-    grid = InProcessGrid(client_app(QuantizeMod(epsilon=8.0), mover), range(1, 8))
     strategy = planned()
-    result = run(strategy, grid, model(650), rounds=4)
-    assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
+    run(strategy, grid_of(QuantizeMod(epsilon=8.0), range(1, 8)), model(650), rounds=4)
+    assert [row.round for row in strategy.history] == [1, 2, 3]
     assert 7.5 < strategy.accountant.get_privacy_spent().epsilon <= 8.0
     assert "before round 4" in strategy.stopped
+    two = planned(rounds=2).start(grid_of(nodes=range(1, 7)), model(650))
+    assert len(two.train_metrics_clientapp) == 2
 
 
-def test_start_runs_the_planned_number_of_rounds():
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 7))
-    assert len(planned(rounds=2).start(grid, model(650)).train_metrics_clientapp) == 2
-
-
-def test_a_cohort_larger_than_the_nodes_is_refused_before_anybody_is_asked():
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 5))
+def test_a_cohort_larger_than_the_nodes_is_refused_before_anybody_is_asked_unless_they_come():
+    grid = grid_of(nodes=range(1, 7))
+    grid.offline = {5, 6}
     with pytest.raises(TooFewNodes, match="got 4 within 0 s: connect 2 more"):
         run(planned(), grid, model(650), connect_timeout=0.0)
     assert not grid.seen
-
-
-def test_nodes_that_connect_late_are_waited_for():
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 7))
-    grid.offline = {6}
     nodes, looks = grid.get_node_ids, []
 
     def later():
         looks.append(1)
-        if len(looks) == 2:
-            grid.offline = set()
+        grid.offline = set() if len(looks) > 1 else {6}
         return nodes()
 
     grid.get_node_ids = later
@@ -102,15 +93,10 @@ def test_losses_that_no_graph_withstands_are_refused_when_it_is_planned():
 
 
 def test_the_page_of_a_run_has_every_round_and_outlives_a_restart(tmp_path):
-    lost = {2}
-
     def fault(step, node, reply):
-        return [] if node == 6 and number() in lost and step == "upload" else [reply]
+        return [] if node == 6 and rounds_of(grid) == 2 and step == "upload" else [reply]
 
-    def number():
-        return sum(step == "advertise" and node == 1 for step, node, *_ in grid.seen)
-
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 7), fault)
+    grid = grid_of(nodes=range(1, 7), fault=fault)
     options = {"dropouts": 1, "folder": tmp_path}
     run(planned(**options), grid, model(650), rounds=1)
     again = planned(**options)
@@ -199,22 +185,6 @@ def test_the_recipe_of_the_docs_runs_as_printed(tmp_path, monkeypatch):
 def _trained(message):
     arrays = {n: Array(a.numpy() + np.float32(0.01)) for n, a in message.content["arrays"].items()}
     return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
-
-
-@pytest.mark.seldom
-def test_few_parameters_of_few_clients_get_integer_noise():
-    """One bit would be too coarse."""
-    coarse, noise = (
-        planned(model=5, rounds=10, **bits).run.mechanism
-        for bits in ({"privacy": rq.Privacy(bits=1)}, {})
-    )
-    assert coarse.channel.levels == 2
-    assert noise.channel is None
-    errors = [each.expected_error(5).deviation(6) for each in (coarse, noise)]
-    # One bit has 1.44 times the error of Gaussian noise here.
-    assert errors[1] < 0.75 * errors[0]
-    one_bit = planned(privacy=rq.Privacy(bits=1))
-    assert planned().run.mechanism == one_bit.run.mechanism
 
 
 def test_noise_of_few_bits_takes_numbers_beside_too():

@@ -7,8 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from flower_grid import InProcessGrid, client_app
-from flower_rounds import ANYTHING, ask, fedavg, model, mover, noisy, refusals, run, steps_of
+from flower_rounds import model, noisy, one_round, refusals, steps_of
 
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
@@ -17,7 +16,6 @@ from randquant.channels.keys import Key
 from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower.messages import PAYLOAD, payload_record, read_payload
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.offer import Offer
 from randquant.privacy.accounting.accountant import account
 
@@ -25,36 +23,24 @@ DIMENSION = 40
 RANK = RankMechanism(clip_norm=8.0, epsilon=7.99)
 
 
-@pytest.fixture
-def encoded(monkeypatch):
-    """(mechanism, payload) of every update that is encoded."""
-    found, encode = [], RankMechanism.encode
-
-    def kept(self, update, key):
-        found.append((self, encode(self, update, key)))
-        return found[-1][1]
-
-    monkeypatch.setattr(RankMechanism, "encode", kept)
-    return found
-
-
-def rounds(nodes=range(1, 6), count=1, fault=None, mod=ANYTHING, inner=None, **options):
+def rounds(**options):
     """(model afterwards, grid, strategy)"""
-    grid = InProcessGrid(client_app(mod, mover), nodes, fault)
-    strategy = QuantizedStrategy(inner or fedavg(), RANK, **options)
-    after = run(strategy, grid, model(DIMENSION), count)
-    return after.arrays["w"].numpy(), grid, strategy
+    return one_round(RANK, arrays=model(DIMENSION), **options)
+
+
+def sending(node, payload):
+    """A fault: this client's upload is another one."""
+
+    def fault(step, sender, reply):
+        if (step, sender) == ("upload", node):
+            reply.content[PAYLOAD] = payload_record(payload())
+        return [reply]
+
+    return fault
 
 
 def by_number(encoded):
     return {each.client: payload for each, payload in encoded}
-
-
-def changed(reply, change):
-    """The reply with another payload."""
-    payload = change(read_payload(reply.content))
-    reply.content[PAYLOAD] = payload_record(payload)
-    return reply
 
 
 def test_a_round_takes_the_step_of_the_indices_bit_for_bit(encoded):
@@ -76,17 +62,14 @@ def test_a_round_takes_the_step_of_the_indices_bit_for_bit(encoded):
 
 def test_a_client_cannot_choose_its_rotation(encoded):
     """An index of another rotation is read in the client's own: it gains no direction."""
-
     chosen = []
 
-    def fault(step, node, reply):
-        if step != "upload" or node != 2:
-            return [reply]
+    def another():
         other = encoded[0][0].of_client(77)
         chosen.append(other.encode(steps_of(2, DIMENSION), Key.from_seed(1)))
-        return [changed(reply, lambda _: chosen[0])]
+        return chosen[0]
 
-    moved, _, _ = rounds(fault=fault)
+    moved, _, _ = rounds(fault=sending(2, another))
     now, sent = RANK.in_round(encoded[0][0].rotation_seed), by_number(encoded)
     del sent[77]
     np.testing.assert_array_equal(moved, now.mean(sent | {2: chosen[0]}, DIMENSION))
@@ -95,11 +78,7 @@ def test_a_client_cannot_choose_its_rotation(encoded):
 @pytest.mark.parametrize("bad", [b"", b"\x50", b"00", b"00000000"])
 def test_what_is_no_index_is_left_out(bad, encoded, caplog):
     """Of 40 coordinates and their negatives none is number 80."""
-
-    def fault(step, node, reply):
-        return [changed(reply, lambda _: bad) if (step, node) == ("upload", 3) else reply]
-
-    moved, _, strategy = rounds(fault=fault)
+    moved, _, strategy = rounds(fault=sending(3, lambda: bad))
     wanted = "index below 80, got 80" if bad == b"\x50" else f"an index of 1 bytes, got {len(bad)}"
     assert f"client 3 to 'upload' dropped: Expected {wanted}" in caplog.text
     others = {c: payload for c, payload in by_number(encoded).items() if c != 3}
@@ -109,7 +88,7 @@ def test_what_is_no_index_is_left_out(bad, encoded, caplog):
 
 
 def test_a_client_counts_its_one_answer_itself_and_refuses_another(encoded):
-    _, grid, _ = rounds(count=2, mod=QuantizeMod(epsilon=8.0, trust="local"), patience=5)
+    _, grid, _ = rounds(rounds=2, mod=QuantizeMod(epsilon=8.0, trust="local"), patience=5)
     assert len(encoded) == 5
     asked_again = [r for step, _, _, r in grid.seen[5:] if step == "advertise" and r.has_error()]
     assert len(asked_again) == 5
@@ -117,7 +96,7 @@ def test_a_client_counts_its_one_answer_itself_and_refuses_another(encoded):
 
 
 def test_two_rounds_cost_a_client_what_the_account_says(encoded):
-    _, _, strategy = rounds(count=2)
+    _, _, strategy = rounds(rounds=2)
     twice = account([RANK.release(DIMENSION, 2)], 1e-5).epsilon
     assert strategy.accountant.get_privacy_spent().epsilon == twice > 11
     # Beside a sum of codes, which an adversary sees less of, both count.
@@ -148,22 +127,3 @@ def test_an_offer_travels_whole_and_others_are_refused():
             Offer(mechanism, 650)
     with pytest.raises(ValueError, match="Expected dimension >= 1 and <= "):
         Offer(RANK, 2**30)
-
-
-def test_what_a_server_may_not_ask_for(encoded):
-    grid = InProcessGrid(client_app(ANYTHING, mover), [1])
-    text = Offer(RANK, 5).to_text()
-    terms = json.dumps({"clients": [1, 2, 3], "bits": 8, "least": 3, "neighbours": 2,
-                        "threshold": 2})  # fmt: skip
-    for step, fields, reason in (
-        ("upload", {"offer": text}, "that the server and this client have drawn together"),
-        ("advertise", {"offer": text}, "commitment to its part of a seed exactly where"),
-        ("advertise", {"offer": text, "terms": terms, "commitment": bytes(32)}, "no secure sum"),
-        ("advertise", {"offer": text, "commitment": bytes(32)}, ""),
-        ("upload", {"proof": bytes(32)}, "committed to before it saw"),
-    ):
-        reply = ask(grid, 1, step, b"s", **fields)
-        assert reply.has_error() == bool(reason), (step, reason)
-        if reason:
-            assert reason in str(reply.error.reason)
-    assert not encoded

@@ -7,20 +7,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from flower_grid import InProcessGrid, client_app, over_the_wire
-from flower_rounds import (
-    ANYTHING,
-    EXACT,
-    STEPS,
-    exact,
-    fedavg,
-    mean_of,
-    model,
-    mover,
-    one_round,
-    rounds_of,
-    run,
-)
+from flower_grid import over_the_wire
+from flower_rounds import EXACT, STEPS, exact, grid_of, mean_of, model, one_round, rounds_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.serverapp.strategy import FedAvg
@@ -32,21 +20,30 @@ from randquant.aggregation.secagg.terms import MOST_CLIENTS, MOST_NEIGHBOURS, Pr
 from randquant.channels import wire
 from randquant.integrations.flower import messages as wire_messages
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
-from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.integrations.flower.strategy import RoundsFailed
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import RoundMessage, read_inbox, upload_format
 
 
 def tampered(reply, change):
     content = reply.content
-    data = content[PAYLOAD]["codes"].data
-    record = wire_messages.payload_record(change(data))
+    record = wire_messages.payload_record(change(content[PAYLOAD]["codes"].data))
     reply.content = RecordDict({HEAD: content[HEAD], PAYLOAD: record})
     return reply
 
 
 def flipped(data):
     return data[:40] + bytes([data[40] ^ 1]) + data[41:]
+
+
+def without_client_2(trust, change, nodes=(2,), among=range(1, 6)):
+    """What some clients upload is changed, and the mean is that of the others."""
+
+    def fault(step, node, reply):
+        return change(reply) if step == "upload" and node in nodes else [reply]
+
+    found, _, _ = one_round(exact(trust), among, fault=fault)
+    np.testing.assert_allclose(found, mean_of(set(among) - set(nodes)), atol=1e-6)
 
 
 def repacked(channel=EXACT, size=5, session=None, client=2):
@@ -78,38 +75,18 @@ BAD_PAYLOADS = {
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 @pytest.mark.parametrize("change", BAD_PAYLOADS.values(), ids=BAD_PAYLOADS)
 def test_a_bad_payload_is_dropped_and_reported(trust, change):
-    def fault(step, node, reply):
-        return [tampered(reply, change) if step == "upload" and node == 2 else reply]
-
-    found, _, _ = one_round(exact(trust), fault=fault)
-    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+    without_client_2(trust, lambda reply: [tampered(reply, change)])
 
 
 def test_codes_out_of_range_are_dropped():
     """Three levels take two bits: the fourth code means nothing."""
-    session = []
 
-    def fault(step, node, reply):
-        if node != 2:
-            return [reply]
-        session.append(reply.content[HEAD]["session"])
-        form = upload_format(exact("local"), session[-1], 2)
+    def change(reply):
+        form = upload_format(exact("local"), reply.content[HEAD]["session"], 2)
         body = np.full(2, 0xFF, dtype=np.uint8)
         return [tampered(reply, lambda data: wire.frame(form, 5, body))]
 
-    found, _, _ = one_round(exact("local"), fault=fault)
-    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
-
-
-def of(content):
-    """A fault: client 2's upload has other content."""
-
-    def fault(step, node, reply):
-        if step == "upload" and node == 2:
-            reply.content = RecordDict(content(reply.content))
-        return [reply]
-
-    return fault
+    without_client_2("local", change)
 
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
@@ -128,8 +105,11 @@ def of(content):
     ],
 )  # fmt: skip
 def test_a_reply_of_another_kind_is_dropped(trust, content):
-    found, _, _ = one_round(exact(trust), fault=of(content))
-    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+    def change(reply):
+        reply.content = RecordDict(content(reply.content))
+        return [reply]
+
+    without_client_2(trust, change)
 
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
@@ -145,32 +125,22 @@ def test_a_duplicate_counts_once_and_a_replay_not_at_all(trust):
             old[2] = reply
         return [reply, reply] if node == 3 else [reply]
 
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
-    strategy = QuantizedStrategy(fedavg(), exact(trust))
-    arrays = model()
-    result = run(strategy, grid, arrays, 2)
-    wanted = mean_of(range(1, 6)) + mean_of([1, 3, 4, 5])
-    np.testing.assert_allclose(result.arrays["w"].numpy(), wanted, atol=1e-6)
-    assert [m["clients"] for m in result.train_metrics_clientapp.values()] == [5, 4]
+    found, _, strategy = one_round(exact(trust), fault=fault, rounds=2)
+    np.testing.assert_allclose(found, mean_of(range(1, 6)) + mean_of([1, 3, 4, 5]), atol=1e-6)
+    assert [row.dropped for row in strategy.history] == [0, 1]
 
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 def test_a_reply_in_anothers_name_is_dropped(trust):
-    def stranger(step, node, reply):
-        if step == "upload" and node == 2:
-            reply.metadata.__dict__["_src_node_id"] = 99
-        return [reply]
+    def named(source):
+        def change(reply):
+            reply.metadata.__dict__["_src_node_id"] = source(reply.metadata.src_node_id)
+            return [reply]
 
-    found, _, _ = one_round(exact(trust), fault=stranger)
-    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+        return change
 
-    def swapped(step, node, reply):
-        if step == "upload" and node in (1, 2):
-            reply.metadata.__dict__["_src_node_id"] = 3 - node
-        return [reply]
-
-    found, _, _ = one_round(exact(trust), range(1, 9), fault=swapped)
-    np.testing.assert_allclose(found, mean_of(range(3, 9)), atol=1e-6)
+    without_client_2(trust, named(lambda node: 99))
+    without_client_2(trust, named(lambda node: 3 - node), (1, 2), range(1, 9))
 
 
 def test_the_first_of_two_replies_counts():
@@ -203,10 +173,9 @@ class Careless(FedAvg):
 def test_a_strategy_that_asks_twice_or_beyond_its_view_fails_the_round(nodes):
     inner = Careless(fraction_evaluate=0.0)
     inner.nodes = nodes
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
-    strategy = QuantizedStrategy(inner, exact(), patience=1)
+    grid = grid_of()
     with pytest.raises(RoundsFailed, match="each client once in a round"):
-        run(strategy, grid)
+        one_round(exact(), grid=grid, inner=inner, patience=1)
     assert not grid.seen
 
 
@@ -215,11 +184,10 @@ def test_failures_are_counted_in_a_row():
         bad = step == "upload" and rounds_of(grid) in (1, 3)
         return [] if bad else [reply]
 
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
-    strategy = QuantizedStrategy(fedavg(), exact(), patience=2)
-    result = run(strategy, grid, rounds=4)
-    assert list(result.train_metrics_clientapp) == [2, 4]
-    assert result.train_metrics_clientapp[2]["dropped"] == 0
+    grid = grid_of(fault=fault)
+    _, _, strategy = one_round(exact(), grid=grid, patience=2, rounds=4)
+    assert [bool(row.failed) for row in strategy.history] == [True, False, True, False]
+    assert strategy.history[1].dropped == 0
 
 
 def test_too_few_for_the_guarantee_fail_the_round_and_keep_the_model(caplog):
@@ -233,53 +201,31 @@ def test_too_few_for_the_guarantee_fail_the_round_and_keep_the_model(caplog):
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 def test_all_clients_gone_is_a_clear_error_and_the_model_is_kept(trust, tmp_path):
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), lambda step, node, reply: [])
-    strategy = QuantizedStrategy(fedavg(), exact(trust), folder=tmp_path, patience=3)
+    options = {"folder": tmp_path, "patience": 3}
     with pytest.raises(RoundsFailed, match="3 failures in a row, the last: Expected"):
-        run(strategy, grid, rounds=9)
-    healthy = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
-    if (tmp_path / "server.state").exists():
-        again = QuantizedStrategy(fedavg(), exact(trust), folder=tmp_path)
-        result = run(again, healthy, rounds=3)  # the third is tried again
-        np.testing.assert_allclose(result.arrays["w"].numpy(), mean_of(range(1, 6)), atol=1e-6)
+        one_round(exact(trust), fault=lambda *_: [], rounds=9, **options)
+    found, _, _ = one_round(exact(trust), rounds=3, **options)
+    left = 1 if trust == "local" else 3  # the third is tried again; no codes were asked for
+    np.testing.assert_allclose(found, left * mean_of(range(1, 6)), atol=1e-6)
 
 
 def test_a_step_that_diverges_is_not_taken():
-    app = client_app(ANYTHING, lambda node, name, array: array.astype(np.float32) + 64)
     arrays = ArrayRecord({"w": Array(np.full(3, 65504, dtype=np.float16))})  # the largest
     far = ChannelMechanism(rq.stochastic_rounding(clip=64.0, levels=2, margin=0.0), "aggregate", 2)
-    strategy = QuantizedStrategy(fedavg(), far, patience=1)
+    train = lambda node, name, array: array.astype(np.float32) + 64  # noqa: E731
     with pytest.raises(RoundsFailed, match="training has diverged"):
-        run(strategy, InProcessGrid(app, [1, 2]), arrays)
+        one_round(far, [1, 2], train=train, arrays=arrays, patience=1)
 
 
-def too_many(content):
-    content[INBOX] = ConfigRecord({str(n): b"" for n in range(20_000)})
-
-
-def too_long(content):
-    content[INBOX] = ConfigRecord({"1": bytes(10**6)})
-
-
-def too_deep(content):
-    content[PAYLOAD] = ArrayRecord(
-        {"codes": Array("uint8", (1,) * 100_000, wire_messages.STYPE, b"x")}
-    )
-
-
-def beside(content):
-    content["more"] = ConfigRecord({"text": ["x" * 1000] * 1000})
-
-
-def empty_words(content):
-    content[HEAD]["survivors"] = [""] * 500_000
-
-
-def empty_records(content):
-    content.update({f"{n}": ConfigRecord({}) for n in range(20_000)})
-
-
-LARGE = [too_many, too_long, too_deep, beside, empty_words, empty_records]
+DEEP = {"codes": Array("uint8", (1,) * 100_000, wire_messages.STYPE, b"x")}
+LARGE = {
+    "messages": {INBOX: ConfigRecord({str(n): b"" for n in range(20_000)})},
+    "a long message": {INBOX: ConfigRecord({"1": bytes(10**6)})},
+    "dimensions": {PAYLOAD: ArrayRecord(DEEP)},
+    "texts beside": {"more": ConfigRecord({"text": ["x" * 1000] * 1000})},
+    "empty words": {HEAD: ConfigRecord({"survivors": [""] * 500_000})},
+    "empty records": {f"{n}": ConfigRecord({}) for n in range(20_000)},
+}
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +240,7 @@ def _played():
     ("trust", "step", "change"),
     [
         *(("local", "upload", change) for change in LARGE),
-        *(("aggregate", step, LARGE[number]) for number, step in enumerate(STEPS)),
+        *(("aggregate", *each) for each in zip(STEPS, LARGE, strict=False)),
         *seldom(*itertools.product(["aggregate"], STEPS, LARGE)),
     ],
 )
@@ -312,7 +258,9 @@ def test_a_reply_that_is_too_large_is_refused_by_name_before_it_is_read(
     def fault(at, node, reply):
         if (at, node) != (step, 2):
             return [reply]
-        change(reply.content)
+        for name, large in LARGE[change].items():
+            fields = {**reply.content[name], **large} if name == HEAD else None
+            reply.content[name] = large if fields is None else ConfigRecord(fields)
         tracemalloc.start()
         return [reply]
 
@@ -326,11 +274,8 @@ def test_a_reply_that_is_too_large_is_refused_by_name_before_it_is_read(
     np.testing.assert_allclose(found, mean_of(in_it), atol=1e-6)
     assert max(sizes) < 10_000
     assert peak < 2_000_000
-    [said] = [
-        r.getMessage()
-        for r in caplog.records
-        if r.levelname == "WARNING" and "reply" in r.getMessage()
-    ]
+    told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    [said] = [line for line in told if "reply" in line]
     assert f"reply of client 2 to {step!r} dropped: Expected a reply of" in said
 
 

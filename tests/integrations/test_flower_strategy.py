@@ -7,17 +7,8 @@ import math
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app
-from flower_rounds import (
-    ANYTHING,
-    STEPS,
-    exact,
-    fedavg,
-    mean_of,
-    model,
-    mover,
-    run,
-)
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flower_rounds import ANYTHING, STEPS, exact, fedavg, grid_of, mean_of, model, one_round, run
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 from hypothesis import given, settings
@@ -38,13 +29,11 @@ from randquant.integrations.flower.strategy import QuantizedStrategy
 )
 def test_the_step_is_the_exact_mean_of_the_updates(trust, clients, dimension, neighbours):
     nodes = [7 + 2**63 * (n % 2) + n for n in range(clients)]  # Flower's numbers have 64 bits
-    mod = QuantizeMod(epsilon=math.inf, all_neighbours=False)
-    grid = InProcessGrid(client_app(mod, mover), nodes)
-    strategy = QuantizedStrategy(fedavg(), exact(trust), sums=AmongClients(neighbours=neighbours))
-    result = run(strategy, grid, model(dimension))
-    np.testing.assert_allclose(result.arrays["w"].numpy(), mean_of(nodes, dimension), atol=1e-6)
-    assert result.train_metrics_clientapp[1]["clients"] == clients
-    assert result.train_metrics_clientapp[1]["dropped"] == 0
+    grid = grid_of(QuantizeMod(epsilon=math.inf, all_neighbours=False), nodes)
+    sums = AmongClients(neighbours=neighbours)
+    found, _, strategy = one_round(exact(trust), grid=grid, sums=sums, arrays=model(dimension))
+    np.testing.assert_allclose(found, mean_of(nodes, dimension), atol=1e-6)
+    assert [(row.asked, row.dropped) for row in strategy.history] == [(clients, 0)]
 
 
 @settings(max_examples=25)
@@ -57,8 +46,7 @@ def test_whoever_leaves_at_whatever_step_the_rest_is_summed_exactly(data, client
         gone = node in leaves and STEPS.index(step) >= STEPS.index(leaves[node])
         return [] if gone else [reply]
 
-    strategy = QuantizedStrategy(fedavg(), exact(), patience=5)
-    result = run(strategy, InProcessGrid(client_app(ANYTHING, mover), nodes, fault))
+    found, _, strategy = one_round(exact(), nodes, fault=fault)
     there = [n for n in nodes if STEPS.index(leaves.get(n, "reveal")) > STEPS.index("upload")]
     shared = [n for n in nodes if STEPS.index(leaves.get(n, "reveal")) > STEPS.index("share")]
     threshold = math.ceil(2 * (clients - 1) / 3)
@@ -66,11 +54,11 @@ def test_whoever_leaves_at_whatever_step_the_rest_is_summed_exactly(data, client
     # Of everyone who shared, `threshold` neighbours must answer.
     enough = all(len(set(answered) - {n}) >= threshold for n in shared)
     if enough and len(answered) > threshold:
-        np.testing.assert_allclose(result.arrays["w"].numpy(), mean_of(there), atol=1e-6)
-        assert result.train_metrics_clientapp[1]["clients"] == len(there)
+        np.testing.assert_allclose(found, mean_of(there), atol=1e-6)
+        assert strategy.history[0].dropped == clients - len(there)
     else:
-        assert not result.train_metrics_clientapp
-        assert not result.arrays["w"].numpy().any()
+        assert strategy.history[0].failed
+        assert not found.any()
 
 
 def test_arrays_keep_their_dtypes_and_counters_their_values():
@@ -106,35 +94,18 @@ def test_any_strategy_takes_the_step_that_it_would_without_us():
         lambda: strategies.FedYogi(fraction_evaluate=0.0),
         lambda: strategies.FedProx(fraction_evaluate=0.0, proximal_mu=0.1),
     ):
-        found = run(
-            QuantizedStrategy(make(), exact()),
-            InProcessGrid(client_app(ANYTHING, mover), [1, 2, 3]),
-            rounds=3,
-        ).arrays
+        found, grid, _ = one_round(exact(), [1, 2, 3], inner=make(), rounds=3)
         plain, arrays = make(), model()
         for number in range(1, 4):
-            grid = InProcessGrid(client_app(ANYTHING, mover), [1, 2, 3])
             (request, *_) = plain.configure_train(number, arrays, ConfigRecord(), grid)
             moved = arrays["w"].numpy() + mean_of([1, 2, 3]).astype(np.float32)
-            reply = Message(
-                RecordDict(
-                    {
-                        "arrays": ArrayRecord({"w": Array(moved)}),
-                        "metrics": strategies_metrics(),
-                    }
-                ),
-                reply_to=request,
-            )
+            metrics = MetricRecord({"num-examples": 1.0})
+            content = {"arrays": ArrayRecord({"w": Array(moved)}), "metrics": metrics}
+            reply = Message(RecordDict(content), reply_to=request)
             arrays, _ = plain.aggregate_train(number, [reply])
         np.testing.assert_allclose(
-            found["w"].numpy(), arrays["w"].numpy(), rtol=1e-5, atol=1e-7, err_msg=str(make())
+            found, arrays["w"].numpy(), rtol=1e-5, atol=1e-7, err_msg=str(make())
         )
-
-
-def strategies_metrics():
-    from flwr.app import MetricRecord
-
-    return MetricRecord({"num-examples": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -165,11 +136,8 @@ def test_what_cannot_be_wrapped_says_so():
 
 
 def test_losses_that_no_graph_withstands_fail_a_round_before_anybody_is_asked(caplog):
-    grid = InProcessGrid(client_app(ANYTHING, mover), [1, 2, 3, 4])
-    strategy = QuantizedStrategy(
-        fedavg(), exact(), sums=AmongClients(losses=Losses(step=0.1)), patience=2
-    )
-    run(strategy, grid)
+    sums = AmongClients(losses=Losses(step=0.1))
+    _, _, strategy = one_round(exact(), [1, 2, 3, 4], sums=sums, patience=2)
     assert "Expected losses that 4 clients withstand, got 10% a step" in caplog.text
     assert strategy.accountant.num_releases == 0
     with pytest.raises(ValueError, match="neighbours or losses, got both"):

@@ -6,16 +6,16 @@ import json
 
 import numpy as np
 import pytest
-from flower_grid import InProcessGrid, client_app
-from flower_rounds import ANYTHING, NOISY, ask, fedavg, model, mover, refusals, run
+from flower_grid import answers_of
+from flower_rounds import NOISY, ask, fedavg, grid_of, model, one_round, refusals
 from flwr.app import ConfigRecord
 
+from randquant.aggregation.rank.mechanism import RankMechanism
 from randquant.aggregation.secagg.draw import PART_BYTES
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.wire import upload
 from randquant.integrations.flower.messages import HEAD, read_payload
 from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.ledger import SPENT
 from randquant.integrations.offer import Offer
 
 DIMENSION, COUNT = 40, 5
@@ -27,44 +27,20 @@ def some(trust="aggregate", coordinates=COUNT):
     return VectorMechanism(NOISY, 1.0, trust, cohort, coordinates=coordinates)
 
 
-@pytest.fixture
-def encoded(monkeypatch):
-    """(mechanism, payload) of every update that is encoded."""
-    found, encode = [], VectorMechanism.encode
-
-    def kept(self, update, key):
-        found.append((self, encode(self, update, key)))
-        return found[-1][1]
-
-    monkeypatch.setattr(VectorMechanism, "encode", kept)
-    return found
-
-
-def rounds(mechanism, count=1, fault=None):
+def rounds(mechanism, **options):
     """(model afterwards, grid, strategy)"""
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
-    strategy = QuantizedStrategy(fedavg(), mechanism)
-    after = run(strategy, grid, model(DIMENSION), count)
-    return after.arrays["w"].numpy(), grid, strategy
+    return one_round(mechanism, arrays=model(DIMENSION), **options)
 
 
 def asked_to_upload(trust):
     """(grid, requests) of a round whose seed is drawn."""
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
-    strategy = QuantizedStrategy(fedavg(), some(trust))
+    grid, strategy = grid_of(), QuantizedStrategy(fedavg(), some(trust))
     requests = strategy.configure_train(1, model(DIMENSION), ConfigRecord({}), grid)
     return grid, list(requests)
 
 
-def own_account(context):
-    """What a client has counted; a sum's steps before the upload are in the file too."""
-    body = bytes(context.state[SPENT]["account"])[40:]
-    return json.loads(body[16 : 16 + int.from_bytes(body[8:16], "little")])
-
-
 def charged(grid):
-    contexts = [context for context in grid.contexts.values() if SPENT in context.state]
-    return [context.node_id for context in contexts if own_account(context)["clients"]]
+    return [node for node, context in grid.contexts.items() if answers_of(context)]
 
 
 @BOTH
@@ -102,8 +78,7 @@ def test_a_seed_that_the_server_chooses_after_seeing_parts_is_refused(trust, enc
     replies = grid.send_and_receive(requests)
     assert len(replies) == 5
     assert all("committed to before it saw" in reply.error.reason for reply in replies)
-    assert not encoded
-    assert not charged(grid)
+    assert not encoded + charged(grid)
 
 
 @BOTH
@@ -120,15 +95,17 @@ def test_a_seed_without_a_clients_own_part_is_another(trust, encoded):
 
 
 def test_offers_are_refused_in_one_sentence_and_cost_nothing(encoded):
-    grid = InProcessGrid(client_app(ANYTHING, mover), [1])
+    grid = grid_of(nodes=[1])
     text, whole, two = (Offer(some("local", k), 5).to_text() for k in (5, None, 2))
+    rank = Offer(RankMechanism(clip_norm=8.0, epsilon=7.99), 5).to_text()
+    drawn = "seed of the coordinates or rotations that the server"
+    terms = json.dumps({"clients": [1, 2, 3], "bits": 8, "least": 3, "neighbours": 2,
+                        "threshold": 2})  # fmt: skip
     for step, fields, reason in (
-        (
-            "upload",
-            {"offer": text},
-            "seed of the coordinates or rotations that the server",
-        ),
+        ("upload", {"offer": text}, drawn),
+        ("upload", {"offer": rank}, drawn),
         ("advertise", {"offer": text}, "commitment to its part of a seed exactly where"),
+        ("advertise", {"offer": rank, "terms": terms, "commitment": bytes(32)}, "no secure sum"),
         ("advertise", {"offer": text, "commitment": bytes(31)}, "a commitment in 32 bytes"),
         ("advertise", {"offer": text, "commitment": bytes(32)}, ""),
         ("upload", {"offer": whole}, "one offer in a round, got another in the same"),
@@ -143,8 +120,7 @@ def test_offers_are_refused_in_one_sentence_and_cost_nothing(encoded):
         assert reply.has_error() == bool(reason), (step, fields)
         if reason:
             assert reason in reply.error.reason
-    assert not encoded
-    assert not charged(grid)
+    assert not encoded + charged(grid)
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])

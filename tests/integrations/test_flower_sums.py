@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flower_grid import InProcessGrid, answers_of, client_app, over_the_wire
+from flower_grid import answers_of, over_the_wire
 from flower_rounds import (
     ANYTHING,
     EXACT,
+    all_refuse,
     ask,
     changed_offer,
-    changed_request,
+    changed_terms,
     exact,
-    fedavg,
+    grid_of,
+    identify,
     mean_of,
     model,
-    mover,
     one_round,
     refusals,
-    run,
 )
 from flwr.app import ConfigRecord
 
@@ -32,7 +29,7 @@ from randquant.channels import wire
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
 from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
+from randquant.integrations.flower.strategy import RoundsFailed
 from randquant.integrations.ledger import SPENT
 from randquant.integrations.membership import SUM
 from randquant.integrations.offer import Offer
@@ -40,8 +37,7 @@ from randquant.integrations.offer import Offer
 
 def test_masked_payloads_of_equal_updates_differ_and_have_the_stated_size():
     dimension, clients = 1000, 5
-    grid = InProcessGrid(client_app(ANYTHING, lambda n, name, a: a), range(1, clients + 1))
-    run(QuantizedStrategy(fedavg(), exact()), grid, model(dimension))
+    _, grid, _ = one_round(exact(), train=lambda n, name, a: a, arrays=model(dimension))
     payloads = {
         reply.content[PAYLOAD]["codes"].data for step, _, _, reply in grid.seen if step == "upload"
     }
@@ -53,10 +49,8 @@ def test_masked_payloads_of_equal_updates_differ_and_have_the_stated_size():
 @pytest.mark.parametrize(("own", "refuses"), [(True, True), ("yes", True), (False, False)])
 def test_a_node_asks_for_all_neighbours(own, refuses):
     mod = QuantizeMod(math.inf, all_neighbours=not refuses)
-    grid = InProcessGrid(client_app(mod, mover), range(1, 6))
-    for context in grid.contexts.values():
-        context.node_config["randquant-all-neighbours"] = own
-    run(QuantizedStrategy(fedavg(), exact(), sums=AmongClients(neighbours=2)), grid)
+    grid = grid_of(mod, config={"randquant-all-neighbours": own})
+    one_round(exact(), grid=grid, sums=AmongClients(neighbours=2))
     assert len(refusals(grid)) == 5 * refuses
 
 
@@ -75,38 +69,24 @@ def test_a_node_asks_for_all_neighbours(own, refuses):
     ],
 )
 def test_a_client_refuses_sums_that_it_does_not_trust(mod, mechanism, options, reason):
-    grid = InProcessGrid(client_app(mod, mover), range(1, 6))
-    with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), mechanism, patience=1, sums=AmongClients(**options)), grid)
-    assert len(refusals(grid)) == 5
-    assert all(reason in text for text in refusals(grid).values())
+    all_refuse(reason, mechanism, grid_of(mod), sums=AmongClients(**options))
 
 
-def lower_threshold(message):
-    terms_of(message, threshold=5)  # of 9; two thirds are 6
+LOWER = changed_terms("advertise", threshold=5)  # of 9; two thirds are 6
 
 
 def test_no_server_lowers_the_threshold_below_a_clients_own_word():
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 11))
-    changed_request(grid, "advertise", lower_threshold)
-    with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
-    assert len(refusals(grid)) == 10
-    assert all(
-        "threshold of 6 of 9 neighbours or more, got 5" in r for r in refusals(grid).values()
-    )
+    grid = grid_of(nodes=range(1, 11), change=LOWER)
+    all_refuse("threshold of 6 of 9 neighbours or more, got 5", exact(), grid)
 
 
 @pytest.mark.parametrize(
     ("own", "config", "refused"), [(0.5, None, 0), (2 / 3, 0.5, 0), (0.5, 0.6, 10), (0.5, "x", 10)]
 )
 def test_a_client_may_agree_to_a_lower_threshold(own, config, refused):
-    grid = InProcessGrid(client_app(QuantizeMod(math.inf, threshold=own), mover), range(1, 11))
-    for context in grid.contexts.values():
-        context.node_config |= {} if config is None else {"randquant-threshold": config}
-    changed_request(grid, "advertise", lower_threshold)
-    strategy = QuantizedStrategy(fedavg(), exact())
-    run(strategy, grid)
+    config = {} if config is None else {"randquant-threshold": config}
+    mod, change = QuantizeMod(math.inf, threshold=own), LOWER
+    _, grid, _ = one_round(exact(), range(1, 11), mod=mod, change=change, config=config)
     steps = {step for step, *_ in grid.seen}
     assert len(refusals(grid)) == refused
     assert ("share" in steps) == (refused == 0)
@@ -127,22 +107,18 @@ def hostile_codes(monkeypatch, number, code):
 def test_a_mean_that_no_codes_have_is_refused(monkeypatch):
     """One client of five sends 4 where codes are 0 to 2: the mean would be beyond all updates."""
     hostile_codes(monkeypatch, 2, np.uint8(4))
-    grid = InProcessGrid(client_app(ANYTHING, lambda node, name, a: a + 1), range(1, 6))
-    strategy = QuantizedStrategy(fedavg(), exact(), patience=1)
     with pytest.raises(RoundsFailed, match="totals of 10 at most, got 12"):
-        run(strategy, grid)
+        one_round(exact(), train=lambda node, name, a: a + 1, patience=1)
 
 
 def test_the_most_that_one_client_can_do_to_a_mean_is_to_make_it_the_largest(monkeypatch):
     """From the lowest of all honest means to the highest, and no further; docs say so."""
     hostile_codes(monkeypatch, 2, np.uint8(10))
-    grid = InProcessGrid(client_app(ANYTHING, lambda node, name, a: a - 1), range(1, 6))
-    found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
+    found, _, _ = one_round(exact(), train=lambda node, name, a: a - 1)
     assert found.tolist() == [1.0] * 5
 
 
 def test_secrets_of_a_sum_are_forgotten_when_a_step_of_it_fails():
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
     again = []
 
     def wrong(message):
@@ -157,15 +133,10 @@ def test_secrets_of_a_sum_are_forgotten_when_a_step_of_it_fails():
         assert set(grid.contexts[node].state) == {SPENT}
         again.append(grid.app(right, grid.contexts[node]).error.reason)
 
-    changed_request(grid, "confirm", wrong)
-    found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
+    grid = grid_of(change=("confirm", wrong))
+    found, _, _ = one_round(exact(), grid=grid)
     np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
     assert again == ["Expected a message of the sum that this client is in, got another."]
-
-
-def terms_of(message, **changes):
-    record = json.loads(message.content[HEAD]["terms"])
-    message.content[HEAD]["terms"] = json.dumps({**record, **changes})
 
 
 @pytest.mark.parametrize(
@@ -180,16 +151,15 @@ def terms_of(message, **changes):
         ),
         (lambda m: changed_offer(m, lambda r: r.update(cohort=4)), "a cohort of at most 3"),
         (lambda m: m.content[HEAD].update(terms="[]"), "terms of a secure sum"),
-        (lambda m: terms_of(m, least=2), "a cohort of at most 2"),
-        (lambda m: terms_of(m, bits=1), "it would wrap around"),
-        (lambda m: terms_of(m, clients=[1, 2, 3, 9]), "one of the sum's clients"),
+        (changed_terms("", least=2)[1], "a cohort of at most 2"),
+        (changed_terms("", bits=1)[1], "it would wrap around"),
+        (changed_terms("", clients=[1, 2, 3, 9])[1], "one of the sum's clients"),
     ],
 )
 def test_a_changed_offer_is_refused(change, reason, caplog):
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
-    changed_request(grid, "advertise", change)
+    grid = grid_of(change=("advertise", change))
     with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), exact(cohort=3), patience=1), grid)
+        one_round(exact(cohort=3), grid=grid, patience=1)
     assert refusals(grid)
     logged = [r.getMessage() for r in caplog.records if "refused" in r.getMessage()]
     assert len(logged) == len(refusals(grid))
@@ -198,110 +168,70 @@ def test_a_changed_offer_is_refused(change, reason, caplog):
 
 def test_without_secure_aggregation_an_offer_that_counts_on_it_is_refused():
     def bare(message):
-        message.content[HEAD] = ConfigRecord(
-            {"step": "upload", "session": b"x", "offer": Offer(exact(), 5).to_text()}
-        )
+        head = {"step": "upload", "session": b"x", "offer": Offer(exact(), 5).to_text()}
+        message.content[HEAD] = ConfigRecord(head)
         del message.content[INBOX]
 
-    grid = changed_request(InProcessGrid(client_app(ANYTHING, mover), range(1, 6)), "upload", bare)
-    with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
-    assert set(refusals(grid).values()) == {
-        "Expected secure aggregation, which the offer needs, got none."
-    }
+    reason = "Expected secure aggregation, which the offer needs, got none."
+    all_refuse(reason, exact(), grid_of(change=("upload", bare)))
 
 
 def test_a_step_is_taken_once_and_not_again_after_an_error():
     """A server that asks twice gets one answer: two masked vectors would differ by codes only."""
     _, grid, _ = one_round(exact())
-    again = [(step, node, request) for step, node, request, _ in grid.seen if step != "advertise"]
-    for _step, node, request in again:
-        reply = grid.app(request, grid.contexts[node])
-        assert "the sum that this client is in" in reply.error.reason
+    for step, node, request, _ in list(grid.seen):
+        if step != "advertise":
+            reply = grid.app(request, grid.contexts[node])
+            assert "the sum that this client is in" in reply.error.reason
 
     repeated = []
 
     def twice(message):
-        node = message.metadata.dst_node_id
-        first = grid.app(over_the_wire(message), grid.contexts[node])
-        repeated.append(first)
+        context = grid.contexts[message.metadata.dst_node_id]
+        repeated.append(grid.app(over_the_wire(message), context))
 
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
-    changed_request(grid, "upload", twice)
-    with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid)
-    assert all(reply.has_content() for reply in repeated)
-    assert len(refusals(grid)) == 5
-    assert all("each step of a round once" in reason for reason in refusals(grid).values())
+    grid = grid_of(change=("upload", twice))
+    all_refuse("each step of a round once", exact(), grid)
+    assert [reply.has_content() for reply in repeated] == [True] * 5
 
 
 def test_signed_keys_keep_a_server_from_standing_between(tmp_path):
-    nodes = range(1, 6)
-    identities = {n: Ed25519PrivateKey.generate() for n in nodes}
-    directory = {str(n): k.public_key().public_bytes_raw().hex() for n, k in identities.items()}
-    (tmp_path / "directory.json").write_text(json.dumps(directory))
+    def signed(**options):
+        grid = grid_of(**options)
+        return grid, identify(grid, grid.contexts, tmp_path)
 
-    def grid():
-        made = InProcessGrid(client_app(ANYTHING, mover), nodes)
-        for n, key in identities.items():
-            path = tmp_path / f"{n}.pem"
-            path.write_bytes(
-                key.private_bytes(
-                    serialization.Encoding.PEM,
-                    serialization.PrivateFormat.PKCS8,
-                    serialization.NoEncryption(),
-                )
-            )
-            made.contexts[n].node_config.update(
-                {
-                    "randquant-identity": str(path),
-                    "randquant-directory": str(tmp_path / "directory.json"),
-                }
-            )
-        return made
-
-    good = grid()
-    found = run(QuantizedStrategy(fedavg(), exact()), good).arrays["w"].numpy()
-    np.testing.assert_allclose(found, mean_of(nodes), atol=1e-6)
+    found, _, _ = one_round(exact(), grid=signed()[0])
+    np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
 
     def swapped(message):
         inbox = message.content[INBOX]
-        first = next(iter(inbox))
-        inbox[first] = bytes(96)
+        inbox[next(iter(inbox))] = bytes(96)
 
-    bad = changed_request(grid(), "share", swapped)
-    with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), exact(), patience=1), bad)
-    assert all("keys signed by client" in reason for reason in refusals(bad).values())
+    all_refuse("keys signed by client", exact(), signed(change=("share", swapped))[0])
 
-    unsigned = grid()
+    unsigned, directory = signed()
     unsigned.contexts[2].node_config.pop("randquant-identity")
     known = {int(n): bytes.fromhex(key) for n, key in directory.items()}
-    found = (
-        run(QuantizedStrategy(fedavg(), exact(), sums=AmongClients(directory=known)), unsigned)
-        .arrays["w"]
-        .numpy()
-    )
+    found, _, _ = one_round(exact(), grid=unsigned, sums=AmongClients(directory=known))
     np.testing.assert_allclose(found, mean_of({1, 3, 4, 5}), atol=1e-6)
 
 
 def test_a_message_of_another_sum_does_not_end_the_one_that_runs():
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
     replies = []
-    changed_request(
-        grid,
-        "upload",
-        lambda m: replies.append(ask(grid, m.metadata.dst_node_id, "confirm", b"another")),
-    )
-    found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
+
+    def beside(message):
+        replies.append(ask(grid, message.metadata.dst_node_id, "confirm", b"another"))
+
+    grid = grid_of(change=("upload", beside))
+    found, _, _ = one_round(exact(), grid=grid)
     assert all("the sum that this client is in" in r.error.reason for r in replies)
     np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-6)
 
 
 def test_a_server_that_never_ends_a_sum_gains_nothing():
     """It may go on to the next sum; a client that was charged for both reveals the second only."""
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
-    send, dropped = grid.send_and_receive, []
+    grid, dropped = grid_of(), []
+    send = grid.send_and_receive
 
     def skipping(messages, *, timeout=None):
         sent = list(messages)
@@ -314,8 +244,8 @@ def test_a_server_that_never_ends_a_sum_gains_nothing():
         return send(sent, timeout=timeout)
 
     grid.send_and_receive = skipping
-    found = run(QuantizedStrategy(fedavg(), exact(), patience=2), grid, rounds=2)
-    np.testing.assert_allclose(found.arrays["w"].numpy(), mean_of(range(1, 6)), atol=1e-5)
+    found, _, _ = one_round(exact(), grid=grid, patience=2, rounds=2)
+    np.testing.assert_allclose(found, mean_of(range(1, 6)), atol=1e-5)
     for message in dropped:  # too late: the invitation to the next sum has ended this one
         message.metadata.__dict__["_message_id"] = "late"
         reply = grid.app(message, grid.contexts[message.metadata.dst_node_id])
@@ -335,11 +265,7 @@ def test_messages_of_one_sum_are_worth_nothing_in_the_next(step, reason):
         inbox = message.content[INBOX]
         inbox.update(kept.setdefault(message.metadata.dst_node_id, dict(inbox)))
 
-    grid = changed_request(InProcessGrid(client_app(ANYTHING, mover), range(1, 6)), step, swapped)
-    with pytest.raises(RoundsFailed):
-        run(QuantizedStrategy(fedavg(), exact(), patience=1), grid, rounds=2)
-    assert set(refusals(grid)) == set(range(1, 6))
-    assert all(reason in text for text in refusals(grid).values())
+    all_refuse(reason, exact(), grid_of(change=(step, swapped)), rounds=2)
 
 
 def test_shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing(caplog):
@@ -349,10 +275,9 @@ def test_shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing(c
             inbox.update({n: bytes(len(m)) for n, m in inbox.items() if n != "2"})
         return [reply]
 
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), fault)
-    result = run(QuantizedStrategy(fedavg(), exact()), grid)
-    np.testing.assert_allclose(result.arrays["w"].numpy(), mean_of([1, 3, 4, 5]), atol=1e-6)
-    assert result.train_metrics_clientapp[1]["clients"] == 4
+    found, grid, strategy = one_round(exact(), fault=fault)
+    np.testing.assert_allclose(found, mean_of([1, 3, 4, 5]), atol=1e-6)
+    assert strategy.history[0].dropped == 1
     assert not refusals(grid)
     assert [node for step, node, *_ in grid.seen if step == "confirm"] == [1, 3, 4, 5]
     warnings = [r.getMessage() for r in caplog.records if "randquant: client" in r.getMessage()]
@@ -361,20 +286,16 @@ def test_shares_that_do_not_open_cost_their_sender_its_part_and_others_nothing(c
 
 
 def test_shares_of_all_that_do_not_open_stop_a_client_before_it_is_charged():
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6))
-
     def changed(message):
         inbox = message.content[INBOX]
         if message.metadata.dst_node_id == 3:
             inbox.update({n: bytes(len(m)) for n, m in inbox.items()})
 
-    changed_request(grid, "upload", changed)
-    found = run(QuantizedStrategy(fedavg(), exact()), grid).arrays["w"].numpy()
+    found, grid, _ = one_round(exact(), change=("upload", changed))
     np.testing.assert_allclose(found, mean_of([1, 2, 4, 5]), atol=1e-6)
     assert set(refusals(grid)) == {3}
     assert "or the server that relays, are at fault" in refusals(grid)[3]
-    for node in range(1, 6):
-        assert answers_of(grid.contexts[node]) == (node != 3)
+    assert [answers_of(grid.contexts[node]) for node in range(1, 6)] == [1, 1, 0, 1, 1]
 
 
 def test_a_confirmation_that_does_not_fit_is_not_counted():

@@ -1,11 +1,10 @@
 """A round without an engine: server and clients, and what they say to each other as values."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from flower_rounds import NOISY, exact, mean_of, noisy, steps_of
+from flower_rounds import NOISY, exact, mean_of, steps_of
 
 from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.aggregation.vector import VectorMechanism
@@ -13,7 +12,6 @@ from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.limits import ClientLimits
 from randquant.integrations.member import Member
 from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import RoundMessage
 from randquant.integrations.sums import PlainSum
 
 CLIENTS = range(1, 6)
@@ -76,26 +74,3 @@ def test_a_client_that_draws_a_seed_takes_none_that_the_server_has_chosen():
     )
     with pytest.raises(ProtocolError, match="have drawn together, got none"):
         played(now, members())
-
-
-def test_an_answer_is_on_record_before_it_is_sent_and_once(tmp_path):
-    files = {"randquant-ledger": str(tmp_path / "account")}
-    member = Member(1, ClientLimits(math.inf), {}, files, quiet)
-    request = RoundMessage("upload", b"s", Offer(noisy("local"), 5).to_text())
-    agreed = member.agree(request, MODEL)
-    with member.ledger.held() as ledger:
-        assert ledger.accountant.answers(0) == 0
-    member.charge(agreed.own, request.step)
-    with member.ledger.held() as ledger:
-        assert ledger.accountant.answers(0) == 1
-    again = replace(member, state={})
-    with pytest.raises(ProtocolError, match="each step of a round once"):
-        again.charge(again.agree(request, MODEL).own, request.step)
-
-
-def test_what_is_counted_is_the_clients_word_whatever_an_offer_states():
-    offer = Offer(noisy("local"), 5, examples=100)
-    request = RoundMessage("upload", b"s", offer.to_text())
-    for own in (None, 7):
-        member = Member(1, ClientLimits(math.inf), {}, {}, quiet, examples=own)
-        assert member.agree(request, MODEL).own.offer.examples == own

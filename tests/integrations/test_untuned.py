@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app
-from flower_rounds import ANYTHING, HEAD, exact, fedavg, model, noisy, run
+from flower_rounds import ANYTHING, exact, fedavg, grid_of, noisy, run
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
@@ -18,6 +18,7 @@ import randquant as rq
 from randquant.aggregation.clipping import shorten
 from randquant.aggregation.vector import VectorMechanism
 from randquant.flower import Offer, ParameterFree, QuantizedStrategy
+from randquant.integrations.flower.messages import HEAD
 from randquant.integrations.member import RELATIVE_LOSS
 from randquant.integrations.membership import Membership
 from randquant.integrations.run import RoundsFailed
@@ -29,27 +30,34 @@ WAY = np.array([2.0, -1.0, 0.5, 0.0, 1.0], np.float32)
 CLEAR = VectorMechanism(rq.stochastic_rounding(clip=1.0, levels=64, margin=0.0), 1.0, "local")
 
 
-def moved_by(length):
-    """Clients whose training moves the model along one way, by so much."""
-    return lambda node, name, array: array + np.float32(length) * WAY
-
-
 def strategy(inner=None, mechanism=CLEAR, **options):
     return QuantizedStrategy(inner, mechanism, **options)
 
 
-def trained(length=1.0, rounds=3, made=None, fault=None):
-    grid = InProcessGrid(client_app(ANYTHING, moved_by(length)), range(1, 5), fault)
-    made = made or strategy()
+def grid_moved_by(length=1.0):
+    """Clients whose training moves the model along one way, by so much."""
+    train = lambda node, name, array: array + np.float32(length) * WAY  # noqa: E731
+    return grid_of(nodes=range(1, 5), train=train)
+
+
+def trained(length=1.0, rounds=3, made=None):
+    grid, made = grid_moved_by(length), made or strategy()
     return run(made, grid, rounds=rounds).arrays["w"].numpy(), grid, made
+
+
+def rule_of(rounds):
+    """The rule that takes the steps of so many rounds, with nearly no noise."""
+    error = CLEAR.expected_error(DIMENSION)
+    return ParameterFreeStep(
+        [(DIMENSION,)], rounds, error.gain, error.deviation(4, 0.0), OF_CLASSES
+    )
 
 
 @pytest.mark.seldom(1)
 @pytest.mark.parametrize("length", [1e-6, 1.0, 1e6])
 def test_long_and_short_updates_count_alike_and_steps_are_the_rules(length):
     weights, _, _ = trained(length)
-    error = CLEAR.expected_error(DIMENSION)
-    rule = ParameterFreeStep([(DIMENSION,)], 3, error.gain, error.deviation(4, 0.0), OF_CLASSES)
+    rule = rule_of(3)
     expected, state = np.zeros(DIMENSION, np.float32), rule.init()
     for _ in range(3):
         expected, state = rule.step(expected, -WAY / np.linalg.norm(WAY), state)
@@ -59,12 +67,10 @@ def test_long_and_short_updates_count_alike_and_steps_are_the_rules(length):
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 1.0, math.nan, 10**400])
 def test_classifiers_that_are_right_already_shorten_their_updates_as_in_train(share):
     start = np.float32([1, 0, 0, 2, 0])
-    app = client_app(ANYTHING, moved_by(1.0), **{RELATIVE_LOSS: share})
+    app = client_app(ANYTHING, lambda n, name, a: a + WAY, **{RELATIVE_LOSS: share})
     grid = InProcessGrid(app, range(1, 5))
     found = run(strategy(), grid, ArrayRecord({"w": Array(start)})).arrays["w"].numpy() - start
-    error = CLEAR.expected_error(DIMENSION)
-    rule = ParameterFreeStep([(DIMENSION,)], 1, error.gain, error.deviation(4, 0.0), OF_CLASSES)
-    noise = DIMENSION * error.deviation(1, 0.0) ** 2
+    rule, noise = rule_of(1), DIMENSION * CLEAR.expected_error(DIMENSION).deviation(1, 0.0) ** 2
     sent = shorten(WAY / np.linalg.norm(WAY), start, share, noise)
     whole, _ = rule.step(start, -WAY / np.linalg.norm(WAY), rule.init())
     wanted, _ = rule.step(start, -sent, rule.init())
@@ -75,32 +81,21 @@ def test_classifiers_that_are_right_already_shorten_their_updates_as_in_train(sh
 def test_every_offer_says_that_updates_are_scaled_and_only_then():
     for inner, scaled in ((None, True), (ParameterFree(), True), (fedavg(), False)):
         _, grid, made = trained(made=strategy(inner), rounds=1)
-        offers = [
-            json.loads(m.content[HEAD]["offer"])
-            for _, _, m, _ in grid.seen
-            if m.content[HEAD]["step"] == "upload"
-        ]
-        assert offers
-        assert {offer["scaled"] for offer in offers} == {scaled}
+        texts = [m.content[HEAD]["offer"] for step, _, m, _ in grid.seen if step == "upload"]
+        assert {json.loads(text)["scaled"] for text in texts} == {scaled}
         assert isinstance(made.strategy, FedAvg)
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_steps(tmp_path):
-    whole = strategy(folder=tmp_path / "whole")
-    trained(rounds=4, made=whole)
-    ended = strategy(folder=tmp_path / "ended")
-    grid = InProcessGrid(client_app(ANYTHING, moved_by(1.0)), range(1, 5))
-    calls = []
+    _, _, whole = trained(rounds=4, made=strategy(folder=tmp_path / "whole"))
 
     def evaluate(number, arrays):
-        calls.append(number)
-        if len(calls) == 3:  # the model of the start, and after rounds 1 and 2
+        if number == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ended.start(grid, model(), 4, evaluate_fn=evaluate)
-    again = strategy(folder=tmp_path / "ended")
-    trained(rounds=4, made=again)
+        run(strategy(folder=tmp_path / "ended"), grid_moved_by(), rounds=4, evaluate_fn=evaluate)
+    _, _, again = trained(rounds=4, made=strategy(folder=tmp_path / "ended"))
     assert again.run.done + 2 == 4
     one, other = whole.run.untuned.record(), again.run.untuned.record()
     assert (one["round"], other["round"]) == (4, 4)
@@ -110,9 +105,8 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_steps(tmp_path):
 
 def test_a_round_that_fails_leaves_the_steps_as_they_were():
     made = strategy(patience=1)
-    grid = InProcessGrid(client_app(ANYTHING, moved_by(math.nan)), range(1, 5))
     with pytest.raises(RoundsFailed):
-        run(made, grid, rounds=2)
+        trained(math.nan, rounds=2, made=made)
     assert made.run.untuned.record() == {}
 
 
@@ -181,12 +175,8 @@ def test_arrays_that_are_not_trained_are_left_out_of_the_step():
     both = ArrayRecord({
         "w": Array(np.zeros(DIMENSION, np.float32)), "head": Array(np.ones(2, np.float32))
     })  # fmt: skip
-    made = strategy(local=rq.Local(parts=("w",)))
-
-    def train(node, name, array):
-        return array + WAY if array.size == DIMENSION else array
-
-    grid = InProcessGrid(client_app(ANYTHING, train), range(1, 5))
-    result = run(made, grid, both, rounds=1).arrays
+    train = lambda node, name, array: array + WAY if array.size == DIMENSION else array  # noqa: E731
+    grid = grid_of(nodes=range(1, 5), train=train)
+    result = run(strategy(local=rq.Local(parts=("w",))), grid, both).arrays
     assert np.array_equal(result["head"].numpy(), np.ones(2))
     assert np.abs(result["w"].numpy()).max() > 0

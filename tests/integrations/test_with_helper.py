@@ -1,7 +1,6 @@
 """Sums with a helper on Flower: one message from each client, and a helper over mutual TLS."""
 
 import hashlib
-import json
 import math
 import threading
 from dataclasses import replace
@@ -9,21 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from flower_grid import InProcessGrid, client_app
 from flower_rounds import (
-    HEAD,
     changed_request,
+    changed_terms,
     exact,
     fedavg,
+    grid_of,
     mean_of,
-    mover,
     noisy,
+    one_round,
     refusals,
     run,
 )
 from helper_process import started, told
-from tls import parties
+from tls import keep, parties
 
 import randquant as rq
 from randquant.aggregation.additive import AdditiveMechanism
@@ -36,6 +34,7 @@ from randquant.flower import (
     RemoteHelper,
     WithHelper,
 )
+from randquant.integrations.flower.messages import HEAD
 from randquant.integrations.helper_limit import within
 from randquant.integrations.helper_service import service
 from randquant.integrations.offer import Offer
@@ -59,12 +58,8 @@ def trusting(identity):
     return QuantizeMod(epsilon=math.inf, helper=public(identity).hex())
 
 
-def trained(mod, helper, mechanism=None, fault=None, rounds=1, change=None, **options):
-    grid = InProcessGrid(client_app(mod, mover), NODES, fault)
-    if change is not None:
-        changed_request(grid, "upload", change)
-    strategy = QuantizedStrategy(fedavg(), mechanism or exact(), sums=WithHelper(helper), **options)
-    return run(strategy, grid, rounds=rounds).arrays["w"].numpy(), grid, strategy
+def trained(mod, helper, mechanism=None, **options):
+    return one_round(mechanism or exact(), mod=mod, sums=WithHelper(helper), **options)
 
 
 def test_one_message_from_each_client_gives_the_exact_mean(tmp_path, identity, trusting):
@@ -78,12 +73,18 @@ def test_one_message_from_each_client_gives_the_exact_mean(tmp_path, identity, t
 
 
 def test_losing_all_but_two_clients_costs_nothing(tmp_path, identity, trusting):
-    def fault(step, node, reply):
-        return [] if node > 2 else [reply]
-
+    fault = lambda step, node, reply: [] if node > 2 else [reply]  # noqa: E731
     weights, _, strategy = trained(trusting, Helper(tmp_path, identity), fault=fault)
     assert np.allclose(weights, mean_of([1, 2]), atol=1e-6)
     assert strategy.history[0].dropped == 3
+
+
+def all_refuse(reason, mod, helper, *arguments, **options):
+    weights, grid, strategy = trained(mod, helper, *arguments, **options)
+    assert not weights.any()
+    assert len(refusals(grid)) == len(NODES)
+    assert all(reason in text for text in refusals(grid).values()), refusals(grid)
+    return strategy
 
 
 def test_a_client_sends_nothing_for_a_helper_that_it_does_not_know(tmp_path, identity):
@@ -92,21 +93,8 @@ def test_a_client_sends_nothing_for_a_helper_that_it_does_not_know(tmp_path, ide
         (QuantizeMod(epsilon=math.inf), "this client trusts none"),
         (QuantizeMod(epsilon=math.inf, helper=stranger), "signed by the helper that this client"),
     ):
-        weights, grid, strategy = trained(mod, Helper(tmp_path, identity))
-        assert not weights.any()
-        assert all(reason in text for text in refusals(grid).values())
-        assert len(refusals(grid)) == len(NODES)
+        strategy = all_refuse(reason, mod, Helper(tmp_path, identity))
         assert "Expected messages of 2 clients" in strategy.history[0].failed
-
-
-def changed_terms(**fields):
-    """Let the server's terms say something else."""
-
-    def change(message):
-        record = json.loads(message.content[HEAD]["terms"])
-        message.content[HEAD]["terms"] = json.dumps({**record, **fields})
-
-    return change
 
 
 @pytest.mark.parametrize(
@@ -124,33 +112,14 @@ def changed_terms(**fields):
 def test_terms_that_a_client_must_not_agree_to_are_refused(
     fields, reason, tmp_path, identity, trusting
 ):
-    weights, grid, _ = trained(trusting, Helper(tmp_path, identity), change=changed_terms(**fields))
-    assert not weights.any()
-    assert all(reason in text for text in refusals(grid).values()), refusals(grid)
-    assert len(refusals(grid)) == len(NODES)
+    all_refuse(
+        reason, trusting, Helper(tmp_path, identity), change=changed_terms("upload", **fields)
+    )
 
 
 def test_a_sum_of_fewer_than_the_offer_counts_on_is_refused(tmp_path, identity, trusting):
-    helper = Helper(tmp_path, identity)
-    change = changed_terms(least=2)
-    weights, grid, _ = trained(trusting, helper, noisy(cohort=3), change=change)
-    assert not weights.any()
-    assert all("a cohort of at most 2" in text for text in refusals(grid).values())
-
-
-def some(cohort=3):
-    """Two of the coordinates, which server and helper draw."""
-    return replace(noisy(cohort=cohort), coordinates=2)
-
-
-def changed_proof(change):
-    """Let the server send another proof of the seed."""
-
-    def changed(message):
-        head = message.content[HEAD]
-        head["proof"] = change(head["proof"])
-
-    return changed
+    helper, change = Helper(tmp_path, identity), changed_terms("upload", least=2)
+    all_refuse("a cohort of at most 2", trusting, helper, noisy(cohort=3), change=change)
 
 
 @pytest.mark.parametrize(
@@ -162,11 +131,12 @@ def changed_proof(change):
     ],
 )
 def test_a_seed_that_the_helper_has_not_signed_is_refused(change, tmp_path, identity, trusting):
-    helper = Helper(tmp_path, identity)
-    weights, grid, _ = trained(trusting, helper, some(), change=changed_proof(change))
-    assert not weights.any()
-    assert len(refusals(grid)) == len(NODES)
-    assert all("have drawn together" in text for text in refusals(grid).values())
+    def changed(message):
+        head = message.content[HEAD]
+        head["proof"] = change(head["proof"])
+
+    some, helper = replace(noisy(), coordinates=2), Helper(tmp_path, identity)
+    all_refuse("have drawn together", trusting, helper, some, change=("upload", changed))
 
 
 class Unreachable:
@@ -189,11 +159,9 @@ class Unreachable:
 
 
 def test_without_a_helper_nobody_is_asked(tmp_path, identity, trusting):
-    helper = Unreachable(Helper(tmp_path, identity), -1)
-    grid = InProcessGrid(client_app(trusting, mover), NODES)
-    strategy = QuantizedStrategy(fedavg(), exact(), sums=WithHelper(helper))
+    helper, grid = Unreachable(Helper(tmp_path, identity), -1), grid_of(trusting)
     with pytest.raises(ValueError, match="Expected a helper for secure sums, got none: nobody"):
-        run(strategy, grid)
+        trained(trusting, helper, grid=grid)
     assert not grid.seen
 
 
@@ -201,10 +169,8 @@ def test_a_helper_that_is_lost_costs_its_rounds_and_nothing_else(tmp_path, ident
     helper = Unreachable(Helper(tmp_path, identity), 1)
     with pytest.raises(RoundsFailed, match="no answer"):
         trained(trusting, helper, rounds=5, patience=2)
-    strategy = QuantizedStrategy(fedavg(), exact(), sums=WithHelper(helper))
-    grid = InProcessGrid(client_app(trusting, mover), NODES)
     helper.after = 9
-    assert np.allclose(run(strategy, grid).arrays["w"].numpy(), mean_of(NODES), atol=1e-6)
+    assert np.allclose(trained(trusting, helper)[0], mean_of(NODES), atol=1e-6)
 
 
 def test_a_helper_that_has_started_again_takes_the_next_round(tmp_path, identity, trusting):
@@ -234,32 +200,25 @@ def test_the_helpers_own_limit_leaves_clients_out(tmp_path, identity, trusting):
     assert "within the helper's limits, got 0" in strategy.history[2].failed
 
 
+def terms_for(offer, folder):
+    key = Helper(folder, Ed25519PrivateKey.generate(), suite="X25519").key
+    text = offer.to_text()
+    digest = hashlib.sha256(text.encode()).digest()
+    return text, HelperTerms(b"s", key, 9, 3, offer.size, 8, digest)
+
+
 def test_a_helper_limits_epsilon_by_the_offers_that_it_is_shown(tmp_path):
     offer = Offer(noisy(cohort=3), 5)
-    text = offer.to_text()
-    terms = HelperTerms(
-        b"s", Helper(tmp_path, Ed25519PrivateKey.generate(), suite="X25519").key, 9, 3,
-        offer.size, 8, hashlib.sha256(text.encode()).digest(),
-    )  # fmt: skip
+    text, terms = terms_for(offer, tmp_path)
     one = rq.account([offer.release(1, "replace_one", "aggregate")], 1e-5).epsilon
     assert within(1.2 * one)(terms, {text: 1})
     assert not within(1.2 * one)(terms, {text: 2})
     assert not within(1e9)(terms, {text: 1, "": 1})  # a sum of an unknown offer
     assert not within(1e9)(replace(terms, least=2), {text: 1})  # fewer than it counts on
     assert within(math.inf)(terms, {text: 10**6})
-
-
-@pytest.mark.seldom
-def test_the_operator_and_not_the_server_says_what_a_helpers_limit_is_for(tmp_path):
-    """A server's word that a client has a million examples must not make its epsilon small."""
-    offer = Offer(noisy(cohort=3), 5)
-    lying = replace(offer, examples=10**6)
-    key = Helper(tmp_path, Ed25519PrivateKey.generate(), suite="X25519").key
-    one = rq.account([offer.release(1, "replace_one", "aggregate")], 1e-5).epsilon
-    for each in (offer, lying):
-        text = each.to_text()
-        digest = hashlib.sha256(text.encode()).digest()
-        terms = HelperTerms(b"s", key, 9, 3, offer.size, 8, digest)
+    # A server's word that a client has a million examples must not make its epsilon small.
+    for each in (offer, replace(offer, examples=10**6)):
+        text, terms = terms_for(each, tmp_path)
         assert not within(0.9 * one)(terms, {text: 1})
         assert within(0.9 * one, examples=10)(terms, {text: 1})
 
@@ -274,33 +233,24 @@ def served(tmp_path, identity):
     running.stop(grace=None).wait()
 
 
-def test_a_round_over_mutual_tls(served, trusting):
+def test_a_round_over_mutual_tls(served, trusting, tmp_path, identity):
     address, tls = served
     weights, _, _ = trained(trusting, RemoteHelper(address, tls), rounds=2)
     assert np.allclose(weights, 2 * mean_of(NODES), atol=1e-6)
-
-
-def test_no_second_helper_listens_on_the_same_port(served, tmp_path, identity):
-    address, _ = served
-    [own] = parties(tmp_path / "second", "helper")
+    with pytest.raises(ProtocolError, match=r"^The helper: Expected a request to a helper"):
+        RemoteHelper(address, tls).answer(b"nonsense")
     with pytest.raises(OSError, match="Expected an address to listen on"):
-        service(Helper(tmp_path / "other", identity), address, own)
+        service(Helper(tmp_path / "other", identity), address, *parties(tmp_path / "2", "helper"))
 
 
 def test_a_helper_that_is_starting_is_waited_for(tmp_path, identity):
     own, tls = parties(tmp_path / "tls", "helper", "server")
     running, port = service(Helper(tmp_path / "helper", identity), "localhost:0", own)
-    remote = RemoteHelper(f"localhost:{port}", tls)
     later = threading.Timer(0.2, running.start)
     later.start()
-    remote.key.check(public(identity))
+    RemoteHelper(f"localhost:{port}", tls).key.check(public(identity))
     later.join()
     running.stop(grace=None).wait()
-
-
-def test_a_refusal_of_the_helper_is_its_own_sentence(served):
-    with pytest.raises(ProtocolError, match=r"^The helper: Expected a request to a helper"):
-        RemoteHelper(*served).answer(b"nonsense")
 
 
 @pytest.mark.seldom
@@ -333,34 +283,26 @@ AGENCY = 99
 """The SuperNode that is the helper."""
 
 
-def with_node(mod, settings, **options):
-    """(model, grid, strategy) of rounds whose helper is a SuperNode with these settings."""
-    grid = InProcessGrid(client_app(mod, mover), [*NODES, AGENCY])
+def with_node(mod, settings):
+    """(grid, strategy) of rounds whose helper is a SuperNode with these settings."""
+    grid = grid_of(mod, [*NODES, AGENCY])
     grid.contexts[AGENCY].node_config.update(settings)
-    strategy = QuantizedStrategy(
-        fedavg(), exact(), sums=WithHelper(HelperMember(AGENCY)), **options
-    )
-    return grid, strategy
+    return grid, QuantizedStrategy(fedavg(), exact(), sums=WithHelper(HelperMember(AGENCY)))
 
 
 @pytest.fixture
 def settings(tmp_path, identity):
-    key = tmp_path / "helper.key"
-    key.write_bytes(identity.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return {"randquant-helper-journal": str(tmp_path / "journal"), "randquant-identity": str(key)}
+    key = keep(tmp_path / "helper.key", identity)
+    return {"randquant-helper-journal": str(tmp_path / "journal"), "randquant-identity": key}
 
 
 def test_a_supernode_is_the_helper_and_trains_nothing(settings, trusting):
     grid, strategy = with_node(trusting, settings)
     weights = run(strategy, grid, rounds=2).arrays["w"].numpy()
     assert np.allclose(weights, 2 * mean_of(NODES), atol=1e-6)
-    assert [step for step, node, _, _ in grid.seen if node == AGENCY] == [
-        ""
-    ] * 3  # its key, and the sums
+    asked = [(step, set(request.content)) for step, node, request, _ in grid.seen if node == AGENCY]
+    assert asked == [("", {"randquant.helper"})] * 3  # its key, and the sums; no model
     assert sorted(node for step, node, _, _ in grid.seen if step) == sorted([*NODES] * 2)
-    for _, node, request, _ in grid.seen:
-        if node == AGENCY:
-            assert set(request.content) == {"randquant.helper"}  # no model
 
 
 @pytest.mark.parametrize(
@@ -376,15 +318,31 @@ def test_the_operator_of_a_supernode_limits_what_it_answers(change, reason, sett
     assert reason in strategy.history[-1].failed
 
 
-def test_a_supernode_without_these_settings_is_no_helper(trusting, settings):
-    for given, reason in (
-        ({}, "a member that is none"),
-        ({**settings, "randquant-identity": "/nowhere"}, "This client's files cannot be used"),
-    ):
-        grid, strategy = with_node(trusting, given)
-        with pytest.raises(ProtocolError, match=reason):
-            run(strategy, grid)
-        assert {node for _, node, _, _ in grid.seen} == {AGENCY}
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"randquant-helper-journal": "journal"},  # another folder for each process
+        {"randquant-helper-journal": ""},
+        {"randquant-helper-journal": False},
+        {"randquant-identity": "/nowhere"},
+        {"randquant-helper-least": 2.9},  # is not 2
+        {"randquant-helper-least": math.inf},
+        {"randquant-helper-least": ""},
+        {"randquant-helper-most-sums": True},
+        {"randquant-helper-examples": 0},
+        {"randquant-epsilon": math.nan},
+        {"randquant-epsilon": "-inf"},
+        {"randquant-helper-most_sums": 1},  # no limit at all
+        {"randquant-epsilon-alone": 1.0},  # which a helper does not know
+        None,
+    ],
+)
+def test_a_helper_with_other_settings_than_a_helpers_answers_nothing(change, settings, trusting):
+    grid, strategy = with_node(trusting, {} if change is None else {**settings, **change})
+    reason = r"(cannot be used|refuses the message); its log" if change else "a member that is none"
+    with pytest.raises(ProtocolError, match=reason):
+        run(strategy, grid)
+    assert {node for _, node, _, _ in grid.seen} == {AGENCY}
 
 
 def test_a_supernode_that_is_gone_is_named_before_anybody_is_asked(trusting, settings):
@@ -423,18 +381,15 @@ def test_a_supernode_with_another_key_is_asked_again(settings, trusting, tmp_pat
     assert ["another" in row.failed for row in strategy.history] == [False, True, False]
 
 
-def test_a_number_in_text_names_the_same_supernode(settings, trusting):
+@pytest.mark.parametrize("name", [str(AGENCY), "agency", "-99", " 99", "99.0", ""])
+def test_a_number_in_text_names_the_same_supernode_and_other_texts_none(name, settings, trusting):
     """It must be hidden from the strategy too, which would ask the helper to train."""
     grid, strategy = with_node(trusting, settings)
-    strategy.sums.helper.name = str(AGENCY)
-    assert np.allclose(run(strategy, grid).arrays["w"].numpy(), mean_of(NODES), atol=1e-6)
-    assert {node for step, node, _, _ in grid.seen if step} == set(NODES)
-
-
-@pytest.mark.parametrize("name", ["agency", "-99", " 99", "99.0", ""])
-def test_a_text_that_is_no_number_names_no_supernode(name, settings, trusting):
-    grid, strategy = with_node(trusting, settings)
     strategy.sums.helper.name = name
+    if name == str(AGENCY):
+        assert np.allclose(run(strategy, grid).arrays["w"].numpy(), mean_of(NODES), atol=1e-6)
+        assert {node for step, node, _, _ in grid.seen if step} == set(NODES)
+        return
     with pytest.raises(ValueError, match="Expected the number of a SuperNode"):
         run(strategy, grid)
     assert not grid.seen
@@ -457,38 +412,10 @@ def test_a_helpers_supernode_trains_nothing_for_a_server_that_asks_it_to(
     assert refusals(grid).keys() == {AGENCY}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"randquant-helper-journal": "journal"},  # another folder for each process
-        {"randquant-helper-journal": ""},
-        {"randquant-helper-journal": False},
-        {"randquant-helper-least": 2.9},  # is not 2
-        {"randquant-helper-least": math.inf},
-        {"randquant-helper-least": ""},
-        {"randquant-helper-most-sums": True},
-        {"randquant-helper-examples": 0},
-        {"randquant-epsilon": math.nan},
-        {"randquant-epsilon": "-inf"},
-        {"randquant-helper-most_sums": 1},  # no limit at all
-        {"randquant-epsilon-alone": 1.0},  # which a helper does not know
-    ],
-)
-def test_a_helper_with_other_settings_than_a_helpers_answers_nothing(change, settings, trusting):
-    grid, strategy = with_node(trusting, {**settings, **change})
-    with pytest.raises(ProtocolError, match=r"(cannot be used|refuses the message); its log"):
-        run(strategy, grid)
-    assert {node for _, node, _, _ in grid.seen} == {AGENCY}
-
-
-HOSTILE = "\x1b[2J\x1b]0;owned\x07\nrandquant: epsilon 0.1\r\u202e" + "A" * 3000
-
-
-def refusing(*_):
-    raise ProtocolError(HOSTILE)
-
-
 def test_a_hostile_supernodes_refusal_is_one_line(settings, trusting, monkeypatch):
+    def refusing(*_):
+        raise ProtocolError("\x1b[2J\x1b]0;owned\x07\nrandquant: epsilon 0.1\r\u202e" + "A" * 3000)
+
     grid, strategy = with_node(trusting, settings)
     monkeypatch.setattr("randquant.integrations.flower.helper_node.answered", refusing)
     with pytest.raises(ProtocolError, match="The helper: ") as raised:
@@ -501,12 +428,8 @@ def test_a_hostile_supernodes_refusal_is_one_line(settings, trusting, monkeypatc
 def test_integer_noise_is_summed_as_codes_are(tmp_path, identity, trusting, helped):
     """Noise of all clients together: each sends numbers modulo a power of two."""
     noise = AdditiveMechanism("skellam", clip_norm=30.0, noise_multiplier=1e-3, cohort=4, bits=20)
-    if helped:
-        weights, _, strategy = trained(trusting, Helper(tmp_path, identity), noise)
-    else:
-        grid = InProcessGrid(client_app(QuantizeMod(epsilon=math.inf), mover), NODES)
-        strategy = QuantizedStrategy(fedavg(), noise)
-        weights = run(strategy, grid, rounds=1).arrays["w"].numpy()
+    sums = {"sums": WithHelper(Helper(tmp_path, identity))} if helped else {}
+    weights, _, strategy = one_round(noise, mod=trusting, **sums)
     assert np.allclose(weights, mean_of(NODES), atol=0.05)
     assert np.abs(weights - mean_of(NODES)).max() > 0
     whole = rq.account([noise.release(weights.size, 1)], strategy.accountant.delta)

@@ -1,35 +1,22 @@
 """Rounds on Flower whose clients prove their codes valid, and one that sends what it likes."""
 
-import json
 import math
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from flower_grid import InProcessGrid, client_app
-from flower_rounds import (
-    HEAD,
-    changed_request,
-    exact,
-    fedavg,
-    mean_of,
-    mover,
-    noisy,
-    refusals,
-    run,
-)
+from flower_rounds import changed_terms, exact, grid_of, mean_of, noisy, one_round, refusals
 from helper_process import proven_in_a_process, started, told
 from helper_sums import IDENTITY, PINNED, helper_in
 from pages import Page
 from proven_sums import lie
-from tls import parties
+from tls import keep, parties
 
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.helper import HelperTerms, masked_message, proven
 from randquant.channels.wire import upload
-from randquant.flower import QuantizedStrategy, QuantizeMod, RemoteHelper, WithHelper
+from randquant.flower import QuantizeMod, RemoteHelper, WithHelper
 from randquant.integrations import sums
-from randquant.integrations.flower.messages import PAYLOAD, payload_record
+from randquant.integrations.flower.messages import HEAD, PAYLOAD, payload_record
 from randquant.integrations.offer import Offer
 from randquant.reports.flower import page
 
@@ -44,7 +31,7 @@ def helper(tmp_path):
     return helper_in(tmp_path)
 
 
-def trained(helper, integrity="proven", mechanism=None, attack=None, change=None, **options):
+def trained(helper, integrity="proven", mechanism=None, attack=None, **options):
     """(model, grid, strategy) of rounds in which `attack` makes the hostile client's message."""
 
     def fault(step, node, reply):
@@ -54,49 +41,45 @@ def trained(helper, integrity="proven", mechanism=None, attack=None, change=None
             reply.content[PAYLOAD] = payload_record(attack(terms))
         return [reply]
 
-    grid = InProcessGrid(client_app(MOD, options.pop("train", mover)), NODES, fault)
-    if change is not None:
-        changed_request(grid, "upload", change)
+    of_grid = {name: options.pop(name) for name in ("train", "change") if name in options}
+    grid = grid_of(MOD, fault=fault, **of_grid)
     way = WithHelper(helper, integrity=integrity)
-    strategy = QuantizedStrategy(fedavg(), mechanism or exact(), sums=way)
-    return run(strategy, grid, **options).arrays["w"].numpy(), grid, strategy
+    return one_round(mechanism or exact(), grid=grid, sums=way, **options)
+
+
+def without_the_hostile(caplog, reason, helper, attack):
+    """Its message is left out, and it is named."""
+    weights, _, strategy = trained(helper, attack=attack)
+    assert np.allclose(weights, mean_of(HONEST), atol=1e-6)
+    assert strategy.history[0].dropped == 1
+    assert reason in caplog.text
 
 
 def test_honest_clients_prove_their_codes_and_the_mean_is_exact(helper):
+    """In each round with a verification key of its own."""
     weights, grid, strategy = trained(helper, rounds=2)
     assert np.allclose(weights, 2 * mean_of(NODES), atol=1e-6)
     assert [row.dropped for row in strategy.history] == [0, 0]
-    _, _, request, reply = grid.seen[0]
-    terms = HelperTerms.from_text(request.content[HEAD]["terms"])
-    assert terms.largest == 2
-    sent = len(reply.content[PAYLOAD]["codes"].data)
-    assert strategy.history[0].upload_bytes == sent == proven.message_bytes(terms)
-
-
-def test_each_round_has_a_verification_key_of_its_own(helper):
-    _, grid, _ = trained(helper, rounds=3)
-    every = [request.content[HEAD]["terms"] for _, _, request, _ in grid.seen]
-    assert len({json.loads(text)["commitment"] for text in every}) == 3
+    every = [HelperTerms.from_text(request.content[HEAD]["terms"]) for *_, request, _ in grid.seen]
+    assert every[0].largest == 2
+    assert len({terms.commitment for terms in every}) == 2
+    sent = len(grid.seen[0][-1].content[PAYLOAD]["codes"].data)
+    assert strategy.history[0].upload_bytes == sent == proven.message_bytes(every[0])
 
 
 @pytest.mark.parametrize("entries", [[2] * 10, [0, -1] * 5, list(range(100, 110))])
 def test_a_client_that_sends_what_is_no_code_is_left_out_and_named(entries, helper, caplog):
     """Two bits are a code of three levels; the client proves for others in their place."""
-    weights, _, strategy = trained(helper, attack=lambda terms: lie(terms, HOSTILE, entries))
-    assert np.allclose(weights, mean_of(HONEST), atol=1e-6)
-    assert strategy.history[0].dropped == 1
-    assert f"client {HOSTILE}: Expected codes that are proven valid" in caplog.text
+    without_the_hostile(caplog, NO_CODES, helper, lambda terms: lie(terms, HOSTILE, entries))
     assert helper.sums == dict.fromkeys(HONEST, 1)  # it has released nothing
 
 
+NO_CODES = f"client {HOSTILE}: Expected codes that are proven valid"
+
+
 def test_a_message_without_proofs_is_refused_by_its_length(helper, caplog):
-    weights, _, strategy = trained(helper, attack=lambda terms: b"RQH1" + bytes(100))
-    assert np.allclose(weights, mean_of(HONEST), atol=1e-6)
-    assert strategy.history[0].dropped == 1
-    assert (
-        f"reply of client {HOSTILE} to 'upload' dropped: Client {HOSTILE}: Expected a message"
-        in caplog.text
-    )
+    reason = f"of client {HOSTILE} to 'upload' dropped: Client {HOSTILE}: Expected a message"
+    without_the_hostile(caplog, reason, helper, lambda terms: b"RQH1" + bytes(100))
 
 
 def down(node, name, array):
@@ -131,12 +114,7 @@ def test_masks_let_one_client_decide_the_mean_and_proofs_do_not(helper, caplog):
 @pytest.mark.parametrize("largest", [1, 3, 0])
 def test_a_server_that_changes_the_largest_code_is_refused(largest, helper):
     """With a smaller one a client would fail where its codes are larger, and so tell."""
-
-    def change(message):
-        record = json.loads(message.content[HEAD]["terms"])
-        message.content[HEAD]["terms"] = json.dumps({**record, "largest": largest})
-
-    weights, grid, _ = trained(helper, change=change)
+    weights, grid, _ = trained(helper, change=changed_terms("upload", largest=largest))
     assert not weights.any()
     assert len(refusals(grid)) == len(NODES)
     reason = "proofs of codes up to 2" if largest else "terms of a sum with a helper"
@@ -185,10 +163,7 @@ def test_codes_that_cannot_be_proven_are_refused_before_round_1(helper):
 def test_proofs_over_tls_with_processes_of_their_own(tmp_path, caplog):
     """A helper and a client as processes; then a report that is crafted, in the client's place."""
     own, tls = parties(tmp_path / "tls", "helper", "server")
-    (tmp_path / "id").write_bytes(
-        IDENTITY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    )
-    (tmp_path / "id").chmod(0o600)
+    keep(tmp_path / "id", IDENTITY)
     with started(tmp_path, own) as (_, address):
         remote = RemoteHelper(address, tls)
         weights, _, _ = trained(
@@ -197,8 +172,6 @@ def test_proofs_over_tls_with_processes_of_their_own(tmp_path, caplog):
         wanted = (len(HONEST) * mean_of(HONEST) + 1) / len(NODES)  # code 2 is the value 1
         assert np.allclose(weights, wanted, atol=1e-6)
         assert "proven valid" not in caplog.text
-        weights, _, strategy = trained(remote, attack=lambda terms: lie(terms, HOSTILE, [2] * 10))
-        assert np.allclose(weights, mean_of(HONEST), atol=1e-6)
-        assert strategy.history[0].dropped == 1
-        assert f"client {HOSTILE}: Expected codes that are proven valid" in caplog.text
+        lies = lambda terms: lie(terms, HOSTILE, [2] * 10)  # noqa: E731
+        without_the_hostile(caplog, NO_CODES, remote, lies)
     assert told("status", tmp_path / "journal")["by_sums"] == {"1": 1, "2": 4}
