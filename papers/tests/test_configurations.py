@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -56,34 +57,44 @@ def test_flowers_local_noise_is_the_classical_formula(tmp_path):
     assert found.verdicts == {"replace_one": "false", "zero_out": "false"}
 
 
-def test_flowers_strategy_needs_to_be_told_who_takes_part(tmp_path):
-    path = written(tmp_path, "server.py", FLOWER_SERVER)
-    fields, notes = read(path, {"rounds": 30, "rate": 0.1})
-    assert fields == {
-        "noise_multiplier": 0.7, "clip_norm": 2.0, "sampling": "fixed", "trust": "central",
-    }  # fmt: skip
-    assert "number of examples" in notes[0]
-    assert "give sampling and rate" in notes[0]
-    assert read(path, {"sampling": "poisson", "rate": 0.1})[0].keys() == {
-        "noise_multiplier", "clip_norm", "trust",
-    }  # fmt: skip
-
-
 def test_components_of_nvflare_are_found_wherever_they_stand(tmp_path):
     found = check(written(tmp_path, "config_fed_client.json", NVFLARE), epsilon=10)
     same = check(clip_norm=1.0, sensitivity=1e-4, sigma=4.845e-5, rounds=3, epsilon=10)
     assert found.readings == same.readings
 
 
-def test_pfl_adds_less_noise_than_it_accounts_for(tmp_path):
-    fields, notes = read(written(tmp_path, "run.py", PFL), {})
-    assert fields == {
-        "noise_multiplier": 0.6, "sampling": "poisson", "rate": 0.01, "rounds": 300,
-        "trust": "central", "epsilon": 2.0, "delta": 1e-6,
-    }  # fmt: skip
-    assert any("noise_scale" in note for note in notes)
-    fields, notes = read(written(tmp_path, "full.py", PFL.replace("0.5)", "1.0)")), {})
-    assert (fields["noise_multiplier"], notes) == (1.2, ())
+SAMPLED_BY_PFL = {
+    "sampling": "poisson", "rate": 0.01, "rounds": 300, "trust": "central", "epsilon": 2.0,
+    "delta": 1e-6,
+}  # fmt: skip
+STRATEGY = {"noise_multiplier": 0.7, "clip_norm": 2.0, "trust": "central"}
+ACCOUNTED = {
+    "noise_multiplier": 1.1, "sampling": "poisson", "rate": 0.02, "rounds": 400,
+    "unit": "example", "trust": "central",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "given", "fields", "note"),
+    [
+        (
+            "server.py", FLOWER_SERVER, {"rounds": 30, "rate": 0.1},
+            STRATEGY | {"sampling": "fixed"}, "number of examples.* give sampling and rate",
+        ),
+        ("told.py", FLOWER_SERVER, {"sampling": "poisson", "rate": 0.1}, STRATEGY, ""),
+        ("run.py", PFL, {}, SAMPLED_BY_PFL | {"noise_multiplier": 0.6}, "noise_scale"),
+        ("full.py", PFL.replace("0.5)", "1.0)"), {},
+         SAMPLED_BY_PFL | {"noise_multiplier": 1.2}, None),
+        ("state.json", OPACUS, {}, ACCOUNTED, ""),
+    ],
+)  # fmt: skip
+def test_a_file_says_what_its_library_does(tmp_path, name, content, given, fields, note):
+    found, notes = read(written(tmp_path, name, content), given)
+    assert found == fields
+    if note is None:
+        assert notes == ()
+    else:
+        assert re.search(note, " ".join(notes))
 
 
 @pytest.mark.slow
@@ -93,17 +104,18 @@ def test_pfls_figure_is_true_without_the_scale(tmp_path):
     assert full.verdicts["zero_out"] == "true"
 
 
-def test_the_state_of_an_accountant_of_opacus(tmp_path):
-    fields, _ = read(written(tmp_path, "state.json", OPACUS), {})
-    assert fields == {
-        "noise_multiplier": 1.1, "sampling": "poisson", "rate": 0.02, "rounds": 400,
-        "unit": "example", "trust": "central",
-    }  # fmt: skip
+def test_examples_are_the_unit_of_opacus(tmp_path):
     script = "engine.make_private(module=m, noise_multiplier=1.1, max_grad_norm=1.0, sample_rate=q)"
     path = written(tmp_path, "train.py", script)
     for rate, sampling in ((None, "none"), (0.01, "poisson")):
         claim = check(path, rounds=1, rate=rate).claim
         assert (claim.unit, claim.sampling, claim.noise_multiplier) == ("example", sampling, 1.1)
+
+
+@pytest.mark.parametrize("flag", ["False", "flag"])
+def test_what_may_sample_otherwise_is_not_taken_for_poisson(tmp_path, flag):
+    script = f"make_private(noise_multiplier=1.0, poisson_sampling={flag})\nrate = 1\n"
+    assert read(written(tmp_path, "g.py", script), {})[0]["sampling"] == "none"
 
 
 def test_what_is_given_wins(tmp_path):
@@ -141,39 +153,19 @@ def test_what_is_given_wins(tmp_path):
         ("i.json", {"history": [[1.0, [], 3]], "mechanism": "rdp"}, "Expected rate to be"),
         ("j.py", "PLDPrivacyAccountant(mechanism='laplace')", "Expected Gaussian noise"),
         ("k.py", "PLDPrivacyAccountant(noise_scale=2.0)", "Expected noise_scale"),
+        # What may mean something else is not taken for true.
+        ("l.py", "N = .1\nmod.GaussianMechanism(1.0, N)\nN = 9\n", "noise"),
+        ("m.py", "N = 9\nN = f()\nmod.GaussianMechanism(1.0, N)\n", "noise"),
+        ("n.py", "N = 9\nif x:\n    N = .1\nmod.GaussianMechanism(1.0, N)\n", "noise"),
+        ("o.py", "N = 9\ndef f(N):\n    mod.GaussianMechanism(1.0, N)\n", "noise"),
+        ("p.py", "GaussianMechanism(1.0, .1, noise_multiplier=9)\n", "Expected one noise"),
+        ("nowhere/q.json", None, "Expected a configuration in"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path, capsys, name, content, sentence):
-    assert cli.main(["check", str(written(tmp_path, name, content))]) == 2
+    path = tmp_path / name if content is None else written(tmp_path, name, content)
+    assert cli.main(["check", str(path)]) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_a_missing_file_is_a_sentence(capsys):
-    assert cli.main(["check", "nowhere.json"]) == 2
-    assert "Expected a configuration in nowhere.json" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("a.py", "N = .1\nmod.GaussianMechanism(1.0, N)\nN = 9\n", "noise"),
-        ("b.py", "N = 9\nN = f()\nmod.GaussianMechanism(1.0, N)\n", "noise"),
-        ("c.py", "N = 9\nif x:\n    N = .1\nmod.GaussianMechanism(1.0, N)\n", "noise"),
-        ("d.py", "N = 9\ndef f(N):\n    mod.GaussianMechanism(1.0, N)\n", "noise"),
-        ("e.py", "GaussianMechanism(1.0, .1, noise_multiplier=9)\n", "Expected one noise"),
-        ("g.py", "make_private(noise_multiplier=1.0, poisson_sampling=False)\nrate = 1\n", ""),
-    ],
-)
-def test_what_may_mean_something_else_is_not_taken_for_true(tmp_path, name, content, expected):
-    path = tmp_path / name
-    path.write_text(content)
-    if expected:
-        with pytest.raises(ValueError, match=expected):
-            read(path, {})
-        return
-    for setting in (content, content.replace("False", "flag"), content.replace("=False", "=flag")):
-        path.write_text(setting)
-        assert read(path, {})[0]["sampling"] == "none"
 
 
 def test_removal_from_cohorts_of_a_fixed_size_is_not_zeros():

@@ -115,3 +115,6 @@ def test_the_python_of_the_errata_shows_what_it_says():
             exec(code, {})
     for figure in ("epsilon <= 6.39638", "5.06835", "4.10238"):
         assert figure in output.getvalue()
+    *_, mvu, imvu = (line.split() for line in output.getvalue().splitlines())  # they cost the same
+    assert [f"{float(value):.5f}" for value, _ in (mvu, imvu)] == ["1.15868"] * 2
+    assert [round_up(float(epsilon)) for _, epsilon in (mvu, imvu)] == ["3.73574", "3.73573"]

@@ -1,16 +1,16 @@
 """Every place that prints an epsilon rounds it up, as in the product's test of that name."""
 
-import dataclasses
 import re
 from pathlib import Path
 
+import made_runs
 import pytest
+from made_runs import measured
 
 import randquant_papers
 from randquant import Guarantee, Interval
 from randquant._internal import rounding
-from randquant.training import RoundMetrics, RunStatus, TrainConfig
-from randquant.training.records import RunSummary
+from randquant.training import TrainConfig
 from randquant_papers import page, progress
 from randquant_papers import result as reproduced
 from randquant_papers.sweep import page as sweep_page
@@ -34,23 +34,9 @@ def near(text: str, value: float) -> list[float]:
 PARAMETERS = {"clip": 0.1, "levels": 2, "margin": 0.1}
 CONFIG = TrainConfig.of("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
 GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10, LOWER)
-ROUND = RoundMetrics(
-    round=1,
-    accuracy=0.9,
-    loss=0.1,
-    train_loss=0.1,
-    bytes_up=100,
-    seconds_gradient=1.0,
-    seconds_protect=1.0,
-    seconds_evaluate=0.0,
-    participations=1,
-    epsilon=UPPER,
-)
-METRICS = (ROUND, dataclasses.replace(ROUND, round=2, participations=2))
-SUMMARY = RunSummary(0.9, 0.1, 650, 100, 2, GUARANTEE, 2)
+ROUND = measured(1, epsilon=UPPER)
 FINISHED = [
-    RunStatus(Path(f"/runs/{k}"), "finished", CONFIG.changed(seed=k), METRICS, SUMMARY)
-    for k in (1, 2)
+    made_runs.finished(Path(f"/runs/{k}"), CONFIG.changed(seed=k), GUARANTEE, ROUND) for k in (1, 2)
 ]
 
 

@@ -4,11 +4,11 @@ import math
 import multiprocessing
 
 import flips
+import made_runs
 import pytest
 from filelock import FileLock
+from made_runs import measured, promise
 
-from randquant.privacy.guarantee import Guarantee
-from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.runs import execution as runs
 from randquant.training.runs.status import Status
 from randquant_papers import cli, sweep
@@ -27,26 +27,23 @@ cohort = 10
 rounds = {rounds}
 evaluate_every = 3
 checkpoint_every = 3
+clip_norm = 0.5
 """
 GRID = (
     TRAIN.format(rounds=6)
     + """
 [[case]]
 mechanism = "gaussian"
-clip_norm = 0.5
 [case.grid]
 noise_multiplier = [2.0, 8.0]
 [[case]]
 mechanism = "gaussian"
-clip_norm = 0.5
 noise_multiplier = 2.0
 cohort = 21                 # more than there are
 [[case]]
 mechanism = "clipped-sgd"
-clip_norm = 0.5
 [[case]]
 mechanism = "gaussian"
-clip_norm = 0.5
 noise_multiplier = 1e20
 learning_rate = 1e30
 """
@@ -54,7 +51,6 @@ learning_rate = 1e30
 SEARCH = (
     TRAIN.format(rounds=3)
     + """
-clip_norm = 0.5
 [search]
 trials = {trials}
 [ranges]
@@ -193,18 +189,8 @@ def made_up(folder, config, spoilt):
     accuracy = 1 / (1 + abs(config.server.learning_rate - 2))
     noise = config.parameters.get("noise_multiplier", config.parameters.get("margin"))
     epsilon = 10 / noise if noise else math.inf
-    guarantee = Guarantee(epsilon, 1e-5, "replace_one", "central", 2.0, 1)
-    metrics = RoundMetrics(
-        round=1,
-        accuracy=accuracy,
-        loss=1.0,
-        train_loss=1.0,
-        bytes_up=100,
-        seconds_gradient=0.1,
-        seconds_protect=0.1,
-    )
-    summary = RunSummary(accuracy, 1.0, 1, 1, 1, guarantee, 1)
-    return Status(place, "finished", config, (metrics,), summary)
+    figures = measured(1, accuracy)
+    return made_runs.finished(place, config, promise(epsilon, "central"), figures)
 
 
 def searched(path, jobs, *, order, stops=()):
@@ -244,9 +230,8 @@ def test_a_search_makes_the_same_trials_whatever_happens(jobs, tmp_path):
 
 
 def test_a_sweep_does_not_delete_what_was_sent(tmp_path, in_process):
-    text = TRAIN.format(rounds=3) + (
-        '[[case]]\nmechanism = "gaussian"\nclip_norm = 0.5\nnoise_multiplier = 4.0\n'
-    )
+    case = '[[case]]\nmechanism = "gaussian"\nnoise_multiplier = 4.0\n'
+    text = TRAIN.format(rounds=3) + case
     (found,) = conduct(tmp_path / "sweep", text)
     (found.folder / "config.json").unlink()
     kept = (found.folder / "metrics.jsonl").read_bytes()

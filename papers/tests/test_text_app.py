@@ -22,7 +22,8 @@ sys.path.insert(0, str(APP))
 
 from text_app import client_app, server_app, task  # noqa: E402
 
-CLIENTS, RATE, CLIP_NORM = 3, 0.2, 1.4
+CONFIG = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+CLIENTS, RATE, CLIP_NORM = 3, CONFIG["learning-rate"], CONFIG["clip-norm"]
 
 ONE_BIT = {"clip": 0.14, "levels": 2, "margin": 2.8e-3}
 
@@ -39,83 +40,58 @@ def folder(tmp_path_factory):
     return path
 
 
-def trained_here(folder, mechanism, rounds):
-    """The adapters before and after the same rounds by `randquant.train`, each as one vector."""
+def joined(arrays, names):
+    """Arrays of these names as one vector."""
+    return torch.cat([torch.as_tensor(arrays[name]).flatten() for name in names])
+
+
+def test_adapters_alone_travel_and_move_as_in_the_simulation(folder, tmp_path):
+    results = tmp_path / "results.json"
+    config = {
+        **CONFIG, **ONE_BIT, "data-dir": str(folder), "epochs": 0, "num-partitions": CLIENTS,
+        "num-server-rounds": 1, "cohort": CLIENTS, "stop-at-epsilon": 0.0,
+        "results": str(results),
+    }  # fmt: skip
+    grid = InProcessGrid(client_app.app, range(1, CLIENTS + 1))
+    for node in grid.contexts:
+        own = {"partition-id": node - 1, "randquant-epsilon": math.inf}  # without a limit
+        grid.contexts[node] = Context(1, node, own, RecordDict(), config)
+    server_app.app(grid, Context(1, 0, {}, RecordDict(), config))
+    stored = json.loads(results.read_text())["adapters"]
+
     model = task.model({"pretrained": "", "epochs": 0}, str(folder))
     run = rq.train(
         model,
         task.roles(folder).clients[:CLIENTS],
-        mechanism=mechanism,
-        rounds=rounds,
+        mechanism=ClippedSGD(clip_norm=CLIP_NORM),
+        rounds=1,
         cohort=CLIENTS,
         local=rq.Local(batch=8, learning_rate=0),
         server=rq.Server(learning_rate=RATE),
         seed=0,
         progress=False,
     )
-    before = task.adapters(model)
-    assert all(name.endswith(".along") for name in before)
-    return joined(before, before), joined(run.model.state_dict(), before)
-
-
-def joined(arrays, names):
-    return torch.cat([torch.as_tensor(arrays[name]).flatten() for name in names])
-
-
-def found_there(path, folder):
-    """The adapters that an app has stored, as one vector."""
-    stored = json.loads(path.read_text())["adapters"]
-    names = task.adapters(task.model({"pretrained": "", "epochs": 0}, str(folder)))
+    names = task.adapters(model)
     assert stored.keys() == names.keys()
-    return joined(stored, names)
-
-
-def settings(folder, results, rounds, rounding):
-    return {
-        "data-dir": str(folder), "pretrained": "", "epochs": 0,
-        "num-partitions": CLIENTS, "num-server-rounds": rounds, "batch": 8, "learning-rate": RATE,
-        **rounding, "clip-norm": CLIP_NORM, "cohort": CLIENTS, "stable-numbers": False,
-        "neighbours": 0, "delta": 1e-5, "stop-at-epsilon": 0.0, "round-timeout": 600.0,
-        "step-timeout": 600.0, "folder": "", "results": str(results),
-    }  # fmt: skip
-
-
-def in_process(config):
-    """Run the app on a grid within this process, whose clients have no limit."""
-    grid = InProcessGrid(client_app.app, range(1, CLIENTS + 1))
-    for node in grid.contexts:
-        own = {"partition-id": node - 1, "randquant-epsilon": math.inf}
-        grid.contexts[node] = Context(1, node, own, RecordDict(), config)
-    server_app.app(grid, Context(1, 0, {}, RecordDict(), config))
-
-
-def check_one_round(folder, results):
-    """One bit a coordinate moves adapters along the simulation's step as far as that does."""
-    before, expected = trained_here(folder, ClippedSGD(clip_norm=CLIP_NORM), 1)
-    length = float((expected - before).norm())
-    along = float((found_there(results, folder) - before) @ (expected - before)) / length
+    assert all(name.endswith(".along") for name in names)
+    before = joined(names, names)
+    step, found = joined(run.model.state_dict(), names) - before, joined(stored, names) - before
+    length = float(step.norm())
     # Bits are independent and unbiased: by Hoeffding beyond six deviations once in 3e7 runs.
     deviation = RATE * (ONE_BIT["clip"] + ONE_BIT["margin"]) / CLIENTS**0.5
     assert 12 * deviation < length
-    assert abs(along - length) < 6 * deviation
-
-
-def test_adapters_alone_travel_and_move_as_in_the_simulation(folder, tmp_path):
-    results = tmp_path / "results.json"
-    in_process(settings(folder, results, 1, ONE_BIT))
-    check_one_round(folder, results)
+    assert abs(float(found @ step) / length - length) < 6 * deviation
 
 
 def test_the_settings_as_they_stand_keep_the_limit_of_all_roles():
-    config = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    own = {name: config[name] for name in ("clip", "levels", "margin")}
+    own = {name: CONFIG[name] for name in ("clip", "levels", "margin")}
     mechanism = update_mechanism(
-        "stochastic-rounding", own, trust="aggregate", cohort=config["cohort"],
-        clip_norm=config["clip-norm"],
+        "stochastic-rounding", own, trust="aggregate", cohort=CONFIG["cohort"],
+        clip_norm=CONFIG["clip-norm"],
     )  # fmt: skip
-    release = mechanism.release(3840, config["num-server-rounds"])
-    epsilon = rq.account([release], config["delta"]).epsilon
-    assert 7.5 < epsilon <= config["stop-at-epsilon"]
+    release = mechanism.release(3840, CONFIG["num-server-rounds"])
+    epsilon = rq.account([release], CONFIG["delta"]).epsilon
+    assert 7.5 < epsilon <= CONFIG["stop-at-epsilon"]
 
 
 def test_the_file_that_all_have_gives_the_model_that_was_written(folder, tmp_path):

@@ -1,10 +1,8 @@
 """What a mechanism chooses by itself is printed, with how to turn it off, wherever it decides."""
 
-import json
-
 import pytest
+from command_line import as_json, printed
 
-from randquant.cli.main import main
 from randquant.mechanisms.registry import build, channel_mechanisms
 
 PBM = "--clip 1 --theta .35 --trials 15"
@@ -25,17 +23,11 @@ COMMANDS = {
 }
 
 
-def printed(capsys, command, *more):
-    words = command.split() if isinstance(command, str) else command
-    assert main([*words, *more]) == 0
-    return capsys.readouterr().out
-
-
 @pytest.mark.seldom(1)
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_a_mixing_that_nobody_asked_for_is_printed_with_how_to_turn_it_off(capsys, command):
     assert printed(capsys, command).split("\n").count(NOTE) == 1
-    assert json.loads(printed(capsys, command, "--json"))["notes"] == [NOTE]
+    assert as_json(capsys, command)["notes"] == [NOTE]
 
 
 @pytest.mark.seldom(1)
@@ -51,7 +43,7 @@ def test_a_mixing_that_nobody_asked_for_is_printed_with_how_to_turn_it_off(capsy
 )
 def test_nothing_is_said_where_nothing_was_chosen(capsys, command):
     assert "by default" not in printed(capsys, command)
-    assert json.loads(printed(capsys, command, "--json"))["notes"] == []
+    assert as_json(capsys, command)["notes"] == []
 
 
 @pytest.mark.parametrize("theta", [0.05, 0.25, 0.3, 0.35, 0.45, 0.4999, 0.5])

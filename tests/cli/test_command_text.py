@@ -1,12 +1,10 @@
 """What a command prints as text is what it prints as JSON: no number is in the text alone."""
 
-import json
 import math
 import re
 
 import pytest
-
-from randquant import cli
+from command_line import as_json, printed
 
 PAPER = "rqm --clip 1.5 --margin 1.5 --levels 16 --keep 0.42"
 NOISE = "skellam --clip-norm 1 --noise-multiplier 2 --cohort 40"
@@ -24,8 +22,8 @@ DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?"
 NUMBER = re.compile(rf"(?<![\w.])-?{DIGITS}(?![\w.]\d)")
 
 
-def number(printed):
-    return float(printed.replace(",", ""))
+def number(shown):
+    return float(shown.replace(",", ""))
 
 
 def leaves(value):
@@ -38,30 +36,23 @@ def leaves(value):
         yield float(value)
 
 
-def unit(printed):
-    """One in the last place that is printed."""
-    mantissa, _, exponent = printed.partition("e")
+def unit(shown):
+    """One in the last place that is shown."""
+    mantissa, _, exponent = shown.partition("e")
     return 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
-
-
-def outputs(capsys, line):
-    assert cli.main(line.split()) == 0
-    text = capsys.readouterr().out
-    assert cli.main([*line.split(), "--json"]) == 0
-    return text, json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.seldom(1)
 @pytest.mark.parametrize("line", LINES)
 def test_every_number_in_the_text_is_one_of_the_json_on_its_side(line, capsys):
-    text, result = outputs(capsys, line)
+    text, result = printed(capsys, line), as_json(capsys, line)
     known = [*leaves(result), *map(number, re.findall(DIGITS, line))]
     known += [-each for each in known]  # inputs lie within -clip and clip
     known += [100 * result["epsilon_lower"] / result["epsilon"]] if "audited" in text else []
     checked = 0
     for found in re.finditer(r"(<= |>= )?(" + NUMBER.pattern + ")", text):
-        bound, printed = found[1], found[2].replace(",", "")
-        value, room = number(printed), unit(printed) * (1 + 1e-9)
+        bound, shown = found[1], found[2].replace(",", "")
+        value, room = number(shown), unit(shown) * (1 + 1e-9)
         near = [each for each in known if math.isfinite(each) and abs(each - value) <= room]
         assert near, (found[0], text)
         if bound == "<= ":

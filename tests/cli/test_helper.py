@@ -1,19 +1,17 @@
 """`randquant helper`: a new identity that only its user can read, and what was answered."""
 
-import json
 import stat
 
+from command_line import as_json, printed, refused
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from helper_sums import codes_of, collected, helper_in, messages_of, terms_of
 
-from randquant import cli
 from randquant.aggregation.helper import Helper
 
 
 def test_a_new_identity_is_private_and_its_public_half_is_what_clients_take(tmp_path, capsys):
     path = tmp_path / "helper.key"
-    assert cli.main(["helper", "keygen", str(path), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = as_json(capsys, ["helper", "keygen", path])
     identity = load_pem_private_key(path.read_bytes(), None)
     assert bytes.fromhex(said["identity"]) == identity.public_key().public_bytes_raw()
     assert (tmp_path / "helper.key.pub").read_text() == said["identity"] + "\n"
@@ -23,25 +21,21 @@ def test_a_new_identity_is_private_and_its_public_half_is_what_clients_take(tmp_
 
 def test_no_identity_is_replaced(tmp_path, capsys):
     path = tmp_path / "helper.key"
-    assert cli.main(["helper", "keygen", str(path)]) == 0
+    keygen = ["helper", "keygen", path]
+    printed(capsys, keygen)
     before = path.read_bytes()
-    assert cli.main(["helper", "keygen", str(path)]) == 2
+    assert "got one that is there: choose another name." in refused(capsys, keygen)
     assert path.read_bytes() == before
-    assert "got one that is there: choose another name." in capsys.readouterr().err
-    assert cli.main(["helper", "keygen", str(tmp_path / "no" / "helper.key")]) == 2
-    assert "create it." in capsys.readouterr().err
+    assert "create it." in refused(capsys, ["helper", "keygen", tmp_path / "no" / "helper.key"])
 
 
 def test_the_status_of_a_helper_counts_its_clients(tmp_path, capsys):
-    assert cli.main(["helper", "status", str(tmp_path)]) == 2
-    assert "Expected a helper's folder" in capsys.readouterr().err
+    status = ["helper", "status", tmp_path]
+    assert "Expected a helper's folder" in refused(capsys, status)
     assert not list(tmp_path.iterdir())
     helper = helper_in(tmp_path)
     for clients in (range(4), range(3)):
         terms = terms_of(helper)
         helper.answer(collected(terms, messages_of(terms, codes_of(terms, clients))).request())
-    assert cli.main(["helper", "status", str(tmp_path), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said == {"clients": 4, "most_sums": 2, "by_sums": {"1": 1, "2": 3}}
-    assert cli.main(["helper", "status", str(tmp_path)]) == 0
-    assert "clients in so many" in capsys.readouterr().out
+    assert as_json(capsys, status) == {"clients": 4, "most_sums": 2, "by_sums": {"1": 1, "2": 3}}
+    assert "clients in so many" in printed(capsys, status)

@@ -7,9 +7,9 @@ import sys
 from typing import Any, get_args, get_origin
 
 import pytest
+from command_line import printed, refused
 from cyclopts import Token
 
-from randquant import cli
 from randquant._internal import declared
 from randquant.cli import command, commands
 from randquant.cli.command import EVERYTHING, all_commands
@@ -17,19 +17,6 @@ from randquant.cli.options import Option, flag, given_channel, of_function
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.mechanisms.registry import register, unregister
 from randquant.training import settings
-
-
-def printed(capsys, line: str) -> str:
-    assert cli.main(line.split()) == 0
-    return capsys.readouterr().out
-
-
-def refused(capsys, line: str) -> str:
-    assert cli.main(line.split()) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.count("\n") == 1
-    return output.err
 
 
 def test_every_setting_of_a_run_is_an_option_with_its_meaning():
@@ -40,22 +27,12 @@ def test_every_setting_of_a_run_is_an_option_with_its_meaning():
     assert all(declared.text(option.hint) for option in options.values())
 
 
-MEANT = [
-    ("certfy rqm", "certify"),
-    ("certify rqn", "rqm"),
-    ("certify rqm --margni 1", "--margin"),
-    ("account gausian --clip 1", "gaussian"),
-    ("train --mechanism gausian", "gaussian"),
-    ("train --coohrt 3", "--cohort"),
-    ("train --partition irichlet", "dirichlet"),
-    ("compare --channel rqn", "rqm"),
-    ("compare --clip 1 --bits 2 --epsilon 1 --mechanisms pbmm", "pbm"),
-]
-
-
-@pytest.mark.parametrize(("line", "meant"), MEANT)
-def test_a_mistyped_word_is_answered_with_the_word_that_was_meant(line, meant, capsys):
-    assert f"did you mean {meant}?" in refused(capsys, line)
+def test_every_command_is_found_by_its_file():
+    found = all_commands()
+    assert list(found) == sorted(found)
+    assert {"train", "certify", "plan"} <= found.keys()
+    assert all(f"randquant {name} " in f"{each.example} " for name, each in found.items())
+    assert {name for name, each in found.items() if each.resumable} == {"train"}
 
 
 def declarations() -> list[tuple[str, Option]]:
@@ -126,27 +103,6 @@ def test_a_wrong_value_of_any_setting_of_a_run_is_one_sentence(line):
     *_, parameter = get_args(option.parameter().annotation)
     with pytest.raises((ValueError, TypeError), match=f"^Expected .*{option.name[:3]}"):
         parameter.converter(Any, [Token(value="x") for _ in range(parts(option))])
-
-
-@pytest.mark.parametrize(
-    ("line", "word"),
-    [
-        ("certify rqm --clip", "--clip"),
-        ("certify rqm --clip --margin 3", "the option --margin"),
-        ("certify rqm --clip 1 --clip 2", "--clip once"),
-        ("certify rqm 3", "no other values"),
-        ("certify rqm --pair 1", "--pair"),
-        ("certify", "MECHANISM"),
-        ("account rqm --clip 1 --dimension 5", "--rounds"),
-        ("compare --channel 'pbm", "--channel"),
-        ("report", "folders"),
-        ("train --config nofile.toml", "nofile.toml"),
-    ],
-)
-def test_what_is_missing_or_too_much_is_one_sentence(line, word, capsys):
-    said = refused(capsys, line)
-    assert "Expected " in said
-    assert word in said
 
 
 def test_a_channel_is_read_from_words():

@@ -5,9 +5,9 @@ import shutil
 
 import interrupted
 import pytest
+from command_line import as_json, printed, refused
 from pages import Page, check_charts, check_self_contained
 
-from randquant import cli
 from randquant._internal import locks
 from randquant._internal.rounding import round_up
 from randquant.training.config import TrainConfig
@@ -40,13 +40,8 @@ def folder(tmp_path_factory):
     return root
 
 
-def printed(capsys, *line) -> str:
-    assert cli.main([str(word) for word in line]) == 0
-    return capsys.readouterr().out
-
-
 def test_runs_lists_every_run_below_a_folder(folder, capsys, monkeypatch):
-    found = json.loads(printed(capsys, "runs", folder, "--json"))["runs"]
+    found = as_json(capsys, ["runs", folder])["runs"]
     by_name = {run["run"].removeprefix(f"{folder}/"): run for run in found}
     assert {name: run["state"] for name, run in by_name.items()} == {
         "a": "finished",
@@ -62,14 +57,14 @@ def test_runs_lists_every_run_below_a_folder(folder, capsys, monkeypatch):
     assert by_name["a/baseline"]["epsilon"] is None
     assert (by_name["half"]["rounds"], by_name["half"]["config"]["rounds"]) == (5, 6)
     assert by_name["half"]["epsilon"] > 0
-    text = printed(capsys, "runs", folder)
+    text = printed(capsys, ["runs", folder])
     assert round_up(summary["guarantee"]["epsilon"]) in text
     assert "5/6" in text
     assert "not a JSON object with a checksum" in text  # what is damaged says why
     (folder / "runs").mkdir(exist_ok=True)
     shutil.copytree(folder / "a", folder / "runs" / "a")
     monkeypatch.chdir(folder)
-    assert len(json.loads(printed(capsys, "runs", "--json"))["runs"]) == 2
+    assert len(as_json(capsys, "runs")["runs"]) == 2
     shutil.rmtree(folder / "runs")
 
 
@@ -82,9 +77,10 @@ def test_a_run_in_training_is_seen_and_not_disturbed(folder):
 
 
 def test_named_runs_are_compared(folder, capsys):
-    result = json.loads(printed(capsys, "runs", folder / "a", folder / "half", "--json"))
+    named = ["runs", folder / "a", folder / "half"]
+    result = as_json(capsys, named)
     assert result["differing"] == ["mechanism", "seed"]
-    lines = printed(capsys, "runs", folder / "a", folder / "half").splitlines()
+    lines = printed(capsys, named).splitlines()
     assert lines[1].split() == ["mechanism", "gaussian", "sign-sgd"]
     assert lines[2].split() == ["seed", "0", "1"]
     assert lines[3].split() == ["state", "finished", "unfinished"]
@@ -96,27 +92,23 @@ def test_named_runs_are_compared(folder, capsys):
 )
 def test_without_runs_there_is_one_sentence(line, word, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(line.split()) == 2
-    error = capsys.readouterr().err
-    assert word in error
-    assert error.count("\n") == 1
+    assert word in refused(capsys, line)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_run_builds_its_page_again(folder, capsys, tmp_path):
-    printed(capsys, "report", folder / "a")
+    printed(capsys, ["report", folder / "a"])
     before = (folder / "a" / "report.html").read_bytes()
     (folder / "a" / "report.html").unlink()
-    printed(capsys, "report", folder / "a")
+    printed(capsys, ["report", folder / "a"])
     assert (folder / "a" / "report.html").read_bytes() == before
-    printed(capsys, "report", folder / "a", "--output", tmp_path / "page.html")
+    printed(capsys, ["report", folder / "a", "--output", tmp_path / "page.html"])
     assert (tmp_path / "page.html").read_bytes() == before
-    assert cli.main(["report", str(folder / "half")]) == 2
-    assert "--resume" in capsys.readouterr().err
+    assert "--resume" in refused(capsys, ["report", folder / "half"])
 
 
 def test_several_runs_share_a_page(folder, capsys, tmp_path):
-    printed(capsys, "report", folder, "--output", tmp_path / "page.html")
+    printed(capsys, ["report", folder, "--output", tmp_path / "page.html"])
     text = (tmp_path / "page.html").read_text()
     check_self_contained(text)
     assert len(check_charts(text)) >= 3

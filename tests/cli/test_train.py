@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import command_line
 import pytest
 
 from randquant import cli
@@ -67,8 +68,9 @@ def open_data():
     return torch.randn(20, 4, generator=torch.Generator().manual_seed(1))
 
 """
-QUICK = ["--rounds", "2", "--no-baseline"]
-NOISE = ["--mechanism", "gaussian", "--clip-norm", "1", "--noise-multiplier", "2"]
+QUICK = "--rounds 2 --no-baseline"
+NOISE = "--mechanism gaussian --clip-norm 1 --noise-multiplier 2"
+OF_ONES_OWN = "--model own.py:network --data own.py:clients"
 
 
 @pytest.fixture
@@ -79,26 +81,24 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def trained(*words: str) -> TrainConfig:
-    assert cli.main(["train", "--run", "run", "--overwrite", "--quiet", *words]) == 0
+def trained(line: str) -> TrainConfig:
+    assert cli.main(["train", "--run", "run", "--overwrite", "--quiet", *line.split()]) == 0
     return run_folder.read_config(train.Path("run"))
 
 
-def refused(capsys, *words: str) -> str:
-    assert cli.main(["train", "--quiet", *words]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
+def refused(capsys, line: str) -> str:
+    said = command_line.refused(capsys, f"train --quiet {line}")
     assert not list(train.Path().glob("run*/config.json"))
     return said
 
 
 def test_a_file_of_settings_gives_the_run_that_the_same_options_give(here, capsys):
-    from_file = trained("--config", "run.toml", "--no-baseline")
+    from_file = trained("--config run.toml --no-baseline")
     options = (
         "--dataset breast-cancer --mechanism gaussian --clip-norm 0.5 --noise-multiplier 2 "
         "--rounds 2 --learning-rate 1 --server-options momentum=0.5 --no-baseline"
     )
-    assert trained(*options.split()) == from_file
+    assert trained(options) == from_file
     assert from_file.server.options == {"momentum": 0.5}
     assert type(from_file.server.learning_rate) is float
 
@@ -123,14 +123,13 @@ def test_the_example_of_a_file_is_one():
 )
 def test_a_wrong_file_of_settings_is_one_sentence(here, capsys, text, word):
     (here / "wrong.toml").write_text(text)
-    said = refused(capsys, "--config", "wrong.toml")
+    said = refused(capsys, "--config wrong.toml")
     assert word in said
     assert "wrong.toml" in said
 
 
 def test_a_model_and_data_of_ones_own_are_trained_and_resumed(here, monkeypatch):
-    words = ["--model", "own.py:network", "--data", "own.py:clients", *NOISE, *QUICK]
-    config = trained(*words)
+    config = trained(f"{OF_ONES_OWN} {NOISE} {QUICK}")
     assert config.task.dataset == f"{here / 'own.py'}:clients"
     assert (config.task.population, config.cohort, config.task.partition) == (12, 12, "own")
     elsewhere = here / "elsewhere"
@@ -142,11 +141,11 @@ def test_a_model_and_data_of_ones_own_are_trained_and_resumed(here, monkeypatch)
     assert guarantee.delta == 1e-6
 
 
-SERVER = ["--model", "own.py:normed", "--data", "own.py:clients", "--buffers", "server"]
+SERVER = "--model own.py:normed --data own.py:clients --buffers server"
 
 
 def test_running_statistics_are_of_public_examples_of_ones_own(here, capsys):
-    config = trained(*SERVER, "--public", "own.py:open_data", *NOISE, *QUICK)
+    config = trained(f"{SERVER} --public own.py:open_data {NOISE} {QUICK}")
     assert config.local.public == f"{here / 'own.py'}:open_data"
     problem = functions.problem_by_function(config)
     assert problem.statistics is not None
@@ -155,21 +154,21 @@ def test_running_statistics_are_of_public_examples_of_ones_own(here, capsys):
     written = own.stat().st_mtime
     own.write_text(OWN.replace("manual_seed(1)", "manual_seed(2)"))
     os.utime(own, (written, written))  # same second, same size: what bytecode is recognised by
-    assert cli.main(["train", "--resume", "run", "--quiet"]) == 2
-    assert "began with" in capsys.readouterr().err
+    capsys.readouterr()
+    assert "began with" in command_line.refused(capsys, "train --resume run --quiet")
 
 
 @pytest.mark.parametrize(
-    ("words", "dimension"),
+    ("line", "dimension"),
     [
-        (["--model", "mlp-2", "--data", "own.py:clients"], 4 * 64 + 64 + 64 * 2 + 2),
-        (["--model", "own:network", "--data", "own:clients", "--frozen", "0.*"], 34),
-        (["--model", "softmax-2", "--data", "own.py:clients", "--loss", "own.py:loss"], 10),
-        (["--dataset", "breast-cancer", "--parts", "1.bias"], 2),
+        ("--model mlp-2 --data own.py:clients", 4 * 64 + 64 + 64 * 2 + 2),
+        ("--model own:network --data own:clients --frozen 0.*", 34),
+        ("--model softmax-2 --data own.py:clients --loss own.py:loss", 10),
+        ("--dataset breast-cancer --parts 1.bias", 2),
     ],
 )
-def test_own_and_built_in_parts_go_together(here, words, dimension):
-    call = parse(["train", *words, *NOISE, *QUICK])
+def test_own_and_built_in_parts_go_together(here, line, dimension):
+    call = parse(f"train {line} {NOISE} {QUICK}".split())
     given = dict(call.values[0])
     data = {"dataset": call.options["data"]} if "data" in call.options else {}
     config, objects = train._with_problem(train._config({**given, **data}), None)
@@ -180,38 +179,25 @@ def test_own_and_built_in_parts_go_together(here, words, dimension):
 
 @pytest.mark.seldom(2)
 @pytest.mark.parametrize(
-    ("words", "word"),
+    ("line", "word"),
     [
-        (["--data", "own.py:nothing"], "network, clients"),
-        (["--data", "nofile.py:clients"], "nofile.py"),
-        (["--data", "no.module:clients"], "no.module"),
-        (["--model", "own.py:number"], "torch nn.Module, got a int"),
-        (["--data", "own.py:number", "--model", "own.py:network"], "got a int"),
-        (["--data", "own.py:clients", "--model", "own.py:network", "--frozen", "x"], "frozen"),
-        (
-            ["--data", "own.py:clients", "--model", "softmax-2", "--population", "5"],
-            "population=12",
-        ),
-        (["--loss", "no_loss"], "torch.nn.functional"),
-        ([*SERVER], "public examples"),
-        (
-            [
-                "--data",
-                "own.py:clients",
-                "--model",
-                "own.py:network",
-                "--public",
-                "own.py:open_data",
-            ],
-            "public examples",
-        ),
-        ([*SERVER, "--public", "own.py:nothing"], "public"),
-        ([*SERVER, "--public", "own.py:number"], "Public examples"),
-        (["--data", "own.py:clients", "--model", "cnn-2"], "for model cnn"),
-        (["--data", "own.py:clients", "--model", "cnn"], "write cnn-10 for ten"),
-        (["--data", "own.py:clients", "--model", "net-2"], "Expected model to be one of"),
-        (["--data", "own.py:clients"], "write softmax-10 for ten"),
+        ("--data own.py:nothing", "network, clients"),
+        ("--data nofile.py:clients", "nofile.py"),
+        ("--data no.module:clients", "no.module"),
+        ("--model own.py:number", "torch nn.Module, got a int"),
+        ("--data own.py:number --model own.py:network", "got a int"),
+        (f"{OF_ONES_OWN} --frozen x", "frozen"),
+        ("--data own.py:clients --model softmax-2 --population 5", "population=12"),
+        ("--loss no_loss", "torch.nn.functional"),
+        (SERVER, "public examples"),
+        (f"{OF_ONES_OWN} --public own.py:open_data", "public examples"),
+        (f"{SERVER} --public own.py:nothing", "public"),
+        (f"{SERVER} --public own.py:number", "Public examples"),
+        ("--data own.py:clients --model cnn-2", "for model cnn"),
+        ("--data own.py:clients --model cnn", "write cnn-10 for ten"),
+        ("--data own.py:clients --model net-2", "Expected model to be one of"),
+        ("--data own.py:clients", "write softmax-10 for ten"),
     ],
 )
-def test_what_cannot_be_trained_is_one_sentence(here, capsys, words, word):
-    assert word in refused(capsys, *words, *QUICK)
+def test_what_cannot_be_trained_is_one_sentence(here, capsys, line, word):
+    assert word in refused(capsys, f"{line} {QUICK}")

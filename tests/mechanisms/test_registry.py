@@ -37,16 +37,23 @@ def test_contract(name):
     assert set(example) <= set(record.parameters)
 
 
-def test_many_levels_of_plain_rounding_protect_nothing():
-    """Beside an inner level there are codes that no other input sends."""
-    assert math.isinf(rq.certify(rq.stochastic_rounding(1.5, levels=16, margin=0.5)).epsilon.upper)
-
-
 @given(mechanism_channels())
 def test_unbiased(channel):
     # The means range over 2·clip, of which the rounded dither can cost 2**-33.
     allowed = channel.clip * 2.0**-32 + 1e-13 * np.abs(channel.values).max()
     assert rq.moments(channel).bias_max <= allowed
+
+
+def distance(channel, x, exact) -> Fraction:
+    """Farthest of the row at x from an exact one.
+
+    2**-32 of a cell is the rounding of the dither; rows change by at most 1 over a cell.
+    """
+    weights, total = channel.mix(float(x))
+    return max(
+        abs(Fraction(int(weight), total) - probability)
+        for weight, probability in zip(weights, exact, strict=True)
+    )
 
 
 @settings(max_examples=30, deadline=None)
@@ -59,19 +66,8 @@ def test_rqm_equals_the_enumeration_of_all_subsets_of_levels(levels, margin, kee
     channel = rq.rqm(1.0, float(margin), levels, float(keep))
     reach = 1 + Fraction(float(margin))
     for x in np.linspace(-1, 1, 9):
-        weights, total = channel.mix(float(x))
         exact = oracle.rqm_row(Fraction(float(x)), reach, levels, Fraction(float(keep)))
-        for weight, probability in zip(weights, exact, strict=True):
-            # 2**-32 of a cell is the rounding of the dither; rows change by at most 1 over a cell.
-            assert abs(Fraction(int(weight), total) - probability) < Fraction(1, 2**32)
-
-
-def test_rqm_is_certified_below_the_papers_theorem():
-    channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
-    theorem = math.log(2 * (1 - 0.42) ** 2 * (1 + 1)) + 16 * math.log(1 / (1 - 0.42))
-    upper = rq.certify(channel).epsilon.upper
-    assert upper == pytest.approx(5.46989, abs=1e-5)
-    assert upper < theorem
+        assert distance(channel, x, exact) < Fraction(1, 2**32)
 
 
 @pytest.mark.parametrize(("trials", "even"), [(1, 0), (15, 0), (18, 0), (19, 1), (60, 1)])
@@ -130,10 +126,8 @@ def test_qmgeo_equals_its_definition(levels, p, mixing):
     channel = rq.qmgeo(1.0, levels, float(p), float(mixing))
     for k in range(8 * (levels - 1)):
         steps = Fraction(k, 8) + Fraction(1, 16)  # inside the cells: the levels are jumps
-        weights, total = channel.mix(float(2 * steps / (levels - 1) - 1))
         exact = qmgeo_oracle(steps, levels, p, mixing)
-        for weight, probability in zip(weights, exact, strict=True):
-            assert abs(Fraction(int(weight), total) - probability) < Fraction(1, 2**31)
+        assert distance(channel, 2 * steps / (levels - 1) - 1, exact) < Fraction(1, 2**31)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
@@ -143,8 +137,6 @@ def test_qmgeo_as_published_protects_nothing_and_its_repair_does(p):
         assert math.isinf(certificate.epsilon.lower)
         repaired = rq.certify(rq.qmgeo(1.0, 8, p, mixing=0.05), order)
         assert repaired.epsilon.upper < math.inf
-    biases = [rq.moments(rq.qmgeo(1.0, 8, p, mixing)).bias_max for mixing in (0.0, 0.05)]
-    assert min(biases) > 0.05
 
 
 def two_bin_oracle(x, bins, left, right):
@@ -179,10 +171,9 @@ def test_two_bins_equals_its_definition_for_any_selection(count, random):
     )
     assert rq.moments(channel).bias_max < 1e-9
     for x in [Fraction(k, 16) for k in range(-16, 16)]:
-        weights, total = channel.mix(float(x))
-        for weight, exact in zip(weights, two_bin_oracle(x, bins, left, right), strict=True):
-            # 2**-32 for the rounded dither; bins such as 0.1 are rounded by 1e-17 relative.
-            assert abs(Fraction(int(weight), total) - exact) < Fraction(1, 2**31)
+        exact = two_bin_oracle(x, bins, left, right)
+        # Bins such as 0.1 are rounded by 1e-17 relative.
+        assert distance(channel, x, exact) < Fraction(1, 2**31)
 
 
 @pytest.mark.parametrize("inside", [2e-9, 9e-10, 1e-12, 0.0, -1e-12, -9e-10, -2e-9])
@@ -197,13 +188,6 @@ def test_bins_that_all_but_touch_clip_are_taken_for_it(inside):
     assert rq.moments(rounding).bias_max < 1.2e-9
 
 
-def test_erms_theorem_1_fails_for_a_small_margin():
-    channel = rq.erm(1.0, np.linspace(-1.1, 1.1, 16), 1.0)
-    bound = 1 + math.log(2 * 16 * 1.1)
-    assert bound == pytest.approx(4.56105, abs=1e-5)
-    assert rq.certify(channel).epsilon.lower == pytest.approx(6.39638, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -216,12 +200,6 @@ def test_erms_theorem_1_fails_for_a_small_margin():
 def test_wrong_bins_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         rq.two_bins(1.0, *arguments)
-
-
-def test_stochastic_rounding_uses_the_two_nearest_levels():
-    channel = rq.stochastic_rounding(1.0, 5)
-    weights, total = channel.mix(0.25)
-    assert [float(w / total) for w in weights] == [0, 0, 0.5, 0.5, 0]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def test_the_page_says_every_estimate_and_what_is_promised(tmp_path):
     for said in ("someone who sees this table", "Replace one record", "simulation from a seed",
                  answers.COVERED, answers.UNCOVERED):  # fmt: skip
         assert said in words
+    assert rq.plot(TABLE).to_dict()["$schema"]
 
 
 def test_a_picture_has_the_answers_numbers_and_none_where_nothing_is_known():

@@ -10,24 +10,11 @@ from randquant.reports import notebook
 
 CHANNEL = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 
-ASKED = {
-    "age": rq.Mean(18, 100),
-    "kind": rq.Counts(["a", "b"]),
-    "survival": rq.KaplanMeier("days", "event", until=40, bins=8),
-    "fit": rq.LinearRegression({"age": (18, 100)}, {"days": (0, 90)}),
-}
-PEOPLE = [
-    {"age": 18 + k % 70, "kind": "ab"[k % 2], "days": k % 41 / 2, "event": k % 3 > 0}
-    for k in range(3000)
-]
-TABLE = rq.statistics(PEOPLE, 1.0, queries=ASKED, trust="central", seed=1)
-
 
 def values():
     yield CHANNEL
     yield rq.certify(CHANNEL)
     yield rq.compare(1.0, 1, 1.0, mechanisms=["rqm"])
-    yield TABLE
     yield rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], privacy=rq.Privacy(bits=16))
 
 

@@ -2,48 +2,20 @@
 
 import pytest
 from browsing import until
+from made_runs import promise, record
 
 import randquant as rq
-from randquant.privacy.guarantee import Guarantee
 from randquant.reports.run import render
-from randquant.training.config import TrainConfig
-from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 
 pytestmark = pytest.mark.slow  # a browser
-
-METRICS = [
-    RoundMetrics(
-        round=at,
-        accuracy=0.9 - 0.8 / at,
-        loss=0.4 + 2 / at,
-        train_loss=0.5,
-        bytes_up=14600,
-        seconds_gradient=0.3,
-        seconds_protect=0.2,
-        seconds_evaluate=0.1,
-    )
-    for at in range(1, 31)
-]
-SUMMARY = RunSummary(
-    0.873,
-    0.41,
-    650,
-    365,
-    75,
-    Guarantee(7.9, 1e-5, "replace_one", "local", 8.0, 48750),
-    60,
-)
-RUN = RunRecord(
-    TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.5}, rounds=30), METRICS, SUMMARY
-)
-
 
 LIVE = "[...document.querySelectorAll('figure.chart')].every(figure => figure.view)"
 
 
 @pytest.fixture(scope="module")
 def text():
-    return render(RUN, RUN, rq.rqm(clip=1.5, margin=1.5, levels=2, keep=0.42))
+    run = record(promise(7.9))
+    return render(run, run, rq.rqm(clip=1.5, margin=1.5, levels=2, keep=0.42))
 
 
 @pytest.fixture

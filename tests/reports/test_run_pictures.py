@@ -2,36 +2,25 @@
 
 import math
 
-from randquant.privacy.guarantee import Guarantee
+from made_runs import measured, promise
+
 from randquant.reports import run_pictures as pictures
 from randquant.training.config import TrainConfig
-from randquant.training.records import RoundMetrics, RunRecord, RunSummary
+from randquant.training.records import RunRecord, RunSummary
 
 CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.5}, rounds=3)
-PROMISE = Guarantee(7.9000001, 1e-5, "replace_one", "local", 8.0, 3)
 
 
-def record(accuracy, loss, guarantee, epsilon) -> RunRecord:
+def run_of(accuracy, loss, guarantee, epsilon) -> RunRecord:
     metrics = [
-        RoundMetrics(
-            round=at,
-            accuracy=accuracy,
-            loss=loss,
-            train_loss=0.5,
-            bytes_up=100,
-            seconds_gradient=0.1,
-            seconds_protect=0.1,
-            seconds_evaluate=0.1,
-            participations=at,
-            epsilon=epsilon and epsilon * at,
-        )
-        for at in (1, 2, 3)
+        measured(at, accuracy, loss=loss, epsilon=epsilon and epsilon * at) for at in (1, 2, 3)
     ]
-    return RunRecord(CONFIG, metrics, RunSummary(accuracy, loss, 650, 365, 3, guarantee, 3))
+    summary = RunSummary(accuracy, loss, 650, 365, 3, guarantee, 3)
+    return RunRecord(CONFIG, metrics, summary)
 
 
 def test_accuracy_and_epsilon_are_drawn_and_said():
-    run = record(0.9, 0.4, PROMISE, 2.6000001)
+    run = run_of(0.9, 0.4, promise(7.9000001), 2.6000001)
     accuracy, epsilon = pictures.overview(run)
     assert [y for _, y in accuracy.lines[0].points] == [90, 90, 90]
     for (_, drawn), metric in zip(epsilon.lines[0].points, run.metrics, strict=True):
@@ -42,12 +31,12 @@ def test_accuracy_and_epsilon_are_drawn_and_said():
 
 
 def test_what_was_not_measured_is_left_out():
-    run = record(None, 0.4, None, None)
+    run = run_of(None, 0.4, None, None)
     (loss,) = pictures.overview(run)
     assert loss.title == "Loss on test data, per round"
     facts = dict(pictures.facts(run)[2])
     assert facts["ε ≤"] == "no privacy"
     assert "accuracy, %" not in facts
-    blind = record(None, None, Guarantee(math.inf, 0.0, "replace_one", "local", 8.0, 3), math.inf)
+    blind = run_of(None, None, promise(math.inf), math.inf)
     assert [chart.title for chart in pictures.overview(blind)] == [loss.title]
     assert dict(pictures.facts(blind)[2])["ε ≤"] == "∞"
