@@ -7,7 +7,8 @@ import dataclasses
 import randquant as rq
 from randquant.aggregation.rank.release import RankRelease
 from randquant.aggregation.rank.table import RankTable
-from randquant.mechanisms.noise.laws import Skellam
+from randquant.mechanisms import sparse_ternary
+from randquant.mechanisms.noise.laws import Binomial, Skellam
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.laplace import LaplaceRelease
 from randquant.privacy.accounting.release import Release
@@ -16,6 +17,8 @@ from randquant.privacy.accounting.sampled import Sampled
 
 BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
 RQM = rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.4)
+NARROW = rq.stochastic_rounding(clip=0.25, levels=2, margin=1.0)
+TERNARY = sparse_ternary(clip=1.0, margin=9.0, rate=0.25)
 TABLE = RankTable((1, 3), (5, 4))
 OTHER = {"replace_one": "zero_out", "zero_out": "replace_one"}
 
@@ -63,7 +66,10 @@ def of_group(trust: str, neighboring: str) -> dict[str, Release]:
         return {
             "coordinates": ChannelRelease(BIT, 2, 1, "aggregate", neighboring, 4),
             "updates": sums(),
+            "narrow bits": VectorRelease(NARROW, 1.0, 64, 1, "aggregate", neighboring, cohort=20),
+            "three codes": VectorRelease(TERNARY, 1.0, 64, 1, "aggregate", neighboring, cohort=4),
             "noise": NoiseRelease(Skellam(50.0), 20, 100 * far**2, 3, 2, neighboring),
+            "binomial": NoiseRelease(Binomial(200), 20, 100 * far**2, 3, 2, neighboring),
             "laplace": LaplaceRelease(40.0, 4 * far, 1e-50, 20, 3, 2, neighboring),
             "ranks": RankRelease(TABLE, 2, neighboring, "aggregate"),
             **_hidden(sums(), sums(OTHER[neighboring]), True, False),
@@ -77,5 +83,6 @@ def of_group(trust: str, neighboring: str) -> dict[str, Release]:
     }
 
 
-TRUSTS = ("central", "model", "aggregate", "local")
+TRUSTS = ("local", "central", "aggregate", "model")
 GROUPS = [(trust, each) for trust in TRUSTS for each in ("replace_one", "zero_out")]
+ALL = [(*group, name) for group in GROUPS for name in of_group(*group)]

@@ -123,16 +123,14 @@ def test_what_is_no_bit_has_none():
     assert VectorRelease(rq.rqm(1.0, 1.0, 4, 0.42), 1.0, 4, 1).squared_mu is None
 
 
-@pytest.mark.seldom
-def test_hidden_cohorts_of_bits_gain():
-    """The rounds that a client takes part in, if everybody saw them, cost far more."""
-    bit = rq.stochastic_rounding(1.0, 2, 9.0)
-    one = VectorRelease(bit, 8.0, 650, 1, "aggregate", "zero_out", 200)
-    seen = rq.account([one] * 10, 1e-5, attacked=False).epsilon
-    found = rq.account([rq.Sampled(one, 0.1, 100, hidden=True)], 1e-5, attacked=False).epsilon
-    assert found < 0.4 * seen
-    # Gaussian noise of the sum's own variance would gain no more.
-    mu = math.sqrt(8.0**2 / (200 * 100))
-    noise = rq.GaussianRelease(1 / mu, 650, 1, neighboring="zero_out")
-    least = rq.Sampled(noise, 0.1, 100)
-    assert rq.account([least], 1e-5, attacked=False).epsilon <= found
+@pytest.mark.parametrize("clients", [30, 200])
+@pytest.mark.parametrize("ends", [(0.1, 0.7), (0.05, 0.4), (0.125, 0.375), (0.2, 0.3)])
+def test_many_bits_are_hidden_alike_from_either_end(clients, ends):
+    """Inputs, codes or both may be counted from the other end."""
+    ones = np.round(np.array(ends) * 2**40).astype(np.int64)
+    weights = np.stack([2**40 - ones, ones], axis=1)
+    squares = [
+        bell_square(rq.Channel(np.array([-1.0, 1.0]), np.array([-2.0, 2.0]), rows, 2**40), clients)
+        for rows in (weights, weights[::-1], weights[:, ::-1], weights[::-1, ::-1])
+    ]
+    assert squares == pytest.approx([squares[0]] * 4, rel=1e-6, abs=0)

@@ -34,7 +34,7 @@ def test_a_design_is_a_mechanism(tmp_path):
 
 def changed(record, change):
     name, value = change
-    if name == "weights":
+    if name == "moved":
         record["weights"][0][0] += value
         record["weights"][0][1] -= value
     elif name == "fresh fingerprint":
@@ -55,10 +55,18 @@ def changed(record, change):
     return record
 
 
+def written(folder, channel, change):
+    """A channel's file, in which something is changed."""
+    path = folder / "channel.json"
+    rq.save_channel(path, channel)
+    path.write_text(json.dumps(changed(json.loads(path.read_text()), change)))
+    return path
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("weights", 1), "other integers"),
+        (("moved", 1), "other integers"),
         (("fresh fingerprint", 2), "certified at epsilon 5.46.* as it says, got 5.74"),
         (("claim", 5.0), "certified at epsilon 5 as"),
         (("claim", 6.0), "certified at epsilon 6"),
@@ -70,14 +78,11 @@ def changed(record, change):
         (("certificate", {"order": 0.5, "epsilon": {"lower": 0, "upper": 1}}), "order"),
         (("certificate", {"geometry": "l3", "epsilon": {"lower": 0, "upper": 1}}), "geometry"),
         (("certificate", []), "Expected a channel file"),
-        (("weights", 0.5), "integer weights"),
+        (("moved", 0.5), "integer weights"),
     ],
 )
 def test_a_changed_file_is_refused(tmp_path, change, message):
-    path = tmp_path / "channel.json"
-    rq.save_channel(path, rq.rqm(**RQM))
-    record = changed(json.loads(path.read_text()), change)
-    path.write_text(json.dumps(record))
+    path = written(tmp_path, rq.rqm(**RQM), change)
     with pytest.raises(ValueError, match=message):
         rq.load_channel(path)
 
@@ -85,9 +90,8 @@ def test_a_changed_file_is_refused(tmp_path, change, message):
 @pytest.mark.parametrize("keep", [0.1, 0.2, 0.3, 0.42, 0.5, 0.7])
 def test_the_bound_that_is_named_is_one(tmp_path, keep):
     """A bound of epsilon is never printed below its value, in an error neither."""
-    path, channel = tmp_path / "channel.json", rq.rqm(1.5, 1.5, 16, keep)
-    rq.save_channel(path, channel)
-    path.write_text(json.dumps(changed(json.loads(path.read_text()), ("claim", 0.5))))
+    channel = rq.rqm(1.5, 1.5, 16, keep)
+    path = written(tmp_path, channel, ("claim", 0.5))
     with pytest.raises(ValueError, match=r"epsilon 0\.5 as it says, got ") as caught:
         rq.load_channel(path)
     named = str(caught.value).split(", got ")[1].split(":")[0]
@@ -96,9 +100,7 @@ def test_the_bound_that_is_named_is_one(tmp_path, keep):
 
 
 def test_a_channel_that_has_no_bound_says_so(tmp_path):
-    path, channel = tmp_path / "channel.json", rq.stochastic_rounding(1.0, 2)
-    rq.save_channel(path, channel)
-    path.write_text(json.dumps(changed(json.loads(path.read_text()), ("claim", 3.0))))
+    path = written(tmp_path, rq.stochastic_rounding(1.0, 2), ("claim", 3.0))
     with pytest.raises(ValueError, match=r"epsilon 3 as it says, got no finite one"):
         rq.load_channel(path)
 
@@ -106,16 +108,13 @@ def test_a_channel_that_has_no_bound_says_so(tmp_path):
 @pytest.mark.parametrize("name", ["inputs", "values", "weights"])
 def test_numbers_must_be_numbers(tmp_path, name):
     """Text and truth values would be taken for numbers."""
-    path = tmp_path / "channel.json"
-    rq.save_channel(path, rq.rqm(**RQM))
+    channel = rq.rqm(**RQM)
+    rows = getattr(channel, name).tolist()
     for kind in (str, bool, lambda number: [number]):
-        record = json.loads(path.read_text())
-        rows = record[name]
-        record[name] = [list(map(kind, row)) if name == "weights" else kind(row) for row in rows]
-        other = tmp_path / "other.json"
-        other.write_text(json.dumps(record))
+        wrong = [list(map(kind, row)) if name == "weights" else kind(row) for row in rows]
+        path = written(tmp_path, channel, (name, wrong))
         with pytest.raises(ValueError, match="not lists of numbers"):
-            rq.load_channel(other)
+            rq.load_channel(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"format": 1}'])

@@ -45,14 +45,6 @@ def test_it_is_the_largest_of_all_cell_ends(channel, part):
     assert max(information(channel, cell, part) for cell in cells) <= exact
 
 
-def test_closed_forms():
-    # Two codes at ±1: p = (1 + x)/2, information 1/(1 - x^2).
-    assert rq.fisher_information(rq.stochastic_rounding(1.0, 2)).lower == math.inf
-    found = rq.fisher_information(rq.stochastic_rounding(1.0, 2, margin=1.0))
-    assert found.lower <= 1 / 3 <= found.upper
-    assert rq.fisher_information(rq.qmgeo(1.0, 4, 0.5, mixing=0.1)).lower == math.inf  # jumps
-
-
 @pytest.mark.parametrize("inputs", [[-1.0, 1.0], [-1.0, 0.0, 0.0, 1.0]])
 def test_a_channel_that_ignores_its_input_carries_none(inputs):
     # The repeated input is no jump when its two rows are equal; a code of weight 0 stays there.
@@ -60,11 +52,6 @@ def test_a_channel_that_ignores_its_input_carries_none(inputs):
     channel = Channel(np.array(inputs), np.arange(3.0), weights, 8)
     found = rq.fisher_information(channel)
     assert (found.lower, found.upper) == (0.0, 0.0)
-
-
-def test_what_is_no_channel_is_refused():
-    with pytest.raises(TypeError, match="channel"):
-        rq.fisher_information("rqm")  # type: ignore[arg-type]
 
 
 def steepest(channel) -> Fraction | float:
@@ -136,25 +123,13 @@ def test_l2_is_the_worst_of_all_pairs_of_vertices(channel):
 
 def test_l2_is_in_units_of_the_squared_clip():
     """The largest loss is log 4, from end to end; halfway log 4 again, of half the distance."""
-    rows = np.array([[1, 4, 3], [4, 1, 3]])
-    ends = Channel(np.array([-3.0, 3.0]), np.arange(3.0), rows, 8)
-    found = rq.certify_metric(ends, "l2").epsilon
-    assert found.lower <= math.log(4) / 2**2 <= found.upper
-    assert found.width <= 1e-13
-    halfway = Channel(np.array([-3.0, 0.0, 3.0]), np.arange(3.0), rows[[0, 1, 1]], 8)
-    found = rq.certify_metric(halfway, "l2")
-    assert found.epsilon.lower <= math.log(4) <= found.epsilon.upper
-    assert found.epsilon.width <= 1e-13
-    assert set(found.witness) == {-3.0, 0.0}
-
-
-@pytest.mark.parametrize("margin", [3.0, 7.0, 12.0])
-def test_the_printed_figure_is_not_below_the_number(margin):
-    """Two codes at ±1, P = (1 ± x/A)/2: epsilon is 1/(A - 1) = 1/margin, here no decimal."""
-    channel = rq.stochastic_rounding(1.0, 2, margin=margin)
-    exact, text = 1 / Fraction(margin), str(rq.certify_metric(channel, "l1"))
-    printed = Fraction(text.removeprefix("l1: epsilon <= ").split()[0])
-    assert exact <= printed <= exact * (1 + Fraction(1, 10**8))
+    rows = np.array([[1, 4, 3], [4, 1, 3], [4, 1, 3]])
+    for inputs, distance in (([-3.0, 3.0], 2), ([-3.0, 0.0, 3.0], 1)):
+        channel = Channel(np.array(inputs), np.arange(3.0), rows[: len(inputs)], 8)
+        found = rq.certify_metric(channel, "l2")
+        assert found.epsilon.lower <= math.log(4) / distance**2 <= found.epsilon.upper
+        assert found.epsilon.width <= 1e-13
+        assert set(found.witness) == set(inputs[:2])
 
 
 def test_certificates_say_what_they_cover():
@@ -164,5 +139,3 @@ def test_certificates_say_what_they_cover():
     assert "infinite" in str(rq.certify_metric(rq.stochastic_rounding(1.0, 4), "l1"))
     fisher = rq.certify_metric(rq.stochastic_rounding(3.0, 2, margin=6.0), "fisher")
     assert fisher.epsilon.lower <= 1 / 8 <= fisher.epsilon.upper  # in units of clip
-    with pytest.raises(ValueError, match="l1, l2, fisher"):
-        rq.certify_metric(channel, "linf")

@@ -15,7 +15,7 @@ from strategies import channels, mechanism_channels, weight_rows
 
 import randquant as rq
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.accountant import ORDERS, account
+from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair
 from randquant.privacy.accounting.composition.fourier import by_fourier, on_grid, powered
 from randquant.privacy.accounting.composition.loss import PrivacyLoss, best_tilt
@@ -105,33 +105,11 @@ def test_hockey_stick_holds_the_exact_value(table, epsilon):
     assert upper - lower <= 1e-14 * exact + 1e-14
 
 
-def test_hockey_stick_broadcasts_and_refuses_what_overflows():
+def test_hockey_stick_broadcasts():
     rows = PAPER.weights
     lower, upper = hockey_stick(rows[0], rows, PAPER.denominator, np.linspace(0, 6, 7)[:, None])
     assert lower.shape == upper.shape == (7, len(rows))
     assert (upper[-1] == 0).all()
-    with pytest.raises(ValueError, match="700"):
-        hockey_stick(rows[0], rows, PAPER.denominator, 701.0)
-
-
-@pytest.mark.parametrize("releases", [2, 9, 60, 1000, 20000, 10**6])
-@pytest.mark.parametrize("up", [9, 13])
-@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.2])
-@pytest.mark.slow
-def test_both_methods_hold_the_binomial_sum(releases, up, delta):
-    p, q = np.array([up, 16 - up]), np.array([16 - up, up])
-    for upward in (True, False):
-        loss = PrivacyLoss.of(p, q, 16, upward=upward)
-        tilt = best_tilt(loss, releases, delta)
-        ways = [by_fourier(loss, releases, tilt)] if releases <= 20000 else []
-        ways += [by_normal(loss, releases, tilt)] if releases >= 60 else []
-        for way in filter(None, ways):
-            log_delta, centre = way
-            for part in (0.9, 0.99, 1.0, 1.01) if releases < 20000 else (0.999, 1.0):
-                epsilon = max(centre, 0.0) * part
-                exact = binary_log_delta(up, 16, releases, epsilon)
-                found = log_delta(epsilon)
-                assert found >= exact if upward else found <= exact
 
 
 def test_both_methods_are_close_where_they_should_be():
@@ -189,16 +167,6 @@ def test_the_lower_end_is_close_below_the_true_value_of_one_pair(releases):
     assert TRUE_EPSILON[releases] * 0.9995 <= epsilon.lower <= epsilon.epsilon
 
 
-@settings(max_examples=6, deadline=None)
-@given(mechanism_channels(), st.integers(1, 10**9), st.sampled_from([1e-9, 1e-5, 0.1, 0.9]))
-def test_the_lower_end_is_below_renyi_composition(channel, releases, delta):
-    from randquant.privacy.accounting.accountant import _composed, _to_epsilon
-
-    lower = compose(channel, releases, delta).epsilon.lower
-    release = [ChannelRelease(channel, releases, 1)]
-    assert lower <= min(_to_epsilon(_composed(release, at), at, delta) for at in ORDERS[::4])
-
-
 @given(mechanism_channels(), st.integers(0, 10**6), st.sampled_from([0.0, 1e-9, 1e-5, 0.1]))
 @settings(max_examples=8, deadline=None)
 def test_quick_composition_is_never_below_the_other(channel, releases, delta):
@@ -228,14 +196,6 @@ def test_more_releases_lose_more():
         assert guarantee.lower <= guarantee.epsilon <= 1.006 * guarantee.lower
 
 
-def test_one_release_is_exact():
-    epsilon = compose(PAPER, 1, 1e-5).epsilon
-    assert 0 < epsilon.width < 1e-8
-    pairs = list(itertools.permutations(PAPER.weights, 2))
-    assert max(exact_stick(p, q, exp(epsilon.upper)) for p, q in pairs) <= Fraction(1e-5)
-    assert max(exact_stick(p, q, exp(epsilon.lower)) for p, q in pairs) >= Fraction(1e-5)
-
-
 def test_without_delta_both_ends_are_those_of_pure_composition():
     pure = rq.certify(PAPER).epsilon
     guarantee = account([ChannelRelease(PAPER, 1000, 1)], 0.0)
@@ -261,6 +221,7 @@ def test_a_channel_that_says_nothing_loses_nothing():
         guarantee = account([ChannelRelease(channel, releases, 1)], 1e-5)
         assert (guarantee.lower, guarantee.epsilon) == (0, 0)
         assert compose(channel, releases, 1e-5).epsilon.lower == 0
+    assert compose(PAPER, 0, 1e-5).epsilon.upper == 0
 
 
 def test_very_many_releases_tell_no_less_than_fewer():
@@ -279,11 +240,43 @@ def test_a_lower_end_is_of_one_channel_and_its_trust():
     assert account([ChannelRelease(PAPER, 4, 1), ChannelRelease(PAPER, 5, 1)], 1e-5) == local
 
 
-def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="releases"):
-        compose(PAPER, -1, 1e-5)
-    with pytest.raises(ValueError, match="delta"):
-        compose(PAPER, 1, 1.0)
-    with pytest.raises(TypeError, match="channel"):
-        compose("rqm", 1, 1e-5)  # type: ignore[arg-type]
-    assert compose(PAPER, 0, 1e-5).epsilon.upper == 0
+# The dominating pair against the hull of all its tests' points, in fractions.
+
+
+def points(rows):
+    """(Q(S), P(S)) of every set of codes S and every ordered pair of rows."""
+    codes = range(len(rows[0]))
+    sets = [s for size in range(len(rows[0]) + 1) for s in itertools.combinations(codes, size)]
+    return {
+        (sum(int(q[code]) for code in s), sum(int(p[code]) for code in s))
+        for p, q in itertools.product(rows, repeat=2)
+        for s in sets
+    }
+
+
+def height(corners, x):
+    """Of the broken line through corners, at x; the highest where it rises straight up."""
+    known = [y for at, y in corners if at == x]
+    if known:
+        return Fraction(max(known))
+    (a, low), (b, high) = next(
+        pair for pair in itertools.pairwise(corners) if pair[0][0] < x < pair[1][0]
+    )
+    return low + Fraction(high - low) * (x - a) / (b - a)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_pair_is_the_hull_of_all_points_and_its_corners_are_among_them(seed):
+    random = np.random.default_rng(seed)
+    vertices, levels, total = random.integers(2, 5), random.integers(2, 5), 2**8
+    cuts = np.sort(random.integers(0, total + 1, (vertices, levels - 1)), axis=1)
+    rows = np.diff(cuts, axis=1, prepend=0, append=total)
+    channel = Channel(np.linspace(-1, 1, vertices), np.arange(float(levels)), rows, total)
+    p, q = dominating_pair(channel)
+    assert p.sum() == q.sum() == total
+    corners = [(0, 0), *zip(np.cumsum(q).tolist(), np.cumsum(p).tolist(), strict=True)]
+    slopes = [(int(a), int(b)) for a, b in zip(p, q, strict=True)]
+    assert all(a * d > c * b for (a, b), (c, d) in itertools.pairwise(slopes))  # it falls, strictly
+    every = points(rows)
+    assert set(corners) <= every
+    assert all(y <= height(corners, x) for x, y in every)

@@ -104,15 +104,6 @@ def test_many_others_at_a_few_vertices_are_nearly_all_counted():
     assert found.lower <= found.upper <= 1.2 * found.lower
 
 
-def test_mirrored_rows_in_another_order_are_hidden_by_others():
-    """Rows A, B, A, and their mirror images: each different row counts once."""
-    a, b = [9, 5, 2], [7, 2, 7]
-    rows = [a, b, a, a[::-1], b[::-1], a[::-1]]
-    channel = rq.Channel(np.linspace(-1.0, 1.0, 6), np.arange(3.0), np.array(rows), 16)
-    found = rq.certify_sum(channel, 4, 2.0).epsilon
-    assert found.upper == pytest.approx(found.lower, rel=1e-9)
-
-
 def test_laws_that_are_only_nearly_mixes_cost_what_their_error_may_add():
     client = ClientRows.of(TURNED)
     assert _unlike(client, 1.0, 1e-12, 8.0) == pytest.approx(1.0, abs=1e-6)
