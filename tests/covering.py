@@ -46,11 +46,6 @@ class Misses:
     records: Counter
     width: Mapping[str, float]
 
-    @property
-    def worst(self) -> tuple[int, int]:
-        """Of the population's, and of those of just the records."""
-        return max(self.population.values(), default=0), max(self.records.values(), default=0)
-
 
 def allowed(runs: int) -> int:
     """Most misses of intervals that hold in 95 of 100 tables, but for one test in a million."""

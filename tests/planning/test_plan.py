@@ -18,8 +18,6 @@ from randquant.planning.plan.verdict import LONG, USEFUL, judge
 from randquant.planning.privacy import Privacy
 from randquant.planning.tuning.update import update_family
 from randquant.reports.plan import as_text, page
-from randquant.training.config import TrainConfig
-from randquant.training.runs import execution as runs
 
 ONE = ["stochastic-rounding"]
 FEW = ["stochastic-rounding", "optm", "skellam", "binomial"]
@@ -67,26 +65,6 @@ def test_every_line_of_code_makes_what_was_measured(name, request):
         assert (
             mechanism.expected_error(need.dimension).deviation(need.cohort) == entry.noise.deviation
         )
-
-
-@pytest.mark.parametrize(
-    ("trust", "name"),
-    [("aggregate", "stochastic-rounding"), ("local", "imvu"), ("local", "pbm")],
-)
-@pytest.mark.slow
-def test_a_training_run_has_the_planned_guarantee(trust, name, tmp_path):
-    asked = plan(650, 40, 10, 12, 8.0, 1e-5, trust=trust, mechanisms=[name])
-    best = asked.recommended
-    assert asked.need.participations == 3
-    config = TrainConfig.of(
-        "digits", "softmax", best.mechanism, best.parameters, trust=trust,
-        clip_norm=asked.need.clip_norm, population=40, cohort=10, rounds=12, delta=1e-5,
-        max_participations=asked.need.participations, stop_at_epsilon=8.0,
-    )  # fmt: skip
-    runs.create(tmp_path, config, overwrite=True)
-    summary = runs.execute(tmp_path).summary
-    assert summary.rounds == 12
-    assert summary.guarantee.epsilon == best.guarantee.epsilon
 
 
 def test_participations_are_balanced_unless_said(issue):
@@ -261,34 +239,3 @@ def test_the_optimum_for_a_length_is_near_what_cramer_and_rao_allow(t, bits, los
     ratio = moments(channel).variance_at(channel.inputs) / channel.clip**2 * allowed
     assert ratio.min() > 1 - 1e-6
     assert ratio.max() < loss
-
-
-@pytest.mark.seldom(1)
-@pytest.mark.parametrize("t", [0.7, 2.0, 8.0, 20.0])
-@pytest.mark.parametrize("order", [1.5, 2.0, 8.0])
-def test_no_pair_of_updates_exceeds_what_is_certified_for_the_optimum(t, order):
-    """Divergences of opposite updates summed over coordinates, with nothing of the accountant."""
-    size, setting = 64, UpdateSetting(64, 50, 4)
-    parameters = update_family("optimal", setting).parameters(t)
-    mechanism = update_mechanism("optimal", parameters, clip_norm=1.0)
-    channel, rng = mechanism.channel, np.random.default_rng(0)
-
-    def rows(x):
-        x = np.clip(x, -channel.clip, channel.clip)
-        columns = channel.probabilities.T
-        return np.stack([np.interp(x, channel.inputs, column) for column in columns], axis=1)
-
-    worst = {"replace_one": 0.0, "zero_out": 0.0}
-    for count in (1, 4, 16, 32, 64):
-        for spread in (0.0, 0.3, 0.8):
-            update = np.zeros(size)
-            update[:count] = rng.choice([-1, 1], count) * rng.uniform(1 - spread, 1, count)
-            update /= np.linalg.norm(update)
-            for neighboring, other in (("replace_one", -update), ("zero_out", 0 * update)):
-                p, q = rows(update), rows(other)
-                found = np.log((p**order * q ** (1 - order)).sum(axis=1)).sum() / (order - 1)
-                worst[neighboring] = max(worst[neighboring], found)
-    for neighboring, found in worst.items():
-        bound = mechanism.release(size, 1, neighboring).renyi(order)
-        assert found <= bound
-        assert t < 1 or found > 0.9 * bound

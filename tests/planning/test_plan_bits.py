@@ -10,7 +10,6 @@ from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import ENOUGH, Need
 from randquant.planning.privacy import Privacy
 from randquant.planning.tuning.update import FINE, fewest_bits
-from randquant.privacy.certificates.sums import sum_curvature
 from randquant.reports.plan import as_json, as_text
 
 SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)
@@ -45,15 +44,6 @@ def test_a_plan_of_several_bits_takes_few_bounds(bits):
         plan(*SMALL, privacy=Privacy(bits=bits))
     assert bounds.cache_info().misses < 100
     assert {"stochastic-rounding", "skellam"} <= {what for what, *_ in reports}
-
-
-@pytest.mark.seldom
-def test_one_bit_is_not_calibrated_where_it_is_too_coarse_in_any_case(small):
-    """What its own randomness is needs no bound: a run of 11 parameters is planned at once."""
-    bounds = sum_curvature._kappa_sum
-    bounds.cache_clear()
-    assert choose(target("auto")).mechanism == small.recommended.mechanism
-    assert bounds.cache_info().misses == 0
 
 
 def test_what_one_bit_cannot_spend_integer_noise_does(small):
@@ -115,17 +105,3 @@ def test_integer_noise_gets_the_fewest_bits_that_do():
 def test_records_of_few_clients_get_sums_of_bits():
     found = choose(target(2, dimension=62, clients=3, rounds=4, epsilon=3.0), examples=90)
     assert (found.mechanism, found.parameters["trials"]) == ("pbm", 3)
-
-
-@pytest.mark.seldom
-@pytest.mark.parametrize(
-    ("clients", "coarse"),
-    [(5, "the error is 5.2"), pytest.param(600, "is spent", marks=pytest.mark.slow)],
-)
-def test_records_get_integer_noise_where_one_bit_is_too_coarse(clients, coarse):
-    """Of five hospitals one bit spends two thirds of epsilon 3, with five times the error."""
-    asked = {"dimension": 62, "clients": clients, "rounds": 50, "epsilon": 3.0}
-    one, several = (choose(target(bits, **asked), examples=90) for bits in (1, "auto"))
-    assert coarse in one.warning
-    assert several.warning == ""
-    assert several.mechanism == "skellam"

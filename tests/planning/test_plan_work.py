@@ -5,7 +5,9 @@ import math
 import pytest
 from seldom import seldom
 
+from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.plan.planner import plan
+from randquant.planning.tuning.update import tune_update, update_family
 from randquant.privacy.accounting import releases
 from randquant.privacy.accounting.accountant import account, gaussian_order
 from randquant.privacy.accounting.release import ReleaseDefaults
@@ -52,3 +54,12 @@ def test_the_best_order_is_found_from_far_away_with_few_bounds():
         assert found.epsilon == account([Costly(2.0, math.inf)], 1e-5, attacked=False).epsilon
         assert len(release.asked) <= 18
         assert abs(math.log(found.order / gaussian_order(found.epsilon, 1e-5))) < 0.3
+
+
+def test_a_generous_target_does_not_search_where_channels_cannot_be_made():
+    """Near the least noise that 62 bits allow a programme takes seconds, and beyond it fails."""
+    setting = UpdateSetting(dimension=22, cohort=20, bits=2, trust="local")
+    found = tune_update("optimal", setting, 1000.0, 1e-5, 5, deviation=0.03).calibration
+    assert found.noise == update_family("optimal", setting).reach[0]
+    assert found.guarantee.epsilon <= 1000
+    assert found.calls <= 4

@@ -78,17 +78,6 @@ def test_the_weight_of_one_columns_square_could_hardly_be_larger():
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-@pytest.mark.parametrize("columns", [1, 2, 3, 4])
-def test_distance_of_moments_bounds_every_pair(columns, norm):
-    rng = np.random.default_rng(columns)
-    ends = np.array(np.meshgrid(*[[-1.0, 0.0, 1.0]] * columns)).reshape(columns, -1).T
-    rows = np.vstack([ends, rng.uniform(-1, 1, (400, columns)), np.full((1, columns), np.nan)])
-    block = Products(columns)
-    found = largest(vectors(block, rows, norm, Key.from_seed(0)), norm)
-    assert 0.5 * block.distance(AMPLITUDE, norm) < found <= block.distance(AMPLITUDE, norm)
-
-
-@pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("block", [Cells(7), Tree(2), Tree(21), Tree(32)], ids=repr)
 def test_counts_are_found_exactly_without_noise(block, norm):
     rng = np.random.default_rng(3)

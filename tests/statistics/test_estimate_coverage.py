@@ -11,7 +11,6 @@ import math
 import numpy as np
 import pytest
 from covering import Misses, Setting, allowed, misses
-from seldom import seldom
 
 import randquant as rq
 
@@ -151,26 +150,17 @@ def assert_honest(found: Misses) -> None:
     assert {k: n for k, n in found.records.items() if n > most} == {}
 
 
-LATER = {"two values", "rarely far", "mostly missing", "alike", "covariance"}
-"""Cases that have a harder sibling, and are asked with the thousands."""
-
-
 @pytest.mark.seldom(1)
-@pytest.mark.parametrize("case", [*(c for c in CASES if c not in LATER), *seldom(*sorted(LATER))])
-def test_intervals_hold(case):
-    targets = list(TARGETS)
-    target = targets[list(CASES).index(case) % len(targets)]
-    assert_honest(misses(setting(case, target), QUICK))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("offset", [1, 4])
+@pytest.mark.parametrize(
+    ("offset", "tables"),
+    [(0, QUICK), *(pytest.param(offset, LONG, marks=pytest.mark.slow) for offset in (1, 4))],
+)
 @pytest.mark.parametrize("case", CASES)
-def test_intervals_hold_in_a_thousand_tables(case, offset):
-    """Each case with two targets more, and so each target with a third of the cases or more."""
+def test_intervals_hold(case, offset, tables):
+    """Each case with three targets, and so each target with a third of the cases or more."""
     targets = list(TARGETS)
     target = targets[(list(CASES).index(case) + offset) % len(targets)]
-    assert_honest(misses(setting(case, target), LONG, seed=2))
+    assert_honest(misses(setting(case, target), tables, seed=1 + bool(offset)))
 
 
 @pytest.mark.seldom(1)

@@ -1,8 +1,6 @@
 """A survey on engines: the same sums, accounts and refusals as a round of training."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from randquant.aggregation.helper import Helper
 from randquant.aggregation.saved import from_record
 from randquant.channels.keys import Key
 from randquant.flower import QuantizedStrategy, QuantizeMod, WithHelper
-from randquant.integrations.offer import Offer
 from randquant.statistics import SurveyMechanism, survey
 
 ASKED = {
@@ -104,23 +101,6 @@ def test_terms_travel_as_text_and_others_are_refused(mechanism):
         SurveyMechanism("[" * 100_000)
 
 
-@pytest.mark.seldom(1)
-def test_a_process_that_has_asked_nothing_reads_an_offer_and_a_file_of_a_table(tmp_path, mechanism):
-    """A client on Flower starts a process for each message: its first one imports no statistics."""
-    rq.save(mechanism, tmp_path / "table.json")
-    (tmp_path / "offer").write_text(Offer(mechanism, mechanism.dimension).to_text())
-    script = (
-        "import sys; from pathlib import Path; from randquant.integrations.offer import Offer; "
-        "import randquant as rq; offer = Offer.from_text(Path(sys.argv[1]).read_text()); "
-        "print(offer.mechanism == rq.load(sys.argv[2]))"
-    )
-    files = [str(tmp_path / name) for name in ("offer", "table.json")]
-    done = subprocess.run(
-        [sys.executable, "-c", script, *files], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "True\n", done.stderr
-
-
 def answers(mod, records):
     """A client app of a few lines, as a user writes it."""
     app = ClientApp()
@@ -136,6 +116,18 @@ def answers(mod, records):
     return app
 
 
+def asked_once(mechanism, grid, first=0.0, **sums):
+    """The strategy after its one round, and the sum that it found."""
+    strategy = QuantizedStrategy(FedAvg(min_available_nodes=2), mechanism, delta=1e-6, **sums)
+    start = np.zeros(mechanism.dimension, np.float32)
+    start[0] = first
+    terms = ConfigRecord({"survey": mechanism.survey})
+    result = strategy.start(
+        grid, ArrayRecord({"table": Array(start)}), num_rounds=1, train_config=terms
+    )
+    return strategy, result.arrays["table"].numpy()
+
+
 @pytest.mark.seldom(1)
 @pytest.mark.parametrize("way", ["helper", "among clients", "local"])
 def test_on_flower_a_round_is_a_table(tmp_path, way):
@@ -149,24 +141,19 @@ def test_on_flower_a_round_is_a_table(tmp_path, way):
     )
     grid = InProcessGrid(answers(mod, lambda node: ward(node, records=1)), nodes)
     sums = {"sums": WithHelper(Helper(tmp_path, identity))} if way == "helper" else {}
-    strategy = QuantizedStrategy(FedAvg(min_available_nodes=2), mechanism, delta=1e-6, **sums)
-    blank = ArrayRecord({"table": Array(np.zeros(mechanism.dimension, np.float32))})
-    terms = ConfigRecord({"survey": mechanism.survey})
-    result = strategy.start(grid, blank, num_rounds=1, train_config=terms)
+    strategy, found = asked_once(mechanism, grid, **sums)
     [row] = strategy.history
     assert not row.failed
     assert row.dropped == 0
-    table = mechanism.table(result.arrays["table"].numpy(), len(nodes), len(nodes))
+    table = mechanism.table(found, len(nodes), len(nodes))
     women = sum(int((ward(k, records=1)["sex"] == "f").sum()) for k in nodes)
     count = table["sex"]["f"]
     assert count.interval.lower <= women <= count.interval.upper or count.noise_error > 3
     spent = strategy.accountant.get_epsilon(1e-6)
     assert spent == pytest.approx(table.guarantee.epsilon)
     # The ledger counts it: nobody answers a second table.
-    again = QuantizedStrategy(FedAvg(min_available_nodes=2), mechanism, delta=1e-6, **sums)
-    assert (
-        not again.start(grid, blank, num_rounds=1, train_config=terms).arrays["table"].numpy().any()
-    )
+    again, found = asked_once(mechanism, grid, **sums)
+    assert not found.any()
     assert again.history[0].failed
 
 
@@ -178,13 +165,7 @@ def test_a_server_cannot_move_what_a_vector_is_compared_with(tmp_path):
         answers(QuantizeMod(epsilon=1.0, delta=1e-6, trust="local"), lambda node: ward(node, 1)),
         nodes,
     )
-    strategy = QuantizedStrategy(FedAvg(min_available_nodes=2), mechanism, delta=1e-6)
-    large = np.zeros(mechanism.dimension, np.float32)
-    large[0] = 2.0**30
-    strategy.start(
-        grid, ArrayRecord({"table": Array(large)}), num_rounds=1,
-        train_config=ConfigRecord({"survey": mechanism.survey}),
-    )  # fmt: skip
+    strategy, _ = asked_once(mechanism, grid, first=2.0**30)
     assert strategy.history[0].failed
     replies = [reply.error.reason for step, _, _, reply in grid.seen if step == "upload"]
     assert len(replies) == len(nodes)

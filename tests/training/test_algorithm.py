@@ -3,10 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import torch
 from around import Around
-from scipy import stats
-from torch import nn
 
 import randquant as rq
 from randquant.aggregation.baselines import ClippedSGD
@@ -20,7 +17,6 @@ from randquant.training.client import Learner
 from randquant.training.data import datasets
 from randquant.training.named import of_dataset
 from randquant.training.optimizer import OptimizerStep, torch_optimizer
-from randquant.training.participation import sample_cohort
 
 POPULATION = 30
 IMAGES = ["softmax", "mlp", "mlp32", "wide", "cnn"]
@@ -57,35 +53,6 @@ def algorithm(learner, mechanism, pool, workers=2):
         pool=pool,
         workers=workers,
     )
-
-
-def slow_gradients(dataset, model: str, parameters: np.ndarray, clients) -> np.ndarray:
-    """One client after the other, with plain autograd: the oracle."""
-    split = datasets.partition(dataset.train_labels, POPULATION, "dirichlet", seed=3)
-    module = models.build(model, dataset.train_features.shape[1:], dataset.classes, 3)
-    nn.utils.vector_to_parameters(torch.from_numpy(parameters.copy()), module.parameters())
-    rows = []
-    for client in clients:
-        module.zero_grad()
-        features = torch.from_numpy(dataset.train_features[split[client]])
-        labels = torch.from_numpy(dataset.train_labels[split[client]])
-        nn.functional.cross_entropy(module(features), labels).backward()
-        rows.append(torch.cat([p.grad.reshape(-1) for p in module.parameters()]).numpy())
-    return np.stack(rows)
-
-
-@pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("model", IMAGES)
-def test_gradients_equal_plain_autograd(digits, model, together, monkeypatch):
-    monkeypatch.setattr(learner_module, "LIGHT", 10**9 if together else 0)
-    learner = make_learner(digits, model)
-    parameters = learner.parameters()
-    clients = [0, 7, 11, 29]
-    gradients, losses = learner.updates(clients)
-    expected = slow_gradients(digits, model, parameters, clients)
-    assert gradients.shape == expected.shape == (4, learner.dimension)
-    assert np.abs(gradients - expected).max() < 1e-6
-    assert (losses > 0).all()
 
 
 def test_threads_compute_gradients_on_models_of_their_own(digits, pool, monkeypatch):
@@ -126,25 +93,6 @@ def test_a_round_is_algorithm_1_of_the_paper(digits, model, pool):
     assert after.participations[cohort].tolist() == [1] * 5
     assert after.participations.sum() == 5
     assert cost.bytes_up == 5 * (wire.HEADER_BYTES + wire.body_bytes(CHANNEL, learner.dimension))
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """What learners do on a GPU, done on this machine's CPU."""
-    monkeypatch.setattr(learner_module, "_is_gpu", lambda device: True)
-
-
-@pytest.mark.parametrize("model", IMAGES)
-def test_gradients_of_a_gpu_equal_plain_autograd(digits, model, gpu):
-    learner = make_learner(digits, model)
-    assert learner.on_gpu
-    parameters = learner.parameters() * np.float32(0.9)
-    learner.load(parameters)
-    assert np.array_equal(learner.parameters(), parameters)
-    clients = [0, 7, 11, 29]
-    updates = learner.updates(clients)[0]
-    assert np.abs(updates - slow_gradients(digits, model, parameters, clients)).max() < 1e-6
-    assert learner.groups(list(range(30)), 1) == [list(range(30))]
 
 
 def test_a_device_that_is_not_there():
@@ -252,24 +200,6 @@ def test_a_client_cannot_be_in_a_cohort_twice(digits, pool, cohort):
     run = algorithm(make_learner(digits, "softmax"), ChannelMechanism(CHANNEL), pool)
     with pytest.raises(ValueError, match="once in a cohort"):
         run.apply(run.init(), cohort, Key.from_seed(0))
-
-
-KEY = Key.from_seed(9)
-
-
-def test_cohorts_are_uniform_without_repeats_and_repeatable():
-    counts = np.zeros(20)
-    for round in range(4000):
-        cohort = sample_cohort(20, 5, round, Key.from_seed(9))
-        assert len(set(cohort)) == 5
-        counts[cohort] += 1
-    # Sampling without replacement: the chi-square statistic is scaled by (N-1)/N · 1/(1 - n/N).
-    statistic = ((counts - 1000) ** 2 / 1000).sum() * (19 / 20) / (1 - 5 / 20)
-    assert statistic < stats.chi2.isf(1e-6, 19)
-    assert sample_cohort(20, 5, 3, KEY) == sample_cohort(20, 5, 3, KEY)
-    assert sample_cohort(20, 20, 3, KEY) == list(range(20))
-    with pytest.raises(ValueError, match="cohort"):
-        sample_cohort(20, 21, 0, KEY)
 
 
 def test_the_cnn_has_about_fifty_thousand_parameters():

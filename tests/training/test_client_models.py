@@ -1,7 +1,6 @@
 """Updates of any model, loss and data are those of torch's own straightforward training."""
 
 import copy
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,12 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from randquant.aggregation.baselines import ClippedSGD
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.channels.keys import Key
 from randquant.training import client as learner_module
 from randquant.training.client import Learner
-from randquant.training.cohort import collector
 from randquant.training.problem import problem_of
 from randquant.training.work import Evaluation, Work
 
@@ -145,19 +142,27 @@ def ignored(rng, count):
     return np.where(np.arange(count) % 3 == 1, -100, rng.integers(0, 5, count))
 
 
-def bits(rng, count):
-    return rng.integers(0, 2, (count, 5)).astype(np.float32)
+def bits(many):
+    return lambda rng, count: rng.integers(0, 2, (count, many)).astype(np.float32)
 
 
-CROSS = functional.cross_entropy
+CROSS, BINARY = functional.cross_entropy, functional.binary_cross_entropy_with_logits
 TASKS = {
+    "softmax": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 5)),
+        pictures,
+        integers(5),
+        CROSS,
+        {},
+    ),
     "words": (Words, integers(7, 3), integers(7), CROSS, {}),
     "residual": (Residual, pictures, integers(5), CROSS, {}),
     "branching": (Branching, pictures, integers(5), CROSS, {}),
     "images": (images, pictures, integers(5), CROSS, {}),
     "per pixel": (per_pixel, pictures, integers(3, 4, 4), CROSS, {}),
     "regression": (lambda: plain(2), pictures, numbers(2), functional.mse_loss, {}),
-    "many labels": (plain, pictures, bits, functional.binary_cross_entropy_with_logits, {}),
+    "many labels": (plain, pictures, bits(5), BINARY, {}),
+    "one label": (lambda: plain(1), pictures, bits(1), BINARY, {}),
     "smoothed": (plain, pictures, integers(5), nn.CrossEntropyLoss(label_smoothing=0.2), {}),
     "weighted": (plain, pictures, integers(5), nn.CrossEntropyLoss(torch.arange(1.0, 6)), {}),
     "head": (plain, pictures, integers(5), CROSS, {"parts": ("3.*",)}),
@@ -245,10 +250,20 @@ def test_updates_are_the_same_where_clients_are_computed_together(name, monkeypa
         assert (together._together is None) == (name in ALONE)
         monkeypatch.setattr(learner_module, "LIGHT", 0)
         alone = Learner(problem, local)
+        monkeypatch.setattr(learner_module, "_is_gpu", lambda device: True)  # done on the CPU
+        gpu = Learner(problem, local)
         monkeypatch.undo()
-        assert alone._together is None
-        found = [each.updates([0, 1, 2, 3], KEY)[0] for each in (alone, together)]
-        assert np.abs(found[0] - found[1]).max() < (1e-4 if local is auto else 1e-6)
+        assert alone._together is None or name == "softmax"
+        assert gpu.on_gpu
+        assert name in ALONE or gpu.groups(list(range(30)), 1) == [list(range(30))]
+        weights, found = together.parameters(), []
+        for each in (alone, together, gpu):
+            for changed in (np.float32(0.9) * weights, weights):
+                each.load(changed)
+                assert np.array_equal(each.parameters(), changed)
+            found.append(each.updates([0, 1, 2, 3], KEY)[0])
+        for other in found[1:]:
+            assert np.abs(found[0] - other).max() < (1e-4 if local is auto else 1e-6)
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -281,7 +296,7 @@ def test_evaluation_is_that_of_torch(name):
     assert found.loss == pytest.approx(float(problem.loss(output, targets)), rel=1e-5)
     if name == "regression":
         assert found.accuracy is None
-    elif name == "many labels":  # each of them is right or wrong
+    elif problem.loss is BINARY:  # each of them is right or wrong
         assert found.accuracy == pytest.approx(
             float(((output > 0) == (targets > 0.5)).float().mean())
         )
@@ -305,84 +320,6 @@ def test_a_forward_pass_of_ones_own_is_not_taken_for_softmax_regression():
         problem = problem_of(model, data)
         update = Learner(problem).updates([1])[0][0]
         assert np.abs(update - oracle(problem, data[1], 1.0, 1)[0]).max() < 1e-6
-
-
-class Dropping(nn.Module):
-    """Dropout as a function, in the middle of a network."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(16, 12), nn.Linear(12, 5)
-
-    def forward(self, x):
-        x = self.first(x.flatten(1)).relu()
-        return self.last(functional.dropout(x, 0.5, training=self.training))
-
-
-def dropping():
-    rng = np.random.default_rng(3)
-    torch.manual_seed(1)
-    clients = [(pictures(rng, size), rng.integers(0, 5, size)) for size in SIZES]
-    return problem_of(Dropping(), clients, test=clients[2])
-
-
-@pytest.mark.parametrize(
-    "local", [Work(), Work(epochs=2, learning_rate=0.1, batch=2), Work(example_norm=0.2)]
-)
-def test_random_numbers_of_a_client_come_from_its_key(local):
-    problem = dropping()
-    assert problem.trial.draws
-    learner = Learner(problem, local)
-    assert learner.one_thread
-    state = torch.get_rng_state()
-    first = learner.updates([0, 1, 2], KEY)[0]
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(77)
-    again = np.stack([learner.updates([client], KEY)[0][0] for client in (2, 1, 0)])[::-1]
-    assert np.array_equal(first, again)
-    assert not np.allclose(first, learner.updates([0, 1, 2], KEY.fold_in(2))[0], atol=1e-8)
-    assert learner.evaluate() == learner.evaluate()
-
-
-def test_clients_with_equal_data_draw_different_numbers():
-    pair = dropping().clients.table.take(np.arange(6))
-    problem = problem_of(Dropping(), [pair, pair])
-    one, other = Learner(problem).updates([0, 1], KEY)[0]
-    assert not np.allclose(one, other, atol=1e-8)
-
-
-def test_examples_of_a_client_draw_different_numbers():
-    x, y = dropping().clients.table.take(np.arange(1))
-    torch.manual_seed(1)
-    model, local = Dropping(), Work(example_norm=1e3)
-    once = Learner(problem_of(model, [(x, y)]), local).updates([0], KEY)[0]
-    twice = problem_of(model, [(torch.cat([x, x]), torch.cat([y, y]))])
-    assert not np.allclose(once, Learner(twice, local).updates([0], KEY)[0], atol=1e-8)
-
-
-def test_one_example_changes_nothing_that_another_draws():
-    """At example level: what stays the same must give the same, up to the clipped gradient."""
-    rng = np.random.default_rng(3)
-    x, y = pictures(rng, 6), rng.integers(0, 5, 6)
-    torch.manual_seed(1)
-    model, changed = Dropping(), x.copy()
-    changed[2] *= -30
-    updates = [
-        Learner(problem_of(model, [(each, y)]), Work(example_norm=0.01)).updates([0], KEY)[0][0]
-        for each in (x, changed)
-    ]
-    apart = np.linalg.norm(updates[0].astype(float) - updates[1])
-    assert 0 < apart <= 2 * 0.01 * (1 / 6 + 2.0**-20)
-
-
-def test_a_round_of_a_model_that_draws_does_not_depend_on_the_workers():
-    found = []
-    for workers in (1, 3):
-        learner = Learner(dropping())
-        with ThreadPoolExecutor(workers) as pool:
-            collect = collector(learner, ClippedSGD(1e30), pool, workers)
-            found.append(collect([3, 1, 0, 2], KEY, 0).mean)
-    assert np.array_equal(*found)
 
 
 @pytest.mark.parametrize("rate", [None, 0.5, "auto"])

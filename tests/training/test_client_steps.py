@@ -92,6 +92,8 @@ def test_the_first_loss_is_also_a_share_of_a_guesses(loss, targets, guess):
     features = torch.ones(2, 6)
     first = rq.local_steps(model, [(features, targets)], loss)
     assert first.relative == (1.0 if guess is None else first.loss / guess)
+    if guess is not None:
+        assert problem_of(model, [(features, targets)], loss=loss).guess == guess
 
 
 def test_batches_of_a_loader_are_used_in_every_epoch():

@@ -13,8 +13,6 @@ from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
 from randquant.training.curvature import (
-    along,
-    of_cross_entropy,
     small_step,
     step_length,
 )
@@ -113,15 +111,6 @@ def test_steps_of_regressions_are_those_of_the_definition(loss):
     assert np.abs(row - wanted).max() < 0.02 * np.abs(wanted).max()
 
 
-def test_one_step_reaches_the_lowest_point_of_a_square():
-    """Without noise, with one input: a parabola's lowest point but for the damping."""
-    data = [(torch.ones(2, 1), torch.full((2, 1), 3.0))]
-    model = nn.Linear(1, 1, bias=False)
-    learner = Learner(problem_of(model, data, loss=functional.mse_loss), Work(learning_rate="auto"))
-    moved = learner.updates([0], KEY)[0][0]
-    assert float(model.weight.detach()) - moved[0] == pytest.approx(3.0, rel=1e-2)
-
-
 @pytest.mark.parametrize("loss", [functional.l1_loss, lambda a, b: Straight.apply(a, b)])
 def test_a_loss_without_curvature_is_not_overshot_by_more_than_it_is_high(loss):
     data = [(torch.ones(2, 1), torch.full((2, 1), 30.0))]
@@ -192,33 +181,6 @@ def test_no_loss_and_no_weights_make_an_update_longer(share, size, noise):
         if not 0 <= share < 1:
             assert np.array_equal(found, before)
     assert not shorten(np.zeros(5, np.float32), weights, share, noise).any()
-
-
-def test_updates_are_shortened_where_the_loss_is_a_cross_entropy_only():
-    x, labels, numbers = torch.eye(2), torch.tensor([0, 1]), torch.zeros(2, 3)
-
-    def mine(output, targets):
-        return functional.cross_entropy(output, targets)
-
-    def guess(targets, loss):
-        return problem_of(nn.Linear(2, 3), [(x, targets)], loss=loss).guess
-
-    assert guess(labels, functional.cross_entropy) == math.log(3)
-    assert guess(labels, nn.CrossEntropyLoss(label_smoothing=0.1)) == math.log(3)
-    assert guess(numbers + 1 / 3, functional.cross_entropy) == math.log(3)
-    for binary in (functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss()):
-        assert guess(numbers, binary) == math.log(2)
-    for loss, targets in ((functional.mse_loss, numbers), (mine, labels)):
-        assert guess(targets, loss) is None
-
-
-def test_curvature_of_cross_entropy_is_that_of_autograd():
-    generator = torch.Generator().manual_seed(0)
-    logits, change = torch.randn(2, 1, 4, 3, generator=generator)
-    labels = torch.tensor([0, 1, 2, 2])
-    wanted = along(functional.cross_entropy, logits[0], labels, change[0])
-    found = of_cross_entropy(logits, change, torch.full((1, 4), 0.25))
-    assert found[0] == pytest.approx(float(wanted), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)

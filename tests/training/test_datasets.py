@@ -230,41 +230,6 @@ def test_no_folder_asks_for_one(name):
         load(name)
 
 
-garbage = st.binary(max_size=100)
-claimed_headers = st.builds(
-    lambda magic, count, sides, rest: struct.pack(">IIII", magic, count, *sides) + rest,
-    st.sampled_from([0x801, 0x803, 0, 2**32 - 1]),
-    st.integers(0, 2**32 - 1) | st.integers(0, 3),
-    st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)) | st.just((28, 28)),
-    garbage,
-)
-
-
-@given(content=garbage | claimed_headers, file=st.sampled_from([IMAGES, LABELS]), raw=st.booleans())
-@settings(max_examples=200, deadline=None)
-def test_garbage_is_a_value_error_and_nothing_else(tmp_path_factory, content, file, raw):
-    """As a plain file, and as a .gz file that holds the garbage or (raw) is the garbage.
-
-    100 bytes cannot be three images; should they happen to be three labels, loading is right.
-    """
-    folder = write(tmp_path_factory.mktemp("garbage"), mnist_kind(suffix=".gz"))
-    good = idx(labels(3))
-    for name, packed in {
-        file: content,
-        f"{file}.gz": content if raw else gzip.compress(content, 1),
-    }.items():
-        (folder / name).write_bytes(packed)
-        try:
-            load("mnist", folder)
-        except ValueError as error:
-            assert_one_sentence_about(error, folder / name)
-        else:
-            assert file == LABELS
-            assert content[: len(good) - 3] == good[:-3]
-        if name == file:
-            (folder / name).unlink()  # the plain file would be read before the packed one
-
-
 # Partitions
 
 
@@ -276,16 +241,6 @@ def assert_partition(parts: list[np.ndarray], samples: int, population: int) -> 
         assert part.dtype == np.int64
         assert len(part) >= 1
         assert (np.diff(part) > 0).all()
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [[[0, 1], [1, 2]], [[0, 1], [3]], [[0, 1, 2, 3], []], [[1, 0], [2, 3]], [[0, 1, 2, 3]]],
-    ids=["twice", "lost", "empty client", "not sorted", "lost client"],
-)
-def test_planted_errors_in_a_partition_are_caught(broken):
-    with pytest.raises(AssertionError):
-        assert_partition([np.array(part, np.int64) for part in broken], 4, 2)
 
 
 @st.composite
@@ -336,12 +291,6 @@ def test_dirichlet_has_the_skew_of_its_formula(concentration, class_sizes):
     assert abs(concentration_of_labels(truth, parts) - expected) < 0.04
     # The planted error, a partition that ignores labels, is far below.
     assert concentration_of_labels(truth, partition(truth, 3400, "iid", seed=3)) < expected - 0.06
-
-
-@pytest.mark.parametrize("how", PARTITIONS)
-def test_3400_clients_get_all_of_60000_samples(how):
-    truth = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 6000))
-    assert_partition(partition(truth, 3400, how), 60_000, 3400)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from data_forms import Pairs, Partition, assert_same
 from torch import nn
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
@@ -21,33 +22,12 @@ X, Y = RNG.normal(size=(12, 4)).astype(np.float32), RNG.integers(0, 3, 12)
 PARTS = (slice(0, 5), slice(5, 9), slice(9, 12))
 
 
-class Pairs(Dataset):
-    """As torch's own data sets give examples: a tensor and a Python number."""
-
-    def __init__(self, part):
-        self.x, self.y = torch.from_numpy(X[part]), Y[part].tolist()
-
-    def __len__(self):
-        return len(self.y)
-
-    def __getitem__(self, place):
-        return self.x[place], self.y[place]
+def pairs(part, form=lambda x: x):
+    return Pairs(X[part], Y[part], form)
 
 
-class Partition:
-    """What a Hugging Face Dataset answers: rows as dicts, the names of its columns."""
-
-    def __init__(self, part, features="image", target="label", convert=np.ndarray.tolist, **more):
-        self.columns = {features: convert(X[part]), target: Y[part].tolist(), **more}
-        self.column_names = list(self.columns)
-
-    def __len__(self):
-        return len(next(iter(self.columns.values())))
-
-    def __getitem__(self, place):
-        if isinstance(place, str):
-            return self.columns[place]
-        return {name: column[place] for name, column in self.columns.items()}
+def partition(part, features="image", target="label", convert=np.ndarray.tolist, **more):
+    return Partition(**{features: convert(X[part]), target: Y[part].tolist(), **more})
 
 
 def fake_picture():
@@ -61,17 +41,17 @@ FORMS = {
     "lists": lambda part: (X[part].tolist(), Y[part].tolist()),
     "columns": lambda part: {"x": X[part], "y": Y[part]},
     "tensor data set": lambda part: TensorDataset(*map(torch.from_numpy, (X[part], Y[part]))),
-    "data set": Pairs,
-    "subset": lambda part: Subset(Pairs(slice(None)), range(12)[part]),
+    "data set": pairs,
+    "subset": lambda part: Subset(pairs(slice(None)), range(12)[part]),
     "random split": lambda part: Subset(
         TensorDataset(*map(torch.from_numpy, (X, Y))), range(12)[part]
     ),
     "list of pairs": lambda part: list(zip(X[part], Y[part], strict=True)),
     "list of rows": lambda part: [{"x": x, "y": y} for x, y in zip(X[part], Y[part], strict=True)],
-    "partition": Partition,
-    "partition of tensors": lambda part: Partition(part, convert=torch.from_numpy),
-    "other names": lambda part: Partition(part, "img", "labels"),
-    "more columns": lambda part: Partition(part, writer=["a"] * 12),
+    "partition": partition,
+    "partition of tensors": lambda part: partition(part, convert=torch.from_numpy),
+    "other names": lambda part: partition(part, "img", "labels"),
+    "more columns": lambda part: partition(part, writer=["a"] * 12),
 }
 READ = set(list(FORMS)[6:]) - {"random split"}
 
@@ -90,17 +70,11 @@ def test_every_form_gives_the_same_updates(form):
     assert problem.clients.sizes.tolist() == [5, 4, 3]
     assert (problem.clients.table is None) == (form in READ)
     assert (problem.trial.classes, problem.trial.draws) == (3, False)
-    for local in (Work(), Work(2, 2, 0.1), Work(example_norm=0.1)):
-        ours, theirs = (Learner(each, local) for each in (problem, plain))
-        updates = [each.updates([2, 0], Key.from_seed(1))[0] for each in (ours, theirs)]
-        assert np.abs(updates[0] - updates[1]).max() < 1e-6
-        assert np.abs(updates[0]).max() > 1e-3
-    assert ours.evaluate().accuracy == theirs.evaluate().accuracy
-    assert ours.evaluate().loss == pytest.approx(theirs.evaluate().loss, rel=1e-6)
+    assert_same(problem, plain)
 
 
 def test_columns_are_named_where_they_must_be():
-    rows = Partition(slice(None), "vector", "digit", writer=["a"] * 12)
+    rows = partition(slice(None), "vector", "digit", writer=["a"] * 12)
     with pytest.raises(ValueError, match=r"got columns vector, digit, writer: say which two"):
         examples_of(rows)
     features, targets = examples_of(rows, ("vector", "digit")).take(np.arange(12))
@@ -114,11 +88,11 @@ def test_columns_are_named_where_they_must_be():
 
 
 BAD = {
-    "pictures": (lambda: Partition(slice(None), convert=lambda x: [fake_picture()] * 12), TypeError,
+    "pictures": (lambda: partition(slice(None), convert=lambda x: [fake_picture()] * 12), TypeError,
                  "Client 0: Expected features as numbers, got a PIL image: convert .* ToTensor"),
-    "pixels": (lambda: Partition(slice(None), convert=lambda x: x.astype(np.uint8)), ValueError,
+    "pixels": (lambda: partition(slice(None), convert=lambda x: x.astype(np.uint8)), ValueError,
                "Client 0: Expected features in float32, got uint8"),
-    "words": (lambda: Partition(slice(None), convert=lambda x: ["a word"] * 12), TypeError,
+    "words": (lambda: partition(slice(None), convert=lambda x: ["a word"] * 12), TypeError,
               "Client 0: Expected numbers, got a str"),
     "not pairs": (lambda: list(X), TypeError,
                   "Client 0: Expected examples .* got a ndarray as example 0"),
@@ -137,17 +111,19 @@ def test_bad_data_sets(name):
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (lambda d: d.x[4].fill_(np.nan), "Client late: Expected finite features"),
+        (lambda d: d.x[0][4].fill_(np.nan), "Client late: Expected finite features"),
         (lambda d: d.y.__setitem__(4, 3), "Client late: Expected labels from 0 to 2, .* got 3"),
         (lambda d: d.y.__setitem__(4, -1), "Client late: Expected labels from 0 to 2, .* got -1"),
-        (lambda d: setattr(d, "x", [*d.x[:4], torch.zeros(5)]), r"Client late: .*\(4,\), \(5,\)"),
+        (
+            lambda d: setattr(d, "x", [[*d.x[0][:4], torch.zeros(5)]]),
+            r"Client late: .*\(4,\), \(5,\)",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_when_it_is_read(spoil, sentence):
-    data = Pairs(PARTS[0])
-    data.x = data.x.clone()
+    data = pairs(PARTS[0])
     spoil(data)
-    problem = problem_of(model(), {"early": Pairs(PARTS[1]), "late": data}, test=data)
+    problem = problem_of(model(), {"early": pairs(PARTS[1]), "late": data}, test=data)
     learner = Learner(problem)
     learner.updates([0])
     with pytest.raises(ValueError, match=sentence):
@@ -156,17 +132,20 @@ def test_what_is_wrong_is_said_when_it_is_read(spoil, sentence):
         learner.evaluate()
 
 
-class Augmented(Pairs):
-    """Noise on each example, from torch's generator."""
+def drawn(part, draw):
+    """With noise of a generator on each example."""
+    return pairs(part, lambda x: x + 0.1 * draw())
 
-    def __getitem__(self, place):
-        x, y = super().__getitem__(place)
-        return x + 0.1 * torch.randn(4), y
+
+def normal():
+    return torch.randn(4)
 
 
 @pytest.mark.parametrize("local", [Work(), Work(2, 2, 0.1), Work(example_norm=0.1)])
 def test_augmentation_follows_from_the_key(local):
-    problem = problem_of(model(), [Augmented(part) for part in PARTS], test=Augmented(PARTS[0]))
+    problem = problem_of(
+        model(), [drawn(part, normal) for part in PARTS], test=drawn(PARTS[0], normal)
+    )
     assert problem.trial.draws
     learner, key = Learner(problem, local), Key.from_seed(1)
     first = learner.updates([0, 1, 2], key)[0]
@@ -174,18 +153,6 @@ def test_augmentation_follows_from_the_key(local):
     assert np.array_equal(first[2], learner.updates([2], key)[0][0])
     assert not np.allclose(first, learner.updates([0, 1, 2], key.fold_in(1))[0], atol=1e-8)
     assert learner.evaluate() == learner.evaluate()
-
-
-class Drawn(Pairs):
-    """Noise of a generator that is not torch's."""
-
-    def __init__(self, part, draw):
-        super().__init__(part)
-        self.draw = draw
-
-    def __getitem__(self, place):
-        x, y = super().__getitem__(place)
-        return x + 0.1 * float(self.draw()), y
 
 
 def states():
@@ -197,7 +164,7 @@ def states():
 def test_other_global_generators_follow_from_the_key_too(draw):
     ours = model()  # which seeds torch
     before = states()
-    problem = problem_of(ours, [Drawn(part, draw) for part in PARTS])
+    problem = problem_of(ours, [drawn(part, draw) for part in PARTS])
     assert problem.trial.draws
     learner, key = Learner(problem), Key.from_seed(1)
     first = learner.updates([0, 1], key)[0]
@@ -209,21 +176,20 @@ def test_other_global_generators_follow_from_the_key_too(draw):
 def test_data_that_nobody_can_read_again_are_refused():
     own = np.random.default_rng(0)
     with pytest.raises(ValueError, match="Client 0: Expected an example that is the same each"):
-        problem_of(model(), [Drawn(part, own.normal) for part in PARTS])
+        problem_of(model(), [drawn(part, own.normal) for part in PARTS])
 
 
 def test_a_data_set_is_read_by_one_thread_at_a_time():
     inside, together = [], []
 
-    class Slow(Pairs):
-        def __getitem__(self, place):
-            inside.append(place)
-            time.sleep(0.001)
-            together.append(len(inside))
-            inside.pop()
-            return super().__getitem__(place)
+    def slowly(x):
+        inside.append(x)
+        time.sleep(0.001)
+        together.append(len(inside))
+        inside.pop()
+        return x
 
-    learner = Learner(problem_of(model(), [Slow(part) for part in PARTS]))
+    learner = Learner(problem_of(model(), [pairs(part, slowly) for part in PARTS]))
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(learner.updates, [[0], [1], [2]]))
     assert set(together) == {1}

@@ -12,18 +12,21 @@ import numpy as np
 import pytest
 import torch
 from by_name import train
+from interrupted import Interrupted, dying, stop_after
 from seldom import seldom
 from torch import nn
 
 import randquant as rq
 from randquant._internal import bars
 from randquant.aggregation.hostile import one_client
+from randquant.aggregation.rank.mechanism import RankMechanism
 from randquant.aggregation.registry import update_mechanism
+from randquant.audit.pipeline import worst_inputs
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.accountant import account
 from randquant.training import federated
 from randquant.training.configured import mechanism_of
-from randquant.training.runs import execution, secret
+from randquant.training.runs import execution
 from randquant.training.schedule import sample
 
 pytestmark = [
@@ -101,13 +104,16 @@ def test_own_model_and_clients_from_import_to_report(clients, test_data, tmp_pat
     assert run.model is not model
     assert not np.array_equal(weights(run), torch.cat([b.reshape(-1) for b in before]).numpy())
     assert [metrics.round for metrics in run.history] == list(range(1, 7))
-    assert run.upload_bytes == noisy().upload_bytes(run.summary.dimension, 10)
+    dimension = run.summary.dimension
+    assert run.upload_bytes == noisy().upload_bytes(dimension, 10)
+    assert all(0.2 < metrics.mean_norm / metrics.noise_norm < 5 for metrics in run.history)
     assert run.guarantee == run.summary.guarantee
     features, labels = test_data
     right = (run.model(features).argmax(1) == labels).float().mean()
     assert run.summary.accuracy == pytest.approx(float(right))
     page = rq.report(run, tmp_path / "page.html").read_text()
-    told = one_client(noisy(), run.summary.dimension, 10)
+    assert "Signal and noise, per round" in page
+    told = one_client(noisy(), dimension, 10)
     assert told.startswith("one hostile client of 10 moves the mean by at most")
     assert f"O{told[1:]}." in page
     assert "; simulation from a seed: protects nobody" in str(run.guarantee)
@@ -124,17 +130,6 @@ def test_the_target_is_met_for_the_participations_that_really_happened(clients, 
     assert (run.guarantee.delta, run.guarantee.trust) == (1e-5, "aggregate")
     assert run.summary.rounds == 6
     assert not run.summary.stopped
-
-
-@pytest.mark.seldom
-def test_a_schedule_without_balance_is_simulated(clients):
-    run = train(a_model(), clients, epsilon=8, seed=4, **CHEAP, max_participations=4)
-    most = participations(run, Key.from_seed(4))
-    assert most >= 3
-    assert run.summary.participations == most
-    assert run.guarantee is not None
-    assert 7.9 < run.guarantee.epsilon <= 8
-    assert run.guarantee == accounted(run, most)
 
 
 def test_an_epsilon_out_of_reach_says_what_would_be_needed(clients):
@@ -154,75 +149,12 @@ def test_noise_that_hides_everything_is_warned_of(clients):
     assert [each.filename for each in caught] == [by_name.__file__]  # where the user called
 
 
-def test_a_regression_has_a_loss_and_no_accuracy(tmp_path):
-    clients = []
-    for seed in range(12):
-        features, _ = examples(9, seed)
-        clients.append((features, (features @ RULE[:, :1])))
-    run = train(
-        nn.Linear(FEATURES, 1), clients[1:], test=clients[0], loss=nn.functional.mse_loss,
-        mechanism=noisy(0.5, 5), **{**CHEAP, "cohort": 5},
-    )  # fmt: skip
-    assert run.summary.accuracy is None
-    assert run.summary.loss is not None
-    assert run.summary.loss > 0
-    assert "loss" in repr(run)
-    assert "<html" in rq.report(run, tmp_path / "page.html").read_text()
-
-
-class Interrupted(BaseException):
-    """As a kill."""
-
-
-def stop_after(rounds, error=Interrupted):
-    def on_round(metrics):
-        if metrics.round == rounds:
-            raise error
-
-    return on_round
-
-
-@pytest.mark.seldom
-def test_a_single_logit_has_an_accuracy():
-    """A third of the labels are 1, which is what a logit that is always above 0 gets right."""
-    labels = (torch.arange(30) % 3 == 0).float()[:, None]
-    groups = [(torch.randn(4, 2), torch.ones(4, 1)) for _ in range(3)]
-    with torch.no_grad():
-        model = nn.Linear(2, 1)
-        model.bias.fill_(50.0)
-        model.weight.zero_()
-    found = rq.train(
-        model, groups, loss=nn.functional.binary_cross_entropy_with_logits,
-        test=(torch.zeros(30, 2), labels), epsilon=8.0, rounds=1, seed=0,
-    )  # fmt: skip
-    assert found.accuracy == pytest.approx(1 / 3)
-
-
-def test_a_secret_key_is_fresh_in_every_folder_and_kept_in_it(clients, tmp_path):
+def test_a_secret_key_is_fresh_in_every_folder(clients, tmp_path):
     first, second = (
         train(a_model(), clients, mechanism=noisy(), folder=tmp_path / name, **CHEAP)
         for name in ("a", "b")
     )
     assert weights(first).tobytes() != weights(second).tobytes()
-    with pytest.raises(Interrupted):
-        train(
-            a_model(), clients, mechanism=noisy(), folder=tmp_path / "c", on_round=stop_after(5),
-            **CHEAP,
-        )  # fmt: skip
-    held = secret.read(tmp_path / "c")
-    third = train(a_model(), clients, mechanism=noisy(), folder=tmp_path / "c", **CHEAP)
-    hand = execution_by_hand(clients, tmp_path / "d", held)
-    assert weights(third).tobytes() == hand.tobytes()
-
-
-def execution_by_hand(clients, folder, held):
-    """The same run, never stopped, from the same secret key."""
-    original = secret.Secret.fresh
-    try:
-        secret.Secret.fresh = classmethod(lambda cls: held)
-        return weights(train(a_model(), clients, mechanism=noisy(), folder=folder, **CHEAP))
-    finally:
-        secret.Secret.fresh = original
 
 
 def test_the_key_is_only_in_its_file_which_only_the_user_can_read(clients, tmp_path):
@@ -340,16 +272,6 @@ def test_a_run_without_a_folder_that_is_stopped_is_not_lost(clients, monkeypatch
     assert [m.mean for m in again.history] == [m.mean for m in whole.history]
 
 
-REPLACE = os.replace
-
-
-def dying(left, source, path):
-    """Put as many files in place as are left, then die."""
-    if next(left, None) is None:
-        raise Interrupted
-    REPLACE(source, path)
-
-
 @pytest.mark.seldom(1)
 @pytest.mark.parametrize("seed", [None, 3])
 def test_a_folder_that_was_begun_and_not_finished_is_begun_again(
@@ -358,9 +280,9 @@ def test_a_folder_that_was_begun_and_not_finished_is_begun_again(
     """A kill between the first file and the configuration leaves nothing that was sent."""
     whole = {"mechanism": noisy(), "seed": seed, "baseline": True, **CHEAP}
     for number in range(6):
-        folder, left = tmp_path / str(number), iter(range(number))
+        folder = tmp_path / str(number)
         with monkeypatch.context() as patched:
-            patched.setattr(os, "replace", functools.partial(dying, left))
+            patched.setattr(os, "replace", dying(os.replace, [number]))
             with pytest.raises(Interrupted):
                 train(a_model(), clients, folder=folder, **whole)
         assert not (folder / "config.json").exists()
@@ -398,3 +320,28 @@ def test_what_a_run_is_about_is_on_record(clients, tmp_path):
     assert mechanism_of(run.config) == noisy()
     with pytest.raises(ValueError, match=r"go on with the call of randquant.train"):
         execution.execute(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_run_of_turns_costs_one_participation_also_from_a_file(clients, tmp_path):
+    mechanism = RankMechanism(clip_norm=1.0, epsilon=7.9)
+    rq.save(mechanism, tmp_path / "rank.json")
+    again = rq.load(tmp_path / "rank.json")
+    assert again == mechanism
+    turns = {**CHEAP, "rounds": 3, "max_participations": 1, "clip_norm": 1.0, "seed": 0}
+    first, second = (
+        train(a_model(), clients, mechanism=each, **turns) for each in (mechanism, again)
+    )
+    once = account([mechanism.release(first.summary.dimension, 1)], first.guarantee.delta)
+    assert first.guarantee.epsilon == once.epsilon < 8
+    assert weights(first).tobytes() == weights(second).tobytes()
+    assert first.upload_bytes == mechanism.of_client(0).upload_bytes(21) == 1
+
+
+@pytest.mark.slow
+def test_an_attack_on_one_index_shows_much_of_what_is_stated_and_no_more():
+    mechanism = RankMechanism(clip_norm=1.0, epsilon=2.0)
+    update, other = worst_inputs(mechanism, 16)
+    found = rq.audit(mechanism, update, other, trials=2000, key=Key.from_seed(2026))
+    assert found.epsilon_stated == account([mechanism.release(16, 1)], 0.0).epsilon < 2.001
+    assert 0.6 * found.epsilon_stated < found.epsilon_lower <= found.epsilon_stated

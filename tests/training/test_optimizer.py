@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from randquant.training.optimizer import OptimizerStep, from_tensors, to_tensors, torch_optimizer
+from randquant.training.optimizer import OptimizerStep, from_tensors, to_tensors
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "train-settings.md").read_text()
 
@@ -105,11 +105,3 @@ class Odd(torch.optim.SGD):
 def test_what_cannot_step_is_refused_before_anything_is_trained(make, error, sentence):
     with pytest.raises(error, match=sentence):
         OptimizerStep(make, SHAPES)
-
-
-def test_adam_divides_by_the_root_and_then_adds_its_floor():
-    """Where the second moment is as small as the floor; by hand, after one step of 1e-8."""
-    mean = np.full(1, 1e-8, dtype=np.float32)
-    server = OptimizerStep(torch_optimizer("Adam", 1.0, {}), [(1,)])
-    after, _ = server.step(np.zeros(1, np.float32), mean, server.init())
-    assert after[0] == pytest.approx(-0.5, rel=1e-4)

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from randquant.channels.keys import Key
-from randquant.training.participation import capped_cohorts, sample_capped, sample_poisson
+from randquant.training.participation import (
+    capped_cohorts,
+    sample_capped,
+    sample_cohort,
+    sample_hidden,
+    sample_poisson,
+)
 
 
 def fillable(left: tuple[int, ...], cohort: int, rounds: int) -> bool:
@@ -58,17 +64,24 @@ def test_a_run_that_cannot_be_filled_fails_at_once():
         next(cohorts)
 
 
-def test_a_loose_cap_draws_uniformly():
-    """With a cap that nothing can reach, all cohorts are equally likely."""
+KEY = Key.from_seed(9)
+
+
+def sample_loosely_capped(population, cohort, round, key):
+    calls, loose = np.zeros(population, dtype=np.int64), {"rounds": 1, "max_participations": 1}
+    return sample_capped(calls, cohort, round=1, key=key.fold_in(round), **loose)
+
+
+@pytest.mark.parametrize("draw", [sample_cohort, sample_hidden, sample_loosely_capped])
+def test_every_cohort_of_a_fixed_size_is_equally_likely(draw):
     cohorts = list(itertools.combinations(range(6), 3))
-    calls = np.zeros(6, dtype=np.int64)
-    drawn = [
-        sample_capped(calls, 3, round=1, rounds=1, max_participations=1, key=Key.from_seed(seed))
-        for seed in range(4000)
-    ]
-    places = np.array([cohorts.index(tuple(one)) for one in drawn])
+    places = np.array([cohorts.index(tuple(draw(6, 3, round, KEY))) for round in range(4000)])
     assert chance.fits(places, np.full(20, 1 / 20))
     assert not chance.fits(places % 19, np.full(20, 1 / 20))
+    assert draw(20, 5, 3, KEY) == draw(20, 5, 3, KEY)
+    assert draw(20, 20, 3, KEY) == list(range(20))
+    with pytest.raises(ValueError, match="cohort"):
+        draw(20, 21, 0, KEY)
 
 
 def test_poisson_cohorts_have_independent_members_at_their_rate():

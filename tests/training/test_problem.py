@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from data_forms import Pairs
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from randquant.training.client import Learner
 from randquant.training.problem import parts_of, problem_of
@@ -34,17 +35,6 @@ def with_change(client, features=None, targets=None):
     x, y = clients[client]
     pair = (x if features is None else features, y if targets is None else targets)
     return {**clients, client: pair}
-
-
-class Pairs(Dataset):
-    def __init__(self, features, targets):
-        self.features, self.targets = features, targets
-
-    def __len__(self):
-        return len(self.targets)
-
-    def __getitem__(self, place):
-        return self.features[place], self.targets[place]
 
 
 class Two(nn.Module):
@@ -112,13 +102,6 @@ BAD_CLIENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD_CLIENTS)
-def test_bad_clients(name):
-    clients, kind, sentence = BAD_CLIENTS[name]
-    with pytest.raises(kind, match=sentence):
-        problem_of(linear(), clients)
-
-
 def summed(output, targets):
     return functional.cross_entropy(output, targets, reduction="sum")
 
@@ -145,13 +128,6 @@ BAD_LOSSES = {
     "name": ("cross_entropy", TypeError, "to be a function, got 'cross_entropy': give one of"),
     "wrong arguments": (lambda o: o.mean(), ValueError, "Expected a loss of an output"),
 }
-
-
-@pytest.mark.parametrize("name", BAD_LOSSES)
-def test_bad_losses(name):
-    loss, kind, sentence = BAD_LOSSES[name]
-    with pytest.raises(kind, match=sentence):
-        problem_of(linear(), some_clients(), loss=loss)
 
 
 def test_targets_that_a_loss_would_stretch():
@@ -213,11 +189,18 @@ def test_a_part_that_the_output_does_not_use_is_refused():
         problem_of(model, some_clients(), parts=("b.*",))
 
 
-@pytest.mark.parametrize("name", BAD_MODELS)
-def test_bad_models(name):
-    model, kind, sentence = BAD_MODELS[name]
+BAD = {
+    f"{what}: {name}": (what, *case)
+    for what, cases in (("clients", BAD_CLIENTS), ("loss", BAD_LOSSES), ("model", BAD_MODELS))
+    for name, case in cases.items()
+}
+
+
+@pytest.mark.parametrize(("what", "value", "kind", "sentence"), BAD.values(), ids=BAD)
+def test_what_cannot_be_trained_is_refused_in_a_sentence(what, value, kind, sentence):
+    right = {"model": linear(), "clients": some_clients()}
     with pytest.raises(kind, match=sentence):
-        problem_of(model, some_clients())
+        problem_of(**{**right, what: value})
 
 
 def test_a_digest_is_of_what_is_public():

@@ -1,4 +1,4 @@
-"""Contract: a run that is interrupted goes on to the same bits, whatever it draws."""
+"""A run that is interrupted goes on to the same bits, whatever it draws, or not at all."""
 
 import dataclasses
 import functools
@@ -6,43 +6,21 @@ import functools
 import interrupted
 import pytest
 import torch
+from around import Around
 from by_name import train
+from data_forms import Pairs
 from torch import nn
 
-from randquant.aggregation.baselines import ClippedSGD
-from randquant.training.config import TrainConfig
+from randquant.aggregation.baselines import ClippedSGD, LocalGaussian
 from randquant.training.runs import execution
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs.secret import Secret
 
 LAST = 5
 """The round after which runs are interrupted: a checkpoint is behind them, or the round before."""
 
-BASE = TrainConfig.of(
-    "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": 4.0},
-    population=20, cohort=8, rounds=8, evaluate_every=3, checkpoint_every=2, threads=1,
-)  # fmt: skip
-BITS = {
-    "mechanism": "stochastic-rounding",
-    "parameters": {"clip": 0.05, "levels": 2, "margin": 0.5},
-    "clip_norm": 0.5,
-}
-SETTINGS = {
-    "as it is": {},
-    "right after a checkpoint": {"checkpoint_every": LAST},
-    "Adam": {"server_optimizer": "Adam", "learning_rate": 0.01},
-    "momentum": {"server_options": {"momentum": 0.9}, "learning_rate": 0.3},
-    "batches": {"local_epochs": 2, "batch": 5, "local_learning_rate": 0.1},
-    "poisson": {"sampling": "poisson", "cohort": 2},
-    "a cap": {"max_participations": 5},
-    "a limit": {"stop_at_epsilon": 2.0},
-    "hidden, poisson": {"trust": "model", "sampling": "poisson"},
-    "some coordinates": {**BITS, "coordinates": 20},
-    "numbers and weights": {
-        "numbers": ("accuracy", "num-examples:0:40:0.1"),
-        "weighted_by": "num-examples",
-        "mechanism": "local-gaussian",
-    },
-    "secret key": {"seed": None},
-}
+BASE = interrupted.SMALL.changed(population=20, cohort=8, rounds=8, checkpoint_every=2)
+SETTINGS = interrupted.SETTINGS | {"right after a checkpoint": {"checkpoint_every": LAST}}
 
 
 def told(metrics):
@@ -75,8 +53,6 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(settings, tmp_path, monkeyp
 
 def with_key(monkeypatch):
     """Runs without a seed begin with one secret key, so that two can be compared."""
-    from randquant.training.runs.secret import Secret
-
     monkeypatch.setattr(Secret, "fresh", functools.cache(Secret.fresh))
 
 
@@ -91,6 +67,7 @@ OWN = {
     "Adagrad": {"server_optimizer": functools.partial(torch.optim.Adagrad, lr=0.05)},
     "momentum": {"server_optimizer": lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9)},
     "without a rate": {"local_epochs": 1},
+    "secret key": {"seed": None},
 }
 
 
@@ -99,24 +76,22 @@ def model(dropout):
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Dropout(dropout), nn.Linear(5, 2))
 
 
-class Interrupted(BaseException):
-    """As a kill."""
-
-
-def interrupt(metrics):
-    if metrics.round == LAST:
-        raise Interrupted
-
-
 @pytest.mark.seldom(1)
 @pytest.mark.parametrize("settings", OWN.values(), ids=OWN)
-def test_an_interrupted_run_of_ones_own_goes_on_to_the_same_bits(settings, tmp_path):
+def test_an_interrupted_run_of_ones_own_goes_on_to_the_same_bits(settings, tmp_path, monkeypatch):
+    with_key(monkeypatch)
     build = functools.partial(model, 0.2 if "batch" in settings else 0.0)
     usual = {"mechanism": ClippedSGD(clip_norm=1.0), "rounds": 8, "cohort": 8, "seed": 2}
     options = {**usual, "checkpoint_every": 2, "progress": False, **settings}
     whole = train(build(), CLIENTS, folder=tmp_path / "whole", **options)
-    with pytest.raises(Interrupted):
-        train(build(), CLIENTS, folder=tmp_path / "parts", on_round=interrupt, **options)
+    with pytest.raises(interrupted.Interrupted):
+        train(
+            build(),
+            CLIENTS,
+            folder=tmp_path / "parts",
+            on_round=interrupted.stop_after(LAST),
+            **options,
+        )
     torch.manual_seed(9)
     seen = []
     parts = train(build(), CLIENTS, folder=tmp_path / "parts", on_round=seen.append, **options)
@@ -124,5 +99,54 @@ def test_an_interrupted_run_of_ones_own_goes_on_to_the_same_bits(settings, tmp_p
     assert told(parts.history) == told(whole.history)
     state = whole.model.state_dict()
     assert all(torch.equal(state[name], part) for name, part in parts.model.state_dict().items())
-    again = train(build(), CLIENTS, folder=tmp_path / "parts", on_round=interrupt, **options)
+    again = train(
+        build(),
+        CLIENTS,
+        folder=tmp_path / "parts",
+        on_round=interrupted.stop_after(LAST),
+        **options,
+    )
     assert told(again.history) == told(whole.history)  # finished: nothing is trained
+
+
+# What a run sends a second time is what it sent the first time
+
+SHORT = {"rounds": 3, "progress": False, "checkpoint_every": 9, "batch": 2, "local_epochs": 2}
+
+
+def on_disk(sign=1):
+    """Clients' examples, read one by one; one client's last are others with another sign."""
+    parts = [(x.clone(), y) for x, y in CLIENTS]
+    parts[3][0][6:] *= sign
+    return [Pairs(*part) for part in parts]
+
+
+def after(home, mechanism, continued=None, sign=1):
+    """Begin a run, stop it after one round, and call it again, with something else."""
+    begun = {**SHORT, "mechanism": mechanism, "folder": home}
+    with pytest.raises(interrupted.Interrupted):
+        train(model(0.0), on_disk(), on_round=interrupted.stop_after(1), **begun)
+    seen = []
+    begun["mechanism"] = continued or mechanism
+    train(model(0.0), on_disk(sign), on_round=seen.append, **begun)
+    return [metrics.round for metrics in seen]
+
+
+def test_a_round_with_another_update_is_not_sent_a_second_time(tmp_path):
+    with pytest.raises(ValueError, match=r"^Expected round 1 to give what it gave .*second rel"):
+        after(tmp_path / "run", LocalGaussian(1.0, 2.0), sign=-1)
+
+
+def own(multiplier):
+    """A mechanism from outside the package, which has no record."""
+    return Around(LocalGaussian(1.0, multiplier))
+
+
+def test_what_was_sent_with_little_noise_is_not_stated_at_the_cost_of_much(tmp_path):
+    home = tmp_path / "run"
+    with pytest.raises(ValueError, match=r"^Expected the mechanism that the run in .* began with"):
+        after(home, own(1.0), own(30.0))
+    stated = run_folder.read_sent(home, run_folder.read_config(home))
+    assert stated.epsilon is not None
+    assert stated.epsilon > 4
+    assert after(tmp_path / "same", own(1.0), own(1.0)) == [1, 2, 3]

@@ -1,15 +1,14 @@
 """Whatever happens to a run's files, nothing it states is below what was sent."""
 
-import contextlib
 import dataclasses
 import errno
 import json
 import math
 import os
-import resource
 import shutil
 
 import pytest
+from interrupted import SMALL, Interrupted, begin, dying, go_on
 
 from randquant import cli
 from randquant._internal import sealed, serialization
@@ -18,69 +17,43 @@ from randquant.mechanisms.registry import build
 from randquant.privacy.certificates.file import save_channel
 from randquant.reports.run import report_run
 from randquant.training.algorithm import Algorithm
-from randquant.training.config import TrainConfig
-from randquant.training.records import RoundMetrics
 from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs import log as run_log
 from randquant.training.runs import status as run_status
 
-CONFIG = TrainConfig.of(
-    dataset="breast-cancer",
-    model="softmax",
-    mechanism="gaussian",
-    parameters={"clip_norm": 0.5, "noise_multiplier": 4.0},
-    population=8,
-    cohort=2,
-    rounds=9,
-    checkpoint_every=4,
-    evaluate_every=3,
-    threads=1,
-)
+
+@pytest.fixture
+def before_round(monkeypatch):
+    """Has a function called with the number of each round, before it is computed and sent."""
+    made = runs.distributed_sgd
+
+    def patched(look):
+        def distributed_sgd(*args, **kwargs):
+            algorithm = made(*args, **kwargs)
+
+            def apply(state, cohort, key):
+                look(state.round + 1)
+                return algorithm.apply(state, cohort, key)
+
+            return Algorithm(algorithm.init, apply)
+
+        monkeypatch.setattr(runs, "distributed_sgd", distributed_sgd)
+
+    return patched
 
 
-class Killed(BaseException):
-    """Nothing that a program can answer to."""
+def kill_in(folder, last, before_round, **options):
+    """Go on with a run, which is killed while it sends a round."""
 
+    def kill(round):
+        if round == last:
+            raise Interrupted
 
-def after(rounds):
-    def on_round(config, metrics):
-        if metrics.round == rounds and config.mechanism != "clipped-sgd":
-            raise Killed
-
-    return on_round
-
-
-def begun(folder, rounds, config=CONFIG, baseline=False):
-    """A run that was killed after so many rounds."""
-    runs.create(folder, config.changed(baseline=baseline), overwrite=False)
-    with pytest.raises(Killed):
-        runs.execute(folder, after(rounds))
-    return folder
-
-
-def in_flight(folder, round, monkeypatch, config=CONFIG):
-    """A run that was killed while it sent a round."""
-    runs.create(folder, config, overwrite=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "distributed_sgd", stopping(round, runs.distributed_sgd))
-        with pytest.raises(Killed):
-            runs.execute(folder)
-    return folder
-
-
-def stopping(round, made):
-    def distributed_sgd(*args, **kwargs):
-        algorithm = made(*args, **kwargs)
-
-        def apply(state, cohort, key):
-            if state.round + 1 == round:
-                raise Killed
-            return algorithm.apply(state, cohort, key)
-
-        return Algorithm(algorithm.init, apply)
-
-    return distributed_sgd
+    before_round(kill)
+    with pytest.raises(Interrupted):
+        runs.execute(folder, **options)
+    before_round(lambda round: None)
 
 
 def sent_by(folder):
@@ -98,7 +71,7 @@ def epsilon(folder) -> float:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "whole"
-    runs.create(folder, CONFIG.changed(baseline=True), overwrite=False)
+    runs.create(folder, SMALL.changed(baseline=True), overwrite=False)
     return folder, runs.execute(folder)
 
 
@@ -112,21 +85,10 @@ def run(finished, tmp_path):
 # What was sent
 
 
-def test_what_a_round_costs_is_on_disk_before_it_is_sent(tmp_path, monkeypatch):
+def test_what_a_round_costs_is_on_disk_before_it_is_sent(tmp_path, before_round):
     folder, seen = tmp_path / "run", []
-    made = runs.distributed_sgd
-
-    def distributed_sgd(*args, **kwargs):
-        algorithm = made(*args, **kwargs)
-
-        def apply(state, cohort, key):
-            seen.append(sent_by(folder))
-            return algorithm.apply(state, cohort, key)
-
-        return Algorithm(algorithm.init, apply)
-
-    monkeypatch.setattr(runs, "distributed_sgd", distributed_sgd)
-    runs.create(folder, CONFIG, overwrite=False)
+    before_round(lambda round: seen.append(sent_by(folder)))
+    runs.create(folder, SMALL, overwrite=False)
     declared = sent_by(folder)
     assert (declared.round, declared.declared) == (0, 9)
     metrics = runs.execute(folder).metrics
@@ -137,8 +99,8 @@ def test_what_a_round_costs_is_on_disk_before_it_is_sent(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("sampling", ["fixed", "poisson"])
 def test_a_run_that_was_killed_cannot_end_below_what_was_sent(sampling, tmp_path):
-    config = CONFIG.changed(sampling=sampling)
-    folder = begun(tmp_path / "run", 7, config)
+    config = SMALL.changed(sampling=sampling)
+    folder = begin(tmp_path / "run", config, 7)
     before, log = epsilon(folder), (folder / "metrics.jsonl").read_bytes()
     done = run_status.read(folder).metrics
     assert before >= run_status.read(folder).metrics[-1].epsilon
@@ -155,10 +117,12 @@ def test_a_run_that_was_killed_cannot_end_below_what_was_sent(sampling, tmp_path
     ]
 
 
-def test_the_round_under_way_counts_as_sent(finished, tmp_path, monkeypatch):
+def test_the_round_under_way_counts_as_sent(finished, tmp_path, before_round):
     spent = [m.epsilon for m in finished[1].metrics]
     last = max(number for number in range(2, 10) if spent[number - 1] > spent[number - 2])
-    folder = in_flight(tmp_path / "run", last, monkeypatch)
+    folder = tmp_path / "run"
+    runs.create(folder, SMALL, overwrite=False)
+    kill_in(folder, last, before_round)
     found = run_status.read(folder)
     assert (found.rounds, found.sent.round) == (last - 1, last)
     assert found.epsilon == spent[-1] > found.metrics[-1].epsilon
@@ -168,9 +132,9 @@ def test_the_round_under_way_counts_as_sent(finished, tmp_path, monkeypatch):
 
 
 def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
-    folder = begun(tmp_path / "run", 7)
+    folder = begin(tmp_path / "run", SMALL, 7)
     at_first = epsilon(folder)
-    config = CONFIG.changed(delta=1e-9, neighboring="zero_out")
+    config = SMALL.changed(delta=1e-9, neighboring="zero_out")
     run_folder.write_config(folder, config)  # killed before it went on
     found = run_status.read(folder)
     assert (found.epsilon, found.delta) == (at_first, 1e-5)
@@ -178,8 +142,7 @@ def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
     assert cli.main(["runs", str(tmp_path)]) == 0
     words = capsys.readouterr().out.split()
     assert words[words.index(round_up(at_first)) + 1] == "1e-5"
-    with pytest.raises(Killed):
-        runs.execute(folder, after(8))
+    go_on(folder, 8)
     found = run_status.read(folder)
     assert {(m.delta, m.neighboring) for m in found.metrics} == {(1e-9, "zero_out")}
     runs.create(tmp_path / "whole", config, overwrite=False)
@@ -191,13 +154,12 @@ def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
 
 def test_what_hides_zeros_is_not_stated_for_any_two_updates(tmp_path, capsys):
     """Between the new setting and the first round that goes on with it there may be a kill."""
-    folder = begun(tmp_path / "run", 2, CONFIG.changed(neighboring="zero_out"))
-    run_folder.write_config(folder, CONFIG.changed(neighboring="replace_one"))
+    folder = begin(tmp_path / "run", SMALL.changed(neighboring="zero_out"), 2)
+    run_folder.write_config(folder, SMALL.changed(neighboring="replace_one"))
     assert run_status.read(folder).epsilon == math.inf
     assert cli.main(["runs", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["epsilon"] == "inf"
-    with pytest.raises(Killed):
-        runs.execute(folder, after(3))
+    go_on(folder, 3)
     assert math.isfinite(run_status.read(folder).epsilon)
 
 
@@ -206,12 +168,11 @@ def parameters(folder) -> bytes:
 
 
 def test_a_run_that_ended_early_and_goes_on_is_not_finished_any_more(tmp_path):
-    folder = begun(tmp_path / "run", 7, baseline=True)
+    folder = begin(tmp_path / "run", SMALL.changed(baseline=True), 7)
     early = runs.execute(folder, changes={"rounds": 7})
     assert report_run(folder).exists()
     assert run_status.read(folder).state == "finished"
-    with pytest.raises(Killed):
-        runs.execute(folder, after(8), {"rounds": 9})
+    go_on(folder, 8, changes={"rounds": 9})
     found = run_status.read(folder)
     assert (found.state, found.rounds) == ("unfinished", 8)
     assert found.epsilon == early.summary.guarantee.epsilon
@@ -224,15 +185,12 @@ def test_a_run_that_ended_early_and_goes_on_is_not_finished_any_more(tmp_path):
     assert run_folder.read_finished(folder / "baseline").summary.rounds == 9
 
 
-def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, monkeypatch):
+def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, before_round):
     """Its checksum follows from the log, which holds no more than when it was written."""
-    folder = begun(tmp_path / "run", 7)
+    folder = begin(tmp_path / "run", SMALL, 7)
     assert runs.execute(folder, changes={"rounds": 7}).summary.stopped
     old = (folder / "summary.json").read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "distributed_sgd", stopping(8, runs.distributed_sgd))
-        with pytest.raises(Killed):
-            runs.execute(folder, changes={"rounds": 9})
+    kill_in(folder, 8, before_round, changes={"rounds": 9})
     (folder / "summary.json").write_bytes(old)
     found = run_status.read(folder)
     assert (found.state, found.epsilon) == ("damaged", None)
@@ -242,21 +200,13 @@ def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, monkeyp
 
 
 def test_the_twin_keeps_the_rounds_it_has_done(tmp_path):
-    folder = tmp_path / "run"
-    runs.create(folder, CONFIG.changed(baseline=True), overwrite=False)
-
-    def on_round(config, metrics):
-        if config.mechanism == CONFIG.mechanism and metrics.round == 5:
-            raise Killed
-
-    with pytest.raises(Killed):
-        runs.execute(folder, on_round)
+    folder = begin(tmp_path / "run", SMALL.changed(baseline=True), 5)
     assert runs.execute(folder, changes={"rounds": 6}).summary.rounds == 6
     assert run_folder.read_finished(folder / "baseline").summary.rounds == 9
 
 
 def test_a_round_that_would_be_another_release_is_refused(tmp_path):
-    folder = begun(tmp_path / "run", 7)
+    folder = begin(tmp_path / "run", SMALL, 7)
     config, sent = run_folder.read_config(folder), sent_by(folder)
     log = run_log.RunLog(folder / "metrics.jsonl", sent.identity)
     log.replace([dataclasses.replace(m, train_loss=0.5) for m in log.metrics])
@@ -268,7 +218,7 @@ def test_a_round_that_would_be_another_release_is_refused(tmp_path):
 
 
 def test_the_command_changes_what_may_change(tmp_path, capsys):
-    folder = begun(tmp_path / "run", 2)
+    folder = begin(tmp_path / "run", SMALL, 2)
     line = ["train", "--resume", str(folder), "--quiet", "--json"]
     assert cli.main([*line, "--rounds", "5", "--delta", "1e-6", "--stop-at-epsilon", "50"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -286,8 +236,8 @@ def test_the_command_changes_what_may_change(tmp_path, capsys):
 
 def test_a_run_is_bound_to_its_settings_before_its_first_round(tmp_path):
     folder = tmp_path / "run"
-    runs.create(folder, CONFIG, overwrite=False)
-    other = CONFIG.changed(parameters={"clip_norm": 0.5, "noise_multiplier": 40.0})
+    runs.create(folder, SMALL, overwrite=False)
+    other = SMALL.changed(parameters={"clip_norm": 0.5, "noise_multiplier": 40.0})
     good = (folder / "config.json").read_bytes()
     (folder / "config.json").write_bytes(good.replace(b"4.0", b"40.0"))
     with pytest.raises(ValueError, match=r"config.json as it was written.*train --resume"):
@@ -303,7 +253,7 @@ def test_a_run_is_bound_to_its_settings_before_its_first_round(tmp_path):
 def test_a_channel_that_was_exchanged_is_noticed(tmp_path):
     path, folder = tmp_path / "channel.json", tmp_path / "run"
     save_channel(path, build("rqm", {"clip": 0.1, "margin": 1.0, "levels": 4, "keep": 0.4}))
-    config = CONFIG.changed(mechanism="channel-file", parameters={"path": str(path)})
+    config = SMALL.changed(mechanism="channel-file", parameters={"path": str(path)})
     runs.create(folder, config, overwrite=False)
     save_channel(path, build("rqm", {"clip": 0.1, "margin": 0.1, "levels": 4, "keep": 0.4}))
     with pytest.raises(ValueError, match="Expected the mechanism that the run"):
@@ -349,7 +299,7 @@ def test_lines_that_are_missing_or_moved_are_noticed(change, run):
 @pytest.mark.parametrize("name", ["config.json", "sent.json", "metrics.jsonl", "summary.json"])
 def test_files_of_another_run_are_noticed(name, run, tmp_path):
     other = tmp_path / "other"
-    config = CONFIG.changed(seed=1, rounds=3)
+    config = SMALL.changed(seed=1, rounds=3)
     runs.create(other, config, overwrite=False)
     runs.execute(other)
     shutil.copy(other / name, run / name)
@@ -373,22 +323,11 @@ def test_a_file_that_cannot_be_written_is_named_and_left_as_it_was(tmp_path, mon
 
 
 @pytest.mark.parametrize("written", [0, 1, 60])
-def test_a_line_is_written_whole_or_not_at_all(written, tmp_path, monkeypatch):
+def test_a_line_is_written_whole_or_not_at_all(written, finished, tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     run_log.begin(path)
     log = run_log.RunLog(path, "ab")
-    rounds = [
-        RoundMetrics(
-            round=number,
-            accuracy=None,
-            loss=None,
-            train_loss=1.0,
-            bytes_up=100,
-            seconds_gradient=0.1,
-            seconds_protect=0.1,
-        )
-        for number in (1, 2, 3)
-    ]
+    rounds = tuple(finished[1].metrics[:3])
     log.append(rounds[0])
     real, left = os.write, [written]
 
@@ -403,11 +342,11 @@ def test_a_line_is_written_whole_or_not_at_all(written, tmp_path, monkeypatch):
         patch.setattr(os, "write", write)
         with pytest.raises(OSError, match=r"No space left on device: .*metrics\.jsonl"):
             log.append(rounds[1])
-    assert run_log.read(path, "ab").metrics == (rounds[0],)
+    assert run_log.read(path, "ab").metrics == rounds[:1]
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))
     log.append(rounds[1])
     log.append(rounds[2])
-    assert run_log.read(path, "ab").metrics == tuple(rounds)
+    assert run_log.read(path, "ab").metrics == rounds
 
 
 def test_half_a_line_is_cut_off_with_a_word(run, finished, caplog):
@@ -419,57 +358,22 @@ def test_half_a_line_is_cut_off_with_a_word(run, finished, caplog):
     assert str(run / "metrics.jsonl") in message
 
 
-@contextlib.contextmanager
-def largest_file(size):
-    """No file of this process may grow beyond so many bytes; Python ignores the signal."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def logged(folder) -> float:
     """The largest epsilon that was written down by whole rounds."""
     found = run_status.read(folder).metrics
     return max((m.epsilon or 0.0 for m in found), default=0.0)
 
 
-@pytest.mark.parametrize("size", [100, 1500])
-def test_a_run_goes_on_after_files_could_not_grow(size, finished, tmp_path):
-    folder = tmp_path / "run"
-    runs.create(folder, CONFIG, overwrite=False)
-    with largest_file(size), pytest.raises(OSError, match=f"File too large: '{folder}"):
-        runs.execute(folder)
-    assert not list(folder.glob("*.partial"))
-    assert epsilon(folder) >= logged(folder)
-    assert [m.epsilon for m in runs.execute(folder).metrics] == [
-        m.epsilon for m in finished[1].metrics
-    ]
-    assert parameters(folder) == parameters(finished[0])
-
-
 @pytest.mark.seldom(1)
 @pytest.mark.parametrize("call", range(0, 48, 6))
 def test_a_run_goes_on_after_a_kill_at_any_write(call, finished, tmp_path, monkeypatch):
     folder, left = tmp_path / "run", [call]
-    runs.create(folder, CONFIG, overwrite=False)
+    runs.create(folder, SMALL, overwrite=False)
     with monkeypatch.context() as patch:
         for name in ("write", "fsync", "replace"):
             patch.setattr(os, name, dying(getattr(os, name), left))
-        with pytest.raises(Killed):
+        with pytest.raises(Interrupted):
             runs.execute(folder)
     assert epsilon(folder) >= logged(folder)
     assert runs.execute(folder).summary.guarantee == finished[1].summary.guarantee
     assert parameters(folder) == parameters(finished[0])
-
-
-def dying(real, left):
-    def call(*args):
-        left[0] -= 1
-        if left[0] < 0:
-            raise Killed
-        return real(*args)
-
-    return call

@@ -3,6 +3,7 @@
 import itertools
 
 import chance
+import interrupted
 import numpy as np
 import pytest
 import torch
@@ -11,52 +12,24 @@ from torch import nn
 
 from randquant.channels.keys import Key
 from randquant.training.client import Learner
-from randquant.training.config import TrainConfig
 from randquant.training.problem import problem_of
-from randquant.training.runs import execution as runs
 from randquant.training.schedule import sample
 from randquant.training.work import Work
 
-ROUNDS, COHORT = 3, 4
-OWN = {"parameters": {"clip_norm": 0.5, "noise_multiplier": 2.0}}
-BASE = {
-    "dataset": "digits", "model": "softmax", "mechanism": "local-gaussian", "trust": "local",
-    "population": 9, "cohort": COHORT, "rounds": ROUNDS, "evaluate_every": ROUNDS, "seed": None,
-    **OWN,
-}  # fmt: skip
-RUNS = {
-    "summed noise": {"mechanism": "skellam", "trust": "aggregate"},
-    "some bits": {
-        "mechanism": "stochastic-rounding",
-        "parameters": {"clip": 0.05, "levels": 2, "margin": 0.1},
-        "clip_norm": 0.5,
-        "coordinates": 64,
-        "trust": "aggregate",
-    },
-    "ranks": {"mechanism": "rank", "parameters": {"clip_norm": 0.5, "epsilon": 4.0}},
-    "server's noise": {"mechanism": "gaussian", "trust": "central", "sampling": "poisson"},
-    "batches": {"batch": 5, "max_participations": 2},
-    "passes": {
-        "batch": 20,
-        "local_epochs": 2,
-        "local_learning_rate": 0.1,
-        "max_participations": None,
-    },
-    "examples": {"mechanism": "gaussian", "trust": "central", "unit": "example", "batch": 5},
-    "hidden, poisson": {"trust": "model", "sampling": "poisson"},
-}
+BASE = interrupted.SMALL.changed(seed=None)
 DRAWS = ("cohort", "capped cohort", "hidden cohort", "poisson cohort")
 """Who takes part is computed again where a run is planned and summed up: the same words again."""
 
 
 @pytest.mark.seldom(1)
-@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
-def test_no_word_of_a_run_is_read_for_two_things(changes, tmp_path):
+@pytest.mark.parametrize("settings", interrupted.SETTINGS.values(), ids=interrupted.SETTINGS)
+def test_no_word_of_a_run_is_read_for_two_things(settings, tmp_path):
+    rounds = 3 if settings.get("stop_at_epsilon") is None else 8
+    sizes = {"population": 20, "cohort": 8, "rounds": rounds, "seed": None}
     with recorded() as reads:
-        runs.create(tmp_path / "run", TrainConfig.of(**BASE | changes), overwrite=False)
-        run = runs.execute(tmp_path / "run")
-    assert run.summary.rounds == ROUNDS
-    assert len(reads.keys) > ROUNDS
+        run = interrupted.whole(tmp_path / "run", BASE.changed(**sizes | settings))
+    assert run.summary.rounds == rounds or run.summary.stopped
+    assert len(reads.keys) > run.summary.rounds
     assert {labels[0] for labels in reads.again} <= {*DRAWS, "commitment", "binding"}, reads.again
 
 
@@ -74,7 +47,7 @@ def test_cohorts_of_a_run_are_drawn_apart(changes):
     """Half of the clients a round: a quarter twice in a row, a quarter beside a neighbour."""
     rounds, clients = 30, 2000
     sizes = {"population": clients, "cohort": clients // 2, "rounds": rounds}
-    config, calls, taken = TrainConfig.of(**BASE | sizes | changes), np.zeros(clients, np.int64), []
+    config, calls, taken = BASE.changed(**sizes | changes), np.zeros(clients, np.int64), []
     with recorded() as reads:
         for round in range(1, rounds + 1):
             cohort = sample(config, round, calls, ROOT)

@@ -10,7 +10,6 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.records import Sent
 from randquant.training.schedule import Schedule
 
 MECHANISMS = [
@@ -105,32 +104,3 @@ def test_epsilon_is_never_above_the_limit_and_no_round_is_given_away(case):
         assert f"before round {done + 1} of {config.rounds}:" in step.stopped
     else:
         assert done == config.rounds
-
-
-def sent_of(schedule: Schedule, round: int, declared: int) -> Sent:
-    config = schedule.config
-    epsilon = schedule.epsilon(declared, declared)
-    return Sent(
-        "", "", round, declared, declared, epsilon, config.delta, config.privacy.neighboring
-    )
-
-
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        (
-            {"stop_at_epsilon": 1.0},
-            "stop_at_epsilon >= .*, which the 30 rounds declared .* got 1.0",
-        ),
-        ({"rounds": 31}, r"at most the 30 rounds declared before the first, got 31: no guarantee"),
-        ({"rounds": 19}, r"rounds >= 20, which were sent, got 19: what was sent cannot be taken"),
-    ],
-)
-def test_what_was_declared_and_sent_cannot_be_taken_back(settings, match):
-    config = a_config(*MECHANISMS[4][:2], **settings)
-    schedule = schedule_of(config, 9)
-    with pytest.raises(ValueError, match=match):
-        schedule.check(sent_of(schedule, 20, 30))
-    for rounds in (20, 30):
-        fewer = config.changed(rounds=rounds, stop_at_epsilon=None)
-        schedule_of(fewer, 9).check(sent_of(schedule, 20, 30))

@@ -17,7 +17,6 @@ from randquant import cli
 from randquant.aggregation.registry import update_mechanism
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import GaussianRelease
-from randquant.training.config import TrainConfig
 from randquant.training.federated import train
 from randquant.training.local import Local
 from randquant.training.runs import execution
@@ -124,10 +123,7 @@ def test_whoever_stops_a_run_is_told_the_figure_of_all_its_rounds(stop, tmp_path
     assert "5.813" in page.read_text()
 
 
-CONFIG = TrainConfig.of(
-    "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": Z},
-    population=4, cohort=4, rounds=PLANNED, threads=1,
-)  # fmt: skip
+CONFIG = interrupted.SMALL.changed(population=4, cohort=4, rounds=PLANNED)
 
 
 @pytest.mark.parametrize("rounds", [5, 9])

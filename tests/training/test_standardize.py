@@ -7,6 +7,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import torch
+from interrupted import Interrupted, dying
 from seldom import seldom
 from torch import nn
 from torch.nn import functional as F
@@ -108,13 +109,6 @@ def test_what_cannot_be_added_is_refused(spent, said, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.seldom
-def test_what_was_spent_on_an_example_is_no_figure_of_its_client():
-    run = spending(spent_of(unit="example"), privacy={"unit": "example"})
-    assert run.guarantee.unit == "example"
-    assert run.beside is None
-
-
 @pytest.mark.parametrize("spent", [2.0, MappingProxyType({"age": 1})])  # as a Table is
 def test_a_table_is_no_guarantee(spent):
     with pytest.raises(TypeError, match=r"^Expected spent to be a guarantee, such as table.guar"):
@@ -167,18 +161,6 @@ def test_a_run_standardises_and_speaks_in_raw_units():
     assert torch.equal(run.model(far), run.model(torch.tensor([[400.0, 0.0]])))
 
 
-@pytest.mark.seldom
-def test_the_total_is_of_the_survey_and_of_the_rounds():
-    run = trained()
-    asked = run.summary.spent
-    left = asked.left_of(8.0, 1e-5)
-    alone = trained(standardize=None, epsilon=left[0], delta=left[1])
-    assert run.guarantee == rq.Guarantee(
-        (alone.guarantee + asked).epsilon, 1e-5, "replace_one", "aggregate", math.inf,
-        alone.guarantee.releases + asked.releases, simulated=True,
-    )  # fmt: skip
-
-
 def test_statistics_of_public_examples_are_of_standardised_features():
     model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     public = torch.cat([x for x, _ in clients_of(2, count=5)])
@@ -205,10 +187,6 @@ def test_bounds_alone_cost_nothing():
     assert not (run.folder / run_folder.FIGURES).exists()
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.seldom
 @pytest.mark.parametrize("when", ["before writing", *seldom("before asking", "before round 1")])
 def test_a_killed_run_never_asks_twice(when, tmp_path, monkeypatch):
@@ -218,24 +196,22 @@ def test_a_killed_run_never_asks_twice(when, tmp_path, monkeypatch):
     figures = (tmp_path / "run" / run_folder.FIGURES).read_bytes()
     home = tmp_path / "killed"
 
-    def stop(*_, **__):
-        raise Killed
-
     place, name = {
         "before asking": (standardization, "answered"),
         "before writing": (standardization.sealed, "write"),
         "before round 1": (execution, "_note"),
     }[when]
     with monkeypatch.context() as patched:
+        kept = getattr(place, name)
+        stop = dying(kept, [0])
         if when == "before writing":
-            kept = standardization.sealed.write
             patched.setattr(
                 place, name,
                 lambda path, *r: (stop if path.name == run_folder.FIGURES else kept)(path, *r),
             )  # fmt: skip
         else:
             patched.setattr(place, name, stop)
-        with pytest.raises(Killed):
+        with pytest.raises(Interrupted):
             trained(model=model, seed=3, folder=home)
     status = read_run(home)
     assert run_folder.has_sent(home)
@@ -276,15 +252,6 @@ def test_figures_are_bound_to_their_run(tmp_path):
 
 
 @pytest.mark.seldom
-def test_test_data_do_not_move_figures():
-    torch.manual_seed(0)
-    model = nn.Linear(2, 1)
-    one, other = (trained(model=model, test=test) for test in (TEST, (TEST[0] * 0, TEST[1] * 50)))
-    for key, value in one.model.state_dict().items():
-        assert torch.equal(value, other.model.state_dict()[key])
-
-
-@pytest.mark.seldom
 @pytest.mark.parametrize("constant", [3.0, *seldom(0.0, 400.0, 1e9)])
 def test_constants_and_outliers_give_finite_models(constant):
     data = [(torch.full_like(x, constant), y * 1e6) for x, y in DATA[:20]]
@@ -310,6 +277,7 @@ def test_each_example_of_hospitals_is_protected():
     data = clients_of(2, count=4, each=200)
     run = trained(data, privacy=rq.Privacy(unit="example"))
     assert run.guarantee.unit == run.summary.spent.unit == "example"
+    assert run.beside is None  # what was spent on an example is no figure of its client
     assert run.guarantee.epsilon <= 8
     assert run.model.mean.tolist() == pytest.approx([200, 5], rel=0.1)
 

@@ -3,25 +3,20 @@
 import json
 
 import pytest
+from interrupted import SMALL
 
 from randquant import cli
 from randquant.cli import progress
 from randquant.privacy.guarantee import SIMULATED
 from randquant.reports import run_pictures as pictures
-from randquant.training.config import TrainConfig
 from randquant.training.runs import execution
-
-CONFIG = TrainConfig.of(
-    "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": 4.0},
-    population=4, cohort=4, rounds=2, threads=1,
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=[0, None])
 def trained(request, tmp_path_factory):
     """A run, and whether it is from a seed."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    config = CONFIG.changed(seed=request.param)
+    config = SMALL.changed(rounds=2, seed=request.param)
     execution.create(folder, config, overwrite=False)
     return folder, execution.execute(folder), request.param is not None
 

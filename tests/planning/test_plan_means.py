@@ -1,13 +1,17 @@
-"""How many coordinates a plan recommends to send, and what its table says."""
+"""What a plan does with the length of means: coordinates that it recommends, and what is kept."""
 
+import functools
 import json
+import math
+import re
 
+import numpy as np
 import pytest
 
 from randquant import cli
 from randquant.aggregation.hostile import one_client
 from randquant.planning.plan.planner import plan
-from randquant.planning.plan.record import code
+from randquant.planning.plan.record import DecodedError, Need, code, kept_of
 from randquant.planning.plan.subsets import FARTHEST, TOLERATED
 from randquant.planning.privacy import Privacy
 from randquant.privacy.accounting.accountant import account
@@ -23,21 +27,14 @@ def found():
     return plan(*ASKED, privacy=Privacy(bits=1), mechanisms=["stochastic-rounding"], mean_norm=MEAN)
 
 
-@pytest.mark.seldom
-def test_parts_meet_the_same_target_with_fewer_bytes_and_a_larger_error(found):
-    whole = found.entries[0]
-    rows = [whole, *found.parts]
-    assert len(found.parts) >= 3
-    for part, before in zip(rows[1:], rows, strict=False):
-        assert part.bytes_up < before.bytes_up
-        assert part.noise.deviation > before.noise.deviation
-        assert part.guarantee.epsilon <= 8
-    assert rows[-1].noise.deviation <= FARTHEST * whole.noise.deviation
-
-
 def test_the_knee_is_recommended_and_made(found):
     best, whole = found.recommended, found.entries[0]
     assert best in found.parts
+    assert len(found.parts) >= 3
+    for part, before in zip(found.parts, [whole, *found.parts], strict=False):
+        assert part.bytes_up < before.bytes_up
+        assert before.noise.deviation < part.noise.deviation <= FARTHEST * whole.noise.deviation
+        assert part.guarantee.epsilon <= 8
     assert best.noise.deviation <= TOLERATED * whole.noise.deviation
     fewer = [part for part in found.parts if part.coordinates < best.coordinates]
     assert all(part.noise.deviation > TOLERATED * whole.noise.deviation for part in fewer)
@@ -83,3 +80,50 @@ def test_text_page_and_json_have_the_table(found, capsys):
     assert printed["parts"][0]["coordinates"] == 1024
     assert printed["need"]["mean_norm"] == 0.3
     assert printed["hostile"] == []  # of integer noise no bound is known
+
+
+# What noise leaves of a round's sure decrease: theory/plan.md, Proposition 1
+
+LENGTH, CLIP = 0.0712, 1.4
+
+
+@functools.cache
+def planned(mean_norm):
+    return plan(
+        3840, 1014, 1014, 4, 8.0, 1e-5, privacy=Privacy(bits=1, clip_norm=CLIP),
+        mechanisms=["stochastic-rounding"], mean_norm=mean_norm,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_the_proposition_on_a_quadratic(alike):
+    """f(x) = Σ sizes·x²/2 + slope·x from 0, noise averaged by formula."""
+    sizes = np.full(6, 4.0) if alike else np.array([4.0, 4.0, 1.0, 0.1, 0.0, -0.3])
+    slope, deviation, clip_norm = np.array([1.0, -2.0, 0.5, 0, 1.0, 0]), 0.7, 3.0
+    need = Need(6, 10, 10, 1, 1.0, 1e-5, "aggregate", Privacy(bits=1, clip_norm=clip_norm), 1,
+                mean_norm=float(np.linalg.norm(slope)))  # fmt: skip
+    length = deviation * math.sqrt(6) / clip_norm
+    kept = kept_of(need.times_mean(DecodedError(deviation, None, length, length)))
+    step = kept / sizes.max()
+    squares = slope**2 @ sizes + deviation**2 * sizes.sum()
+    found, sure = step * slope @ slope - step**2 * squares / 2, step * slope @ slope / 2
+    assert found == pytest.approx(sure) if alike else found > sure
+
+
+@pytest.mark.seldom
+def test_what_is_kept_is_said():
+    found = planned(LENGTH)
+    ratio = found.recommended.noise.length * CLIP / LENGTH
+    (said,) = [each for each in found.advice if each.startswith("Of means of norm 0.0712")]
+    assert f"the noise is {ratio:.3g} times as long" in said
+    assert f"keeps {100 / (1 + ratio**2):.2g} % of the decrease" in said
+    assert found.kept == pytest.approx(1 / (1 + ratio**2))
+    clients = int(re.search(r"about ([\d,]+) clients", said)[1].replace(",", ""))
+    assert clients == math.ceil(3 * ratio * 1014)
+
+
+@pytest.mark.parametrize("mean_norm", [None, 0.0])
+def test_without_a_length_of_means_nothing_is_said_to_be_kept(mean_norm):
+    found = planned(mean_norm)
+    assert found.kept is None
+    assert not any(each.startswith("Of means") for each in found.advice)
