@@ -10,6 +10,7 @@ from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import ENOUGH, Need
 from randquant.planning.privacy import Privacy
 from randquant.planning.tuning.update import FINE, fewest_bits
+from randquant.privacy.certificates.sums import sum_curvature
 from randquant.reports.plan import as_json, as_text
 
 SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)
