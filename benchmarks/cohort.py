@@ -13,11 +13,11 @@ from results import save
 from torch import nn
 from torch.nn import functional
 
-from randquant.training import client
-from randquant.training.client import Learner
-from randquant.training.problem import problem_of
-from randquant.training.vectorised import KNOWN_ATTENTION
-from randquant.training.work import Work
+from randquant.local_training import client
+from randquant.local_training.client import Learner
+from randquant.local_training.problem import problem_of
+from randquant.local_training.vectorised import KNOWN_ATTENTION
+from randquant.local_training.work import Work
 
 CLIENTS, CLASSES, WORK = 40, 10, Work(epochs=5, learning_rate="auto", length=1.0)
 

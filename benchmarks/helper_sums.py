@@ -27,9 +27,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from results import save
 
-from randquant.aggregation.helper import Helper, HelperSum, HelperTerms, masked_message
 from randquant.channels import wire
 from randquant.channels.wire import upload
+from randquant.secure_sums.helper import Helper, HelperSum, HelperTerms, masked_message
 
 CASES = [("MLKEM768_X25519", 17), ("X25519", 17), ("MLKEM768_X25519", 12)]
 WHOLE = 100_000

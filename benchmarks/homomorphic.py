@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from results import save
 
 import randquant as rq
-from randquant.aggregation.helper import Helper, HelperSum, HelperTerms, masked_message
 from randquant.channels import wire
+from randquant.secure_sums.helper import Helper, HelperSum, HelperTerms, masked_message
 
 SITES, TIMES = 4, 5
 DIMENSIONS = [13, 5_089, 100_000]

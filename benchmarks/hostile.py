@@ -25,7 +25,10 @@ from performance_page import ROOT, picture
 from results import save, stored
 
 import randquant as rq
-from randquant.aggregation.helper import (
+from randquant.channels import wire
+from randquant.channels.wire import upload
+from randquant.reports.figures import Axis, line_chart
+from randquant.secure_sums.helper import (
     Helper,
     HelperSum,
     HelperTerms,
@@ -33,10 +36,7 @@ from randquant.aggregation.helper import (
     masked_message,
     proven_message,
 )
-from randquant.aggregation.secagg import Client, ProtocolError, SumServer, Terms
-from randquant.channels import wire
-from randquant.channels.wire import upload
-from randquant.reports.figures import Axis, line_chart
+from randquant.secure_sums.secagg import Client, ProtocolError, SumServer, Terms
 from randquant.training.data import datasets
 from randquant.training.parameter_free import ParameterFreeStep
 

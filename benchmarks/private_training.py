@@ -14,7 +14,7 @@ from pathlib import Path
 from results import save
 
 from randquant.aggregation.registry import update_mechanism
-from randquant.privacy.accounting.calibration import calibrate
+from randquant.planning.calibration import calibrate
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
 

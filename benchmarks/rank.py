@@ -30,15 +30,15 @@ from randquant.aggregation.rank.designs import gain, top_sum, two_levels
 from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
 from randquant.aggregation.walsh_hadamard import hadamard
 from randquant.channels.keys import Key
+from randquant.local_training.local import Local
+from randquant.planning.calibration import calibrate
 from randquant.planning.limits import gaussian_multiplier
+from randquant.planning.noise_search import OutOfReach
 from randquant.planning.plan import plan
 from randquant.planning.plan.record import built
 from randquant.planning.privacy import Privacy
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.calibration import calibrate
-from randquant.privacy.accounting.noise_search import OutOfReach
 from randquant.training.federated import train
-from randquant.training.local import Local
 
 DELTA = 1e-6
 

@@ -48,9 +48,9 @@ from randquant.aggregation.baselines import ClippedSGD
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import update_mechanism
 from randquant.mechanisms.tuning import UpdateSetting
+from randquant.planning.calibration import calibrate
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.tuning.update import tune_update
-from randquant.privacy.accounting.calibration import calibrate
 from randquant.training.trained import Run
 from randquant_papers.text.adapters import with_adapters
 from randquant_papers.text.directions import public_directions, with_directions

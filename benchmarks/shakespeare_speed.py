@@ -25,12 +25,12 @@ from torch import nn
 
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
+from randquant.local_training.client import Learner
+from randquant.local_training.problem import problem_of
+from randquant.local_training.work import Work
 from randquant.training.algorithm import distributed_sgd
-from randquant.training.client import Learner
 from randquant.training.optimizer import OptimizerStep, torch_optimizer
 from randquant.training.participation import sample_cohort
-from randquant.training.problem import problem_of
-from randquant.training.work import Work
 
 COHORT, BATCH, ROUNDS, RATE = 100, 8, 12, 0.1
 ONE_BIT = {"clip": 0.067, "levels": 2, "margin": 0.06}

@@ -24,9 +24,9 @@ from results import save
 
 from randquant.aggregation.registry import update_mechanism
 from randquant.channels.keys import Key
+from randquant.local_training.client import Learner
 from randquant.training import models
 from randquant.training.algorithm import distributed_sgd
-from randquant.training.client import Learner
 from randquant.training.data import datasets
 from randquant.training.named import of_dataset
 from randquant.training.optimizer import OptimizerStep, torch_optimizer

@@ -16,8 +16,8 @@ import numpy as np
 from results import save
 
 from randquant.channels.keys import Key
+from randquant.local_training.client import Learner
 from randquant.training import models
-from randquant.training.client import Learner
 from randquant.training.data import datasets
 from randquant.training.named import of_dataset
 from randquant.training.participation import sample_cohort

@@ -18,9 +18,9 @@ from collections.abc import Callable
 import numpy as np
 from results import save
 
-from randquant.aggregation.vdaf import Prio3, SumVec, serialization
-from randquant.aggregation.vdaf.circuits import chunk_length
-from randquant.aggregation.vdaf.field import Field64, Field128
+from randquant.secure_sums.vdaf import Prio3, SumVec, serialization
+from randquant.secure_sums.vdaf.circuits import chunk_length
+from randquant.secure_sums.vdaf.field import Field64, Field128
 
 CTX = b"benchmark"
 FIELDS = {"Field64, three proofs": (Field64, 3), "Field128, one proof": (Field128, 1)}

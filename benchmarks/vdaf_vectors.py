@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from randquant.aggregation.vdaf import (
+from randquant.secure_sums.vdaf import (
     Count,
     Histogram,
     MultihotCountVec,
@@ -27,8 +27,8 @@ from randquant.aggregation.vdaf import (
     SumVec,
     serialization,
 )
-from randquant.aggregation.vdaf.field import Field64, Field128
-from randquant.aggregation.vdaf.xof import XofTurboShake128
+from randquant.secure_sums.vdaf.field import Field64, Field128
+from randquant.secure_sums.vdaf.xof import XofTurboShake128
 
 MULTIPROOF = "WithMultiproof"
 """Of any type: over Field64, with three proofs and this private identifier."""

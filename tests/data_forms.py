@@ -6,8 +6,8 @@ import torch
 from torch.utils.data import Dataset
 
 from randquant.channels.keys import Key
-from randquant.training.client import Learner
-from randquant.training.work import Work
+from randquant.local_training.client import Learner
+from randquant.local_training.work import Work
 
 
 class Pairs(Dataset):

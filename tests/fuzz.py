@@ -37,10 +37,6 @@ import randquant as rq
 from randquant._internal import sealed
 from randquant._internal.serialization import to_json
 from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.secagg.client import Client
-from randquant.aggregation.secagg.server import SumServer
-from randquant.aggregation.secagg.sharing import random_word
-from randquant.aggregation.secagg.terms import Terms
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
 from randquant.integrations import accountant
@@ -52,6 +48,10 @@ from randquant.integrations.ledger import OWN, AnswerLedger
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import read_terms, terms_text
 from randquant.privacy.certificates import file
+from randquant.secure_sums.secagg.client import Client
+from randquant.secure_sums.secagg.server import SumServer
+from randquant.secure_sums.secagg.sharing import random_word
+from randquant.secure_sums.secagg.terms import Terms
 from randquant.training.algorithm import State
 from randquant.training.config import TrainConfig
 from randquant.training.data import idx

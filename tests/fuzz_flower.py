@@ -24,12 +24,12 @@ from flwr.proto.message_pb2 import Message as MessageProto
 
 import randquant as rq
 from randquant import integrations
-from randquant.aggregation import secagg
 from randquant.integrations import flower
 from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.member import FILES, NOTHING, REFUSED
+from randquant.secure_sums import secagg
 
 NODE = 1
 MOD = QuantizeMod(epsilon=math.inf)

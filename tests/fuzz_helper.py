@@ -12,9 +12,9 @@ from damage import damaged, damaged_json
 from helper_sums import codes_of, collected, helper_in, messages_of, terms_of
 from proven_sums import VERIFY_KEY, proven_messages, proven_terms, server_of
 
-from randquant.aggregation.helper import HelperSum, HelperTerms, proven
-from randquant.aggregation.helper.request import HelperRequest, read_answer, write_request
-from randquant.aggregation.secagg.terms import ProtocolError
+from randquant.secure_sums.helper import HelperSum, HelperTerms, proven
+from randquant.secure_sums.helper.request import HelperRequest, read_answer, write_request
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 TERMS, MESSAGE, REQUEST, ANSWER = b"t", b"m", b"q", b"a"
 """What an input is; the rest of it is the bytes that are read. Capitals: of proven codes."""

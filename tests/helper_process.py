@@ -11,7 +11,7 @@ COMMAND = [sys.executable, "-m", "randquant", "helper"]
 CLIENT = """
 import sys
 import numpy as np
-from randquant.aggregation.helper import HelperTerms, proven_message
+from randquant.secure_sums.helper import HelperTerms, proven_message
 terms, client, code = HelperTerms.from_text(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 codes = np.full(terms.dimension, code, np.uint8)
 sys.stdout.buffer.write(proven_message(terms, client, codes, bytes.fromhex(sys.argv[4])))

@@ -31,7 +31,6 @@ from flower_grid import counted
 from flower_rounds import ANYTHING, exact, fedavg, grid_of, mean_of, model
 from tls import keep
 
-from randquant.aggregation.helper.journal import HelperJournal
 from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower import state
@@ -39,6 +38,7 @@ from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.helper_member import HelperMember
 from randquant.integrations.with_helper import WithHelper
+from randquant.secure_sums.helper.journal import HelperJournal
 from randquant.training.config import TrainConfig
 from randquant.training.runs import execution as runs
 from randquant.training.runs import status as run_status

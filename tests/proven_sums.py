@@ -10,12 +10,12 @@ import numpy as np
 from helper_sums import PINNED, terms_of
 from proofs_oracle import slow
 
-from randquant.aggregation.helper import HelperSum, proven
-from randquant.aggregation.helper.terms import context
-from randquant.aggregation.secagg.terms import ProtocolError
-from randquant.aggregation.vdaf import Prio3, SumVec, serialization
-from randquant.aggregation.vdaf.field import Field64
-from randquant.aggregation.vdaf.prio3 import LeaderShare
+from randquant.secure_sums.helper import HelperSum, proven
+from randquant.secure_sums.helper.terms import context
+from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.vdaf import Prio3, SumVec, serialization
+from randquant.secure_sums.vdaf.field import Field64
+from randquant.secure_sums.vdaf.prio3 import LeaderShare
 
 VERIFY_KEY = bytes(range(100, 132))
 COMMITMENT = proven.commitment_of(VERIFY_KEY)

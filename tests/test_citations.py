@@ -21,7 +21,7 @@ PATTERNS = (
     "privacy/accounting/accountant.py",
     "privacy/accounting/amplification.py",
     "privacy/accounting/attacks.py",
-    "privacy/accounting/calibration.py",
+    "planning/calibration.py",
     "privacy/accounting/gaussian.py",
     "privacy/accounting/integer_noise.py",
     "privacy/accounting/laplace.py",

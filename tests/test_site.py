@@ -25,7 +25,7 @@ def test_every_public_name_has_a_page(reference):
     values = {id(each.value) for each in pages.values()}
     faces = reference.faces(ROOT)
     assert faces[0] == "randquant"
-    assert {"randquant.flower", "randquant.aggregation.secagg"} <= set(faces)
+    assert {"randquant.flower", "randquant.secure_sums.secagg"} <= set(faces)
     modules = map(importlib.import_module, faces)
     missing = {
         f"{module.__name__}.{name}"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from randquant.aggregation.vdaf import Prio3, SumVec, serialization
-from randquant.aggregation.vdaf.field import Field64
+from randquant.secure_sums.vdaf import Prio3, SumVec, serialization
+from randquant.secure_sums.vdaf.field import Field64
 
 LENGTH = 13
 CTX, KEY = b"session 7", bytes(range(32))

@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any
 
 ROOMS = (
-    "channels", "privacy", "mechanisms", "aggregation", "audit", "planning", "statistics",
-    "training", "integrations", "reports", "cli", "_internal",
+    "channels", "privacy", "secure_sums", "mechanisms", "aggregation", "audit", "planning",
+    "statistics", "local_training", "training", "integrations", "reports", "cli", "_internal",
 )  # fmt: skip
 
 KINDS = {"autoclass": "class", "data": "constant"}

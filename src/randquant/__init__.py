@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from randquant.channels.encoding.codec import decode, encode
     from randquant.channels.exact_moments import Moments, moments
     from randquant.channels.keys import Key
+    from randquant.local_training.client_steps import local_steps
+    from randquant.local_training.local import Local
+    from randquant.local_training.standardize import Standardize
     from randquant.mechanisms import design
     from randquant.mechanisms.bins import erm, two_bins
     from randquant.mechanisms.interpolated import imvu
@@ -30,13 +33,13 @@ if TYPE_CHECKING:
     from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
     from randquant.mechanisms.registry import register
     from randquant.mechanisms.truncated_geometric import qmgeo
+    from randquant.planning.calibration import Calibration, calibrate
     from randquant.planning.compare import Comparison
     from randquant.planning.compare import at_equal_epsilon as compare
+    from randquant.planning.noise_search import OutOfReach
     from randquant.planning.plan import Plan, plan
     from randquant.planning.privacy import Privacy
     from randquant.privacy.accounting.accountant import account
-    from randquant.privacy.accounting.calibration import Calibration, calibrate
-    from randquant.privacy.accounting.noise_search import OutOfReach
     from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
     from randquant.privacy.accounting.sampled import Sampled
     from randquant.privacy.certificates.coordinate import Certificate, certify, certify_pair
@@ -54,11 +57,8 @@ if TYPE_CHECKING:
     from randquant.statistics.survey_mechanism import SurveyMechanism
     from randquant.statistics.surveys import Survey, survey
     from randquant.statistics.survival import KaplanMeier, LogRank
-    from randquant.training.client_steps import local_steps
     from randquant.training.federated import train
-    from randquant.training.local import Local
     from randquant.training.server import Server
-    from randquant.training.standardize import Standardize
     from randquant.training.trained import Run
 
 __all__ = [

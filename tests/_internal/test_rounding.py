@@ -21,10 +21,10 @@ from randquant.cli import progress
 from randquant.cli.commands import account as account_command
 from randquant.cli.commands import runs as runs_command
 from randquant.planning import compare
+from randquant.planning.noise_search import NoiseSearch
 from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
 from randquant.planning.privacy import Privacy
 from randquant.planning.tuning import families as tuning
-from randquant.privacy.accounting.noise_search import NoiseSearch
 from randquant.privacy.certificates import metric
 from randquant.privacy.guarantee import Guarantee, Interval
 from randquant.reports import comparison as compare_page

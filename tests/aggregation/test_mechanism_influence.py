@@ -8,11 +8,11 @@ import pytest
 
 from randquant.aggregation.additive import AdditiveMechanism
 from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.helper.proven import proven_bytes
 from randquant.aggregation.hostile import one_client
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.wire import upload
 from randquant.mechanisms import stochastic_rounding
+from randquant.secure_sums.helper.proven import proven_bytes
 
 CLIENTS = 50
 BIT, THREE = (stochastic_rounding(0.3, levels, 0.7) for levels in (2, 3))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from mechanisms_built import built
 from scipy import stats
-from secure_sums import Round, terms_of
 from streams import recorded, windows_again
+from sum_rounds import Round, terms_of
 
 from randquant.aggregation.saved import from_record
 from randquant.channels import wire

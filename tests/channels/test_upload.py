@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from secure_sums import Round, terms_of
+from sum_rounds import Round, terms_of
 
 import randquant as rq
 from randquant.aggregation.coordinate import ChannelMechanism
@@ -32,8 +32,8 @@ def test_the_width_holds_every_sum_and_no_more():
 
 def test_a_round_counts_what_travels():
     """A simulation hands plain codes around; its bytes are those of masked vectors."""
+    from randquant.local_training.client import Learner
     from randquant.training import models
-    from randquant.training.client import Learner
     from randquant.training.cohort import collector
     from randquant.training.data import datasets
     from randquant.training.named import of_dataset

@@ -31,7 +31,7 @@ from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
 from randquant.integrations.offer import Offer
 from randquant.integrations.trained import Layout
-from randquant.training.local import Local
+from randquant.local_training.local import Local
 
 torch = pytest.importorskip("torch")
 

@@ -12,16 +12,6 @@ from flower_rounds import NOISY, exact, grid_of, identify, model, noisy, one_rou
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from randquant._internal.rounding import round_up
-from randquant.aggregation import masks
-from randquant.aggregation.secagg import crypto, group, sharing
-from randquant.aggregation.secagg.client import Client
-from randquant.aggregation.secagg.messages import (
-    PART_BYTES,
-    Advert,
-    context,
-    masked_format,
-    pair_context,
-)
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
 from randquant.integrations.among_clients import AmongClients
@@ -31,6 +21,16 @@ from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import RoundMessage
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import VectorRelease
+from randquant.secure_sums import masks
+from randquant.secure_sums.secagg import crypto, group, sharing
+from randquant.secure_sums.secagg.client import Client
+from randquant.secure_sums.secagg.messages import (
+    PART_BYTES,
+    Advert,
+    context,
+    masked_format,
+    pair_context,
+)
 
 DOCS = Path(__file__).parents[2] / "docs" / "flower-security.md"
 VICTIM, CLIENTS, DIMENSION, ROUNDS = 1, 400, 1000, 3

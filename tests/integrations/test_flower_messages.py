@@ -11,7 +11,6 @@ import pytest
 from flower_rounds import exact, grid_of, model, noisy, one_round, refusals
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import PAYLOAD, payload_record, read_payload
 from randquant.integrations.flower.mod import QuantizeMod
@@ -20,6 +19,7 @@ from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import RoundMessage
 from randquant.integrations.sums import Intake
 from randquant.privacy.accounting.accountant import account
+from randquant.secure_sums.secagg.terms import ProtocolError, Terms
 
 
 def with_header_of(size):

@@ -12,13 +12,13 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from pages import Page, drawn
 
 import randquant as rq
-from randquant.aggregation.secagg.graphs import Losses
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.flower.wrapped import TooFewNodes
 from randquant.integrations.history import History, RoundRow
 from randquant.reports.flower import page
+from randquant.secure_sums.secagg.graphs import Losses
 
 TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 650}
 

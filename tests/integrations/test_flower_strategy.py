@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from randquant.aggregation.registry import update_mechanism
-from randquant.aggregation.secagg import Losses
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.secure_sums.secagg import Losses
 
 
 @pytest.mark.seldom(1)

@@ -11,12 +11,12 @@ from flower_rounds import NOISY, ask, fedavg, grid_of, model, one_round, refusal
 from flwr.app import ConfigRecord
 
 from randquant.aggregation.rank.mechanism import RankMechanism
-from randquant.aggregation.secagg.draw import PART_BYTES
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.wire import upload
 from randquant.integrations.flower.messages import HEAD, read_payload
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.offer import Offer
+from randquant.secure_sums.secagg.draw import PART_BYTES
 
 DIMENSION, COUNT = 40, 5
 BOTH = pytest.mark.parametrize("trust", ["aggregate", "local"])

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from flower_rounds import NOISY, exact, mean_of, steps_of
 
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.limits import ClientLimits
 from randquant.integrations.member import Member
 from randquant.integrations.offer import Offer
 from randquant.integrations.sums import PlainSum
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 CLIENTS = range(1, 6)
 MODEL = {"w": np.zeros(5, np.float32)}

@@ -16,9 +16,6 @@ from nvflare_job import SITES, Server, context_of
 from proven_sums import lie
 from tls import keep
 
-from randquant.aggregation.helper import Helper
-from randquant.aggregation.helper.proven import message_bytes
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.aggregation.vector import VectorMechanism
 from randquant.integrations.helper_member import HelperMember
 from randquant.integrations.nvflare import HelperExecutor, QuantizeFilter
@@ -27,6 +24,9 @@ from randquant.integrations.nvflare.tasks import PAYLOAD, number
 from randquant.integrations.with_helper import WithHelper
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
+from randquant.secure_sums.helper import Helper
+from randquant.secure_sums.helper.proven import message_bytes
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 SUMMED = VectorMechanism(stochastic_rounding(0.5, 2, 2.0), 1.0, "aggregate", len(SITES))
 

@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tls import parties
 
 from randquant import cli
-from randquant.aggregation.helper import Helper
-from randquant.aggregation.helper.journal import HelperJournal
 from randquant.integrations import state as server_state
 from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.helper_service import service
 from randquant.integrations.ledger import OWN, AnswerLedger
+from randquant.secure_sums.helper import Helper
+from randquant.secure_sums.helper.journal import HelperJournal
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
 SITES = ("cleveland", "hungarian", "switzerland", "va")

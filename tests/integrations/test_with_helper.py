@@ -25,8 +25,6 @@ from tls import keep, parties
 
 import randquant as rq
 from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.helper import Helper, HelperLimits, HelperTerms
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.flower import (
     HelperMember,
     QuantizedStrategy,
@@ -39,6 +37,8 @@ from randquant.integrations.helper_limit import within
 from randquant.integrations.helper_service import service
 from randquant.integrations.offer import Offer
 from randquant.integrations.run import RoundsFailed
+from randquant.secure_sums.helper import Helper, HelperLimits, HelperTerms
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 NODES = range(1, 6)
 

@@ -12,13 +12,13 @@ from proven_sums import lie
 from tls import keep, parties
 
 from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.helper import HelperTerms, masked_message, proven
 from randquant.channels.wire import upload
 from randquant.flower import QuantizeMod, RemoteHelper, WithHelper
 from randquant.integrations import sums
 from randquant.integrations.flower.messages import HEAD, PAYLOAD, payload_record
 from randquant.integrations.offer import Offer
 from randquant.reports.flower import page
+from randquant.secure_sums.helper import HelperTerms, masked_message, proven
 
 NODES = range(1, 6)
 HOSTILE = 3

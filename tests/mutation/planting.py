@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path("src/randquant")
-LISTS = ("channels", "privacy", "aggregation", "statistics", "training")
+LISTS = ("channels", "privacy", "secure_sums", "aggregation", "statistics", "training")
 """Files of lists in this folder."""
 
 

@@ -109,7 +109,7 @@ FAULTS = {
          "0.0",
          "third moment dropped"),
     ],
-    "privacy/accounting/noise_search.py": [
+    "planning/noise_search.py": [
         ("return epsilon is not None and epsilon <= self.target",
          "return epsilon is not None and epsilon <= self.target * (1 + TOLERANCE)",
          "target exceeded by the tolerance"),

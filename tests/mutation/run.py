@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from mutation.planting import ROOT, SOURCE, Mutant, by_hand, source
 from mutation.sampling import sample
 
-ROOMS = ("privacy", "aggregation", "channels")
+ROOMS = ("privacy", "aggregation", "channels", "secure_sums")
 LEFT_OUT = {"build", "dist", "gallery", "runs"}
 """Folders of the checkout that hold no source."""
 SKIPPED = (

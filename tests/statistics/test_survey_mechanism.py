@@ -11,10 +11,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
-from randquant.aggregation.helper import Helper
 from randquant.aggregation.saved import from_record
 from randquant.channels.keys import Key
 from randquant.flower import QuantizedStrategy, QuantizeMod, WithHelper
+from randquant.secure_sums.helper import Helper
 from randquant.statistics import SurveyMechanism, survey
 
 ASKED = {

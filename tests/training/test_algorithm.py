@@ -10,10 +10,11 @@ from randquant.aggregation.baselines import ClippedSGD
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.training import client as learner_module
-from randquant.training import models, together
+from randquant.local_training import client as learner_module
+from randquant.local_training import together
+from randquant.local_training.client import Learner
+from randquant.training import models
 from randquant.training.algorithm import distributed_sgd
-from randquant.training.client import Learner
 from randquant.training.data import datasets
 from randquant.training.named import of_dataset
 from randquant.training.optimizer import OptimizerStep, torch_optimizer

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from randquant.channels.keys import Key
-from randquant.training.problem import problem_of
+from randquant.local_training.problem import problem_of
 from randquant.training.runs.binding import bind
 
 SIZES = (3, 4, 2)

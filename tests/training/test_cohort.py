@@ -22,16 +22,16 @@ from randquant.aggregation.clipping import clip_to_norm
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.rank.mechanism import RankMechanism
 from randquant.channels.keys import Key
+from randquant.local_training.client import LIGHT_GROUP, Learner
+from randquant.local_training.problem import problem_of
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.tuning.update import tune_update
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.reports.run import report_run
-from randquant.training.client import LIGHT_GROUP, Learner
 from randquant.training.cohort import ZEROS_AT_ONCE, collector
 from randquant.training.config import TrainConfig
-from randquant.training.problem import problem_of
 from randquant.training.runs import execution as runs
 from randquant.training.runs import folder as run_folder
 

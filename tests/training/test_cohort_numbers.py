@@ -19,16 +19,16 @@ from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
+from randquant.local_training.client import Learner
+from randquant.local_training.problem import problem_of
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.reports import run as page
 from randquant.reports import run_pictures as pictures
-from randquant.training.client import Learner
 from randquant.training.cohort import collector
 from randquant.training.config import TrainConfig
 from randquant.training.configured import mechanism_of
-from randquant.training.problem import problem_of
 from randquant.training.runs import execution
 from randquant.training.runs.setup import prepare
 

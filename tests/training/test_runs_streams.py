@@ -11,10 +11,10 @@ from streams import recorded
 from torch import nn
 
 from randquant.channels.keys import Key
-from randquant.training.client import Learner
-from randquant.training.problem import problem_of
+from randquant.local_training.client import Learner
+from randquant.local_training.problem import problem_of
+from randquant.local_training.work import Work
 from randquant.training.schedule import sample
-from randquant.training.work import Work
 
 BASE = interrupted.SMALL.changed(seed=None)
 DRAWS = ("cohort", "capped cohort", "hidden cohort", "poisson cohort")

@@ -15,10 +15,10 @@ from scipy.signal import fftconvolve
 
 from randquant import cli
 from randquant.aggregation.registry import update_mechanism
+from randquant.local_training.local import Local
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.releases import GaussianRelease
 from randquant.training.federated import train
-from randquant.training.local import Local
 from randquant.training.runs import execution
 from randquant.training.runs import status as run_status
 from randquant.training.runs.folder import read_finished

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from randquant.aggregation import UpdateMechanism
-    from randquant.training.client import Learner
+    from randquant.local_training.client import Learner
 
 
 def mechanism(config: Mapping[str, Any]) -> UpdateMechanism:
@@ -43,8 +43,8 @@ def build(config: Mapping[str, Any], client: int, data_dir: str = "") -> tuple[n
         client: which part of the data, from 0.
         data_dir: folder of the data on this machine, if it differs from the run's.
     """
+    from randquant.local_training.client import Learner
     from randquant.training import models
-    from randquant.training.client import Learner
     from randquant.training.named import of_dataset
 
     population, seed = config["num-partitions"], config["seed"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from randquant._internal.rounding import round_up
-from randquant.aggregation.helper.proven import proven_bytes
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.secure_sums.helper.proven import proven_bytes
 
 
 def one_client(mechanism: UpdateMechanism, dimension: int, clients: int) -> str:

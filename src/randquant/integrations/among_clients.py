@@ -12,15 +12,15 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.secagg.draw import Draw
-from randquant.aggregation.secagg.graphs import Losses
-from randquant.aggregation.secagg.server import SumServer
-from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
 from randquant.channels.wire import upload
 from randquant.integrations import protocol, sums
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import Ask, RoundMessage
 from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
+from randquant.secure_sums.secagg.draw import Draw
+from randquant.secure_sums.secagg.graphs import Losses
+from randquant.secure_sums.secagg.server import SumServer
+from randquant.secure_sums.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
 
 
 class SecureSum:

@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping
 
 from randquant._internal import validate
-from randquant.aggregation.helper.helper import Affords
-from randquant.aggregation.helper.terms import HelperTerms
 from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.ledger import OWN
 from randquant.integrations.offer import Offer
+from randquant.secure_sums.helper.helper import Affords
+from randquant.secure_sums.helper.terms import HelperTerms
 
 
 def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> Affords:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import grpc
 
-from randquant.aggregation.helper.helper import Helper
-from randquant.aggregation.helper.sealing import HelperKey
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.foreign import logged
+from randquant.secure_sums.helper.helper import Helper
+from randquant.secure_sums.helper.sealing import HelperKey
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 SERVICE = "randquant.Helper"
 KEY, ANSWER = f"/{SERVICE}/Key", f"/{SERVICE}/Answer"

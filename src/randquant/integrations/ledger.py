@@ -24,9 +24,9 @@ from typing import Any, Self
 from randquant._internal import locks
 from randquant._internal.disk import read_own
 from randquant._internal.serialization import write_atomic
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.foreign import DamagedFile
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 OWN = 0
 """The client's number in its own account, independent of its number in a run."""

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
-from randquant.aggregation.secagg.terms import TWO_THIRDS, ProtocolError, Terms
 from randquant.integrations import trained
 from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.ledger import OWN
 from randquant.integrations.trained import Arrays, Buffers, Layout, Patterns
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
+from randquant.secure_sums.secagg.terms import TWO_THIRDS, ProtocolError, Terms
 
 HELPER = re.compile("[0-9a-fA-F]{64}")
 
 if TYPE_CHECKING:
-    from randquant.aggregation.helper.terms import HelperTerms
     from randquant.integrations.offer import Offer
+    from randquant.secure_sums.helper.terms import HelperTerms
 
 
 @dataclass(frozen=True)

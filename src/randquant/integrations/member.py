@@ -13,9 +13,6 @@ from logging import INFO
 from typing import TYPE_CHECKING, Any
 
 from randquant.aggregation.clipping import scale_to_norm, shorten
-from randquant.aggregation.secagg.client import Client
-from randquant.aggregation.secagg.draw import HASH_BYTES, PART_BYTES
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.integrations import protocol
@@ -25,14 +22,17 @@ from randquant.integrations.ledger import OWN, AnswerLedger, State
 from randquant.integrations.limits import ClientLimits, whether_known
 from randquant.integrations.membership import Membership, identity
 from randquant.integrations.protocol import RoundMessage
+from randquant.secure_sums.secagg.client import Client
+from randquant.secure_sums.secagg.draw import HASH_BYTES, PART_BYTES
+from randquant.secure_sums.secagg.terms import ProtocolError
 from randquant.training.parameter_free import squared_noise
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from randquant.aggregation.helper.terms import HelperTerms
     from randquant.aggregation.mechanism import UpdateMechanism
     from randquant.integrations.trained import Arrays, Layout
+    from randquant.secure_sums.helper.terms import HelperTerms
 
 RELATIVE_LOSS = "relative-loss"
 """Name of the number by which a classifier's update is shortened, see `shorten`. It is sent
@@ -123,7 +123,7 @@ class Member:
         """The offered mechanism with the round's seed; ProtocolError unless its proof is valid."""
         mechanism = own.offer.mechanism
         if own.helped is not None and own.offer.drawn:
-            from randquant.aggregation.helper.joint_seed import proved
+            from randquant.secure_sums.helper.joint_seed import proved
 
             return mechanism.in_round(proved(own.session, request.proof, self.limits.of_helper))
         if self.drawn:
@@ -194,7 +194,7 @@ class Member:
             payload = own.client.mask(codes, request.of_others)
             own.remember(self.state)
             return payload
-        from randquant.aggregation.helper import masked_message, proven_message
+        from randquant.secure_sums.helper import masked_message, proven_message
 
         assert own.helped is not None  # there are terms
         key, _ = identity(self.files)
@@ -251,7 +251,7 @@ class Member:
 
 def _helped(own: Membership, text: str) -> HelperTerms:
     """The terms of a sum with a helper; ProtocolError unless they are of this round's offer."""
-    from randquant.aggregation.helper.terms import HelperTerms
+    from randquant.secure_sums.helper.terms import HelperTerms
 
     terms = HelperTerms.from_text(text)
     offered = hashlib.sha256(own.text.encode()).digest()

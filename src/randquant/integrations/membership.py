@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from randquant.aggregation.secagg import draw
-from randquant.aggregation.secagg.client import Client
-from randquant.aggregation.secagg.terms import ProtocolError, Terms
 from randquant.integrations.foreign import DamagedFile
 from randquant.integrations.ledger import State
 from randquant.integrations.protocol import read_terms, terms_text
+from randquant.secure_sums.secagg import draw
+from randquant.secure_sums.secagg.client import Client
+from randquant.secure_sums.secagg.terms import ProtocolError, Terms
 
 if TYPE_CHECKING:
-    from randquant.aggregation.helper.terms import HelperTerms
     from randquant.aggregation.mechanism import UpdateMechanism
     from randquant.integrations.offer import Offer
+    from randquant.secure_sums.helper.terms import HelperTerms
 
 JOURNAL = "randquant-helper-journal"
 """The setting that makes a member a helper: the folder of its journal."""

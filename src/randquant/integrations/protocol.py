@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from randquant.aggregation.secagg.draw import LONGEST_PROOF
-from randquant.aggregation.secagg.terms import MOST_CLIENTS, MOST_NEIGHBOURS, ProtocolError, Terms
 from randquant.channels import wire
 from randquant.channels.wire.payload import Format
+from randquant.secure_sums.secagg.draw import LONGEST_PROOF
+from randquant.secure_sums.secagg.terms import MOST_CLIENTS, MOST_NEIGHBOURS, ProtocolError, Terms
 
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism

@@ -16,13 +16,13 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.secagg.draw import Draw
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.channels.keys import Key
 from randquant.integrations import protocol
 from randquant.integrations.foreign import UNREADABLE, logged
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import NoAnswer, RoundMessage
+from randquant.secure_sums.secagg.draw import Draw
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 Requests = Mapping[int, RoundMessage]
 """What to send, by client."""

@@ -12,19 +12,19 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.helper import proven
-from randquant.aggregation.helper.collector import HelperSum
-from randquant.aggregation.helper.joint_seed import JointSeed
-from randquant.aggregation.helper.sealing import SEALED_BYTES, SIGNATURE_BYTES, HelperKey
-from randquant.aggregation.helper.terms import HelperTerms
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.channels.wire import upload
 from randquant.integrations import protocol, sums
 from randquant.integrations.helper_member import HelperMember
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import Ask, RoundMessage
 from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
+from randquant.secure_sums.helper import proven
+from randquant.secure_sums.helper.collector import HelperSum
+from randquant.secure_sums.helper.joint_seed import JointSeed
+from randquant.secure_sums.helper.sealing import SEALED_BYTES, SIGNATURE_BYTES, HelperKey
+from randquant.secure_sums.helper.terms import HelperTerms
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 Integrity = Literal["masked", "proven"]
 """What is known of a hostile client's vector in a sum: nothing, or that it is one of codes."""

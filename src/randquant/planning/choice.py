@@ -11,6 +11,7 @@ from randquant._internal.rounding import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
 from randquant.planning.limits import gaussian_multiplier
+from randquant.planning.noise_search import OutOfReach
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import ENOUGH, Candidate, DecodedError, Need
 from randquant.planning.plan.verdict import coarse, warning
@@ -21,7 +22,6 @@ from randquant.planning.tuning.update import (
     tuned_mechanism,
     update_family,
 )
-from randquant.privacy.accounting.noise_search import OutOfReach
 
 ONE_BIT, FEW_BITS, WIDE = "stochastic-rounding", "pbm", "skellam"
 """The mechanisms of one bit a coordinate, of up to MOST_FEW, and of more in a sum."""

@@ -15,10 +15,10 @@ from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.payloads import finite
 from randquant.channels.keys import Key
+from randquant.local_training.client import Learner
+from randquant.local_training.clients import named
+from randquant.local_training.vectorised import KNOWN_ATTENTION
 from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.training.client import Learner
-from randquant.training.clients import named
-from randquant.training.vectorised import KNOWN_ATTENTION
 
 
 class Collected(NamedTuple):

@@ -17,10 +17,10 @@ from randquant._internal import declared, validate
 from randquant._internal.declared import Clients, Count, Mechanism
 from randquant._internal.serialization import from_json
 from randquant.aggregation.registry import all_mechanisms
+from randquant.local_training.local import ONE_GRADIENT, Local
 from randquant.planning.privacy import Privacy
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.privacy.guarantee import Trust
-from randquant.training.local import ONE_GRADIENT, Local
 from randquant.training.server import Server
 from randquant.training.task import OWN, Task
 

@@ -18,13 +18,13 @@ from randquant._internal import validate
 from randquant._internal.bars import Bars, waiting
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
+from randquant.local_training.client import Learner
+from randquant.local_training.local import Local
+from randquant.local_training.problem import Loss, problem_of
+from randquant.local_training.raw_units import Standardized, standardized
 from randquant.planning.privacy import Privacy
 from randquant.training import display, settings
-from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
-from randquant.training.local import Local
-from randquant.training.problem import Loss, problem_of
-from randquant.training.raw_units import Standardized, standardized
 from randquant.training.records import RoundMetrics
 from randquant.training.request import complete
 from randquant.training.runs import execution, secret

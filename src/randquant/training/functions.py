@@ -18,13 +18,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from randquant.local_training.clients import client_set
+from randquant.local_training.generators import seeded
+from randquant.local_training.local import Local
+from randquant.local_training.problem import Problem, problem_of
 from randquant.training import models
-from randquant.training.clients import client_set
 from randquant.training.config import TrainConfig
-from randquant.training.generators import seeded
-from randquant.training.local import Local
 from randquant.training.named import named_problem
-from randquant.training.problem import Problem, problem_of
 from randquant.training.task import CROSS_ENTROPY, named_by_function
 
 
@@ -42,7 +42,7 @@ def problem_by_function(config: TrainConfig) -> Problem:
 
     Raises:
         ValueError, TypeError, ImportError: a function cannot be found, or what it returns cannot be
-            trained; see `randquant.training.problem.problem_of`.
+            trained; see `randquant.local_training.problem.problem_of`.
     """
     with seeded(config.seed or 0):
         loss = _loss(config.task.loss)

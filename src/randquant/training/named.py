@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from randquant.local_training.clients import ClientSet, of_table
+from randquant.local_training.examples import StoredExamples
+from randquant.local_training.problem import Loss, Problem, checked_problem, public_examples_of
 from randquant.training import models
-from randquant.training.clients import ClientSet, of_table
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets
 from randquant.training.data.datasets import Dataset
-from randquant.training.examples import StoredExamples
-from randquant.training.problem import Loss, Problem, checked_problem, public_examples_of
 
 
 def named_problem(

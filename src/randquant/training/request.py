@@ -9,13 +9,13 @@ from typing import Any
 from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
+from randquant.local_training.client import Learner
+from randquant.local_training.problem import Problem
 from randquant.planning.choice import choose
 from randquant.planning.plan.record import Need
 from randquant.planning.privacy import CLIP_NORM
-from randquant.training.client import Learner
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import record_of
-from randquant.training.problem import Problem
 from randquant.training.runs.setup import Given, optimizer_step, spent_of
 from randquant.training.schedule import most_participations
 from randquant.training.server import AUTO

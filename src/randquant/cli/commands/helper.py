@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from randquant._internal import tables
 from randquant._internal.disk import flush, opener, sync_folder
 from randquant._internal.serialization import naming
-from randquant.aggregation.helper.journal import NAME, HelperJournal
 from randquant.cli.command import Command, Output
 from randquant.integrations.helper_member import helper_of
 from randquant.integrations.membership import JOURNAL
+from randquant.secure_sums.helper.journal import NAME, HelperJournal
 
 
 def run(

@@ -11,12 +11,12 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from randquant._internal import validate
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.flower.grids import EligibleGrid
 from randquant.integrations.flower.messages import HELPER
 from randquant.integrations.foreign import logged
 from randquant.integrations.helper_member import answered
 from randquant.integrations.protocol import Ask
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 REQUEST, ANSWER = "request", "answer"
 """The only field of a message's record."""

@@ -24,8 +24,8 @@ from flwr.app import (
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_to_proto
 
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.protocol import NoAnswer, RoundMessage, read_inbox
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 if TYPE_CHECKING:  # a client's process needs none of the server's side
     from flwr.serverapp import Grid

@@ -18,10 +18,10 @@ from randquant.integrations.flower.messages import arrays_of
 from randquant.integrations.flower.parameter_free import ParameterFree
 from randquant.integrations.trained import Layout, parts_of
 from randquant.integrations.with_helper import WithHelper
+from randquant.local_training.local import Local
 from randquant.planning.choice import choose
 from randquant.planning.plan.record import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
-from randquant.training.local import Local
 
 
 class Wrapper(Protocol):

@@ -16,7 +16,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from randquant._internal import locks
 from randquant._internal.disk import make_folder
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.accountant import SO_FAR, RunAccountant
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower import helper_node, messages, state, wrapped
@@ -31,8 +30,9 @@ from randquant.integrations.run import RoundsFailed, ServerRun, beside
 from randquant.integrations.trained import Arrays, Layout, parts_of
 from randquant.integrations.untuned import UntunedSteps
 from randquant.integrations.with_helper import WithHelper
+from randquant.local_training.local import Local
 from randquant.planning.privacy import Privacy
-from randquant.training.local import Local
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 __all__ = ["QuantizedStrategy", "RoundsFailed"]
 

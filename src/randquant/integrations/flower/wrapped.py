@@ -14,7 +14,7 @@ from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.flower.messages import EXAMPLES
-from randquant.training.local import Local
+from randquant.local_training.local import Local
 
 LOOK_AT_EACH = (
     "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",

@@ -16,11 +16,11 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.integrations.foreign import DamagedFile, logged
 from randquant.integrations.helper_member import answered
 from randquant.integrations.nvflare.tasks import data_of
 from randquant.integrations.protocol import Ask
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 TASK = "randquant_helper"
 """Name of the task that a helper's site is given."""

@@ -14,9 +14,9 @@ from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.shareable import Shareable
 
 from randquant._internal import validate
-from randquant.aggregation.secagg.terms import ProtocolError
 from randquant.channels.encoding.inputs import floats
 from randquant.integrations.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMessage
+from randquant.secure_sums.secagg.terms import ProtocolError
 
 REQUEST, SESSION, PAYLOAD = "randquant.request", "randquant.session", "randquant.payload"
 TERMS, PROOF = "randquant.terms", "randquant.proof"

@@ -14,6 +14,8 @@ from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.layout import dimension_of
 from randquant.aggregation.registry import all_mechanisms
 from randquant.mechanisms.noise.laws import NOISES
+from randquant.planning.calibration import calibrate
+from randquant.planning.noise_search import OutOfReach
 from randquant.planning.plan.record import Candidate, Limit, Need, Plan
 from randquant.planning.plan.subsets import knee, parts
 from randquant.planning.plan.verdict import judge
@@ -24,9 +26,7 @@ from randquant.planning.tuning.update import (
     quick_mechanisms,
     tune_update,
 )
-from randquant.privacy.accounting.calibration import calibrate
 from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.privacy.accounting.noise_search import OutOfReach
 
 SCHEDULED = "rank"
 """The mechanism that is planned for clients that take turns, too."""

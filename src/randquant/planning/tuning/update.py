@@ -14,7 +14,7 @@ from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.mechanisms.tuning import UpdateFamily, UpdateSetting
-from randquant.privacy.accounting.calibration import Calibration, calibrate
+from randquant.planning.calibration import Calibration, calibrate
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 
 FINE = 1.05

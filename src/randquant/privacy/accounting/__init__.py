@@ -1,1 +1,1 @@
-"""What a whole run reveals: releases, composition, sampling, calibration."""
+"""What a whole run reveals: releases, composition, sampling."""

@@ -16,9 +16,9 @@ import torch
 from randquant._internal import sealed
 from randquant._internal.serialization import from_json
 from randquant.channels.keys import Key
-from randquant.training.examples import Examples, StoredExamples
-from randquant.training.inputs import described, tensors
-from randquant.training.problem import Problem, without_addresses
+from randquant.local_training.examples import Examples, StoredExamples
+from randquant.local_training.inputs import described, tensors
+from randquant.local_training.problem import Problem, without_addresses
 from randquant.training.runs.folder import BINDING
 from randquant.training.runs.log import RESTORE
 

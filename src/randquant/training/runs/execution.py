@@ -21,11 +21,12 @@ import torch
 from randquant._internal import locks
 from randquant._internal.disk import make_folder
 from randquant.channels.keys import Key
+from randquant.local_training.problem import Problem
+from randquant.local_training.standardize import Figures
 from randquant.training import records, settings
 from randquant.training.algorithm import Algorithm, State, distributed_sgd
 from randquant.training.cohort import sender
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.problem import Problem
 from randquant.training.records import RoundMetrics, Sent
 from randquant.training.runs import binding, checkpoint, secret, standardization
 from randquant.training.runs import folder as run_folder
@@ -42,7 +43,6 @@ from randquant.training.runs.setup import (
     without_privacy,
 )
 from randquant.training.schedule import Schedule
-from randquant.training.standardize import Figures
 
 OnRound = Callable[[TrainConfig, RoundMetrics], None]
 """Called after each round, for progress displays."""

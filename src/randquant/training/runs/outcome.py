@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import time
 
+from randquant.local_training.client import Learner
 from randquant.training.algorithm import State
-from randquant.training.client import Learner
 from randquant.training.cohort import sender
 from randquant.training.records import RoundCost, RoundMetrics, RunSummary, Sent
 from randquant.training.runs.setup import Prepared

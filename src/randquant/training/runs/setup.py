@@ -11,11 +11,15 @@ from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.baselines import UNPROTECTED
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
+from randquant.local_training.client import Learner
+from randquant.local_training.problem import Problem
+from randquant.local_training.raw_units import columns_of, standardized
+from randquant.local_training.standardize import Asked, Figures, asked_by
+from randquant.local_training.work import Work
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee
 from randquant.training import functions
 from randquant.training.algorithm import State
-from randquant.training.client import Learner
 from randquant.training.config import TrainConfig
 from randquant.training.configured import alongside_of, fingerprint_of, mechanism_of
 from randquant.training.named import named_problem
@@ -32,14 +36,10 @@ from randquant.training.parameter_free import (
     scale_and_noise,
     squared_noise,
 )
-from randquant.training.problem import Problem
-from randquant.training.raw_units import columns_of, standardized
 from randquant.training.records import RoundMetrics
 from randquant.training.runs.advice import about_loss, about_steps
 from randquant.training.schedule import Schedule
 from randquant.training.server import AUTO
-from randquant.training.standardize import Asked, Figures, asked_by
-from randquant.training.work import Work
 
 
 @dataclass(frozen=True, slots=True)

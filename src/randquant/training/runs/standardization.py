@@ -10,12 +10,12 @@ from pathlib import Path
 
 from randquant._internal import sealed
 from randquant.channels.keys import Key
+from randquant.local_training.problem import Problem
+from randquant.local_training.raw_units import rows_of
+from randquant.local_training.standardize import Asked, Figures, answered
 from randquant.statistics.saving import text_of
-from randquant.training.problem import Problem
-from randquant.training.raw_units import rows_of
 from randquant.training.runs.folder import FIGURES
 from randquant.training.runs.log import RESTORE
-from randquant.training.standardize import Asked, Figures, answered
 
 
 def ask(folder: Path, asked: Asked, problem: Problem, key: Key, identity: str) -> None:

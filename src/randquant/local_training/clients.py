@@ -1,0 +1,218 @@
+"""All clients' data, checked and gathered in one table where they are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from randquant.local_training.examples import Columns, Examples, StoredExamples, examples_of
+from randquant.local_training.inputs import Features, described, of_each, tensors
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientSet:
+    """Every client's examples.
+
+    Attributes:
+        names: each client's name.
+        places: where each client's examples are, (n,) int64: rows of `table`, or 0 to n - 1.
+        table: the examples of all clients, if they are in memory.
+        sources: otherwise each client's own examples.
+    """
+
+    names: tuple[str, ...]
+    places: tuple[np.ndarray, ...]
+    table: StoredExamples | None
+    sources: tuple[Examples, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many examples each client has, (N,) int64."""
+        return np.array([len(places) for places in self.places], dtype=np.int64)
+
+    def take(self, client: int, places: np.ndarray) -> tuple[Features, Tensor]:
+        """Features and targets of some of a client's examples, by its `places`."""
+        if self.table is not None:
+            return self.table.take(places)
+        with named(self.names[client]):
+            return self.sources[client].take(places)
+
+
+@contextmanager
+def named(name: str, what: str = "Client ") -> Iterator[None]:
+    """Errors within say which client, or which other data, they are about."""
+    try:
+        yield
+    except TypeError as error:
+        raise TypeError(f"{what}{name}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{what}{name}: {error}") from error
+    except Exception as error:
+        error.add_note(f"{what}{name}.")
+        raise
+
+
+def of_table(table: StoredExamples, places: Sequence[np.ndarray]) -> ClientSet:
+    """Clients whose examples are rows of one table, which is not copied.
+
+    Args:
+        table: examples.
+        places: each client's rows, (n,) int64; clients may share some.
+    """
+    rows = tuple(np.asarray(each, dtype=np.int64) for each in places)
+    return ClientSet(tuple(map(str, range(len(rows)))), rows, table)
+
+
+def client_set(clients: Any, columns: Columns | None = None) -> ClientSet:
+    """Check all clients' data.
+
+    Args:
+        clients: a mapping from names to each client's data, or a sequence of clients' data, in
+            any form that `examples_of` takes.
+        columns: names of the features' and the targets' column, where they have names.
+
+    Raises:
+        TypeError: clients are one data set instead of several, or a client's data have another
+            form.
+        ValueError: there is no client; or a client has no data, data of other shapes or kinds
+            than the first one, targets of another number than features, or NaN or infinity. The
+            client is named.
+    """
+    if isinstance(clients, Mapping) and not _has_columns(clients):
+        names, data = [str(name) for name in clients], list(clients.values())
+    else:
+        _several(clients)
+        data = list(clients)
+        names = [str(number) for number in range(len(data))]
+    if not data:
+        raise ValueError("Expected at least one client, got none.")
+    if len(set(names)) < len(names):
+        raise ValueError("Expected clients of different names, got one name twice: rename one.")
+    sources = []
+    for name, each in zip(names, data, strict=True):
+        with named(name):
+            sources.append(examples_of(each, columns))
+    _check_all_alike(names, sources)
+    stored = [source for source in sources if isinstance(source, StoredExamples)]
+    for name, source in zip(names, sources, strict=True):
+        if isinstance(source, StoredExamples):
+            with named(name):
+                check_finite(source.features, source.targets)
+    if len(stored) == len(sources):
+        table = StoredExamples(
+            of_each(lambda *parts: torch.cat(parts), *(each.features for each in stored)),
+            torch.cat([each.targets for each in stored]),
+        )
+        ends = np.cumsum([len(each) for each in stored])
+        places = np.split(np.arange(ends[-1], dtype=np.int64), ends[:-1])
+        return ClientSet(tuple(names), tuple(places), table)
+    places = tuple(np.arange(len(source), dtype=np.int64) for source in sources)
+    return ClientSet(tuple(names), places, None, tuple(sources))
+
+
+def check_finite(features: Features, targets: Tensor) -> None:
+    """Refuse NaN and infinity."""
+    for what, tensor in (*(("features", each) for each in tensors(features)), ("targets", targets)):
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            row = int((~tensor.reshape(len(tensor), -1).isfinite().all(dim=1)).nonzero()[0])
+            raise ValueError(
+                f"Expected finite {what}, got NaN or infinity in example {row}: repair it or "
+                "leave it out."
+            )
+
+
+def check_public(public: Examples, clients: ClientSet) -> None:
+    """Refuse public examples with features that a client holds, as far as both are in memory.
+
+    What is computed on public examples has no protection.
+    """
+    table = clients.table
+    if not isinstance(public, StoredExamples) or table is None:
+        return
+    known = {row: number for number, row in enumerate(_rows(public, np.arange(len(public))))}
+    for name, places in zip(clients.names, clients.places, strict=True):
+        number = next((known[row] for row in _rows(table, places) if row in known), None)
+        if number is not None:
+            raise ValueError(
+                f"Expected public examples that no client holds, got example {number} of client "
+                f"{name}'s: statistics of it would be released without protection; leave it out."
+            )
+
+
+def _rows(examples: StoredExamples, places: np.ndarray) -> Iterator[bytes]:
+    """The features of examples, as bytes."""
+    arrays = [tensor.numpy() for tensor in tensors(examples.features)]
+    return (b"".join(array[place].tobytes() for array in arrays) for place in places)
+
+
+def _several(clients: Any) -> None:
+    """Refuse one data set in the place of several."""
+    pair = isinstance(clients, tuple) and len(clients) == 2 and _is_array(clients[1])
+    if _is_array(clients) or pair or isinstance(clients, Dataset) or _has_columns(clients):
+        kind = "a pair of arrays" if pair else f"a {type(clients).__name__}"
+        raise TypeError(
+            f"Expected the data of several clients, got {kind}, which is one data set: give a "
+            "list or a mapping with one for each client."
+        )
+    if not isinstance(clients, Sequence) or isinstance(clients, str | bytes):
+        raise TypeError(
+            "Expected clients as a mapping from names to data or as a sequence, got "
+            f"a {type(clients).__name__}: put each client's data in a list or a dict."
+        )
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, Tensor | np.ndarray)
+
+
+def _has_columns(value: Any) -> bool:
+    return hasattr(value, "column_names")
+
+
+def check_alike(examples: Examples, clients: ClientSet, *, targets: bool = True) -> None:
+    """Refuse examples of another shape or dtype than the first client's."""
+    first = clients.sources[0] if clients.table is None else clients.table
+    kind, wanted = (_described(each, targets) for each in (examples, first))
+    _check_same(kind, wanted, clients.names[0])
+
+
+def _check_all_alike(names: Sequence[str], sources: Sequence[Examples]) -> None:
+    first = ""
+    for name, source in zip(names, sources, strict=True):
+        with named(name):
+            kind = _described(source)
+            first = first or kind
+            _check_same(kind, first, names[0])
+
+
+def _check_same(kind: str, first: str, name: str) -> None:
+    if kind != first:
+        raise ValueError(
+            f"Expected examples as those of client {name}, {first}, got {kind}: give all data in "
+            "one shape and dtype."
+        )
+
+
+def _described(source: Examples, with_targets: bool = True) -> str:
+    if isinstance(source, StoredExamples):
+        pair = (source.features, source.targets)
+    else:
+        pair = source.take(np.zeros(1, dtype=np.int64))
+    features, targets = (
+        described(
+            each,
+            lambda tensor: f"{tuple(tensor.shape[1:])} {str(tensor.dtype).removeprefix('torch.')}",
+        )
+        for each in pair
+    )
+    return f"features {features}" + (f" and targets {targets}" if with_targets else "")

@@ -1,0 +1,113 @@
+"""Each thread's own copies of a model."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import threading
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from randquant.local_training.inputs import stored
+
+
+class Copies:
+    """A model, and a copy for each thread that works with it.
+
+    functional_call puts weights into a model while it runs, and a module may keep what it
+    computes: two threads at once must not share one. Buffers are shared, as no step changes them.
+
+    Args:
+        model: the model; only `parts` of its parameters get gradients.
+        parts: names of the trained parameters.
+    """
+
+    def __init__(self, model: nn.Module, parts: Sequence[str]) -> None:
+        self._model, self._parts = model, parts
+        self._threads = threading.local()
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name in parts)
+        self.settle()
+
+    def buffers(self) -> list[Tensor]:
+        """The model's buffers, which all copies share."""
+        return list(self._model.buffers())
+
+    def settle(self) -> None:
+        """Take the buffers and weights as they are now for those that no client may change."""
+        self._versions = {name: each._version for name, each in self._held().items()}
+
+    def _held(self) -> dict[str, Tensor]:
+        return dict(itertools.chain(self._model.named_buffers(), self._model.named_parameters()))
+
+    def check(self) -> None:
+        """Refuse the work of a client that changed what the next client would see.
+
+        Raises:
+            ValueError: a buffer of this thread's copies, or a loaded weight, has changed since
+                `settle`.
+        """
+        held = self._held()
+        changed = [name for name, each in held.items() if each._version != self._versions[name]]
+        for model in vars(self._threads).values():
+            own = dict(model.named_buffers())
+            for name in {**dict(self._model.named_buffers()), **own}:
+                if own.get(name) is not held.get(name):  # it may have been none, and filled
+                    changed.append(name)
+        if changed:
+            raise ValueError(
+                "Expected buffers and loaded weights that training leaves alone, got another "
+                f"{changed[0]}: other clients would see this client's data; replace its layer or "
+                "freeze it."
+            )
+
+    def trained(self, model: nn.Module | None = None) -> dict[str, nn.Parameter]:
+        """The trained parameters, by name, of the model or of a copy."""
+        every = dict((model or self._model).named_parameters())
+        return {name: every[name] for name in self._parts}
+
+    def weights(self) -> dict[str, Tensor]:
+        """The loaded weights of the trained parameters, by name."""
+        return {name: parameter.detach() for name, parameter in self.trained().items()}
+
+    def vector(self) -> Tensor:
+        """The same as one vector, (d,)."""
+        return torch.cat([weight.reshape(-1) for weight in self.weights().values()])
+
+    def fill(self, model: nn.Module, types: Sequence[torch.dtype]) -> None:
+        """Put the loaded weights and the buffers into another copy, in these types (`stored`)."""
+        with torch.no_grad():
+            for weight, loaded in zip(
+                self.trained(model).values(), self.trained().values(), strict=True
+            ):
+                weight.copy_(loaded)
+            for buffer, held in zip(model.buffers(), self.buffers(), strict=True):
+                buffer.copy_(held)
+        for tensor, kind in zip(stored(model), types, strict=True):
+            tensor.data = tensor.data.to(kind)
+
+    def own(self) -> nn.Module:
+        """This thread's copy, with weights of its own."""
+        if not hasattr(self._threads, "own"):
+            self._threads.own = self._copy(self._model.buffers())
+        return self._threads.own
+
+    def shared(self) -> nn.Module:
+        """This thread's copy, with the loaded weights."""
+        if not hasattr(self._threads, "shared"):
+            self._threads.shared = self.for_server()
+        return self._threads.shared
+
+    def for_server(self) -> nn.Module:
+        """A copy with the loaded weights that is no thread's."""
+        return self._copy(itertools.chain(self._model.parameters(), self._model.buffers()))
+
+    def apart(self) -> Copies:
+        """The same of a copy of the model that shares nothing with it."""
+        return Copies(copy.deepcopy(self._model), self._parts)
+
+    def _copy(self, shared: Iterable[Tensor]) -> nn.Module:
+        """A copy of the model that shares these tensors with it."""
+        return copy.deepcopy(self._model, {id(tensor): tensor for tensor in shared})

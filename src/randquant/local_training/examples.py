@@ -1,0 +1,271 @@
+"""Examples as people have them: tensors or arrays in memory, or a Dataset read item by item."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+
+from randquant.local_training.inputs import Features, described, of_each, tensors
+
+TARGETS = ("label", "labels", "target", "targets", "y")
+"""Names of a column that are understood as the targets."""
+
+FEATURES = ("image", "images", "img", "features", "feature", "inputs", "input", "x")
+"""Names of a column that are understood as the features if there are more than two columns."""
+
+Columns = tuple[str | Sequence[str], str]
+"""Names of the features' column, or of several by which a model takes them, and the targets'."""
+
+FORMS = (
+    "a tuple (features, targets) of tensors or arrays, a torch Dataset of such pairs, or columns "
+    "by name (several inputs of a model are one tuple or dict: ((a, b), targets))"
+)
+
+
+class Examples(Protocol):
+    """Features and targets of some examples, by place: float32 or int64 tensors on the CPU."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, places: np.ndarray) -> tuple[Features, Tensor]:
+        """Features (k, *shape) and targets (k, …) of the examples at these places, (k,) int64."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredExamples:
+    """Examples in memory.
+
+    Attributes:
+        features: (n, *shape) float32 or int64; or a tuple or dict of such.
+        targets: (n, …) float32 or int64.
+    """
+
+    features: Features
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def take(self, places: np.ndarray) -> tuple[Features, Tensor]:
+        """See `Examples`."""
+        index = torch.from_numpy(places)
+        return of_each(lambda tensor: tensor[index], self.features), self.targets[index]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadExamples:
+    """Examples that are read when they are needed, one after the other.
+
+    Attributes:
+        source: `source[i]` gives (features, target), or a mapping with these columns.
+        columns: names of the two columns; None where `source` gives pairs.
+    """
+
+    source: Any
+    columns: Columns | None = None
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def take(self, places: np.ndarray) -> tuple[Features, Tensor]:
+        """See `Examples`."""
+        features, targets = zip(*(self._pair(int(place)) for place in places), strict=True)
+        try:
+            joined = of_each(lambda *parts: torch.stack(parts), *features)
+            return joined, torch.stack(targets)
+        except (RuntimeError, ValueError, TypeError, KeyError) as error:
+            shapes = {described(each, lambda tensor: f"{tuple(tensor.shape)}") for each in features}
+            raise ValueError(
+                f"Expected examples of one shape, got {', '.join(sorted(shapes))}: resize or pad "
+                "them."
+            ) from error
+
+    def _pair(self, place: int) -> tuple[Features, Tensor]:
+        item = self.source[place]
+        if self.columns is not None:
+            item = _picked(item, self.columns)
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise TypeError(
+                f"Expected examples (features, target), got {_kind(item)} as example {place}: "
+                "give a Dataset of pairs, or name its two columns."
+            )
+        return as_features(item[0]), as_targets(item[1])
+
+
+def examples_of(data: Any, columns: Columns | None = None) -> Examples:
+    """Return someone's examples, whatever they came as.
+
+    Args:
+        data: a tuple (features, targets) of tensors or arrays, n >= 1 rows each; a map-style torch
+            Dataset of pairs; or columns: a mapping of arrays, or a Hugging Face `Dataset`, such as
+            flwr-datasets' partitions are. Features that are a tuple of tensors or arrays, or a dict
+            of them, are several inputs: the model is called by `model(*features)` or
+            `model(**features)`. A list is rows.
+        columns: names of the features' and the targets' column, where they have names. By default
+            the targets' is one of TARGETS, and the features' the only other one or one of FEATURES.
+            Several names of features give a dict of these columns.
+
+    Returns:
+        Floating-point numbers as float32 and integers as int64, on the CPU. Tensors and arrays are
+        held in memory; everything else is read when it is needed.
+
+    Raises:
+        TypeError: the data are in another form, or of another kind than numbers.
+        ValueError: there are no examples, or features and targets differ in length; or features
+            are uint8, as pixels that nobody scaled are.
+    """
+    if isinstance(data, DataLoader | IterableDataset):
+        raise TypeError(
+            f"Expected a Dataset that is read by index, got {_kind(data)}: give the DataLoader's "
+            "dataset, or gather a stream in tensors; batches are drawn here."
+        )
+    data = _in_memory(data)
+    if isinstance(data, Mapping):
+        data = _picked(data, _columns(list(data), columns))
+    if isinstance(data, tuple):
+        return _stored(data)
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")) or _is_array(data):
+        raise TypeError(f"Expected {FORMS}, got {_kind(data)}.")
+    names = getattr(data, "column_names", None)
+    if not len(data):
+        raise ValueError("Expected at least one example, got none: leave it out.")
+    if names is None and isinstance(data[0], Mapping):
+        names = list(data[0])
+    return ReadExamples(data, None if names is None else _columns(list(names), columns))
+
+
+def as_features(value: Any) -> Features:
+    """Return features as float32 or int64 tensors on the CPU, or refuse."""
+    if isinstance(value, Mapping):
+        value = {str(name): value[name] for name in sorted(value)}
+    elif not isinstance(value, tuple) or not all(map(_is_array, value)):
+        return _feature(value)
+    if not value:
+        raise ValueError(f"Expected features, got an empty {type(value).__name__}: give a tensor.")
+    return of_each(_feature, value)
+
+
+def as_targets(value: Any) -> Tensor:
+    """Return targets as a float32 or int64 tensor on the CPU, or refuse."""
+    return _ready(_tensor(value))
+
+
+def _feature(value: Any) -> Tensor:
+    tensor = _tensor(value)
+    if tensor.dtype == torch.uint8:
+        raise ValueError(
+            "Expected features in float32, got uint8, as pixels come: divide them by 255 and "
+            "convert them to float32."
+        )
+    return _ready(tensor)
+
+
+def _in_memory(data: Any) -> Any:
+    """The tensors of a TensorDataset, or of a Subset of one as random_split gives it."""
+    if isinstance(data, TensorDataset):
+        return data.tensors
+    if isinstance(data, Subset):
+        whole = _in_memory(data.dataset)
+        if isinstance(whole, tuple):
+            index = torch.as_tensor(data.indices, dtype=torch.int64)
+            return tuple(tensor[index] for tensor in whole)
+    return data
+
+
+def _stored(data: tuple) -> StoredExamples:
+    if len(data) != 2:
+        raise TypeError(f"Expected {FORMS}, got a tuple of {len(data)}.")
+    examples = StoredExamples(as_features(data[0]), as_targets(data[1]))
+    inputs = tensors(examples.features)
+    if not all(tensor.ndim for tensor in (*inputs, examples.targets)):
+        raise TypeError(f"Expected {FORMS}, got a tuple of numbers.")
+    for each in inputs:
+        if len(each) != len(examples.targets):
+            rows = "" if len(inputs) == 1 else (
+                "; a tuple of tensors is several inputs of the model, so stack rows by torch.stack"
+            )  # fmt: skip
+            raise ValueError(
+                f"Expected as many targets as features, got {len(examples.targets)} targets for "
+                f"{len(each)} features: give one target for each example{rows}."
+            )
+    if not len(examples):
+        raise ValueError("Expected at least one example, got none: leave it out.")
+    return examples
+
+
+def _columns(names: list[str], columns: Columns | None) -> Columns:
+    """The features' and the targets' column among these."""
+    listed = ", ".join(map(str, names))
+    if columns is not None:
+        given = [name for each in columns for name in ([each] if isinstance(each, str) else each)]
+        if len(columns) != 2 or len(given) < 2 or not set(given) <= set(names):
+            raise ValueError(
+                f"Expected two columns among {listed}, got {', '.join(given)}: of several inputs "
+                'give columns=(("ids", "mask"), "label").'
+            )
+        return columns[0], columns[1]
+    targets = [name for name in names if name in TARGETS]
+    others = [name for name in names if name not in targets]
+    features = others if len(others) == 1 else [name for name in others if name in FEATURES]
+    if len(targets) != 1 or len(features) != 1:
+        raise ValueError(
+            f"Expected one column of features and one of targets, got columns {listed}: say "
+            'which two with columns=("image", "label").'
+        )
+    return features[0], targets[0]
+
+
+def _picked(item: Any, columns: Columns) -> tuple[Any, Any]:
+    """Features and targets among columns; several columns of features as a dict."""
+    names, target = columns
+    several = None if isinstance(names, str) else {name: item[name] for name in names}
+    return item[names] if several is None else several, item[target]
+
+
+def _tensor(value: Any) -> Tensor:
+    if type(value).__module__.partition(".")[0] == "PIL":
+        raise TypeError(
+            "Expected features as numbers, got a PIL image: convert images when they are read, "
+            "for example with torchvision's ToTensor() as the data set's transform."
+        )
+    if isinstance(value, Tensor):
+        if value.is_meta:
+            raise ValueError("Expected tensors that hold numbers, got one on the meta device.")
+        if value.layout != torch.strided:
+            raise TypeError(f"Expected dense tensors, got {value.layout}: call .to_dense().")
+        return value.detach().cpu()
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise TypeError(
+            "Expected rows of equal length, got ragged ones: pad them; several inputs of a model "
+            "are a tuple (a, b) of tensors or arrays, not a list."
+        ) from error
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"Expected numbers, got {_kind(value)} of {array.dtype}: convert them.")
+    if not array.dtype.isnative or not array.flags.writeable or any(s < 0 for s in array.strides):
+        array = array.astype(array.dtype.newbyteorder("="), copy=True)
+    return torch.from_numpy(array)
+
+
+def _ready(tensor: Tensor) -> Tensor:
+    if tensor.dtype == torch.bool or tensor.is_complex():
+        raise TypeError(
+            f"Expected real numbers, got {tensor.dtype}: convert them to float32 or int64."
+        )
+    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+
+
+def _is_array(data: Any) -> bool:
+    return isinstance(data, Tensor | np.ndarray)
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}"

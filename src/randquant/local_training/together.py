@@ -1,0 +1,322 @@
+"""Several clients' local steps at once, and one linear layer's gradients by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+from torch.func import grad, grad_and_value, vmap
+
+from randquant.local_training.copies import Copies
+from randquant.local_training.curvature import (
+    of_cross_entropy,
+    of_squares,
+    small_step,
+    squares,
+    step_length,
+)
+from randquant.local_training.gathering import Gathering
+from randquant.local_training.inputs import Features, called
+from randquant.local_training.problem import Problem
+from randquant.local_training.trial import Loss
+
+
+def each_loss(loss: Loss, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Each example's loss (s,), of outputs and targets (s, ...), whose mean is the batch's."""
+    return vmap(lambda one, target: loss(one[None], target[None]))(output, targets)
+
+
+def is_linear(problem: Problem) -> bool:
+    """Whether `linear_gradients` knows the loss, and all of one linear layer is trained.
+
+    Features are flat, or the model flattens them.
+    """
+    model, table = problem.model, problem.clients.table
+    layers = list(model.children()) if type(model) is nn.Sequential else [model]
+    flat = [type(layer) for layer in layers] == [nn.Flatten, nn.Linear]
+    return (
+        (flat or [type(layer) for layer in layers] == [nn.Linear])
+        and (not flat or (layers[0].start_dim, layers[0].end_dim) == (1, -1))
+        and layers[-1].bias is not None
+        and len(problem.parts) == 2
+        and table is not None
+        and isinstance(table.features, torch.Tensor)
+        and table.features.dtype == torch.float32
+        and _has_formula(problem.loss, table.targets, problem.trial.outputs)
+    )
+
+
+def _has_formula(loss: Loss, targets: torch.Tensor, outputs: int) -> bool:
+    """Whether it is the cross entropy of labels, or the mean of squares of all outputs."""
+    if loss is nn.functional.mse_loss:
+        return targets.dtype == torch.float32 and targets.shape[1:] == (outputs,)
+    return (
+        loss is nn.functional.cross_entropy and targets.dtype == torch.int64 and targets.ndim == 1
+    )
+
+
+def linear_gradients(
+    weights: dict, features: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor, loss: Loss
+) -> tuple[dict, torch.Tensor]:
+    """One linear layer's gradients by formula: autograd would take longer than the arithmetic.
+
+    Outputs come before samples, which makes both products and the softmax twice as fast.
+
+    Args:
+        weights: (c, f) and (c,), shared, or (n, c, f) and (n, c), of n clients.
+        features: (n, s, f).
+        targets: labels (n, s), or numbers (n, s, c).
+        weight: (n, s), each sample's weight.
+        loss: one that `each_loss` knows.
+    """
+    (matrix_name, matrix), (bias_name, bias) = weights.items()
+    matrices = matrix.expand(len(features), *matrix.shape[-2:])
+    outputs = torch.baddbmm(bias[..., None], matrices, features.mT)
+    if loss is nn.functional.mse_loss:
+        error = outputs - targets.mT
+        losses = (error.square().mean(1) * weight).sum(1)
+        error *= 2 / error.shape[1]
+    else:
+        logs, labels = torch.log_softmax(outputs, dim=1), targets[:, None]
+        losses = -(logs.gather(1, labels)[:, 0] * weight).sum(1)
+        error = logs.exp_().scatter_add_(1, labels, -torch.ones_like(labels, dtype=logs.dtype))
+    error *= weight[:, None]
+    return {matrix_name: torch.bmm(error, features), bias_name: error.sum(2)}, losses
+
+
+def weighted_gradients(
+    model: nn.Module,
+    weights: dict,
+    shared: int | None,
+    features: Features,
+    targets: torch.Tensor,
+    weight: torch.Tensor,
+    loss: Loss,
+) -> tuple[dict, torch.Tensor]:
+    """Gradients and losses where examples have weights, of n clients at once.
+
+    Args:
+        model: this thread's own.
+        weights: each trained parameter (*shape), or (n, *shape) with `shared` 0 instead of None.
+        features: (n, s, *shape), each of them.
+        targets: (n, s, *shape).
+        weight: (n, s), each example's weight.
+        loss: the mean loss over a batch.
+    """
+
+    def loss_of(weights, features, targets, weight):
+        output = called(model, features, weights)
+        return (each_loss(loss, output, targets) * weight).sum()
+
+    gradients_of = vmap(grad_and_value(loss_of), (shared, 0, 0, 0))
+    return gradients_of(weights, features, targets, weight)
+
+
+def linear_changes(
+    weights: dict, parts: dict, features: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One linear layer's outputs (n, s, c), and their change along these gradients."""
+
+    def linear(of: dict) -> torch.Tensor:
+        matrix, bias = of.values()
+        return features @ matrix.mT + bias[..., None, :]
+
+    return linear(weights), linear(parts)
+
+
+def changes(
+    model: nn.Module,
+    weights: dict,
+    shared: int | None,
+    parts: dict,
+    near: torch.Tensor,
+    features: Features,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Outputs (n, s, ...) of n clients at once, and their change per length of these gradients.
+
+    Args:
+        model: this thread's own.
+        weights: as for `weighted_gradients`.
+        shared: as there.
+        parts: each client's gradient by parameter, (n, *shape).
+        near: (n,) how many gradients long a small step is.
+        features: (n, s, *shape), each of them.
+    """
+
+    def output_of(weights, features):
+        return called(model, features, weights)
+
+    moved = _moved(weights, parts, near)
+    with torch.no_grad():
+        output = vmap(output_of, (shared, 0))(weights, features)
+        there = vmap(output_of, (0, 0))(moved, features)
+    return output, (output - there) / near.view(-1, *[1] * (output.ndim - 1))
+
+
+def bend(
+    loss: Loss,
+    output: torch.Tensor,
+    change: torch.Tensor,
+    targets: torch.Tensor,
+    weight: torch.Tensor,
+) -> torch.Tensor:
+    """Each client's second derivative of its weighted losses, along a change of outputs, (n,).
+
+    Args:
+        loss: the mean loss over a batch.
+        output, change: (n, s, ...).
+        targets: (n, s, ...).
+        weight: (n, s), each example's weight.
+    """
+    if loss is nn.functional.cross_entropy and output.ndim == 3 and targets.ndim == 2:
+        return of_cross_entropy(output, change, weight)
+    if loss is nn.functional.mse_loss:
+        return of_squares(change.reshape(*weight.shape, -1), weight)
+
+    def of_one(output, change, targets, weight):
+        def total(output):
+            return (each_loss(loss, output, targets) * weight).sum()
+
+        def slope(output):
+            return (grad(total)(output) * change).sum()
+
+        return (grad(slope)(output) * change).sum()
+
+    return vmap(of_one)(output, change, targets, weight)
+
+
+def _moved(weights: dict, parts: dict, lengths: torch.Tensor) -> dict:
+    """Each client's weights after a step of so many of its gradients, (n,)."""
+    return {
+        name: weights[name] - lengths.view(-1, *[1] * (part.ndim - 1)) * part
+        for name, part in parts.items()
+    }
+
+
+class Together:
+    """Computes the local steps of several clients at once.
+
+    Args:
+        copies: the model, with the loaded weights.
+        data: the clients' examples.
+        loss: the mean loss over a batch.
+        rate: step size; auto for one by curvature, None for one gradient.
+        linear: whether the model is one linear layer with a loss that has a formula.
+    """
+
+    def __init__(
+        self,
+        copies: Copies,
+        data: Gathering,
+        loss: Loss,
+        rate: float | Literal["auto"] | None,
+        *,
+        linear: bool,
+    ) -> None:
+        self._copies, self._data, self._rate = copies, data, rate
+        self._loss, self._linear = loss, linear
+
+    def updates(self, steps: Sequence[list[np.ndarray]]) -> tuple[torch.Tensor, np.ndarray]:
+        """Return updates (n, d) and first losses (n,) of clients with these samples of each step.
+
+        Clients with fewer steps do nothing in the last.
+        """
+        start, firsts = self._copies.weights(), np.array([samples[0] for samples, *_ in steps])
+        if self._rate is None:
+            own = [samples for samples, *_ in steps]
+            update, losses, _ = self._step(start, None, own, firsts)
+        else:
+            weights, shared, losses = start, None, torch.empty(0)
+            for number in range(max(map(len, steps))):
+                batches = [own[number] if number < len(own) else _NONE for own in steps]
+                parts, step_losses, lengths = self._step(weights, shared, batches, firsts)
+                weights = _moved(weights, parts, lengths)
+                shared, losses = 0, losses if number else step_losses
+            update = {name: start[name] - weights[name] for name in start}
+        self._copies.check()
+        flat = [update[name].reshape(len(steps), -1) for name in start]
+        return torch.cat(flat, dim=1), losses.double().cpu().numpy()
+
+    def _step(
+        self,
+        weights: dict,
+        shared: int | None,
+        batches: Sequence[np.ndarray],
+        firsts: np.ndarray,
+    ) -> tuple[dict, torch.Tensor, torch.Tensor]:
+        """Each client's gradient on its batch, at its own weights or at shared ones.
+
+        Also its loss, and how many gradients long its step is.
+        """
+        sizes = np.array([len(samples) for samples in batches])
+        # Clients with fewer samples are padded with one of their own, of weight zero: infinity
+        # times zero is no number, and nobody else's sample may be what overflows.
+        real = np.arange(sizes.max()) < sizes[:, None]
+        own = [[*samples[:1], first][0] for samples, first in zip(batches, firsts, strict=True)]
+        index = np.repeat(np.array(own)[:, None], real.shape[1], axis=1)
+        index[real] = np.concatenate(batches)
+        share = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
+        features, targets = self._data.rows(index)
+        weight = torch.from_numpy(share).to(targets.device)
+        if self._linear:
+            features = features.flatten(2)
+            parts, losses = linear_gradients(weights, features, targets, weight, self._loss)
+        else:
+            model = self._copies.own()
+            parts, losses = weighted_gradients(
+                model, weights, shared, features, targets, weight, self._loss
+            )
+        if not sizes.all():  # a client without samples left is not moved
+            left = weight.any(1)
+            parts = {
+                name: part.where(left.view(-1, *[1] * (part.ndim - 1)), 0)
+                for name, part in parts.items()
+            }
+        if not isinstance(self._rate, str):
+            return parts, losses, torch.full_like(losses, self._rate or 0.0)
+        square = squares(parts.values())
+        output, change = self._changes(weights, shared, parts, square, features)
+        bent = bend(self._loss, output, change, targets, weight)
+        return parts, losses, step_length(square, bent, losses)
+
+    def _changes(
+        self,
+        weights: dict,
+        shared: int | None,
+        parts: dict,
+        square: torch.Tensor,
+        features: Features,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs, and their change per length of the gradients, of squared norm (n,)."""
+        if self._linear:
+            assert isinstance(features, torch.Tensor)
+            return linear_changes(weights, parts, features)
+        own = weights.values()
+        held = squares(own if shared == 0 else [each[None] for each in own])
+        near = small_step(square, held)
+        return changes(self._copies.own(), weights, shared, parts, near, features)
+
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+HEAVY_GROUP = 5
+"""Most clients of which each takes long that a worker gets at a time."""
+
+
+def fewer_and_fewer(cohort: Sequence[int], workers: int) -> list[Sequence[int]]:
+    """Split a cohort so that no worker waits long for the last group.
+
+    Example:
+        >>> fewer_and_fewer(range(10), 2)
+        [range(0, 3), range(3, 5), range(5, 7), range(7, 8), range(8, 9), range(9, 10)]
+    """
+    groups, start = [], 0
+    while left := len(cohort) - start:
+        size = min(HEAVY_GROUP, -(-left // (2 * workers)))
+        groups.append(cohort[start : start + size])
+        start += size
+    return groups

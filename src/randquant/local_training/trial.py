@@ -1,0 +1,352 @@
+"""One batch is run through a model and a loss, to learn what they do and refuse what cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from randquant.local_training.clients import ClientSet, named
+from randquant.local_training.generators import drawn, seeded
+from randquant.local_training.inputs import Features, called, described, of_each, tensors
+from randquant.local_training.statistics import is_batch_norm
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""The mean loss over a batch, from the model's output and the targets."""
+
+TRIED = 8
+"""Examples of the first client that are run through the model."""
+
+APART = 1e-3
+"""Relative difference between a mean loss over a batch and over the same batch twice, beyond which
+the loss is no mean: a hundred times what rounding to float32 makes of it."""
+
+
+class Trial(NamedTuple):
+    """What a model and a loss do.
+
+    Attributes:
+        classes: how many classes there are; None where the task is no classification.
+        draws: whether a training step draws random numbers.
+        still: names of layers that are kept in evaluation mode.
+        outputs: numbers that the model gives for an example.
+    """
+
+    classes: int | None
+    draws: bool
+    still: tuple[str, ...]
+    outputs: int
+
+
+def tried(
+    model: nn.Module,
+    parts: Sequence[str],
+    clients: ClientSet,
+    loss: Loss,
+    buffers: str,
+) -> Trial:
+    """Run the first examples of the first client through a copy of the model.
+
+    Args:
+        model: as it is given.
+        parts: names of the parameters that are trained.
+        clients: all clients' data.
+        loss: of a batch.
+        buffers: what is done about running statistics.
+
+    Raises:
+        TypeError, ValueError: the model does not take the features, returns something other than a
+            tensor, or keeps running statistics; or the loss is no mean over the batch, is not
+            finite, or does not depend on the parameters.
+    """
+    model = copy.deepcopy(model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in parts)
+    batch, reading_draws = _first_batch(clients)
+    # Twice, because BatchNorm takes no single example in training.
+    features = of_each(lambda tensor: torch.cat([tensor] * 2), batch[0])
+    twice = features, torch.cat([batch[1]] * 2)
+    with seeded(0):
+        still = _still(model, twice[0], buffers)
+    work_mode(model, still)
+    with seeded(0):
+        before = drawn()
+        output = _output(model, twice[0])
+        if loss is nn.functional.cross_entropy:
+            _check_several(output)
+            with named(clients.names[0]):
+                check_labels(twice[1], class_number(output, twice[1]))
+        first = _loss(loss, output, twice[1])
+        draws = before != drawn()
+    with seeded(0):
+        again = _loss(loss, _output(model, twice[0]), twice[1])
+    _check_repeats(first, again)
+    _check_dependence(first, parts)
+    model.eval()
+    with seeded(0):
+        one = _loss(loss, _output(model, batch[0]), batch[1])
+    with seeded(0):
+        two = _loss(loss, _output(model, twice[0]), twice[1])
+    _check_mean(float(one.detach()), float(two.detach()))
+    classes, outputs = class_number(output, twice[1]), output.numel() // len(twice[1])
+    return Trial(classes, draws or reading_draws, still, outputs)
+
+
+def _first_batch(clients: ClientSet) -> tuple[tuple[Features, Tensor], bool]:
+    """Features and targets of the first client's first examples; whether reading them is random."""
+    places = clients.places[0][:TRIED]
+    with named(clients.names[0]):
+        with seeded(0):
+            before = drawn()
+            batch = clients.take(0, places)
+            draws = before != drawn()
+        with seeded(0):
+            again = clients.take(0, places)
+        parts = ([*tensors(features), targets] for features, targets in (batch, again))
+        if not all(torch.equal(*pair) for pair in zip(*parts, strict=True)):
+            raise ValueError(
+                "Expected an example that is the same each time it is read, up to torch's, NumPy's "
+                "and Python's global random numbers, got another: a run that is resumed must read "
+                "what it read before; draw from those generators."
+            )
+    return batch, draws
+
+
+def _check_several(output: Tensor) -> None:
+    if output.ndim > 1 and output.shape[1] == 1:
+        raise ValueError(
+            "Expected a score for each of several classes with cross_entropy, got one output, for "
+            "which it is 0 whatever the model does: give the loss, "
+            "loss=torch.nn.functional.mse_loss for numbers, for example."
+        )
+
+
+def _check_repeats(first: Tensor, again: Tensor) -> None:
+    if not torch.equal(first, again):
+        raise ValueError(
+            f"Expected the same loss of the same batch, up to torch's random numbers, got "
+            f"{float(first.detach()):.6g} and then {float(again.detach()):.6g}: a module may not "
+            "keep anything of one call for the next, or have a random generator of its own."
+        )
+
+
+def _check_dependence(loss: Tensor, parts: Sequence[str]) -> None:
+    if not loss.requires_grad:
+        raise ValueError(
+            "Expected a loss that depends on the trained parameters, got one that does not: "
+            "compute it from the model's output without detaching, and train what it uses; "
+            f"trained are {', '.join(parts[:3])}{', …' if len(parts) > 3 else ''}."
+        )
+
+
+def work_mode(model: nn.Module, still: Sequence[str]) -> None:
+    """Set a model to how clients train it: layers named in `still` keep their statistics."""
+    model.train()
+    for name in still:
+        model.get_submodule(name).training = False
+
+
+def class_number(output: Tensor, targets: Tensor) -> int | None:
+    """How many classes: outputs (n, C, …) with integer targets (n, …); None for other tasks."""
+    if targets.is_floating_point() or output.ndim < 2 or output.shape[1] < 2:
+        return None
+    return output.shape[1] if output.shape[:1] + output.shape[2:] == targets.shape else None
+
+
+def is_binary(loss: Loss) -> bool:
+    """Whether a loss takes logits of one of two answers each."""
+    named = loss is nn.functional.binary_cross_entropy_with_logits
+    return named or isinstance(loss, nn.BCEWithLogitsLoss)
+
+
+def guess_of(loss: Loss, outputs: int) -> float | None:
+    """The loss of a classifier whose outputs are all equal; None for other tasks and losses."""
+    if loss is nn.functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss):
+        return math.log(outputs) if outputs > 1 else None
+    return math.log(2) if is_binary(loss) else None
+
+
+def check_labels(labels: Tensor, classes: int | None) -> None:
+    """Refuse labels that no output of the model stands for, if they are numbers of classes."""
+    if classes is None:
+        return
+    low, high = (int(bound) for bound in labels.aminmax())
+    if low < 0 or high >= classes:
+        raise ValueError(
+            f"Expected labels from 0 to {classes - 1}, one for each output of the model, got "
+            f"{low if low < 0 else high}: renumber them, or give the model more outputs."
+        )
+
+
+def _still(model: nn.Module, features: Features, buffers: str) -> tuple[str, ...]:
+    """Names of the layers whose buffers would change in training, if that is to be prevented."""
+    moved = _moved(model, features, ())
+    still = tuple(dict.fromkeys(name.rpartition(".")[0] for name in moved))
+    layers = [model.get_submodule(name) for name in still]
+    if moved and buffers == "refuse":
+        raise ValueError(
+            f"Expected a model without running statistics, got {type(layers[0]).__name__} with "
+            f"{moved[0]}, of which each client would have its own: replace BatchNorm by GroupNorm, "
+            "or keep statistics as they are with buffers='frozen', or compute them on public "
+            "examples with buffers='server'."
+        )
+    if buffers == "server" and not all(map(is_batch_norm, layers)):
+        other = next(layer for layer in layers if not is_batch_norm(layer))
+        raise ValueError(
+            f"Expected BatchNorm layers with buffers='server', got {type(other).__name__}: take "
+            "buffers='frozen'."
+        )
+    moved = _moved(model, features, still)
+    if moved:
+        raise ValueError(
+            f"Expected buffers that stay as they are in evaluation mode, got another {moved[0]}: "
+            "each client would have its own; replace its layer."
+        )
+    return still
+
+
+def _moved(model: nn.Module, features: Features, still: Sequence[str]) -> list[str]:
+    """Names of the buffers that a forward pass in training changes, in a copy."""
+    if next(model.buffers(), None) is None:
+        return []
+    model = copy.deepcopy(model)
+    work_mode(model, still)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    _output(model, features)
+    after = dict(model.named_buffers())
+    return [
+        name
+        for name in {**before, **after}
+        if name not in before or name not in after or not _equal(before[name], after[name])
+    ]
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.is_floating_point():
+        one, other = one.nan_to_num(), other.nan_to_num()
+    return torch.equal(one, other)
+
+
+def _output(model: nn.Module, features: Features) -> Tensor:
+    try:
+        output = called(model, features)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"Expected a model that takes features {described(features, _sized)}, got "
+            f"{type(error).__name__}: {_sentence(error)}"
+        ) from error
+    if not isinstance(output, Tensor):
+        raise TypeError(
+            f"Expected a model that returns one tensor, or an object with logits, got a "
+            f"{type(output).__name__}: wrap it in a module whose forward returns the tensor that "
+            "the loss takes."
+        )
+    return output
+
+
+def _sized(tensor: Tensor) -> str:
+    return f"({', '.join(['n', *map(str, tensor.shape[1:])])}) in {_name(tensor.dtype)}"
+
+
+def _loss(loss: Loss, output: Tensor, targets: Tensor) -> Tensor:
+    of_targets = f"targets {tuple(targets.shape)} {_name(targets.dtype)}"
+    kinds = f"an output {tuple(output.shape)} and {of_targets}"
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            value = _with_slope(loss, output, targets)
+    except IndexError as error:
+        raise ValueError(
+            f"Expected labels that are outputs' numbers, got {_sentence(error)} Renumber them "
+            "from 0, or give the model more outputs."
+        ) from error
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"Expected a loss of {kinds}, got {type(error).__name__}: {_sentence(error)}"
+            f"{_class_numbers(loss, output) or _other_targets(loss, output, targets)}"
+        ) from error
+    if any("target size" in str(each.message) for each in warned):
+        raise ValueError(
+            f"Expected targets of the output's shape, got {kinds}, which the loss would stretch "
+            "to each other: reshape the targets."
+        )
+    if not isinstance(value, Tensor):
+        raise TypeError(f"Expected a loss that returns a tensor, got a {type(value).__name__}.")
+    if value.numel() != 1 or value.ndim:
+        raise ValueError(
+            f"Expected a loss that returns one number, got shape {tuple(value.shape)}: take the "
+            "mean over the batch, reduction='mean'."
+        )
+    if not value.isfinite():
+        raise ValueError(
+            f"Expected a finite loss at the initial weights, got {float(value.detach())}: check "
+            "the model, the loss and the scale of the features."
+        )
+    return value
+
+
+def _with_slope(loss: Loss, output: Tensor, targets: Tensor) -> Tensor:
+    """The loss; its slope, too, must exist, which some losses notice only then."""
+    value = loss(output, targets)
+    if isinstance(value, Tensor) and value.requires_grad and not value.ndim:
+        torch.autograd.grad(value, output, retain_graph=True, allow_unused=True)
+    return value
+
+
+def _other_targets(loss: Loss, output: Tensor, targets: Tensor) -> str:
+    """What to do about targets of a type or shape that the loss does not take, if that helps."""
+    same_shape = output.numel() == targets.numel()
+    shaped = targets.reshape(output.shape) if same_shape else targets
+    reshape = f"targets.reshape{tuple(output.shape)}".replace(f"({len(targets)},", "(-1,", 1)
+    for way, changed in (
+        ("targets.float()", targets.float()),
+        (reshape, shaped),
+        (f"{reshape}.float()", shaped.float()),
+    ):
+        refusals = (RuntimeError, ValueError, TypeError, IndexError, UserWarning)
+        with contextlib.suppress(*refusals), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            _with_slope(loss, output, changed)
+            return f" It takes {way}: give such targets."
+    return ""
+
+
+def _class_numbers(loss: Loss, output: Tensor) -> str:
+    """What to do about targets that cross-entropy does not take."""
+    if loss is not nn.functional.cross_entropy or output.ndim < 2:
+        return ""
+    sizes = ", ".join(["n", *map(str, output.shape[2:])])
+    return (
+        f" Cross-entropy takes a number of a class, int64, of each example: targets ({sizes}); for "
+        "another task give a loss of your own."
+    )
+
+
+def _check_mean(one: float, two: float) -> None:
+    size = max(abs(one), abs(two))
+    if abs(two - one) <= APART * size:
+        return
+    if abs(two - 2 * one) <= APART * size:
+        raise ValueError(
+            "Expected a mean loss over the batch, got a sum: a batch twice has twice the loss; "
+            "take reduction='mean'."
+        )
+    raise ValueError(
+        f"Expected a mean loss over the batch, got {one:.6g} for a batch and {two:.6g} for the "
+        "same batch twice: an example's loss may not depend on the others."
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _sentence(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    return (words if len(words) <= 200 else words[:199] + "…").rstrip(".") + "."

@@ -1,0 +1,243 @@
+"""Calibration: the least noise with which a mechanism with one free number meets a target.
+
+The accountant checks the result at exactly the parameter that is returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from randquant._internal import validate
+from randquant.planning.noise_search import TOLERANCE, NoiseSearch, six
+from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
+from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.accounting.examples import check_examples, of_one_example
+from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_noise
+from randquant.privacy.accounting.release import Release, Releasing
+from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
+
+M = TypeVar("M", bound=Releasing)
+
+
+REACH = (1e-6, 1e12)
+"""Default range of noise to search."""
+
+ALIKE = 1.05
+"""What is so near the target, where Gaussian noise meets it, is much like Gaussian noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration(Generic[M]):
+    """The least noise found to meet a target.
+
+    Attributes:
+        noise: the free number, with at most six significant digits; larger is more private.
+        mechanism: what `build` returns for it.
+        guarantee: the accountant's guarantee of the mechanism; its epsilon is at most the target.
+        tight: whether epsilon is within TOLERANCE of the target. If not, smaller noise is out of
+            range, cannot be built, or raises epsilon above the target.
+        calls: how many mechanisms were accounted, roughly or in full.
+    """
+
+    noise: float
+    mechanism: M
+    guarantee: Guarantee
+    tight: bool
+    calls: int
+
+
+def calibrate(
+    build: Callable[[float], M],
+    epsilon: float,
+    delta: float,
+    dimension: int,
+    rounds: int,
+    *,
+    neighboring: Neighboring = "replace_one",
+    examples: int | None = None,
+    cohorts: HiddenCohorts | None = None,
+    start: float = 1.0,
+    reach: tuple[float, float] = REACH,
+) -> Calibration[M]:
+    """Find the least noise with which a mechanism meets (epsilon, delta) for a whole run.
+
+    Args:
+        build: from the free number, > 0, to the mechanism; a larger number should be more private.
+            It raises ValueError if there is no mechanism.
+        epsilon: target, in nats, > 0.
+        delta: target, in [0, 1).
+        dimension: coordinates of an update.
+        rounds: rounds that the client takes part in.
+        neighboring: the neighbouring relation.
+        examples: for example-level privacy, the fewest clipped examples that an update is the mean
+            of; None for client-level privacy.
+        cohorts: how clients take part, if nobody sees which of them do; `rounds` is then how many
+            the run has. None if it is seen.
+        start: where the search starts; a good guess saves time.
+        reach: smallest and largest noise to try.
+
+    Returns:
+        A Calibration.
+
+    Guarantees:
+        The returned guarantee is the accountant's own for the returned mechanism, built again from
+        the returned number, and its epsilon is at most the target. If epsilon falls as the noise
+        grows, then smaller noise either misses the target, or differs by less than six digits show
+        or by less than TOLERANCE in epsilon, or cannot be built or is within EDGE of noise that
+        cannot. If epsilon does not fall, the result still meets the target.
+
+    Raises:
+        OutOfReach: no noise that was tried meets the target; it names the least epsilon found.
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    Example:
+        >>> from randquant.aggregation.baselines import LocalGaussian
+        >>> from randquant.planning.noise_search import OutOfReach
+        >>> found = calibrate(lambda z: LocalGaussian(1.0, z), 8.0, 1e-6, 1000, rounds=5)
+        >>> round(found.noise, 3), 7.99 < found.guarantee.epsilon <= 8
+        (1.461, True)
+        >>> try:
+        ...     calibrate(lambda z: LocalGaussian(1.0, z), 8.0, 0.0, 1000, rounds=5)
+        ... except OutOfReach as error:
+        ...     print(error.nearest)
+        inf
+    """
+    validate.answers("build", build, "a function from noise to a mechanism", "__call__")
+    epsilon = validate.real("epsilon", epsilon, above=0)
+    delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
+    dimension = validate.whole("dimension", dimension, low=1, high=2**53)
+    rounds = validate.whole("rounds", rounds, low=0, high=2**53)
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    if examples is not None:
+        check_examples(examples)
+    ends = validate.listed("reach", reach)
+    if len(ends) != 2:
+        raise ValueError(f"Expected reach to be (least, largest) noise, got {len(ends)} numbers.")
+    low = six(validate.real("the least noise", ends[0], above=0))
+    high = six(validate.real("the largest noise", ends[1], low=low))
+    start = six(min(max(validate.real("start", start, above=0), low), high))
+
+    def released(noise: float) -> tuple[M, Release]:
+        mechanism = build(noise)
+        validate.answers("what build returns", mechanism, "a mechanism", "release")
+        if cohorts is None:
+            release = mechanism.release(dimension, rounds, neighboring)
+        else:
+            release = cohorts.release(mechanism, dimension, rounds, neighboring)
+        if release is None:
+            raise TypeError("Expected a mechanism that protects, got one without a guarantee.")
+        if examples is not None:
+            # theory/vector.md, Proposition 16.
+            release = of_one_example(release, examples)
+            assert release is not None
+        return mechanism, release
+
+    # The best order of hidden cohorts is another than Gaussian noise's.
+    near = gaussian_order(epsilon, delta) if delta > 0 and cohorts is None else None
+    measured = _Accounted(delta, near)
+    start, low, calls = _roughly(released, epsilon, measured, start, (low, high))
+    search = NoiseSearch(lambda z: released(z)[1], measured, epsilon, measured.alike, low, high)
+    noise = search.run(start)
+    if noise is None:
+        raise search.out_of_reach(delta, rounds)
+    # Accounted again: the result rests on the accountant, not on the search.
+    mechanism, release = released(noise)
+    guarantee = measured.guarantee(release)
+    if not guarantee.epsilon <= epsilon:
+        raise ArithmeticError(f"noise = {noise:g} gives {guarantee}, and gave less before.")
+    tight = guarantee.epsilon >= epsilon * (1 - TOLERANCE)
+    return Calibration(noise, mechanism, guarantee, tight, calls + len(search.tried))
+
+
+@dataclass(frozen=True, slots=True)
+class _Accounted:
+    """Epsilon by the accountant, which begins at the order that is good near the target."""
+
+    delta: float
+    near: float | None
+
+    def __call__(self, release: Release) -> float:
+        return self.guarantee(release, attacked=False).epsilon
+
+    def alike(self, epsilon: float) -> float:
+        """The noise at this epsilon, up to a factor, of what is like Gaussian noise."""
+        return gaussian_noise(epsilon, self.delta)
+
+    def guarantee(self, release: Release, attacked: bool = True) -> Guarantee:
+        """The accountant's."""
+        # Other bounds than Rényi's may be the best for a channel on each coordinate.
+        near = self.near if release.coordinate_channel is None else None
+        return account([release], self.delta, near=near, attacked=attacked)
+
+
+def _roughly(
+    released: Callable[[float], tuple[Releasing, Release]],
+    epsilon: float,
+    measured: _Accounted,
+    start: float,
+    reach: tuple[float, float],
+) -> tuple[float, float, int]:
+    """(noise, low, calls): about the noise that meets the target, by one figure of each release.
+
+    This takes a fraction of the accountant's time. The start, where other bounds count. No noise
+    below `low` is worth trying.
+    """
+    if measured.near is None:
+        return start, reach[0], 0
+    rough = _Rough(measured.delta, measured.near, epsilon)
+    search = NoiseSearch(lambda noise: released(noise)[1], rough, epsilon, rough.alike, *reach)
+    if search.buildable(start) is None or rough.figure == "coordinates":
+        return start, reach[0], len(search.tried)
+    noise = search.run(start) or start
+    missing = [tried for tried, found in search.tried.items() if found is None and tried < noise]
+    return noise, max(missing, default=reach[0]), len(search.tried)
+
+
+class _Rough:
+    """Epsilon by one figure of a release; the first one decides which figure that is."""
+
+    def __init__(self, delta: float, order: float, target: float) -> None:
+        self.delta, self.order, self.target = delta, order, target
+        self.figure: Literal["coordinates", "energy", "noise", "order"] | None = None
+
+    def __call__(self, release: Release) -> float:
+        # What differs from noise to noise would be no curve to search on.
+        if self.figure is None:
+            self.figure = self._chosen(release)
+        if self.figure == "energy":
+            # What is compared with Gaussian noise is hardly worse than noise of its energy.
+            return gaussian_epsilon(math.sqrt(release.renyi(2.0)), self.delta)
+        if self.figure == "noise":
+            return self._beside(release)
+        return account_at([release], self.delta, self.order)
+
+    def alike(self, epsilon: float) -> float:
+        """The noise at this epsilon, up to a factor, of what is like Gaussian noise."""
+        if self.figure != "order":
+            return gaussian_noise(epsilon, self.delta)
+        # theory/accounting.md, Proposition 2: at one order epsilon is this and a divergence, which
+        # falls about as the noise's square.
+        order = self.order
+        least = math.log1p(-1 / order) - math.log(self.delta * order) / (order - 1)
+        return max(epsilon - least, 1e-9 * epsilon) ** -0.5
+
+    def _chosen(self, release: Release) -> Literal["coordinates", "energy", "noise", "order"]:
+        # Codes of one coordinate have bounds of their own, which are the accountant's to compare.
+        if release.coordinate_channel is not None:
+            return "coordinates"
+        # theory/martingale.md: the accountant then finds hardly more than Gaussian noise's epsilon.
+        if release.steps is not None:
+            return "energy"
+        # Very many clients are not all counted beside Gaussian noise. Searches start where that
+        # meets the target: what nearly does is hardly bounded better, which would take longer.
+        found = self._beside(release)
+        nearer = found <= ALIKE * self.target
+        nearer = nearer or found <= ALIKE * account_at([release], self.delta, self.order)
+        return "noise" if nearer else "order"
+
+    def _beside(self, release: Release) -> float:
+        square = release.squared_mu
+        return math.inf if square is None else gaussian_epsilon(math.sqrt(square), self.delta)

@@ -1,0 +1,25 @@
+"""Secure sums with a helper: a client sends one message, the server learns the sum and no more.
+
+The server adds masked vectors, and a helper that does not collude with it removes the sum of their
+masks. Neither learns a client's vector. Where clients prove their codes valid, both check the
+proofs. Proofs of all this, and limits: `docs/theory/helper-sums.md`.
+"""
+
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
+
+if TYPE_CHECKING:
+    from randquant.secure_sums.helper.collector import HelperSum
+    from randquant.secure_sums.helper.helper import Helper, HelperLimits
+    from randquant.secure_sums.helper.message import masked_message
+    from randquant.secure_sums.helper.proven import commitment_of, proven_message
+    from randquant.secure_sums.helper.sealing import HelperKey
+    from randquant.secure_sums.helper.terms import HelperTerms
+
+__all__ = [
+    "Helper", "HelperKey", "HelperLimits", "HelperSum", "HelperTerms", "commitment_of",
+    "masked_message", "proven_message",
+]  # fmt: skip
+
+lazily(__name__)

@@ -1,0 +1,164 @@
+"""The server's side: it adds masked vectors as they come, and asks the helper for their masks."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.secure_sums import masks
+from randquant.secure_sums.helper.message import LARGEST_NUMBER, SealedSeed
+from randquant.secure_sums.helper.request import LEFT_OUT, read_answer, write_request
+from randquant.secure_sums.helper.terms import HelperTerms
+from randquant.secure_sums.helper.vectors import MaskedVectors, ProvenVectors
+from randquant.secure_sums.secagg.terms import ProtocolError
+
+MEMORY = 2**26
+"""Bytes of masked vectors that are kept in memory; more are in a temporary file."""
+
+
+class HelperSum:
+    """One sum on the server: `add` each client's message, send `request`, `unmask` the answer.
+
+    The transport must tell which client a message is from. Masked vectors are kept until the end,
+    in a temporary file if they are many, since a client that the helper leaves out must be taken
+    out of the sum.
+
+    Args:
+        terms: the public terms.
+        directory: each client's public identity, as the helper has them: a client that did not sign
+            its seed is then refused at once.
+        verify_key: 32 random bytes, where the terms have its `proven.commitment_of`: clients then
+            send a `proven_message`. No client may know it.
+
+    Attributes:
+        refused: clients whose message is not in the sum, and why.
+
+    Example:
+        See `Helper`.
+    """
+
+    def __init__(
+        self,
+        terms: HelperTerms,
+        directory: Mapping[int, bytes] | None = None,
+        verify_key: bytes = b"",
+    ) -> None:
+        validate.kind("terms", terms, HelperTerms)
+        self.terms, self._directory, self._verify_key = terms, directory, verify_key
+        self.refused: dict[int, str] = {}
+        self._digest = terms.digest
+        self._seeds: dict[int, SealedSeed] = {}
+        self._places: dict[int, int] = {}  # of each client's masked vector, in the file
+        self._vectors = tempfile.SpooledTemporaryFile(max_size=MEMORY)  # noqa: SIM115
+        weakref.finalize(self, self._vectors.close)
+        way = ProvenVectors if terms.largest else MaskedVectors
+        self._way = way(terms, self._digest, verify_key)
+        self._request, self._clients = b"", frozenset[int]()
+
+    @property
+    def clients(self) -> frozenset[int]:
+        """The clients in the sum: after `unmask` without those that the helper has left out."""
+        return self._clients or frozenset(self._seeds)
+
+    def add(self, client: int, message: bytes) -> None:
+        """Add one client's message.
+
+        Raises:
+            ProtocolError: it is malformed, a repetition, too late or not signed. The sum goes on
+                without it.
+        """
+        if not 0 <= validate.whole("client", client) <= LARGEST_NUMBER:
+            raise ProtocolError(f"Expected a client's number below 2**64, got {client}.")
+        if client in self._seeds or self._request:
+            raise ProtocolError(
+                "Expected one message of each client, before the helper is asked; got another of "
+                f"{client}."
+            )
+        try:
+            if len(self._seeds) == self.terms.cohort:
+                raise ProtocolError(f"Expected {self.terms.cohort} clients at most, got another.")
+            seed = self._taken(client, message)
+        except ProtocolError as error:
+            self.refused[client] = str(error)
+            raise ProtocolError(f"Client {client}: {error}") from None
+        self.refused.pop(client, None)
+        self._places[client] = len(self._seeds)
+        self._seeds[client] = seed
+
+    def request(self, offer: str = "") -> bytes:
+        """Accept no more messages; what to ask the helper. The same again if called again.
+
+        Args:
+            offer: what clients have answered, for a helper that counts epsilon: its SHA-256 is
+                `terms.offer`.
+
+        Raises:
+            ProtocolError: fewer clients than `terms.least`.
+        """
+        if not self._request:
+            self._check_least(len(self._seeds))
+            self._request = write_request(self.terms, self._seeds, offer, self._verify_key)
+        return self._request
+
+    def unmask(self, answer: bytes, largest: int | None = None) -> np.ndarray:
+        """The sum of the clients' codes modulo 2**bits, (d,) uint8, uint16 or uint32.
+
+        Args:
+            answer: the helper's.
+            largest: the largest code of an honest client: a total beyond that of as many such codes
+                is refused.
+
+        Raises:
+            ProtocolError: it answers another request, is damaged, leaves too few clients, or a
+                total is impossible. A wrong sum of masks is noticed only by an impossible total.
+        """
+        if not self._request:
+            raise ProtocolError("Expected the helper to be asked first.")
+        digest = hashlib.sha256(self._request).digest()
+        left_out, answered = read_answer(self.terms, digest, self._seeds, answer)
+        count = len(self._seeds) - len(left_out)
+        self._check_least(count)
+        vectors = ((client, self._vector(client)) for client in left_out)
+        total = self._way.without(vectors, answered)
+        if self.terms.largest:
+            largest = self.terms.largest
+        if largest is not None and int(total.max()) > (most := count * largest):
+            raise ProtocolError(
+                f"Expected totals of {most} at most, got {int(total.max())}: the helper's answer "
+                "is wrong, or some client sent an invalid vector; the whole sum is discarded."
+            )
+        self.refused |= {client: LEFT_OUT[why] for client, why in left_out.items()}
+        self._clients = frozenset(self._seeds.keys() - left_out.keys())
+        kind = masks.dtype(self.terms.bits)
+        return total.astype(kind) & kind.type((1 << self.terms.bits) - 1)
+
+    def _taken(self, client: int, message: Any) -> SealedSeed:
+        """A message's sealed seed, once its vector is kept and added."""
+        seed, packed = self._way.read(message)
+        if self._directory is not None and not seed.is_signed(
+            self._digest, client, self._directory
+        ):
+            raise ProtocolError("Expected a seed signed by this client, got another.")
+        # Kept first: if the disk is full, or the vector is refused, the next client's is put here.
+        self._vectors.seek(len(self._seeds) * len(packed))
+        self._vectors.write(packed)
+        self._way.add(client, packed)
+        return seed
+
+    def _vector(self, client: int) -> bytes:
+        """A client's vector, as it was kept."""
+        self._vectors.seek(self._places[client] * self._way.size)
+        return self._vectors.read(self._way.size)
+
+    def _check_least(self, count: int) -> None:
+        if count < self.terms.least:
+            raise ProtocolError(
+                f"Expected messages of {self.terms.least} clients or more, got {count}: the "
+                "guarantee needs that many."
+            )

@@ -1,0 +1,261 @@
+"""Codes that a client proves to be valid: its message, and what the helper verifies.
+
+A client splits its codes by Prio3 between the server, who is the leader, and the helper, whose
+share follows from the sealed seed. What each learns: `docs/theory/helper-sums.md`.
+
+bytes   field
+4       "RQH2"
+16, 64  nonce and public share of the report
+n       the sealed seed; n = 1,168, or 80 with X25519; it opens with these two only
+0 or 64 the client's signature of the sealed seed, if it has an identity
+rest    the leader's input share
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from randquant._internal import validate
+from randquant.secure_sums.helper.message import (
+    LARGEST_NUMBER,
+    SealedSeed,
+    check_codes,
+    signed,
+)
+from randquant.secure_sums.helper.sealing import SEALED_BYTES, SEED_BYTES, SIGNATURE_BYTES
+from randquant.secure_sums.helper.terms import HelperTerms, context
+from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.vdaf import serialization
+from randquant.secure_sums.vdaf.circuits import SumVec, chunk_length
+from randquant.secure_sums.vdaf.field import Field64, Vector
+from randquant.secure_sums.vdaf.prio3 import SEED_SIZE, HelperShare, LeaderShare, Prio3
+from randquant.secure_sums.vdaf.xof import XofTurboShake128
+
+MAGIC = b"RQH2"
+ALGORITHM, PROOFS = 0xFFFFFFFF, 3
+"""Private use; three proofs over Field64 (theory/vdaf.md, Proposition 2)."""
+LEADER, HELPER = 0, 1
+BOUND_BYTES = Prio3.NONCE_SIZE + 2 * SEED_SIZE
+VERIFY_KEY_BYTES = Prio3.VERIFY_KEY_SIZE
+TOTAL_TAG_BYTES = 32
+LONGEST_SEALED = max(SEALED_BYTES.values())
+SHARE_TAG = b"randquant helper share"
+
+
+def prio3_of(terms: HelperTerms) -> Prio3:
+    """The proofs of these terms: all codes are integers from 0 to `largest`."""
+    return _prio3(terms.dimension, terms.largest)
+
+
+@functools.lru_cache(maxsize=8)
+def _prio3(dimension: int, largest: int) -> Prio3:
+    chunk = chunk_length(dimension * largest.bit_length())
+    return Prio3(SumVec(Field64, dimension, largest, chunk), ALGORITHM, 2, PROOFS)
+
+
+def proof_context(digest: bytes) -> bytes:
+    """Prio3's application context: all terms, the circuit's parameters among them."""
+    return b"randquant proven codes\0" + digest
+
+
+def proven_message(
+    terms: HelperTerms,
+    client: int,
+    codes: np.ndarray,
+    helper: bytes,
+    identity: Ed25519PrivateKey | None = None,
+) -> bytes:
+    """Split a client's codes with a proof that they are valid: all that it sends in a sum.
+
+    Args:
+        terms: as the server sent them, with `largest`, which must be at least the largest code of
+            the client's mechanism: compare them before codes are drawn, since a refusal that
+            depends on codes says something of them.
+        client, codes, helper, identity: as in `masked_message`, codes up to `terms.largest`.
+
+    Guarantees:
+        The message is independent of the codes for everybody who does not have the helper's key.
+        Each call draws fresh seeds and a fresh nonce.
+
+    Raises:
+        ProtocolError: the key in the terms is not that of this helper.
+        ValueError, TypeError: the codes, the number or the terms are not as described.
+
+    Example:
+        >>> import tempfile
+        >>> from randquant.secure_sums.helper import Helper, HelperSum, commitment_of
+        >>> identity, verify_key = Ed25519PrivateKey.generate(), os.urandom(32)
+        >>> pinned = identity.public_key().public_bytes_raw()
+        >>> helper = Helper(tempfile.mkdtemp(), identity)
+        >>> terms = HelperTerms(
+        ...     b"run 7, round 1", helper.key, 100, 3, dimension=4, bits=8,
+        ...     largest=1, commitment=commitment_of(verify_key),
+        ... )
+        >>> server = HelperSum(terms, verify_key=verify_key)
+        >>> for client in (3, 5, 8):
+        ...     codes = np.array([0, 1, client > 3, 1], dtype=np.uint8)
+        ...     server.add(client, proven_message(terms, client, codes, pinned))
+        >>> server.unmask(helper.answer(server.request()))
+        array([0, 3, 2, 3], dtype=uint8)
+    """
+    validate.kind("terms", terms, HelperTerms)
+    client = validate.whole("client", client, low=0, high=LARGEST_NUMBER)
+    if not terms.largest:
+        raise ValueError("Expected terms of a sum with proofs: use `masked_message`.")
+    check_codes(terms, codes, terms.largest)
+    terms.key.check(helper)
+    digest, prio3, seed = terms.digest, prio3_of(terms), os.urandom(SEED_BYTES)
+    nonce, share = os.urandom(prio3.NONCE_SIZE), helper_share(seed)
+    rand = share.share + (share.blind or b"") + os.urandom(prio3.RAND_SIZE - 2 * SEED_SIZE)
+    public, shares = prio3.shard(proof_context(digest), codes, nonce, rand)
+    bound = nonce + serialization.encode_public_share(public)
+    sealed = terms.key.seal(seed, context(digest, client) + bound)
+    signature = b"" if identity is None else identity.sign(signed(digest, client, sealed))
+    leader = serialization.encode_input_share(prio3, shares[LEADER])
+    return b"".join((MAGIC, bound, sealed, signature, leader))
+
+
+def message_bytes(terms: HelperTerms) -> int:
+    """Length of a message without signature."""
+    return proven_bytes(terms.dimension, terms.largest, terms.key.sealed_bytes)
+
+
+def proven_bytes(dimension: int, largest: int, sealed: int = LONGEST_SEALED) -> int:
+    """Length of a message about so many codes without signature, and with a hybrid key by default.
+
+    Raises:
+        ValueError: there are more codes than proofs can be of.
+    """
+    leader = serialization.leader_share_size(_prio3(dimension, largest)) + SEED_SIZE
+    return len(MAGIC) + BOUND_BYTES + sealed + leader
+
+
+def read_proven(terms: HelperTerms, message: Any) -> tuple[SealedSeed, LeaderShare]:
+    """A message's sealed seed and leader's share; ProtocolError if it is malformed."""
+    plain = message_bytes(terms)
+    if not isinstance(message, bytes) or len(message) not in (plain, plain + SIGNATURE_BYTES):
+        got = len(message) if isinstance(message, bytes) else type(message).__name__
+        raise ProtocolError(
+            f"Expected a message of {plain} bytes, or {plain + SIGNATURE_BYTES} with a signature, "
+            f"got {got}."
+        )
+    if not message.startswith(MAGIC):
+        raise ProtocolError(f"Expected a message that starts with {MAGIC!r}, got another.")
+    start = len(MAGIC) + BOUND_BYTES
+    middle = start + terms.key.sealed_bytes
+    end = middle + len(message) - plain
+    try:
+        share = serialization.decode_input_share(prio3_of(terms), LEADER, message[end:])
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+    bound = message[len(MAGIC) : start]
+    assert isinstance(share, LeaderShare)
+    return SealedSeed(message[start:middle], message[middle:end], bound), share
+
+
+def helper_share(seed: bytes) -> HelperShare:
+    """The helper's input share, from its sealed seed."""
+    drawn = XofTurboShake128(seed, SHARE_TAG).next(2 * SEED_SIZE)
+    return HelperShare(drawn[:SEED_SIZE], drawn[SEED_SIZE:])
+
+
+def leader_verifier(
+    terms: HelperTerms, digest: bytes, verify_key: bytes, bound: bytes, share: LeaderShare
+) -> tuple[Vector, bytes]:
+    """The server's output share and verifier share; ProtocolError if the report is false."""
+    prio3, ctx = prio3_of(terms), proof_context(digest)
+    nonce, encoded = bound[: prio3.NONCE_SIZE], bound[prio3.NONCE_SIZE :]
+    try:
+        public = serialization.decode_public_share(prio3, encoded)
+        state, verifier = prio3.verify_init(verify_key, ctx, LEADER, nonce, public, share)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+    if public is None or verifier.joint_rand_part != public[LEADER]:
+        raise ProtocolError("Expected the joint randomness of the server's share, got another.")
+    return state.out_share, serialization.encode_verifier_share(prio3, verifier)
+
+
+def invalid(
+    terms: HelperTerms,
+    digest: bytes,
+    verify_key: bytes,
+    seeds: Mapping[int, SealedSeed],
+    opened: Mapping[int, bytes],
+) -> set[int]:
+    """The clients, of those whose seeds opened, whose codes are not proven valid."""
+    found = set()
+    for client, seed in opened.items():
+        try:
+            _verify(terms, digest, verify_key, seeds[client], seed)
+        except ValueError:
+            found.add(client)
+    return found
+
+
+def _verify(
+    terms: HelperTerms, digest: bytes, verify_key: bytes, asked: SealedSeed, seed: bytes
+) -> None:
+    """Raise ValueError unless the proofs of one report are those of valid codes."""
+    prio3, ctx = prio3_of(terms), proof_context(digest)
+    nonce, encoded = asked.bound[: prio3.NONCE_SIZE], asked.bound[prio3.NONCE_SIZE :]
+    public = serialization.decode_public_share(prio3, encoded)
+    state, own = prio3.verify_init(verify_key, ctx, HELPER, nonce, public, helper_share(seed))
+    leader = serialization.decode_verifier_share(prio3, asked.verifier)
+    # theory/helper-sums.md, Proposition 9: Prio3 leaves the helper's part to the server to compare,
+    # which would find a report false when it is in the helper's sum already.
+    if public != [leader.joint_rand_part, own.joint_rand_part]:
+        raise ValueError("Expected the joint randomness of both shares, got another.")
+    prio3.verify_next(state, prio3.verifier_shares_to_message(ctx, [leader, own]))
+
+
+def helper_total(terms: HelperTerms, digest: bytes, seeds: Iterable[bytes]) -> Vector:
+    """The sum of the helper's shares of these clients' codes."""
+    prio3, ctx = prio3_of(terms), proof_context(digest)
+    total = prio3.agg_init()
+    for seed in seeds:
+        meas_share = prio3.helper_meas_share(ctx, HELPER, helper_share(seed).share)
+        total = prio3.agg_update(total, prio3.flp.valid.truncate(meas_share))
+    return total
+
+
+def write_total(request: bytes, listed: bytes, total: Vector) -> bytes:
+    """The helper's total in bytes, with a checksum that covers who is left out.
+
+    Args:
+        request: digest of the request.
+        listed: who is left out.
+        total: the sum of shares.
+    """
+    encoded = bytes(Field64.encode_vec(total))
+    return encoded + hashlib.sha256(request + listed + encoded).digest()
+
+
+def read_total(request: bytes, listed: bytes, payload: bytes) -> Vector:
+    """Invert `write_total`; ValueError if it is damaged."""
+    encoded, tag = payload[:-TOTAL_TAG_BYTES], payload[-TOTAL_TAG_BYTES:]
+    if hashlib.sha256(request + listed + encoded).digest() != tag:
+        raise ValueError("Expected a helper's answer that is not damaged, got another.")
+    return Field64.decode_vec(encoded)
+
+
+def total_bytes(terms: HelperTerms) -> int:
+    """Length of the helper's total."""
+    return terms.dimension * Field64.ENCODED_SIZE + TOTAL_TAG_BYTES
+
+
+def verifier_bytes(terms: HelperTerms) -> int:
+    """Length of a verifier share."""
+    prio3 = prio3_of(terms)
+    return prio3.flp.VERIFIER_LEN * PROOFS * prio3.field.ENCODED_SIZE + SEED_SIZE
+
+
+def commitment_of(verify_key: bytes) -> bytes:
+    """What terms have of the verification key: `HelperTerms.commitment`."""
+    return hashlib.sha256(b"randquant verification key\0" + verify_key).digest()

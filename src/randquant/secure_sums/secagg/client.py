@@ -1,0 +1,325 @@
+"""A client's side of one secure sum."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hmac
+import json
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from randquant._internal import validate
+from randquant.channels import wire
+from randquant.secure_sums import masks
+from randquant.secure_sums.secagg import crypto, group
+from randquant.secure_sums.secagg.dealing import KEY, PROOF_BYTES, SEED, deal, fits
+from randquant.secure_sums.secagg.group import SCALAR_BYTES
+from randquant.secure_sums.secagg.messages import (
+    SEALED_BYTES,
+    Advert,
+    accusation,
+    confirmation,
+    context,
+    exactly_bytes,
+    masked_format,
+    pair_context,
+    survivors_digest,
+    view_digest,
+)
+from randquant.secure_sums.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
+
+STAGES = ("advertise", "share", "mask", "confirm", "reveal", "done")
+
+
+class Client:
+    """One client in one sum: `advertise`, `share`, `mask`, `confirm`, `reveal`, each once.
+
+    Every object draws fresh secrets, which leave it only as shares. For a neighbour it reveals
+    either a share of the seed or the neighbour's pairwise masks, never both. An object serves one
+    sum; any error ends it.
+
+    Args:
+        terms: the public terms; `terms.clients` contains `number`.
+        number: this client's number.
+        identity: signs this client's keys, if the deployment has identities.
+        directory: each client's public identity, 32 bytes of Ed25519: keys without its signature
+            are refused. Without a directory, a server that invents clients or acts as a man in
+            the middle goes unnoticed.
+        threshold: the smallest `terms.threshold` that this client accepts, as a share of its
+            neighbours: below two thirds, fewer of them can collude with a malicious server to
+            learn a client's vector.
+
+    Raises:
+        ProtocolError: a message violates the protocol; nothing is revealed.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        number: int,
+        identity: Ed25519PrivateKey | None = None,
+        directory: Mapping[int, bytes] | None = None,
+        threshold: float = TWO_THIRDS,
+    ) -> None:
+        if number not in terms.clients:
+            raise ValueError(f"Expected one of the sum's clients, got {number}.")
+        wanted = part_of(terms.neighbours, validate.real("threshold", threshold, above=0, high=1))
+        if terms.threshold < wanted:
+            raise ProtocolError(
+                f"Expected a threshold of {wanted} of {terms.neighbours} neighbours or more, got "
+                f"{terms.threshold}: this client's own setting may allow it, the server may not."
+            )
+        self.terms, self.number = terms, number
+        self._identity, self._directory = identity, directory
+        self._stage = STAGES[0]
+        self._sealing = X25519PrivateKey.generate()
+        self._masking, self._seed = group.random_scalar(), group.random_scalar()
+        self._keys: dict[int, bytes] = {}  # by neighbour, for sealing and confirming
+        self._masks: dict[int, bytes] = {}  # by neighbour, the secret of the pairwise mask
+        # By neighbour: a share of its seed and one of its key, 32 bytes each; b"" if invalid.
+        self._shares: dict[int, bytes] = {}
+        self._survivors: frozenset[int] = frozenset()
+
+    def to_bytes(self) -> bytes:
+        """The client's whole state between two steps: as secret as its codes.
+
+        If each step runs in its own process, save the state after every step and continue from
+        the saved state only: a client that takes a step twice is no longer protected.
+        """
+        state = {
+            "terms": self.terms.digest.hex(),
+            "directory": self._directory is not None,
+            "stage": self._stage,
+            "number": self.number,
+            "sealing": self._sealing.private_bytes_raw().hex(),
+            "masking": group.scalar_bytes(self._masking).hex(),
+            "seed": group.scalar_bytes(self._seed).hex(),
+            "survivors": sorted(self._survivors),
+            **{name: _to_hex(getattr(self, f"_{name}")) for name in ("keys", "masks", "shares")},
+        }
+        return json.dumps(state).encode()
+
+    @classmethod
+    def from_bytes(
+        cls,
+        terms: Terms,
+        saved: bytes,
+        identity: Ed25519PrivateKey | None = None,
+        directory: Mapping[int, bytes] | None = None,
+    ) -> Client:
+        """Invert `to_bytes`; ValueError for other terms, or if only one had a directory."""
+        state = json.loads(saved)
+        if bytes.fromhex(state["terms"]) != terms.digest:
+            raise ValueError("Expected the terms of the sum that was saved, got others.")
+        if state["directory"] != (directory is not None):
+            raise ValueError("Expected a directory exactly where the saved client had one.")
+        # These are the terms that the client accepted when it was created.
+        agreed = terms.threshold / terms.neighbours
+        client = cls(terms, state["number"], identity, directory, agreed)
+        client._stage = state["stage"]
+        client._sealing = X25519PrivateKey.from_private_bytes(bytes.fromhex(state["sealing"]))
+        client._masking, client._seed = (
+            group.read_scalar(bytes.fromhex(state[name])) for name in ("masking", "seed")
+        )
+        client._keys, client._masks, client._shares = (
+            {int(n): bytes.fromhex(text) for n, text in state[name].items()}
+            for name in ("keys", "masks", "shares")
+        )
+        client._survivors = frozenset(state["survivors"])
+        return client
+
+    def advertise(self) -> bytes:
+        """This client's fresh public keys, for its neighbours."""
+        with self._step("advertise"):
+            return self._advert().to_bytes()
+
+    def share(self, adverts: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Split this client's seed and masking key, and seal a share of each for each neighbour.
+
+        Args:
+            adverts: of the neighbours that are still present.
+
+        Returns:
+            Sealed shares by neighbour, and under its own number the commitments to all shares.
+        """
+        with self._step("share"):
+            terms = self.terms
+            self._enough(adverts, terms.neighbours_of(self.number), "public keys")
+            seen = {n: Advert.from_bytes(advert) for n, advert in adverts.items()}
+            own, masking = self._advert(), crypto.masking_private(self._masking)
+            for n, advert in seen.items():
+                advert.check_signed(terms, n, self._directory)
+                # Bound to both adverts: if the two clients saw different ones, nothing unseals.
+                pair = pair_context(terms, {self.number: own, n: advert})
+                self._keys[n] = crypto.sealing_key(self._sealing, advert.sealing, pair)
+                point = group.read_point(advert.masking)
+                self._masks[n] = crypto.masking_key(masking, point, pair)
+            view = view_digest(terms, {self.number: own, **seen})
+            dealing, shares = deal(terms, self.number, own, (self._seed, self._masking), view)
+            sealed = {
+                n: crypto.seal(self._keys[n], shares[n], context(terms, self.number, n))
+                for n in seen
+            }
+            return {self.number: dealing.to_bytes(), **sealed}
+
+    @property
+    def accused(self) -> frozenset[int]:
+        """Neighbours whose shares do not unseal or do not match; known after `mask`."""
+        return frozenset(n for n, share in self._shares.items() if not share)
+
+    def mask(self, vector: np.ndarray, sealed: Mapping[int, bytes]) -> bytes:
+        """Mask a vector: the sum of all clients' payloads is the sum of their vectors.
+
+        Args:
+            vector: (d,) unsigned integers, such that the sum over all clients is below 2**bits.
+            sealed: commitments and sealed shares from the neighbours that are still present. The
+                client shares a mask with each of them; the payload lists those with invalid
+                shares.
+        """
+        with self._step("mask"):
+            terms = self.terms
+            if vector.shape != (terms.dimension,) or vector.dtype.kind != "u":
+                raise ValueError(
+                    f"Expected a vector ({terms.dimension},) of unsigned integers, got shape "
+                    f"{vector.shape}, {vector.dtype}."
+                )
+            if int(vector.max()) >> terms.bits:
+                raise ValueError(
+                    f"Expected entries below 2**{terms.bits}, got {int(vector.max())}."
+                )
+            self._shares = self._open(sealed)
+            total = vector.astype(masks.dtype(terms.bits))
+            own = context(terms, self.number, self.number)
+            masks.add(total, crypto.self_masking_key(self._seed, own), +1)
+            for n in self._shares:
+                masks.add(total, self._masks[n], +1 if self.number < n else -1)
+            code = total & total.dtype.type((1 << terms.bits) - 1)
+            form = masked_format(terms, self.number)
+            packed = wire.pack(form, code.astype(np.uint8 if terms.bits <= 8 else np.uint32))
+            return packed + accusation(self.accused)
+
+    def look_at(self, sealed: Mapping[int, bytes]) -> None:
+        """Check these sealed shares as `mask` would, before there is a vector."""
+        self._open(sealed)
+
+    def confirm(self, survivors: Collection[int]) -> dict[int, bytes]:
+        """Authenticate the set of survivors to each neighbour, under their common key.
+
+        Args:
+            survivors: the clients whose masked vectors the server has, this one among them.
+        """
+        with self._step("confirm"):
+            most = len(self.terms.clients)
+            announced = frozenset(survivors if len(survivors) <= most else ())
+            if not announced <= set(self.terms.clients) or self.number not in announced:
+                raise ProtocolError("Expected this client among the sum's, got other survivors.")
+            if len(announced) < self.terms.least:
+                raise ProtocolError(
+                    f"Expected {self.terms.least} clients or more in the sum, got "
+                    f"{len(announced)}: its privacy relies on them."
+                )
+            neighbours = announced.intersection(self.terms.neighbours_of(self.number))
+            strangers = neighbours - set(self._shares)
+            if strangers:  # they share no mask with this client, whose vector would show
+                raise ProtocolError(
+                    f"Expected survivors that shared with this client, got {sorted(strangers)}."
+                )
+            self._survivors = announced
+            digest = survivors_digest(self.terms, announced)
+            return {n: confirmation(self._keys[n], self.number, digest) for n in self._shares}
+
+    def reveal(self, confirmations: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Reveal, for each neighbour, what removes its masks from the sum.
+
+        For a survivor this is a share of its seed. For a client that dropped out it is the secret
+        of the pairwise mask, and a share of its key. Both kinds are never revealed for one client.
+
+        Args:
+            confirmations: from surviving neighbours; `threshold` of them must confirm the same
+                survivors, so that no other set can be unmasked besides this one. Invalid ones do
+                not count.
+        """
+        with self._step("reveal"):
+            if len(confirmations) > len(self._shares):
+                raise ProtocolError("Expected confirmations of neighbours only, got others.")
+            digest = survivors_digest(self.terms, self._survivors)
+            agreed = sum(
+                hmac.compare_digest(exactly_bytes(tag), confirmation(self._keys[n], n, digest))
+                for n, tag in confirmations.items()
+                if n in self._shares and n in self._survivors
+            )
+            if agreed < self.terms.threshold:
+                raise ProtocolError(
+                    f"Expected {self.terms.threshold} neighbours to confirm the survivors, got "
+                    f"{agreed}."
+                )
+            survived = {
+                n: s[:SCALAR_BYTES] for n, s in self._shares.items() if n in self._survivors
+            }
+            return {n: share for n, share in survived.items() if share} | {
+                n: self._masks[n] + share[SCALAR_BYTES:]
+                for n, share in self._shares.items()
+                if n not in survived
+            }
+
+    def _advert(self) -> Advert:
+        """The public keys of its secrets: always the same, since Ed25519 is deterministic."""
+        sealing = self._sealing.public_key().public_bytes_raw()
+        advert = Advert(sealing, group.base(self._masking), group.base(self._seed))
+        if self._identity is not None:
+            signature = self._identity.sign(advert.signed(self.terms, self.number))
+            advert = dataclasses.replace(advert, signature=signature)
+        return advert
+
+    def _open(self, sealed: Mapping[int, bytes]) -> dict[int, bytes]:
+        """By neighbour: two shares of 32 bytes each, or b"" if they are invalid."""
+        self._enough(sealed, tuple(self._keys), "sealed shares")
+        shares, wrong = {}, {}
+        for n, message in sealed.items():
+            try:
+                shares[n] = self._open_one(n, exactly_bytes(message))
+            except ProtocolError as error:
+                shares[n], wrong[n] = b"", str(error)
+        if len(shares) - len(wrong) < self.terms.threshold:
+            raise ProtocolError(
+                f"Expected valid shares from {self.terms.threshold} neighbours, got "
+                f"{len(shares) - len(wrong)}; those from clients {sorted(wrong)[:9]} do not unseal "
+                "or do not match their commitments: these clients, or the server that relays, are "
+                "at fault."
+            )
+        return shares
+
+    def _open_one(self, n: int, message: bytes) -> bytes:
+        if len(message) != PROOF_BYTES + SEALED_BYTES:
+            raise ProtocolError("Expected two sealed shares and their proof, got something else.")
+        proof, sealed = message[:PROOF_BYTES], message[PROOF_BYTES:]
+        shares = crypto.unseal(self._keys[n], sealed, context(self.terms, n, self.number))
+        for kind, share in ((SEED, shares[:SCALAR_BYTES]), (KEY, shares[SCALAR_BYTES:])):
+            if not fits(self.terms, n, self.number, kind, group.read_scalar(share), proof):
+                raise ProtocolError("Expected shares that match their commitments, got others.")
+        return shares
+
+    @contextlib.contextmanager
+    def _step(self, stage: str) -> Iterator[None]:
+        """Allow every step once, in order, and none after an error."""
+        wanted, self._stage = self._stage, "done"
+        if stage != wanted:
+            raise ProtocolError(f"Expected step {wanted!r} of the protocol, got {stage!r}.")
+        yield
+        self._stage = STAGES[STAGES.index(stage) + 1]
+
+    def _enough(self, senders: Mapping[int, bytes], allowed: Collection[int], what: str) -> None:
+        if not senders.keys() <= frozenset(allowed):  # compares the lengths first
+            raise ProtocolError(f"Expected {what} of neighbours only, got others.")
+        if len(senders) < self.terms.threshold:
+            raise ProtocolError(
+                f"Expected {what} of {self.terms.threshold} neighbours or more, got {len(senders)}."
+            )
+
+
+def _to_hex(parts: Mapping[int, bytes]) -> dict[str, str]:
+    return {str(number): part.hex() for number, part in parts.items()}

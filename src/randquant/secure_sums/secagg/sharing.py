@@ -1,0 +1,160 @@
+"""Shamir sharing at consecutive places, with shares that can be checked once they are shown.
+
+A dealer draws a polynomial p of degree threshold - 1 with p(0) its secret; the share at place x is
+p(x). Any `threshold` shares give the secret; fewer reveal nothing of it.
+
+Beside each share it publishes a hash of the share and of g(x), where g is a second polynomial of
+that degree, and, for a challenge that these hashes determine, the values h = g + challenge * p at
+all places (Atapoor, Baghery, Cozzo and Pedersen 2023). Everyone checks that h is of low degree;
+who sees p(x) checks h(x). What this proves and hides: docs/theory/shares.md, Propositions 1 and 2.
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import hashlib
+import math
+from collections.abc import Mapping, Sequence, Set
+from itertools import accumulate
+from operator import mul
+
+from randquant.secure_sums.secagg import group
+from randquant.secure_sums.secagg.group import ORDER
+
+COMMITMENT_BYTES = 16
+"""Two shares for one commitment take 2**64 hashes to find, another share for a given one 2**128:
+theory/shares.md, Proposition 1."""
+
+_DIGITS = 160  # of a sum of 2**20 products below ORDER**2
+
+
+def split(secret: int, threshold: int, places: int) -> list[int]:
+    """The shares at places 1, 2, …; any `threshold` of them give the secret.
+
+    The first ones are drawn: any threshold - 1 shares of a random polynomial are uniform.
+    """
+    drawn = [group.random_scalar() for _ in range(threshold - 1)]
+    return _continued([secret, *drawn], places)[1:]
+
+
+def combine(shares: Mapping[int, int], known: Set[int]) -> int:
+    """The secret, from at least `threshold` shares of one polynomial, by place.
+
+    Args:
+        known: places, 0 included, that contain these and a few more. Their weights are computed
+            once; the time of each call grows with the number of those that are missing.
+    """
+    weights = _weights(frozenset(known))
+    missing = known - shares.keys() - {0}
+    of_zero = weights[0] * math.prod(-y for y in missing)
+    weighted = sum(
+        weights[x] * math.prod([x - y for y in missing]) * share for x, share in shares.items()
+    )
+    return -weighted * pow(of_zero, -1, ORDER) % ORDER
+
+
+def random_word(places: int, threshold: int) -> list[int]:
+    """Coefficients at places 0, 1, …, with which `low_degree` checks what a dealer deals.
+
+    Args:
+        places, threshold: as of `split`. Dealers must not know the coefficients beforehand.
+    """
+    # A random polynomial of degree places - threshold, times the weights of all places.
+    values = _continued([group.random_scalar() for _ in range(places - threshold + 1)], places)
+    return [w * v % ORDER for w, v in zip(_factors(places + 1), values, strict=True)]
+
+
+def low_degree(values: Sequence[int], word: Sequence[int]) -> bool:
+    """Whether these are values of one polynomial of degree threshold - 1.
+
+    A random word of the dual code (Cascudo and David 2017, section 4): others pass with
+    probability 1/ORDER.
+
+    Args:
+        values: at places 0, 1, ….
+        word: from `random_word`.
+    """
+    return sum(map(mul, word, values)) % ORDER == 0
+
+
+def commitment(context: bytes, share: int, blind: int) -> bytes:
+    """The hash of a share and of the value that blinds it, for one dealer, holder and secret."""
+    parts = context + group.scalar_bytes(share) + group.scalar_bytes(blind)
+    return hashlib.sha256(b"share" + parts).digest()[:COMMITMENT_BYTES]
+
+
+def fits(committed: bytes, context: bytes, share: int, challenge: int, value: int) -> bool:
+    """Whether a share is the one that was committed to, and the one that `value` belongs to."""
+    return commitment(context, share, (value - challenge * share) % ORDER) == committed
+
+
+def _continued(values: Sequence[int], last: int) -> list[int]:
+    """Values at 0, 1, …, last of the polynomial of least degree with these values at 0, 1, ….
+
+    Lagrange: p(x) = x! / (x - t)! * sum over j < t of factor(j) p(j) / (x - j), a convolution.
+    """
+    count = len(values)
+    scaled = [f * v % ORDER for f, v in zip(_factors(count), values, strict=True)]
+    sums = _convolved(scaled, _inverses(last)) if last >= count else []
+    factorials, inverted = _factorials(last), _inverse_factorials(last)
+    return list(values) + [
+        factorials[x] * inverted[x - count] % ORDER * sums[x] % ORDER
+        for x in range(count, last + 1)
+    ]
+
+
+def _convolved(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Sums of products whose places add up to 0, 1, …: by one product of long decimal numbers.
+
+    The decimal module multiplies in quasi-linear time: 4 times as fast as term by term at 1,000.
+    """
+    exact = decimal.Context(decimal.MAX_PREC, traps=[decimal.Inexact, decimal.Overflow])
+    exact.Emax, exact.Emin = decimal.MAX_EMAX, decimal.MIN_EMIN
+    long = [
+        exact.create_decimal("".join([f"{term:0{_DIGITS}d}" for term in terms]))
+        for terms in (first, second)
+    ]
+    count = len(first) + len(second) - 1
+    digits = format(exact.multiply(*long), "f").zfill(_DIGITS * count)
+    return [int(digits[at : at + _DIGITS]) for at in range(0, _DIGITS * count, _DIGITS)]
+
+
+@functools.lru_cache(maxsize=16)
+def _weights(places: frozenset[int]) -> Mapping[int, int]:
+    """Weights w with sum of w(x) p(x) = 0 for every polynomial p of degree len(places) - 2.
+
+    They are 1 / product of (x - y) over the other places y; removing a place y multiplies each by
+    x - y. So those of all places up to the last one give those of a set with gaps.
+    """
+    factors = _factors(max(places) + 1)
+    gaps = [y for y in range(len(factors)) if y not in places]
+    return {x: factors[x] * math.prod([x - y for y in gaps]) % ORDER for x in places}
+
+
+@functools.lru_cache(maxsize=16)
+def _factors(count: int) -> Sequence[int]:
+    """1 / product of (x - y) over the other y of 0, …, count - 1, for each such x."""
+    inverted = _inverse_factorials(count - 1)
+    return [
+        (-1) ** (count - 1 - x) * inverted[x] * inverted[count - 1 - x] % ORDER
+        for x in range(count)
+    ]
+
+
+@functools.lru_cache(maxsize=16)
+def _factorials(last: int) -> Sequence[int]:
+    return list(accumulate(range(1, last + 1), lambda f, x: f * x % ORDER, initial=1))
+
+
+@functools.lru_cache(maxsize=16)
+def _inverse_factorials(last: int) -> Sequence[int]:
+    start = pow(_factorials(last)[last], -1, ORDER)
+    return list(accumulate(range(last, 0, -1), lambda f, x: f * x % ORDER, initial=start))[::-1]
+
+
+@functools.lru_cache(maxsize=16)
+def _inverses(last: int) -> Sequence[int]:
+    """0, then 1 / x for x = 1, …, last."""
+    factorials, inverted = _factorials(last), _inverse_factorials(last)
+    return [0, *(factorials[x - 1] * inverted[x] % ORDER for x in range(1, last + 1))]

@@ -1,0 +1,298 @@
+"""Validity circuits: which measurements there are, and which are valid (sections 7.3.2 and 7.4).
+
+The draft's `eval` is in two parts here, since all its circuits call one gadget on wires that do not
+depend on the gadget's outputs: `wires` says what goes into it, `eval` takes what comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.secure_sums.vdaf.field import Field, Vector
+from randquant.secure_sums.vdaf.gadgets import Gadget, Mul, ParallelSum, PolyEval
+
+
+class Valid(Protocol):
+    """A validity circuit, with the names of section 7.3.2; GADGET_CALLS is of its one gadget."""
+
+    field: Field
+    GADGET: Gadget
+    GADGET_CALLS: int
+    MEAS_LEN: int
+    JOINT_RAND_LEN: int
+    EVAL_OUTPUT_LEN: int
+    OUTPUT_LEN: int
+
+    def encode(self, measurement: Any) -> Vector:
+        """Encode a measurement: (MEAS_LEN,)."""
+        ...
+
+    def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
+        """`factors` and `shift` of `kernel.product_poly`: what the wires are, call by call."""
+        ...
+
+    def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
+        """Compute the circuit's outputs, zeros if valid, from (a share of) the gadget's."""
+        ...
+
+    def truncate(self, meas: Vector) -> Vector:
+        """Map (a share of) an encoded measurement to what is added up: (OUTPUT_LEN,)."""
+        ...
+
+    def decode(self, output: Vector, num_measurements: int) -> Any:
+        """Map a sum of such vectors to the aggregate result."""
+        ...
+
+
+class Count:
+    """A measurement is 0 or 1 (section 7.4.1)."""
+
+    GADGET_CALLS = MEAS_LEN = OUTPUT_LEN = EVAL_OUTPUT_LEN = 1
+    JOINT_RAND_LEN = 0
+
+    def __init__(self, field: Field) -> None:
+        self.field, self.GADGET, self._range = field, Mul(), RangeCheckedInt(field, 1)
+
+    def encode(self, measurement: int) -> Vector:
+        """Encode 0 or 1."""
+        return self._range.encode([measurement])
+
+    def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
+        """Both wires are the measurement."""
+        return self.field.of([1]), self.field.zeros(1)
+
+    def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
+        """The square less the measurement."""
+        return self.field.vec_sub(outputs, meas)
+
+    def truncate(self, meas: Vector) -> Vector:
+        """The measurement itself."""
+        return meas
+
+    def decode(self, output: Vector, num_measurements: int) -> int:
+        """The number of ones."""
+        return self.field.integers(output)[0]
+
+
+class Sum:
+    """A measurement is an integer from 0 to `max_measurement` (section 7.4.2)."""
+
+    OUTPUT_LEN = 1
+    JOINT_RAND_LEN = 0
+
+    def __init__(self, field: Field, max_measurement: int) -> None:
+        self.field, self._range = field, RangeCheckedInt(field, max_measurement)
+        bits = len(self._range.weights)
+        self.GADGET, self.GADGET_CALLS = PolyEval(), bits
+        self.MEAS_LEN = self.EVAL_OUTPUT_LEN = bits
+
+    def encode(self, measurement: int) -> Vector:
+        """Encode as bits."""
+        return self._range.encode([measurement])
+
+    def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
+        """One bit a call; and zeros to the end of the wire polynomial, where x - 1 is not zero."""
+        ones = (1 << self.GADGET_CALLS.bit_length()) - 1
+        return self.field.of([1] * ones), self.field.of([1])
+
+    def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
+        """The gadget's outputs."""
+        return outputs
+
+    def truncate(self, meas: Vector) -> Vector:
+        """The integer."""
+        return self._range.decode(meas)
+
+    def decode(self, output: Vector, num_measurements: int) -> int:
+        """The sum."""
+        return self.field.integers(output)[0]
+
+
+class RangeChecked:
+    """What the next three circuits share: each entry of the encoded measurement is 0 or 1.
+
+    Entries are checked `chunk_length` in a call, multiplied by powers of the call's joint
+    randomness r: the gadget adds up r**(j+1) * m[j] * (m[j] - 1).
+    """
+
+    def __init__(self, field: Field, meas_len: int, chunk_length: int) -> None:
+        validate.whole("chunk_length", chunk_length, low=1)
+        self.field, self.MEAS_LEN = field, meas_len
+        self.GADGET: Gadget = ParallelSum(chunk_length)
+        self.GADGET_CALLS = self.JOINT_RAND_LEN = -(-meas_len // chunk_length)
+
+    def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
+        """Powers of r times entries; and entries less one, of which a share has its part."""
+        return joint_rand, self.field.of([pow(num_shares, -1, self.field.MODULUS)])
+
+
+class SumVec(RangeChecked):
+    """A measurement is a vector of integers from 0 to `max_measurement` (section 7.4.3).
+
+    Example:
+        >>> import os
+        >>> from randquant.secure_sums.vdaf import Prio3
+        >>> from randquant.secure_sums.vdaf.field import Field64
+        >>> bits = SumVec(Field64, length=6, max_measurement=1, chunk_length=2)
+        >>> prio3 = Prio3(bits, algorithm=0xFFFFFFFF, proofs=3)
+        >>> nonce, key = os.urandom(16), os.urandom(32)
+        >>> rand = os.urandom(prio3.RAND_SIZE)
+        >>> public, shares = prio3.shard(b"run 7", [0, 1, 1, 0, 1, 0], nonce, rand)
+        >>> states, verifiers = zip(*(
+        ...     prio3.verify_init(key, b"run 7", j, nonce, public, shares[j]) for j in (0, 1)
+        ... ))
+        >>> message = prio3.verifier_shares_to_message(b"run 7", verifiers)
+        >>> prio3.unshard([prio3.verify_next(state, message) for state in states], 1)
+        [0, 1, 1, 0, 1, 0]
+    """
+
+    EVAL_OUTPUT_LEN: int = 1
+
+    def __init__(self, field: Field, length: int, max_measurement: int, chunk_length: int) -> None:
+        self.OUTPUT_LEN = validate.whole("length", length, low=1)
+        self._range = RangeCheckedInt(field, max_measurement)
+        super().__init__(field, length * len(self._range.weights), chunk_length)
+
+    def encode(self, measurement: Sequence[int] | np.ndarray) -> Vector:
+        """Encode each integer as bits."""
+        _check_length(measurement, self.OUTPUT_LEN)
+        return self._range.encode(measurement)
+
+    def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
+        """The sum of the gadget's outputs."""
+        return self.field.sum(outputs)
+
+    def truncate(self, meas: Vector) -> Vector:
+        """The integers."""
+        return self._range.decode(meas)
+
+    def decode(self, output: Vector, num_measurements: int) -> list[int]:
+        """The sum of each entry."""
+        return self.field.integers(output)
+
+
+class Histogram(RangeChecked):
+    """A measurement is one of `length` buckets, counted from 0 (section 7.4.4)."""
+
+    EVAL_OUTPUT_LEN: int = 2
+
+    def __init__(self, field: Field, length: int, chunk_length: int) -> None:
+        self.OUTPUT_LEN = validate.whole("length", length, low=1)
+        super().__init__(field, length, chunk_length)
+
+    def encode(self, measurement: int) -> Vector:
+        """Encode a bucket as a vector with a single one."""
+        last = self.OUTPUT_LEN - 1
+        encoded = self.field.zeros(self.OUTPUT_LEN)
+        at = validate.whole("measurement", measurement, low=0, high=last)
+        encoded[at : at + 1] = self.field.of([1])
+        return encoded
+
+    def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
+        """The sum of the gadget's outputs; and by how much the entries' sum differs from one."""
+        one = self.field.of([pow(num_shares, -1, self.field.MODULUS)])
+        check = self.field.vec_sub(self.field.sum(meas), one)
+        return np.concatenate([self.field.sum(outputs), check])
+
+    def truncate(self, meas: Vector) -> Vector:
+        """The entries."""
+        return meas
+
+    def decode(self, output: Vector, num_measurements: int) -> list[int]:
+        """How many are in each bucket."""
+        return self.field.integers(output)
+
+
+class MultihotCountVec(RangeChecked):
+    """A measurement is a vector of bools, of which `max_weight` at most are true (7.4.5)."""
+
+    EVAL_OUTPUT_LEN: int = 2
+
+    def __init__(self, field: Field, length: int, max_weight: int, chunk_length: int) -> None:
+        self.OUTPUT_LEN = validate.whole("length", length, low=1, high=field.MODULUS - 1)
+        validate.whole("max_weight", max_weight, low=1, high=length)
+        self._entry, self._range = RangeCheckedInt(field, 1), RangeCheckedInt(field, max_weight)
+        super().__init__(field, length + len(self._range.weights), chunk_length)
+
+    def encode(self, measurement: Sequence[bool] | np.ndarray) -> Vector:
+        """Encode the vector, then its weight as bits."""
+        _check_length(measurement, self.OUTPUT_LEN)
+        entries, weight = self._entry.encode(measurement), int(np.sum(measurement))
+        return np.concatenate([entries, self._range.encode([weight])])
+
+    def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
+        """The sum of the gadget's outputs; and by how much the weight differs from the stated."""
+        weight = self.field.sum(self.truncate(meas))
+        check = self.field.vec_sub(weight, self._range.decode(meas[self.OUTPUT_LEN :]))
+        return np.concatenate([self.field.sum(outputs), check])
+
+    def truncate(self, meas: Vector) -> Vector:
+        """The vector without its weight."""
+        return meas[: self.OUTPUT_LEN]
+
+    def decode(self, output: Vector, num_measurements: int) -> list[int]:
+        """How often each entry is true."""
+        return self.field.integers(output)
+
+
+def chunk_length(meas_len: int) -> int:
+    """Choose the chunk length with the shortest proof (section 7.4.3.1).
+
+    For each length of wire polynomials, a power of two, the smallest chunk that fits is best.
+
+    Args:
+        meas_len: entries of the encoded measurement.
+
+    Example:
+        >>> chunk_length(5089)
+        81
+    """
+    validate.whole("meas_len", meas_len, low=1)
+    sizes = [2**k for k in range(1, meas_len.bit_length() + 2)]
+    return min((2 * -(-meas_len // (p - 1)) + 2 * p, -(-meas_len // (p - 1))) for p in sizes)[1]
+
+
+class RangeCheckedInt:
+    """Integers from 0 to `largest` as bits with weights 1, 2, 4, ... (`encode_range_checked_int`).
+
+    The last weight is smaller if need be, so that the weights add up to `largest`: no bits encode
+    more.
+    """
+
+    def __init__(self, field: Field, largest: int) -> None:
+        validate.whole("largest measurement", largest, low=1, high=field.MODULUS - 1)
+        bits = largest.bit_length()
+        self.field, self._largest, self._rest = field, largest, 2 ** (bits - 1) - 1
+        self.weights = [1 << bit for bit in range(bits - 1)] + [largest - self._rest]
+
+    def encode(self, values: Sequence[int] | np.ndarray) -> Vector:
+        """Encode integers (n,), one after the other: (n * bits,)."""
+        small = self._largest < 2**62
+        numbers = np.asarray(values, None if small else object)
+        kinds = "bui" if small else "O"  # larger integers than any word are objects
+        whole = numbers.dtype.kind in kinds and numbers.ndim == 1
+        if not whole or (numbers < 0).any() or (numbers > self._largest).any():
+            raise ValueError(f"Expected integers from 0 to {self._largest}, got others.")
+        numbers = numbers.astype(np.int64) if small else numbers
+        last = numbers > self._rest
+        rest = np.where(last, numbers - self.weights[-1], numbers)
+        encoded = np.empty((len(numbers), len(self.weights)), np.uint8)
+        for bit in range(len(self.weights) - 1):
+            encoded[:, bit] = (rest >> bit) & 1
+        encoded[:, -1] = last
+        return self.field.of_small(encoded.reshape(-1))
+
+    def decode(self, encoded: Vector) -> Vector:
+        """Decode (shares of) encoded integers."""
+        if len(self.weights) == 1:
+            return encoded
+        return self.field.dot(encoded, self.field.of(self.weights))
+
+
+def _check_length(measurement: Sequence[Any] | np.ndarray, length: int) -> None:
+    if len(measurement) != length:
+        raise ValueError(f"Expected a measurement of {length} entries, got {len(measurement)}.")

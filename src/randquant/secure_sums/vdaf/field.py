@@ -1,0 +1,153 @@
+"""Finite fields and vectors over them (draft-irtf-cfrg-vdaf-20, section 6.1)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from randquant.secure_sums.vdaf import kernel
+
+Vector = np.ndarray
+"""Elements of a field, each below its modulus: (n,) or (n, 2) uint64, as in `vdaf.kernel`."""
+
+
+class Field:
+    """A field of prime order whose multiplicative group has a large subgroup of order 2**k.
+
+    Names are the draft's; a scalar is a vector of one element.
+
+    Args:
+        modulus: of the field.
+        size: bytes of an encoded element, 8 or 16.
+        order: GEN_ORDER, the subgroup's order.
+    """
+
+    def __init__(self, modulus: int, size: int, order: int) -> None:
+        self.MODULUS, self.ENCODED_SIZE, self.GEN_ORDER = modulus, size, order
+        self._generator = pow(7, (modulus - 1) // order, modulus)
+
+    def zeros(self, length: int) -> Vector:
+        """Make a vector of zeros."""
+        return np.zeros((length, 2) if self.ENCODED_SIZE == 16 else length, np.uint64)
+
+    def of(self, integers: Sequence[int]) -> Vector:
+        """Make a vector of integers, which are taken modulo the modulus."""
+        size = self.ENCODED_SIZE
+        encoded = b"".join((x % self.MODULUS).to_bytes(size, "little") for x in integers)
+        return self.decode_vec(encoded)
+
+    def of_small(self, numbers: np.ndarray) -> Vector:
+        """Make a vector of numbers (n,) below 2**32, of any integer type or bool."""
+        vector = self.zeros(len(numbers))
+        (vector if self.ENCODED_SIZE == 8 else vector[:, 0])[:] = numbers
+        return vector
+
+    def integers(self, vector: Vector) -> list[int]:
+        """List a vector's elements."""
+        if self.ENCODED_SIZE == 8:
+            return vector.tolist()
+        return [low + (high << 64) for low, high in vector.tolist()]
+
+    def encode_vec(self, vector: Vector) -> memoryview:
+        """Encode a vector: each element in little-endian bytes. Nothing is copied if it can be."""
+        return np.ascontiguousarray(vector, "<u8").reshape(-1).view(np.uint8).data
+
+    def decode_vec(self, encoded: Any) -> Vector:
+        """Decode a vector.
+
+        Raises:
+            ValueError: the length is no multiple of an element's, or a number is too large.
+        """
+        if len(encoded) % self.ENCODED_SIZE:
+            raise ValueError(
+                f"Expected a multiple of {self.ENCODED_SIZE} bytes, got {len(encoded)}."
+            )
+        vector = self.words(encoded)
+        if not self.below_modulus(vector).all():
+            raise ValueError("Expected encoded numbers below the field's modulus, got another.")
+        return vector
+
+    def words(self, encoded: Any) -> Vector:
+        """Read encoded numbers, whatever they are."""
+        words = np.frombuffer(encoded, "<u8").astype(np.uint64)
+        return words if self.ENCODED_SIZE == 8 else words.reshape(-1, 2)
+
+    def below_modulus(self, words: Vector) -> np.ndarray:
+        """Say of each number whether it is an element: (n,) bool."""
+        if self.ENCODED_SIZE == 8:
+            return words < self.MODULUS
+        low, high = words[:, 0], words[:, 1]
+        return (high < kernel.HIGH_128) | ((high == kernel.HIGH_128) & (low == 0))
+
+    def vec_add(self, left: Vector, right: Vector, out: Vector | None = None) -> Vector:
+        """Add two vectors, into `out` or a new one."""
+        return self._elementwise(kernel.vec_add, left, right, out)
+
+    def vec_sub(self, left: Vector, right: Vector, out: Vector | None = None) -> Vector:
+        """Subtract the right vector from the left one, into `out` or a new one."""
+        return self._elementwise(kernel.vec_sub, left, right, out)
+
+    def dot(self, left: Vector, right: Vector) -> Vector:
+        """Sum of products of two vectors.
+
+        With a shorter `right`, one sum for each part of `left` of its length.
+        """
+        out = self.zeros(len(left) // len(right))
+        kernel.vec_dot(left, right, out)
+        return out
+
+    def sum(self, vector: Vector) -> Vector:
+        """Sum of a vector's elements."""
+        return self.dot(vector, np.broadcast_to(self.of([1]), vector.shape).copy())
+
+    def nth_root(self, n: int) -> int:
+        """The principal n-th root of unity, n a power of two (section 6.1.2)."""
+        if not 1 <= n <= self.GEN_ORDER or n & (n - 1):
+            raise ValueError(f"Expected a power of two up to {self.GEN_ORDER}, got {n}.")
+        return pow(self._generator, self.GEN_ORDER // n, self.MODULUS)
+
+    @functools.lru_cache(maxsize=16)  # noqa: B019 - there are two fields
+    def nth_root_powers(self, n: int) -> Vector:
+        """The n-th roots of unity, in order."""
+        roots = self.zeros(n)
+        roots[:1] = self.of([1])
+        kernel.powers(self.of([self.nth_root(n)]), roots)
+        return roots
+
+    @functools.lru_cache(maxsize=16)  # noqa: B019
+    def half_way(self, n: int) -> Vector:
+        """`scales` of `kernel.odd_values` for n values."""
+        order = np.zeros(1, np.int64)  # 0..n-1, bits reversed
+        while len(order) < n:
+            order = np.concatenate([2 * order, 2 * order + 1])
+        inverse, factor = pow(n, -1, self.MODULUS), self.nth_root(2 * n)
+        scales = self.zeros(n)
+        scales[:1] = self.of([inverse])
+        kernel.powers(self.of([factor]), scales)
+        return scales[order]
+
+    def lagrange(self, n: int, point: int) -> Vector:
+        """Weights (n,) of a polynomial's values at the n-th roots in its value at a point.
+
+        What `Lagrange.poly_eval_batched` of the draft computes, for any number of polynomials.
+        """
+        scale, weights = (-1) ** (n - 1) * pow(n, -1, self.MODULUS), self.zeros(n)
+        roots = self.nth_root_powers(n)
+        kernel.lagrange(roots, self.of([point]), self.of([scale]), weights)
+        return weights
+
+    def _elementwise(self, loop: Any, left: Vector, right: Vector, out: Vector | None) -> Vector:
+        if len(left) != len(right):
+            raise ValueError(
+                f"Expected vectors of one length, got {len(left)} and {len(right)} elements."
+            )
+        out = np.empty_like(left) if out is None else out
+        loop(left, right, out)
+        return out
+
+
+Field64 = Field(kernel.MODULUS_64, 8, 2**32)
+Field128 = Field(kernel.MODULUS_128, 16, 2**66)

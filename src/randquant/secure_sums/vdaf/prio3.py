@@ -1,0 +1,288 @@
+"""Prio3: a fully linear proof checked by several aggregators (draft-irtf-cfrg-vdaf-20, section 7).
+
+Names and order are those of section 7.2, without the aggregation parameter, which Prio3 has not.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.secure_sums.vdaf.circuits import Valid
+from randquant.secure_sums.vdaf.field import Vector
+from randquant.secure_sums.vdaf.proof import Flp
+from randquant.secure_sums.vdaf.xof import XofTurboShake128, format_dst
+
+USAGE_MEAS_SHARE, USAGE_PROOF_SHARE, USAGE_JOINT_RANDOMNESS, USAGE_PROVE_RANDOMNESS = 1, 2, 3, 4
+USAGE_QUERY_RANDOMNESS, USAGE_JOINT_RAND_SEED, USAGE_JOINT_RAND_PART = 5, 6, 7
+SEED_SIZE = XofTurboShake128.SEED_SIZE
+
+PublicShare = list[bytes] | None
+"""The joint randomness parts, one for each aggregator, if there is joint randomness."""
+
+
+class LeaderShare(NamedTuple):
+    """Input share of aggregator 0."""
+
+    meas_share: Vector
+    proofs_share: Vector
+    blind: bytes | None
+
+
+class HelperShare(NamedTuple):
+    """Input share of any other aggregator."""
+
+    share: bytes
+    blind: bytes | None
+
+
+class VerifyState(NamedTuple):
+    """What an aggregator keeps until the verifier message is there."""
+
+    out_share: Vector
+    corrected_joint_rand_seed: bytes | None
+
+
+class VerifierShare(NamedTuple):
+    """What an aggregator sends to the others."""
+
+    verifiers_share: Vector
+    joint_rand_part: bytes | None
+
+
+class Prio3:
+    """Prio3 with some circuit, number of proofs and number of aggregators.
+
+    Each step is deterministic. A report that any step refuses with a ValueError must not be added
+    up. The rules that the draft leaves to the application are the caller's: a secret verification
+    key that is fixed before reports come, nonces drawn by clients, each report verified and added
+    up once, and batches of more than one (`docs/theory/vdaf.md`).
+
+    Args:
+        valid: the validity circuit, with its field.
+        algorithm: the identifier, section 10; 0xFFFF0000 and more are for private use.
+        shares: number of aggregators, 2 to 255.
+        proofs: 1 to 255. Circuits with joint randomness need 3 over Field64 (section 9.7).
+
+    Guarantees:
+        With valid measurements and undamaged messages, every step succeeds and the sum is exact.
+
+    Example:
+        See `SumVec`.
+    """
+
+    NONCE_SIZE, VERIFY_KEY_SIZE, ROUNDS = 16, SEED_SIZE, 1
+
+    def __init__(self, valid: Valid, algorithm: int, shares: int = 2, proofs: int = 1) -> None:
+        self.ID = validate.whole("algorithm", algorithm, low=0, high=2**32 - 1)
+        self.SHARES = validate.whole("shares", shares, low=2, high=255)
+        self.PROOFS = validate.whole("proofs", proofs, low=1, high=255)
+        self.flp, self.field = Flp(valid), valid.field
+        self.has_joint_rand = self.flp.JOINT_RAND_LEN > 0
+        self.RAND_SIZE = SEED_SIZE * shares * (2 if self.has_joint_rand else 1)
+
+    def shard(
+        self, ctx: bytes, measurement: Any, nonce: bytes, rand: bytes
+    ) -> tuple[PublicShare, list[LeaderShare | HelperShare]]:
+        """Split a measurement, with its proofs, into a public share and input shares (7.2.1).
+
+        Args:
+            ctx: the application context.
+            measurement: as the circuit takes it.
+            nonce: 16 fresh random bytes.
+            rand: RAND_SIZE fresh random bytes.
+
+        Raises:
+            ValueError: an argument has another length, or the measurement is invalid.
+        """
+        _check_size("nonce", nonce, self.NONCE_SIZE)
+        _check_size("rand", rand, self.RAND_SIZE)
+        seeds = [rand[i : i + SEED_SIZE] for i in range(0, self.RAND_SIZE, SEED_SIZE)]
+        meas = self.flp.valid.encode(measurement)
+        helpers, blinds = seeds[: self.SHARES - 1], [None] * self.SHARES
+        if self.has_joint_rand:
+            ends = 2 * (self.SHARES - 1)
+            helpers, blinds = seeds[0:ends:2], [seeds[ends], *seeds[1:ends:2]]
+        leader_meas_share, parts = meas.copy(), [b""] * self.SHARES
+        for j, share in enumerate(helpers, 1):
+            meas_share = self.helper_meas_share(ctx, j, share)
+            parts[j] = self.joint_rand_part(ctx, j, blinds[j], meas_share, nonce)
+            self.field.vec_sub(leader_meas_share, meas_share, leader_meas_share)
+        parts[0] = self.joint_rand_part(ctx, 0, blinds[0], leader_meas_share, nonce)
+        proofs_share = self._proofs(ctx, meas, parts, prove_seed=seeds[-1])
+        for j, share in enumerate(helpers, 1):
+            other = self.helper_proofs_share(ctx, j, share)
+            self.field.vec_sub(proofs_share, other, proofs_share)
+        leader = LeaderShare(leader_meas_share, proofs_share, blinds[0])
+        others = [HelperShare(share, blinds[j]) for j, share in enumerate(helpers, 1)]
+        return (parts if self.has_joint_rand else None), [leader, *others]
+
+    def verify_init(
+        self,
+        verify_key: bytes,
+        ctx: bytes,
+        agg_id: int,
+        nonce: bytes,
+        public_share: PublicShare,
+        input_share: LeaderShare | HelperShare,
+    ) -> tuple[VerifyState, VerifierShare]:
+        """Query an aggregator's share of measurement and proofs (section 7.2.2).
+
+        Args:
+            verify_key: 32 bytes that all aggregators have, and no client.
+            ctx: the application context.
+            agg_id: 0 for the leader, who has a `LeaderShare`.
+            nonce, public_share: of the report.
+            input_share: this aggregator's.
+        """
+        _check_size("verify_key", verify_key, self.VERIFY_KEY_SIZE)
+        _check_size("nonce", nonce, self.NONCE_SIZE)
+        meas_share, proofs_share, blind = self.expand_input_share(ctx, agg_id, input_share)
+        joint_rands, part, corrected_seed = self.field.zeros(0), None, None
+        if self.has_joint_rand:
+            if public_share is None or len(public_share) != self.SHARES or blind is None:
+                raise ValueError(
+                    f"Expected {self.SHARES} joint randomness parts and a blind, got others."
+                )
+            part = self.joint_rand_part(ctx, agg_id, blind, meas_share, nonce)
+            parts = [*public_share[:agg_id], part, *public_share[agg_id + 1 :]]
+            corrected_seed = self.joint_rand_seed(ctx, parts)
+            joint_rands = self.joint_rands(ctx, corrected_seed)
+        query_rands = self.query_rands(verify_key, ctx, nonce)
+        verifiers = [
+            self.flp.query(meas_share, proof_share, query_rand, joint_rand, self.SHARES)
+            for proof_share, query_rand, joint_rand in zip(
+                self._each(proofs_share), self._each(query_rands), self._each(joint_rands),
+                strict=True,
+            )
+        ]  # fmt: skip
+        state = VerifyState(self.flp.valid.truncate(meas_share), corrected_seed)
+        return state, VerifierShare(np.concatenate(verifiers), part)
+
+    def verifier_shares_to_message(
+        self, ctx: bytes, verifier_shares: Sequence[VerifierShare]
+    ) -> bytes | None:
+        """Combine all aggregators' verifier shares, in order, and decide each proof (7.2.2).
+
+        Raises:
+            ValueError: a proof is not accepted: the report is invalid.
+        """
+        if len(verifier_shares) != self.SHARES:
+            raise ValueError(f"Expected {self.SHARES} shares, got {len(verifier_shares)}.")
+        verifiers = self.field.zeros(self.flp.VERIFIER_LEN * self.PROOFS)
+        for share in verifier_shares:
+            verifiers = self.field.vec_add(verifiers, share.verifiers_share)
+        if not all(self.flp.decide(verifier) for verifier in self._each(verifiers)):
+            raise ValueError("Expected proofs of a valid measurement, got others.")
+        if not self.has_joint_rand:
+            return None
+        return self.joint_rand_seed(ctx, [share.joint_rand_part for share in verifier_shares])
+
+    def verify_next(self, verify_state: VerifyState, verifier_message: bytes | None) -> Vector:
+        """The output share, if the client has used the right joint randomness (section 7.2.2).
+
+        Raises:
+            ValueError: it has not: the report is invalid.
+        """
+        seed = verify_state.corrected_joint_rand_seed or b""
+        if not hmac.compare_digest(seed, verifier_message or b""):
+            raise ValueError("Expected the joint randomness that the client proved with.")
+        return verify_state.out_share
+
+    def agg_init(self) -> Vector:
+        """An empty aggregate share."""
+        return self.field.zeros(self.flp.OUTPUT_LEN)
+
+    def agg_update(self, agg_share: Vector, out_share: Vector) -> Vector:
+        """Add an output share to an aggregate share, in place (section 7.2.4)."""
+        return self.field.vec_add(agg_share, out_share, agg_share)
+
+    def unshard(self, agg_shares: Sequence[Vector], num_measurements: int) -> Any:
+        """Add up all aggregators' shares, and decode the result (section 7.2.5)."""
+        agg = self.agg_init()
+        for share in agg_shares:
+            agg = self.agg_update(agg, share)
+        return self.flp.valid.decode(agg, num_measurements)
+
+    def helper_meas_share(self, ctx: bytes, agg_id: int, share: bytes) -> Vector:
+        """Expand a helper's seed into its share of the measurement (section 7.2.6)."""
+        return self._vector(USAGE_MEAS_SHARE, ctx, share, bytes([agg_id]), self.flp.MEAS_LEN)
+
+    def helper_proofs_share(self, ctx: bytes, agg_id: int, share: bytes) -> Vector:
+        """Expand a helper's seed into its share of the proofs."""
+        binder, length = bytes([self.PROOFS, agg_id]), self.flp.PROOF_LEN * self.PROOFS
+        return self._vector(USAGE_PROOF_SHARE, ctx, share, binder, length)
+
+    def expand_input_share(
+        self, ctx: bytes, agg_id: int, input_share: LeaderShare | HelperShare
+    ) -> LeaderShare:
+        """An input share as vectors."""
+        if isinstance(input_share, LeaderShare) != (agg_id == 0):
+            raise ValueError(f"Expected the input share of aggregator {agg_id}, got another's.")
+        if isinstance(input_share, LeaderShare):
+            return input_share
+        meas_share = self.helper_meas_share(ctx, agg_id, input_share.share)
+        proofs_share = self.helper_proofs_share(ctx, agg_id, input_share.share)
+        return LeaderShare(meas_share, proofs_share, input_share.blind)
+
+    def prove_rands(self, ctx: bytes, prove_seed: bytes) -> Vector:
+        """The client's own randomness of all proofs."""
+        length = self.flp.PROVE_RAND_LEN * self.PROOFS
+        return self._vector(USAGE_PROVE_RANDOMNESS, ctx, prove_seed, bytes([self.PROOFS]), length)
+
+    def query_rands(self, verify_key: bytes, ctx: bytes, nonce: bytes) -> Vector:
+        """The aggregators' randomness of all queries."""
+        binder, length = bytes([self.PROOFS]) + nonce, self.flp.QUERY_RAND_LEN * self.PROOFS
+        return self._vector(USAGE_QUERY_RANDOMNESS, ctx, verify_key, binder, length)
+
+    def joint_rand_part(
+        self, ctx: bytes, agg_id: int, blind: bytes | None, meas_share: Vector, nonce: bytes
+    ) -> bytes:
+        """What an aggregator's share of the measurement adds to the joint randomness."""
+        if blind is None:
+            return b""
+        tag, encoded = self._tag(USAGE_JOINT_RAND_PART, ctx), self.field.encode_vec(meas_share)
+        return XofTurboShake128.derive_seed(blind, tag, bytes([agg_id]) + nonce, encoded)
+
+    def joint_rand_seed(self, ctx: bytes, parts: Sequence[bytes | None]) -> bytes:
+        """The seed of the joint randomness, of all parts."""
+        tag, binder = self._tag(USAGE_JOINT_RAND_SEED, ctx), b"".join(filter(None, parts))
+        return XofTurboShake128.derive_seed(bytes(SEED_SIZE), tag, binder)
+
+    def joint_rands(self, ctx: bytes, joint_rand_seed: bytes) -> Vector:
+        """The joint randomness of all proofs."""
+        length = self.flp.JOINT_RAND_LEN * self.PROOFS
+        return self._vector(
+            USAGE_JOINT_RANDOMNESS, ctx, joint_rand_seed, bytes([self.PROOFS]), length
+        )
+
+    def _proofs(
+        self, ctx: bytes, meas: Vector, parts: Sequence[bytes], prove_seed: bytes
+    ) -> Vector:
+        """All proofs, one after the other."""
+        prove_rands, joint_rands = self.prove_rands(ctx, prove_seed), self.field.zeros(0)
+        if self.has_joint_rand:
+            joint_rands = self.joint_rands(ctx, self.joint_rand_seed(ctx, parts))
+        rands = zip(self._each(prove_rands), self._each(joint_rands), strict=True)
+        return np.concatenate([self.flp.prove(meas, *each) for each in rands])
+
+    def _each(self, vector: Vector) -> list[Vector]:
+        """The parts of a vector for each proof (`front` of the draft)."""
+        return np.split(vector, self.PROOFS)
+
+    def _tag(self, usage: int, ctx: bytes) -> bytes:
+        """`domain_separation_tag` of the draft, section 5."""
+        return format_dst(0, self.ID, usage) + ctx
+
+    def _vector(self, usage: int, ctx: bytes, seed: bytes, binder: bytes, length: int) -> Vector:
+        tag = self._tag(usage, ctx)
+        return XofTurboShake128.expand_into_vec(self.field, seed, tag, binder, length)
+
+
+def _check_size(name: str, value: bytes, size: int) -> None:
+    if len(value) != size:
+        raise ValueError(f"Expected {size} bytes of {name}, got {len(value)}.")

@@ -1,0 +1,320 @@
+"""What was spent before, and figures that a run standardises by, count once and in full."""
+
+import math
+from fractions import Fraction
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+import torch
+from interrupted import Interrupted, dying
+from seldom import seldom
+from torch import nn
+from torch.nn import functional as F
+
+import randquant as rq
+from randquant.local_training.raw_units import Standardized
+from randquant.local_training.standardize import Asked, answered, asked_by
+from randquant.planning import choice
+from randquant.reports.run import render
+from randquant.training import request
+from randquant.training.runs import execution, standardization
+from randquant.training.runs import folder as run_folder
+from randquant.training.runs.status import read as read_run
+
+WEIGHTS = torch.tensor([[0.9], [-40.0]])
+SCALED = rq.Standardize([0, 0.0], [400, 10.0], target=(-600, 600))
+
+
+def clients_of(seed: int, count: int = 200, each: int = 4):
+    """A regression whose features and targets are in the hundreds."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.rand(count, each, 2, generator=draw) * torch.tensor([400.0, 10.0])
+    y = x @ WEIGHTS + 10 * torch.randn(count, each, 1, generator=draw)
+    return list(zip(x, y, strict=True))
+
+
+DATA = clients_of(0)
+OWN = rq.VectorMechanism(
+    rq.stochastic_rounding(clip=1.0, levels=2, margin=20.0), 1.0, trust="aggregate", cohort=200
+)
+TEST = tuple(torch.cat(part) for part in zip(*clients_of(1), strict=True))
+
+
+@pytest.fixture(autouse=True)
+def _integer_noise(monkeypatch):
+    """Runs are calibrated with the mechanism whose noise is found at once: none is compared."""
+
+    def choose(need, *, examples=None):
+        return choice.choose(need.of_bits(20), examples=examples or 1)
+
+    monkeypatch.setattr(request, "choose", choose)
+
+
+def trained(data=DATA, *, model=None, standardize=SCALED, **settings):
+    given = {"rounds": 5, "epsilon": 8.0, "seed": 0, "test": TEST, "loss": F.mse_loss, **settings}
+    model = nn.Linear(2, 1) if model is None else model
+    local = rq.Local(standardize=standardize, **given.pop("clients", {}))
+    return rq.train(model, data, local=local, progress=False, **given)
+
+
+def spent_of(epsilon=2.0, delta=1e-6, **changed):
+    given = {"neighboring": "replace_one", "trust": "aggregate", **changed}
+    return rq.Guarantee(epsilon, delta, order=math.inf, releases=1, **given)
+
+
+def spending(spent, **settings):
+    privacy = rq.Privacy(spent=spent, **settings.pop("privacy", {}))
+    return trained(standardize=None, privacy=privacy, **settings)
+
+
+@pytest.mark.slow
+def test_what_was_spent_is_added_exactly_and_named():
+    table = rq.statistics(
+        [{"a": float(k)} for k in range(200)], 1.5, queries={"a": rq.Mean(0, 200)}
+    )
+    run, spent = spending(table.guarantee), table.guarantee
+    left = spent.left_of(8.0, 1e-5)
+    assert 0 <= Fraction(8) - Fraction(spent.epsilon) - Fraction(left[0]) < 1e-14
+    assert Fraction(left[1]) + Fraction(spent.delta) <= Fraction(1e-5)
+    alone = trained(standardize=None, epsilon=left[0], delta=left[1])
+    assert run.config.parameters == alone.config.parameters
+    exact = Fraction(alone.guarantee.epsilon) + Fraction(spent.epsilon)
+    assert exact <= Fraction(run.guarantee.epsilon) <= exact + Fraction(1e-14)
+    assert run.guarantee.epsilon <= 8
+    assert run.guarantee.delta == 1e-5
+    assert run.summary.spent == spent
+    assert f"of it before round 1 {spent}" in repr(run)
+    assert all(m.epsilon > spent.epsilon for m in run.history)
+    page = render(run.record, None, None, None)
+    assert "before the first round" in page
+    assert "with those before the first round" in page
+
+
+@pytest.mark.parametrize(
+    ("spent", "said"),
+    [
+        (spent_of(8.0), "nothing is left"),
+        (spent_of(delta=1e-5), "nothing is left"),
+        (spent_of(math.inf), "nothing is left"),
+        (spent_of(trust="central"), "one trust"),
+        (spent_of(trust="local"), "one trust"),
+        (spent_of(neighboring="zero_out"), "one neighboring"),
+        (spent_of(unit="example"), "one unit"),
+    ],
+)
+def test_what_cannot_be_added_is_refused(spent, said, tmp_path):
+    with pytest.raises(ValueError, match=f"^Expected .*{said}"):
+        spending(spent, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("spent", [2.0, MappingProxyType({"age": 1})])  # as a Table is
+def test_a_table_is_no_guarantee(spent):
+    with pytest.raises(TypeError, match=r"^Expected spent to be a guarantee, such as table.guar"):
+        rq.Privacy(spent=spent)
+
+
+def test_nearly_nothing_left_to_standardise_with_is_said():
+    with pytest.raises(
+        ValueError, match=r"^Expected an epsilon of which a share, .*e-07 at .* was"
+    ):
+        trained(privacy=rq.Privacy(spent=spent_of(8 - 1e-5)))
+
+
+@pytest.mark.parametrize("delta", [-1e-3, 1.5, math.nan])
+def test_a_delta_that_is_no_probability_is_no_guarantee(delta):
+    with pytest.raises(ValueError, match=r"^Expected 0 <= delta <= 1"):
+        spent_of(delta=delta)
+
+
+def test_a_plan_and_flower_say_what_is_left_instead_of_ignoring_it():
+    with pytest.raises(ValueError, match=r"epsilon=6\.0 and delta=9"):
+        rq.plan(650, 200, 200, 50, 8.0, privacy=rq.Privacy(spent=spent_of()))
+
+
+@pytest.mark.slow
+def test_a_mechanism_of_ones_own_is_stopped_by_the_total(tmp_path):
+    whole = trained(standardize=None, mechanism=OWN, epsilon=None, rounds=20)
+    limit = whole.guarantee.epsilon
+    run = spending(spent_of(limit / 2), mechanism=OWN, epsilon=limit, rounds=20)
+    assert run.guarantee.epsilon <= limit
+    assert 0 < len(run.history) < 20
+
+
+@pytest.mark.slow
+def test_a_run_standardises_and_speaks_in_raw_units():
+    torch.manual_seed(0)
+    run = trained(rounds=30)
+    x, y = TEST
+    predicted = run.model(x).detach()
+    assert float(F.mse_loss(predicted, y)) == pytest.approx(run.loss, rel=1e-5)
+    assert run.loss < 0.1 * float(y.var())
+    assert run.guarantee.epsilon <= 8
+    assert 0.7 < run.summary.spent.epsilon <= 0.8
+    state = run.model.state_dict()
+    own = {f"{of}{name}" for of in ("", "target_") for name in ("lower", "upper", "mean", "spread")}
+    assert set(state) == own | {"model.weight", "model.bias"}
+    assert torch.all(state["spread"] > 0)
+    assert float(state["mean"][0]) == pytest.approx(200, abs=40)
+    far = torch.tensor([[1e6, -5.0]])
+    assert torch.equal(run.model(far), run.model(torch.tensor([[400.0, 0.0]])))
+
+
+def test_statistics_of_public_examples_are_of_standardised_features():
+    model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    public = torch.cat([x for x, _ in clients_of(2, count=5)])
+    run = trained(model=model, rounds=2, clients={"buffers": "server", "public": public})
+    x, y = TEST
+    predicted = run.model(x).detach()
+    assert float(F.mse_loss(predicted, y)) == pytest.approx(run.loss, rel=1e-4)
+
+
+def test_a_spread_that_noise_hides_is_as_large_as_the_noise():
+    asked = asked_by(rq.Standardize(0, 100), (1, 0), np.ones(50, int), (8.0, 1e-5), "aggregate",
+                     "client")  # fmt: skip
+    data = [np.full((1, 1), 50.0)] * 50
+    spreads = [answered(asked, data, rq.Key.from_seed(seed)).spreads[0] for seed in range(12)]
+    assert min(spreads) > 5  # half of the variances are estimated as 0
+
+
+@pytest.mark.seldom
+def test_bounds_alone_cost_nothing():
+    run = trained(standardize=rq.Standardize(0, 400, share=0))
+    assert run.summary.spent is None
+    assert run.model.mean.tolist() == [200, 200]
+    assert run.model.spread.tolist() == [200, 200]
+    assert not (run.folder / run_folder.FIGURES).exists()
+
+
+@pytest.mark.seldom
+@pytest.mark.parametrize("when", ["before writing", *seldom("before asking", "before round 1")])
+def test_a_killed_run_never_asks_twice(when, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    whole = trained(model=model, seed=None, folder=tmp_path / "run")
+    figures = (tmp_path / "run" / run_folder.FIGURES).read_bytes()
+    home = tmp_path / "killed"
+
+    place, name = {
+        "before asking": (standardization, "answered"),
+        "before writing": (standardization.sealed, "write"),
+        "before round 1": (execution, "_note"),
+    }[when]
+    with monkeypatch.context() as patched:
+        kept = getattr(place, name)
+        stop = dying(kept, [0])
+        if when == "before writing":
+            patched.setattr(
+                place, name,
+                lambda path, *r: (stop if path.name == run_folder.FIGURES else kept)(path, *r),
+            )  # fmt: skip
+        else:
+            patched.setattr(place, name, stop)
+        with pytest.raises(Interrupted):
+            trained(model=model, seed=3, folder=home)
+    status = read_run(home)
+    assert run_folder.has_sent(home)
+    assert status.epsilon is not None
+    assert status.epsilon > 7  # all that is declared
+    with pytest.raises(ValueError, match=r"^Expected .*(at most the 5 rounds|another)"):
+        trained(model=model, seed=3, folder=home, rounds=6)
+    resumed = trained(model=model, seed=3, folder=home)
+    again = trained(model=model, seed=3)
+    for key, value in again.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[key])
+    assert resumed.guarantee == again.guarantee
+    # A finished run is not asked again either, nor with another key.
+    kept = trained(model=model, seed=None, folder=tmp_path / "run")
+    assert (tmp_path / "run" / run_folder.FIGURES).read_bytes() == figures
+    assert torch.equal(kept.model(TEST[0]), whole.model(TEST[0]))
+
+
+@pytest.mark.slow
+def test_figures_are_bound_to_their_run(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    trained(model=model, folder=tmp_path / "one")
+    trained(model=model, folder=tmp_path / "other", rounds=6)
+    path, other = (tmp_path / name / run_folder.FIGURES for name in ("one", "other"))
+    text = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    with pytest.raises(ValueError, match="as it was written"):
+        trained(model=model, folder=tmp_path / "one")
+    path.unlink()
+    with pytest.raises(ValueError, match="found none"):
+        trained(model=model, folder=tmp_path / "one")
+    path.write_bytes(text)
+    trained(model=model, folder=tmp_path / "one")
+    for changed in ({"epsilon": 9.0}, {"delta": 2e-6}, {"standardize": rq.Standardize(0, 400)}):
+        with pytest.raises(ValueError, match="another"):
+            trained(model=model, folder=tmp_path / "one", **changed)
+
+
+@pytest.mark.seldom
+@pytest.mark.parametrize("constant", [3.0, *seldom(0.0, 400.0, 1e9)])
+def test_constants_and_outliers_give_finite_models(constant):
+    data = [(torch.full_like(x, constant), y * 1e6) for x, y in DATA[:20]]
+    run = trained(data, test=None)
+    state = run.model.state_dict()
+    assert all(torch.isfinite(value).all() for value in state.values())
+    assert (state["spread"] > 0).all()
+    assert (state["target_spread"] > 0).all()
+    assert torch.isfinite(run.model(TEST[0])).all()
+
+
+def test_one_client_moves_each_row_within_bounds_only():
+    wanted = rq.Standardize(0, 1)
+    asked = asked_by(wanted, (2, 0), np.array([3, 3]), (8.0, 1e-5), "aggregate", "example")
+    assert asked.terms.unit == "example"
+    assert asked.terms.most == 3
+    wild = asked.terms.vector({"0": np.array([1e30]), "1": np.array([-1e30])}, rq.Key.from_seed(0))
+    edge = asked.terms.vector({"0": np.array([1.0]), "1": np.array([0.0])}, rq.Key.from_seed(0))
+    assert (wild == edge).all()
+
+
+def test_each_example_of_hospitals_is_protected():
+    data = clients_of(2, count=4, each=200)
+    run = trained(data, privacy=rq.Privacy(unit="example"))
+    assert run.guarantee.unit == run.summary.spent.unit == "example"
+    assert run.beside is None  # what was spent on an example is no figure of its client
+    assert run.guarantee.epsilon <= 8
+    assert run.model.mean.tolist() == pytest.approx([200, 5], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"trust": "model"}, "trust aggregate or local"),
+        ({"epsilon": None, "mechanism": OWN},
+         "an epsilon"),
+        ({"standardize": rq.Standardize([0, 0, 0], [1, 1, 1])}, "bounds of 2 features"),
+        ({"data": [(x.long(), y) for x, y in DATA], "test": None, "model": nn.Sequential(
+            nn.Embedding(500, 1), nn.Flatten(), nn.Linear(2, 1))}, "as floats"),
+        ({"data": [(x[:, None], y[:, None]) for x, y in DATA], "test": None}, "one table"),
+        ({"privacy": rq.Privacy(neighboring="zero_out")}, "one neighboring"),
+        ({"model": nn.Linear(2, 2), "loss": lambda output, y: F.mse_loss(output[:, :1], y)},
+         "one output for each"),
+        ({"model": Standardized(nn.Linear(2, 1), answered(Asked([(0, 1)] * 3, 2, None), [],
+                                                          rq.Key.from_seed(0)))},
+         "the model within it"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_standardised_is_refused(changed, said):
+    with pytest.raises(ValueError, match=f"^Expected .*{said}"):
+        trained(**changed)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((1, 0), "lower bound|upper bound"),
+        ((0, [1, 2], (1, 1)), "target"),
+        ((-1e35, 1e35), "1e"),
+        ((0, 1, None, 1.0), "share"),
+        ((0, 1, (1, 2, 3)), "as .lower, upper."),
+    ],
+)
+def test_settings_that_are_none_are_refused(given, said):
+    with pytest.raises(ValueError, match=f"^Expected .*({said})"):
+        rq.Standardize(*given)

@@ -1,0 +1,245 @@
+"""Running statistics: refused, frozen, or the server's own on public examples."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations
+
+from randquant.channels.keys import Key
+from randquant.local_training.client import Learner
+from randquant.local_training.problem import problem_of
+from randquant.local_training.work import Work
+
+RNG = np.random.default_rng(2)
+INFINITE = np.full((3, 4), np.inf, np.float32)
+PUBLIC = (3 * RNG.normal(size=(20, 4)) + 1).astype(np.float32)
+
+
+def clients(scale=1.0):
+    rng = np.random.default_rng(1)
+    pairs = [(rng.normal(size=(5, 4)).astype(np.float32), rng.integers(0, 3, 5)) for _ in range(3)]
+    return [(scale * x if number == 0 else x, y) for number, (x, y) in enumerate(pairs)]
+
+
+def normalised():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.2), nn.Linear(6, 6),
+        nn.BatchNorm1d(6), nn.Linear(6, 3),
+    )  # fmt: skip
+
+
+class Own(nn.Module):
+    """A running mean as people write one themselves, in place or by assignment."""
+
+    def __init__(self, in_place, always=False):
+        super().__init__()
+        self.linear, self.in_place, self.always = nn.Linear(4, 3), in_place, always
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        if self.training or self.always:
+            with torch.no_grad():
+                mean = 0.9 * self.mean + 0.1 * x.mean(0)
+                if self.in_place:
+                    self.mean.copy_(mean)
+                else:
+                    self.mean = mean
+        return self.linear(x - self.mean)
+
+
+class Late(Own):
+    """Keeps what is large, which the first client's data are not."""
+
+    def forward(self, x):
+        if x.abs().max() > 100:
+            self.mean = x.mean(0) if not self.in_place else self.mean.copy_(x.mean(0))
+        return self.linear(x - self.mean)
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (normalised(), "BatchNorm1d with 1.running_mean"),
+        (nn.Sequential(Own(True)), "Own with 0.mean"),
+        (nn.Sequential(Own(False)), "Own with 0.mean"),
+        (nn.Sequential(parametrizations.spectral_norm(nn.Linear(4, 3))), "_SpectralNorm with 0.pa"),
+    ],
+)
+def test_running_statistics_are_refused_with_the_way_out(model, named):
+    with pytest.raises(ValueError, match=f"without running statistics, got {named}") as refused:
+        problem_of(model, clients())
+    for way in ("GroupNorm", "buffers='frozen'", "buffers='server'"):
+        assert way in str(refused.value)
+
+
+def test_other_buffers_are_no_statistics():
+    counted = nn.Linear(4, 3)
+    counted.register_buffer("positions", torch.arange(5))
+    counted.register_buffer("mask", torch.tensor([True, False]))
+    counted.register_buffer("empty", torch.full((2,), torch.nan))
+    problem = problem_of(counted, clients())
+    assert problem.parts == ("weight", "bias")
+    batchless = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False))
+    assert problem_of(nn.Sequential(batchless, nn.Linear(6, 3)), clients()).trial.still == ()
+
+
+@pytest.mark.parametrize("build", [normalised, lambda: nn.Sequential(Own(True), nn.Identity())])
+@pytest.mark.parametrize("local", [Work(), Work(epochs=2, learning_rate=0.1)])
+def test_frozen_statistics_stay_as_they_are(build, local):
+    model = build()
+    model.eval() if local.learning_rate else model.train()  # which mode it comes in is no matter
+    for buffer in model.buffers():
+        buffer.add_(1)
+    problem = problem_of(model, clients(), buffers="frozen")
+    before = copy.deepcopy(model.state_dict())
+    learner = Learner(problem, local)
+    learner.updates([0, 1, 2], Key.from_seed(0))
+    learner.evaluate()
+    trained = learner.trained_model().state_dict()
+    assert all(torch.equal(before[name], trained[name]) for name in before)
+    assert problem.trial.draws == any(isinstance(each, nn.Dropout) for each in model.modules())
+
+
+def test_buffers_that_change_anyway_are_refused():
+    for in_place in (True, False):
+        with pytest.raises(ValueError, match="stay as they are in evaluation mode, got another 0"):
+            problem_of(nn.Sequential(Own(in_place, always=True)), clients(), buffers="frozen")
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("local", [Work(), Work(epochs=2, learning_rate=0.1), Work(2, 1, 0.1)])
+def test_a_buffer_that_changes_later_is_refused_before_anybody_sees_it(in_place, local):
+    """The next client's update would depend on this client's data."""
+    problem = problem_of(Late(in_place), clients()[1:] + [(1e3 * x, y) for x, y in clients()[:1]])
+    learner = Learner(problem, local)
+    learner.updates([0, 1], Key.from_seed(0))
+    with pytest.raises(ValueError, match="that training leaves alone, got another mean"):
+        learner.updates([2, 0], Key.from_seed(0))
+
+
+class Filled(nn.Module):
+    """Keeps a mean where it kept none."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("mean", None)
+
+    def forward(self, x):
+        self.mean = x.mean(0)
+        return self.linear(x)
+
+
+def words(**options):
+    torch.manual_seed(0)
+    embedding = nn.Embedding(9, 4, **options)
+    return nn.Sequential(embedding, nn.Flatten(), nn.Linear(8, 3))
+
+
+def of_words():
+    rng = np.random.default_rng(1)
+    return [(rng.integers(0, 9, (5, 2)), rng.integers(0, 3, 5)) for _ in range(3)]
+
+
+def test_a_buffer_that_was_none_is_refused_too():
+    learner = Learner(problem_of(Filled(), clients()), Work(epochs=2, learning_rate=0.1))
+    with pytest.raises(ValueError, match="that training leaves alone, got another mean"):
+        learner.updates([0, 1], Key.from_seed(0))
+
+
+@pytest.mark.parametrize("local", [Work(), Work(example_norm=1.0)])
+def test_an_embedding_does_not_rescale_weights_that_others_see(local):
+    """It does so in its forward pass, in place, for the words that a client has."""
+    learner = Learner(problem_of(words(max_norm=0.1), of_words()), local)
+    with pytest.raises(ValueError, match=r"that training leaves alone, got another 0\.weight"):
+        learner.updates([0, 1], Key.from_seed(0))
+
+
+@pytest.mark.parametrize(
+    "local", [Work(), Work(epochs=2, learning_rate="auto"), Work(example_norm=1.0)]
+)
+def test_sparse_gradients_are_those_of_dense_ones(local):
+    sparse, dense = (
+        Learner(problem_of(words(sparse=kind), of_words()), local).updates([0, 2], Key.from_seed(0))
+        for kind in (True, False)
+    )
+    for one, other in zip(sparse[0], dense[0], strict=True):
+        assert np.abs(one - other).max() < 1e-5
+
+
+def expected_statistics(model):
+    """Of the first layer by hand; of the second from what the first one gives."""
+    x = torch.from_numpy(PUBLIC)
+    with torch.no_grad():
+        found = []
+        for index in (0, 4):
+            x = model[index](x)
+            found.append((x.mean(0), x.var(0)))
+            norm = model[index + 1]
+            x = functional.batch_norm(x, None, None, norm.weight, norm.bias, training=True).relu()
+    return found[0]
+
+
+def test_the_servers_statistics_are_those_of_public_examples_at_the_loaded_weights():
+    problem = problem_of(normalised(), clients(), buffers="server", public=PUBLIC)
+    assert problem.trial.still == ("1", "5")
+    learner = Learner(problem)
+    for shift in (0.0, 0.5, -0.2):
+        learner.load(learner.parameters() + np.float32(shift))
+        model = learner.trained_model()
+        mean, variance = expected_statistics(model)
+        assert torch.allclose(model[1].running_mean, mean, atol=1e-5)
+        assert torch.allclose(model[1].running_var, variance, rtol=1e-4, atol=1e-8)
+        assert model[1].momentum == problem.model[1].momentum == 0.1
+    # A function of the weights: of what came before nothing is left.
+    other = Learner(problem)
+    other.load(learner.parameters())
+    again = other.trained_model().state_dict()
+    assert all(torch.equal(again[name], t) for name, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize("local", [Work(), Work(epochs=2, learning_rate=0.1)])
+def test_clients_normalise_with_the_servers_statistics_and_leave_them_alone(local):
+    problem = problem_of(normalised(), clients(), buffers="server", public=PUBLIC)
+    learner, key = Learner(problem, local), Key.from_seed(4)
+    learner.load(learner.parameters() * np.float32(1.1))
+    before = learner.trained_model().state_dict()
+    update = learner.updates([1], key)[0][0]
+    after = learner.trained_model().state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    # Another client's data have no influence, whoever comes first.
+    loud = problem_of(normalised(), clients(1e4), buffers="server", public=PUBLIC)
+    other = Learner(loud, local)
+    other.load(learner.parameters())
+    assert np.array_equal(other.updates([0, 1], key)[0][1], update)
+    frozen = Learner(problem_of(learner.trained_model(), clients(), buffers="frozen"), local)
+    assert np.array_equal(frozen.updates([1], key)[0][0], update)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"buffers": "server"}, "Expected public examples with buffers='server'"),
+        ({"public": PUBLIC}, "Expected public examples with buffers='server'"),
+        ({"buffers": "server", "public": PUBLIC[:1]}, "Public examples: Expected two examples"),
+        ({"buffers": "server", "public": PUBLIC[:, :3]}, "Public examples: Expected examples as"),
+        (
+            {"buffers": "server", "public": INFINITE},
+            "Public examples: Expected finite",
+        ),
+        ({"buffers": "drop"}, "buffers to be one of"),
+    ],
+)
+def test_what_the_server_cannot_do(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        problem_of(normalised(), clients(), **options)
+
+
+def test_the_server_computes_batch_norm_only():
+    with pytest.raises(ValueError, match="BatchNorm layers with buffers='server', got Own"):
+        problem_of(nn.Sequential(Own(True)), clients(), buffers="server", public=PUBLIC)

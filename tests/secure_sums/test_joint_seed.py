@@ -1,0 +1,92 @@
+"""The seed that server and helper draw together, and what neither can do alone."""
+
+import os
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from helper_sums import IDENTITY, PINNED, helper_in
+
+from randquant.secure_sums.helper import HelperKey, joint_seed
+from randquant.secure_sums.helper.joint_seed import PART_BYTES, JointSeed, proved, signed
+from randquant.secure_sums.secagg.terms import ProtocolError
+
+SESSION = b"run 7, round 1"
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    """(seed, proof) of a round, by a real helper."""
+    server = JointSeed(SESSION)
+    return server.close(helper_in(tmp_path).answer(server.request))
+
+
+def test_a_client_finds_the_seed_of_the_server(drawn):
+    seed, proof = drawn
+    assert proved(SESSION, proof, PINNED) == seed < 2**64
+
+
+def test_any_other_bit_of_a_proof_is_refused(drawn):
+    proof = drawn[1]
+    for place in range(len(proof)):
+        changed = bytearray(proof)
+        changed[place] ^= 1
+        with pytest.raises(ProtocolError, match="have drawn together"):
+            proved(SESSION, bytes(changed), PINNED)
+    for wrong in (b"", proof[:-1], proof + b"\0"):
+        with pytest.raises(ProtocolError, match="have drawn together"):
+            proved(SESSION, wrong, PINNED)
+
+
+def test_a_seed_of_another_round_or_of_another_helper_is_refused(drawn):
+    proof = drawn[1]
+    other = Ed25519PrivateKey.generate()
+    for session, helper in (
+        (SESSION + b"0", PINNED),
+        (SESSION[:-1], PINNED),
+        (SESSION, other.public_key().public_bytes_raw()),
+        (SESSION, b"no key"),
+    ):
+        with pytest.raises(ProtocolError, match="have drawn together"):
+            proved(session, proof, helper)
+
+
+def test_a_signature_for_one_part_and_session_fits_no_other_split_of_the_same_bytes():
+    """The commitment has a fixed length, so that bytes cannot move to the session and back."""
+    request = JointSeed(SESSION).request
+    signature = signed(IDENTITY, request)
+    for moved in (b"", SESSION[:3], SESSION + request[-1:]):
+        with pytest.raises(ProtocolError):
+            proved(moved, os.urandom(PART_BYTES) + signature, PINNED)
+
+
+def test_the_helper_sees_nothing_of_the_part_of_the_server(monkeypatch):
+    monkeypatch.setattr(joint_seed.os, "urandom", lambda count: bytes(range(count)))
+    assert bytes(range(PART_BYTES)) not in JointSeed(SESSION).request
+
+
+def test_a_helper_signs_nothing_else(tmp_path):
+    helper = helper_in(tmp_path)
+    for request in (
+        joint_seed.ASKED,
+        joint_seed.ASKED + bytes(PART_BYTES),
+        joint_seed.ASKED + bytes(PART_BYTES + 65),
+    ):
+        with pytest.raises(ProtocolError, match="sign a part of a seed"):
+            helper.answer(request)
+
+
+def test_an_answer_that_is_no_signature_ends_the_draw():
+    with pytest.raises(ProtocolError, match="a helper's signature"):
+        JointSeed(SESSION).close(b"short")
+
+
+def test_a_signature_of_a_seed_is_none_of_a_helpers_key():
+    """A server may let a helper sign what it likes; it is a request for a seed all the same."""
+    secret = X25519PrivateKey.generate()
+    public = secret.public_key().public_bytes_raw()
+    wanted = b"X25519\0" + public  # as short as a commitment and a session
+    for start in (b"", b"randquant helper key\0"):
+        signature = signed(IDENTITY, joint_seed.ASKED + start + wanted)
+        with pytest.raises(ProtocolError, match="signed by the helper that this client knows"):
+            HelperKey("X25519", public, signature).check(PINNED)
