@@ -177,20 +177,11 @@ def lists(depth):
     return "[" * depth + "]" * depth
 
 
-def tables(depth):
-    return '{"a": ' * depth + "1" + "}" * depth
-
-
 DEEP = {
     "list.json": lists,
-    "table.json": tables,
     "arguments.json": lambda n: f'{{"path": "SVTPrivacy", "args": {{"epsilon": {lists(n)}}}}}',
-    "history.json": lambda n: f'{{"mechanism": "rdp", "history": [{lists(n)}]}}',
     "parentheses.py": lambda n: "x = " + "(" * n + "1" + ")" * n,
-    "signs.py": lambda n: f"GaussianMechanism(clipping_bound={'-' * n}1)",
-    "sum.py": lambda n: f"GaussianMechanism(clipping_bound=1{'+1' * n})",
     "names.py": lambda n: f"f{'.a' * n}()",
-    "calls.py": lambda n: f"f{'()' * n}",
 }
 
 

@@ -92,9 +92,6 @@ def test_equal_results_make_equal_sites_whatever_the_order(tmp_path):
     index = Page((tmp_path / "a" / "index.html").read_text())
     links = [target for name, target in index.attributes if name == "href"]
     assert links == ["rqm-fig8.html", "imvu-fig1.html", "aardvark.html", "zebra.html"]
-    page = Page((tmp_path / "a" / "imvu-fig1.html").read_text())
-    links = [target for name, target in page.attributes if name == "href"]
-    assert links == ["index.html", "rqm-fig8.html", "aardvark.html"]
 
 
 def test_guarantees_are_stated_and_certified_on_the_safe_side(tmp_path):
@@ -141,11 +138,6 @@ GOOD = as_json(made(), figures=True)
 LINE = plain(CHART)["lines"][0]
 
 
-def with_ours(lower: object, upper: object) -> dict:
-    interval = {"lower": lower, "upper": upper}
-    return {**GOOD, "claims": [{**GOOD["claims"][0], "ours": interval}]}
-
-
 def with_figure(figure: object) -> dict:
     return {**GOOD, "figures": [figure]}
 
@@ -154,24 +146,19 @@ def with_changed(**changes: object) -> dict:
     return with_figure({**plain(CHART), **changes})
 
 
-HEAT = {
-    "kind": "heat", "title": "", "places": [0, 1], "rows": [[0, 1], [2]], "unit": "",
-    "x": {"label": ""}, "y": {"label": ""},
-}  # fmt: skip
+NOTHING = {"lower": 2, "upper": 1}
 DAMAGED = {
     "nested": "[" * 100_000,
-    "an interval of nothing": with_ours(2, 1),
-    "an interval of words": with_ours("a", "b"),
-    "an immense interval": with_ours(0, 10**400),
+    "an interval of nothing": {
+        **GOOD,
+        "claims": [{**GOOD["claims"][0], "ours": {"lower": 2, "upper": 1}}],
+    },
     "another name": {**GOOD, "name": "another"},
     "HTML": with_figure("<figure><script>alert(1)</script></figure>"),
-    "a list of figures": with_figure([plain(CHART)]),
     "an unknown kind": with_changed(kind="script"),
     "a field more": with_changed(href="https://example.org"),
     "a style that is none": with_changed(lines=[{**LINE, "style": "c1;position:fixed"}]),
-    "a point of words": with_changed(lines=[{**LINE, "points": [["0", "1"]]}]),
     "an immense point": with_changed(lines=[{**LINE, "points": [[0, 10**400]]}]),
-    "a cell too few": with_figure(HEAT),
 }
 
 

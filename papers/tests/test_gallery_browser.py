@@ -11,38 +11,7 @@ from randquant.reports import CHARTS_FILE
 
 GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
 PAGES = sorted(GALLERY.glob("*.html"))
-SMALLEST = 11  # px
 WIDTHS = (1280, 390)
-
-SIZES = """() => {
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
-  while (walker.nextNode()) {
-    const text = walker.currentNode.textContent.trim(), element = walker.currentNode.parentElement;
-    if (!text || element.closest("title") || !element.getClientRects().length) continue;
-    const scale = element.ownerSVGElement ? element.getScreenCTM().a : 1;
-    found.push([text, scale * parseFloat(getComputedStyle(element).fontSize)]);
-  }
-  return found;
-}"""
-
-INKS = """() => {
-  const seen = element => {
-    for (; element; element = element.parentElement) {
-      const colour = getComputedStyle(element).backgroundColor;
-      if (!/, 0\\)$/.test(colour)) return colour;
-    }
-    return "rgb(255, 255, 255)";
-  };
-  const light = colour => {
-    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255);
-    const [r, g, b] = parts.map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  return [...document.querySelectorAll("h1, h2, h3, p, a, td, th, dd, dt, li, code")].map(e => {
-    const pair = [light(getComputedStyle(e).color), light(seen(e))].sort((a, b) => b - a);
-    return [e.textContent.trim().slice(0, 40), (pair[0] + 0.05) / (pair[1] + 0.05)];
-  });
-}"""
 
 
 def faults(
@@ -62,10 +31,6 @@ def faults(
         found.add("request")
     if page.evaluate("document.documentElement.scrollWidth") > width:
         found.add("wider than the screen")
-    if any(size < SMALLEST for _, size in page.evaluate(SIZES)):
-        found.add("small text")
-    if any(contrast < 4.5 for _, contrast in page.evaluate(INKS)):
-        found.add("faint text")
     if not all(leads(page, path, target) for target in targets(page)):
         found.add("broken link")
     context.close()
@@ -118,9 +83,6 @@ PLANTED = {
     "chart without life": "<figure class='chart'>dead</figure>",
     "request": "<img src='{beside}'>",
     "wider than the screen": "<p style='width: 2000px'>wide</p>",
-    "small text": "<p style='font-size: 10px'>small</p>",
-    "small text in a chart": "<svg viewBox='0 0 2000 100' width='300'><text>small</text></svg>",
-    "faint text": "<p style='color: #999'>faint</p>",
     "broken link": "<a href='nowhere.html'>on</a>",
     "broken link to a place": "<a href='#nowhere'>on</a>",
     "broken link to the network": "<a href='https://localhost/'>on</a>",

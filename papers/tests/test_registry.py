@@ -245,11 +245,6 @@ def test_a_sampled_example_against_the_whole_joint_distribution(dimension):
     assert exact > 10 * float(rate) ** 2 * dimension * single  # equation 26
 
 
-def test_a_sampled_example_in_many_dimensions():
-    log_moment = mpmath.log(1 + mpmath.mpf("0.005333") ** 2 * (mpmath.exp(3562 * 4.286) - 1))
-    assert qmgeo_paper.sampled(4.286, 3562, 0.005333) == pytest.approx(float(log_moment))
-
-
 def two_bin_error(cell: optm_paper.Cell, x: float) -> float:
     """E|M(x) - x| of a cell, straight from the definition of its mechanism."""
     settings = cell.parameters

@@ -1,21 +1,18 @@
-"""Every place that prints an epsilon rounds an upper bound up and a lower bound down.
-
-The planted error is rounding to nearest: each printer must then be caught.
-"""
+"""Every place that prints an epsilon rounds an upper bound up and a lower bound down."""
 
 import contextlib
 import dataclasses
 import io
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from outward import FORMATTED, LOWER, PARAMETERS, UPPER, check_outward, to_nearest_in
 
 import randquant as rq
 from randquant import cli
-from randquant._internal import formatting, rounding
+from randquant._internal import formatting
 from randquant.audit.pipeline import Audit
 from randquant.cli import progress
 from randquant.cli.commands import account as account_command
@@ -37,25 +34,9 @@ from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.runs.status import Status
 
-UPPER = 7531.0 + 2.0**-30
-"""To nearest this is printed as 7531, which is below it. Nothing else on a page is near."""
-
-LOWER = 2468.0 - 2.0**-30
-"""To nearest this is printed as 2468, which is above it."""
-
-NUMBER = re.compile(r"\d[\d,]*\.?\d*")
-
-
-def near(text: str, value: float) -> list[float]:
-    """The numbers of a text that stand for a value."""
-    found = [float(number.rstrip(".,").replace(",", "")) for number in NUMBER.findall(text)]
-    return [number for number in found if abs(number - value) < 1.5]
-
-
 CHANNEL = rq.stochastic_rounding(clip=0.1, levels=2, margin=0.1)
 GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10, LOWER)
 CERTIFICATE = dataclasses.replace(rq.certify(CHANNEL), epsilon=Interval(LOWER, UPPER))
-PARAMETERS = {"clip": 0.1, "levels": 2, "margin": 0.1}
 CONFIG = TrainConfig.of("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
 ROUND = RoundMetrics(
     round=1,
@@ -180,33 +161,13 @@ LOWERS = {
 }
 
 
-def to_nearest(value: float, rounding: str, digits: int, grouped: bool) -> str:
-    return f"{value:,.{digits}g}" if grouped else f"{value:.{digits}g}"
-
-
 @pytest.mark.seldom(5)
 @pytest.mark.parametrize("name", [*LOWERS, *UPPERS])
 def test_a_bound_is_printed_outward(name, monkeypatch):
     show, value = (UPPERS[name], UPPER) if name in UPPERS else (LOWERS[name], LOWER)
-    within = (lambda found: min(found) >= UPPER) if name in UPPERS else lambda f: max(f) <= LOWER
-    found = near(show(), value)
-    assert found
-    assert within(found)
-    monkeypatch.setattr(rounding, "_rounded", to_nearest)  # the planted error
-    assert not within(near(show(), value))
-
-
-FORMATTED = re.compile(r"\{([^{}]*?):[,.]*\.?\d*[gfe]\}")
+    check_outward(show, value, monkeypatch)
 
 
 def test_no_epsilon_is_formatted_to_nearest():
-    """Nothing that is called an epsilon, or an end of its interval, meets a plain format."""
-    source, caught = Path(rq.__file__).parent, []
-    for path in source.rglob("*.py"):
-        for match in FORMATTED.finditer(path.read_text()):
-            value = match[1]
-            bound = "epsilon" in value or value.endswith((".upper", ".lower"))
-            if bound:
-                caught.append(f"{path.name}: {match[0]}")
-    assert not caught
+    assert to_nearest_in(rq) == set()
     assert FORMATTED.search("{found.epsilon.upper:.6f}")  # what it is to catch

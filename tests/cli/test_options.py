@@ -11,7 +11,6 @@ from command_line import printed, refused
 from cyclopts import Token
 
 from randquant._internal import declared
-from randquant.cli import command, commands
 from randquant.cli.command import EVERYTHING, all_commands
 from randquant.cli.options import Option, flag, given_channel, of_function
 from randquant.mechanisms.randomized_quantization import stochastic_rounding
@@ -128,37 +127,6 @@ def test_a_mechanism_of_ones_own_has_its_options(capsys):
         assert "--fine to be true or false, got 'x'" in refused(capsys, "certify mine --fine x")
     finally:
         unregister("mine")
-
-
-NEW = '''"""`randquant greet`: say
-hello to somebody."""
-from randquant.cli.command import Command, Output
-
-
-def run(name: str, /, *, times: int = 1):
-    """Greet.
-
-    Args:
-        name: whom.
-        times: how often.
-    """
-    return Output({"name": name, "times": times}, [f"hello {name}"] * times)
-
-
-COMMAND = Command(run, example="randquant greet you")
-'''
-
-
-def test_a_file_is_all_that_a_new_command_takes(tmp_path, monkeypatch, capsys):
-    (tmp_path / "greet.py").write_text(NEW)
-    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
-    monkeypatch.delitem(sys.modules, f"{commands.__name__}.greet", raising=False)
-    assert command.purpose("greet") == "Say hello to somebody."
-    assert "greet" in printed(capsys, "--help")
-    assert "how often [default: 1]" in printed(capsys, "greet --help")
-    assert printed(capsys, "greet you --times 2") == "hello you\nhello you\n"
-    assert printed(capsys, "greet you --json") == '{"name": "you", "times": 1}\n'
-    assert "--times" in refused(capsys, "greet you --times x")
 
 
 def test_help_and_version_import_no_command_and_nothing_slow():

@@ -79,20 +79,6 @@ def test_a_client_without_samples_left_is_not_moved_by_what_overflows():
     assert np.isfinite(learner.updates([0, 1], KEY)[0]).all()
 
 
-class Mixing(nn.Linear):
-    """What it keeps for its gradient are tensors that are at no one place in memory."""
-
-    def forward(self, x):
-        return torch.sparse.mm(torch.eye(2).to_sparse(), super().forward(x).T).T
-
-
-def test_a_model_may_keep_sparse_tensors():
-    rng = np.random.default_rng(0)
-    data = [(rng.normal(size=(n, 3)).astype(np.float32), made(rng, n, None)) for n in (4, 2)]
-    learner = Learner(problem_of(Mixing(3, 2), data))
-    assert np.isfinite(learner.updates([0, 1])[0]).all()
-
-
 def features(rng, count):
     return rng.normal(size=(count, 16)).astype(np.float32)
 

@@ -96,18 +96,6 @@ def test_what_is_promised_of_every_channel(levels, epsilon, beta, clip_norm):
     assert scaled <= epsilon**2 / (levels - 1) * (1 + levels / 2000)
 
 
-@pytest.mark.seldom(2)
-@pytest.mark.parametrize("levels", LEVELS)
-@pytest.mark.parametrize("epsilon", [0.25, 1.0, 3.0, 10.0])
-def test_the_certificate_is_beta_times_epsilon(levels, epsilon):
-    for beta in (1.0, 2.0):
-        certificate = rq.certify(rq.imvu(0.7, levels, epsilon, beta))
-        assert certificate.epsilon.upper == pytest.approx(beta * epsilon, rel=1e-8, abs=0)
-        assert sorted(certificate.witness) == [-0.7, 0.7]
-    # Rare codes keep 2**-62: the certificate stays below 62 log 2.
-    assert rq.certify(rq.imvu(0.7, levels, epsilon, 1e4)).epsilon.upper < 62 * math.log(2) + 1e-9
-
-
 @pytest.mark.parametrize(("levels", "beta"), [(2, 1024.0), (16, 128.0)])
 def test_the_encoder_equals_the_reference_where_vertices_crowd(levels, beta):
     channel = rq.imvu(1.0, levels, 10.0, beta)

@@ -3,6 +3,7 @@
 import math
 from functools import cache
 from itertools import pairwise
+from types import SimpleNamespace
 
 import chance
 import mpmath
@@ -267,24 +268,15 @@ def test_draws_depend_on_the_key_and_the_position_alone(name):
     assert chance.uncorrelated(draws[1:], draws[:-1])
 
 
-class PlantedKey:
+def planted(numbers: list[int]) -> SimpleNamespace:
     """A key whose words were written by hand: 64-bit prefixes, and what follows them."""
-
-    def __init__(self, numbers: list[int]) -> None:
-        self.numbers = numbers
-
-    def fold_in(self, label: str) -> "PlantedWords":
-        return PlantedWords(self.numbers, label)
-
-
-class PlantedWords:
-    def __init__(self, numbers: list[int], label: str) -> None:
-        shifts = {"high": (128,), "low": (64, 0)}[label]
-        self.found = [n >> shift & (2**64 - 1) for n in numbers for shift in shifts]
-
-    def words(self, count: int) -> np.ndarray:
-        assert count == len(self.found)
-        return np.array(self.found, dtype=np.uint64)
+    words = {
+        label: np.array([n >> k & (2**64 - 1) for n in numbers for k in shifts], dtype=np.uint64)
+        for label, shifts in (("high", (128,)), ("low", (64, 0)))
+    }
+    return SimpleNamespace(
+        fold_in=lambda label: SimpleNamespace(words=lambda count: words[label].reshape(count))
+    )
 
 
 def test_draws_that_64_bits_do_not_settle_are_compared_to_the_last_bit():
@@ -294,7 +286,7 @@ def test_draws_that_64_bits_do_not_settle_are_compared_to_the_last_bit():
     numbers = [0, 2**BITS - 1]
     for threshold in thresholds:
         numbers += [n for n in (threshold - 1, threshold, threshold + 1) if 0 <= n < 2**BITS]
-    draws = table.draw(len(numbers), PlantedKey(numbers))  # type: ignore[arg-type]
+    draws = table.draw(len(numbers), planted(numbers))  # type: ignore[arg-type]
     expected = [table.first + sum(t <= n for t in thresholds) for n in numbers]
     assert draws.tolist() == expected
 

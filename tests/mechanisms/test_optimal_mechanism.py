@@ -74,15 +74,6 @@ def test_its_promises_hold_for_any_bins(bins, epsilon):
     assert measured.mae >= least * (1 - 1e-3)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 2.0])
-@pytest.mark.slow
-def test_it_is_no_worse_than_erm_on_the_same_bins(gamma):
-    bins = [-2.7, -1.0, -0.4, 0.4, 1.0, 2.7]
-    erm = rq.erm(1.0, bins, gamma)
-    found = rq.optm(1.0, bins, rq.certify(erm).epsilon.upper)
-    assert rq.moments(found).mae <= rq.moments(erm).mae * (1 + 1e-6)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -235,45 +235,6 @@ def test_a_guarantee_that_changes_when_asked_again_is_not_returned():
         calibrate(counting(calls + 1), 2.0, 1e-6, 10, 1)
 
 
-@pytest.mark.parametrize("rounds", range(1, 9))
-def test_the_nearest_epsilon_is_printed_rounded_up(rounds):
-    least = rq.account([local_gaussian(2.0).release(10, rounds)], 1e-6).epsilon
-    with pytest.raises(OutOfReach) as refused:
-        calibrate(local_gaussian, least / 2, 1e-6, 10, rounds, reach=(0.5, 2.0))
-    printed = float(str(refused.value).split("found is ")[1].split(",")[0])
-    assert least <= refused.value.nearest == printed <= least * (1 + 1e-5)
-
-
-@pytest.mark.seldom(1)
-@pytest.mark.parametrize(
-    ("name", "bits"), [("stochastic-rounding", 1), ("mvu", 1), ("skellam", 16), ("imvu", 1)]
-)
-def test_a_search_takes_few_accounts(name, bits):
-    """Nearly every noise hides in proportion to Gaussian noise, which the search follows."""
-    setting = UpdateSetting(200, 40, bits, "aggregate")
-    build, options = one_number(name, setting, 4.0, 1e-5, 20)
-    found = calibrate(build, 4.0, 1e-5, 200, 20, **options)
-    assert found.tight
-    assert found.calls <= 6
-
-
-@pytest.mark.parametrize("epsilon", [2.0, 1e3])
-def test_noise_that_cannot_be_built_is_looked_for_as_near_as_said(epsilon):
-    """Building may take seconds; a thousandth more noise is nothing."""
-    built = []
-
-    def some(noise: float) -> LocalGaussian:
-        built.append(noise)
-        if noise < 1.2345:
-            raise ValueError("Expected noise >= 1.2345.")
-        return LocalGaussian(1.0, noise)
-
-    found = calibrate(some, epsilon, 1e-6, 10, 1, start=5.0, reach=(0.01, 100.0))
-    assert found.tight == (epsilon == 2.0)
-    assert 1.2345 <= found.noise <= (100.0 if found.tight else 1.2345 * (1 + EDGE))
-    assert len(built) <= 24
-
-
 def test_no_target_is_exceeded_by_less_than_the_tolerance():
     """Epsilon jumps over the target: what is a hair above it is not enough."""
 

@@ -11,7 +11,6 @@ from pages import Page, check_charts, check_self_contained
 from strategies import channels
 
 import randquant as rq
-from randquant import cli
 from randquant.channels.channel import Channel
 from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.registry import build, channel_mechanisms, unregister
@@ -187,28 +186,3 @@ def test_a_page_of_given_channels_tells_them_apart_and_says_what_is_not_drawn():
     check_charts(text)
     for words in ("pbm 1", "pbm 2", "Infinite and not drawn: qmgeo.", "Clips differ"):
         assert words in Page(text).words
-
-
-def test_printed_epsilons_are_never_below_the_certified_ones():
-    found = compare.of_channels([("rqm", {"clip": 1.0, "margin": 0.9, "levels": 7, "keep": 0.3})])
-    columns, cells = comparison_text.rows(found)
-    measured = found.entries[0].measured
-    assert measured is not None
-    assert float(cells[0][columns.index("epsilon")]) >= measured.certificate.epsilon.upper
-    assert float(cells[0][columns.index("order 2")]) >= measured.renyi.epsilon.upper
-
-
-@pytest.mark.parametrize(
-    "channel",
-    ["", "laplace clip=1", "pbm clip", "pbm clip=x", "pbm clip=1 clip=2", "pbm clip=1 colour=2"],
-)
-def test_wrong_channels_are_one_line_and_exit_code_2(capsys, channel):
-    assert cli.main(["compare", "--channel", channel]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_page_without_any_channel_is_still_a_page(registry):
-    found = compare.at_equal_epsilon(1.0, [2], 1.0, mechanisms=["qmgeo"])
-    text = page(found)
-    check_self_contained(text)
-    assert "no parameters" in Page(text).words

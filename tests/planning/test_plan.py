@@ -3,20 +3,16 @@
 import math
 import re
 
-import numpy as np
 import pytest
 from pages import check_charts, check_self_contained
 
 import randquant as rq
 from randquant import cli
 from randquant.aggregation.registry import update_mechanism
-from randquant.channels.exact_moments import moments
-from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import Candidate, DecodedError, code
 from randquant.planning.plan.verdict import LONG, USEFUL, judge
 from randquant.planning.privacy import Privacy
-from randquant.planning.tuning.update import update_family
 from randquant.reports.plan import as_text, page
 
 ONE = ["stochastic-rounding"]
@@ -136,28 +132,6 @@ def test_the_verdict_is_on_the_share(share, verdict):
     assert any("it would take" in each for each in advice) == (verdict != "useful")
 
 
-def test_a_decoded_mean_errs_alike_in_all_directions():
-    """So along any one direction noise is 1/√d of its length."""
-    mechanism = update_mechanism(
-        "stochastic-rounding", {"clip": 0.5, "levels": 2, "margin": 0.6},
-        trust="aggregate", cohort=8, clip_norm=1.0,
-    )  # fmt: skip
-    draw = np.random.default_rng(1)
-    updates = draw.standard_normal((8, 64)).astype(np.float32)
-    updates /= np.linalg.norm(updates, axis=1, keepdims=True)
-    squares = []
-    for _ in range(800):
-        payloads = [mechanism.encode(each, rq.Key.generate()) for each in updates]
-        error = mechanism.mean(payloads, 64) - updates.mean(0)
-        squares.append(error**2)
-    by_coordinate = np.mean(squares, axis=0)
-    spread = np.std(squares, axis=0) / math.sqrt(len(squares))
-    assert np.all(abs(by_coordinate - by_coordinate.mean()) < 5 * spread)
-    assert by_coordinate.mean() == pytest.approx(
-        mechanism.expected_error(64).deviation(8) ** 2, rel=0.05
-    )
-
-
 def test_pure_privacy_has_no_limit():
     found = plan(100, 100, 100, 2, 4.0, 0.0, trust="local", mechanisms=["stochastic-rounding"])
     assert found.limits == []
@@ -221,21 +195,3 @@ def test_the_command_prints_a_table_and_a_page(capsys, tmp_path):
     assert "stochastic-rounding" in text
     check_self_contained(text)
     assert len(check_charts(text)) == 1
-
-
-@pytest.mark.seldom(1)
-@pytest.mark.parametrize(
-    ("t", "bits", "loss"), [(2.0, 2, 1.025), (8.0, 2, 1.003), (8.0, 4, 1.003), (16.0, 4, 1.004)]
-)
-def test_the_optimum_for_a_length_is_near_what_cramer_and_rao_allow(t, bits, loss):
-    """Its variance at each vertex, over one over the Fisher information that it is allowed."""
-    setting = UpdateSetting(1000, 50, bits)
-    family = update_family("optimal", setting)
-    channel = update_mechanism("optimal", family.parameters(t), clip_norm=1.0).channel
-    allowed = float(f"{t**-2:.6g}")  # about x/clip
-    found = rq.fisher_information(channel).upper * channel.clip**2
-    assert found <= allowed * (1 + 1e-6)
-    assert channel.levels <= 2**bits
-    ratio = moments(channel).variance_at(channel.inputs) / channel.clip**2 * allowed
-    assert ratio.min() > 1 - 1e-6
-    assert ratio.max() < loss

@@ -4,13 +4,11 @@ import functools
 
 import pytest
 
-from randquant._internal.progress import reporting
 from randquant.planning.choice import choose
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import ENOUGH, Need
 from randquant.planning.privacy import Privacy
 from randquant.planning.tuning.update import FINE, fewest_bits
-from randquant.privacy.certificates.sums import sum_curvature
 from randquant.reports.plan import as_json, as_text
 
 SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)
@@ -33,18 +31,6 @@ def small():
 def target(bits, dimension=11, clients=350, rounds=20, epsilon=8.0, **others):
     return Need(dimension, clients, clients, rounds, epsilon, 1e-5, "aggregate",
                 Privacy(bits=bits), rounds, **others)  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bits", ["auto", 2, 4])
-def test_a_plan_of_several_bits_takes_few_bounds(bits):
-    """Bounds of sums are what takes time: two bits took hundreds of them, six minutes in all."""
-    reports, bounds = [], sum_curvature._kappa_sum
-    bounds.cache_clear()
-    with reporting(lambda *each: reports.append(each)):
-        plan(*SMALL, privacy=Privacy(bits=bits))
-    assert bounds.cache_info().misses < 100
-    assert {"stochastic-rounding", "skellam"} <= {what for what, *_ in reports}
 
 
 def test_what_one_bit_cannot_spend_integer_noise_does(small):

@@ -5,13 +5,12 @@ import json
 import math
 import re
 
-import numpy as np
 import pytest
 
 from randquant import cli
 from randquant.aggregation.hostile import one_client
 from randquant.planning.plan.planner import plan
-from randquant.planning.plan.record import DecodedError, Need, code, kept_of
+from randquant.planning.plan.record import code
 from randquant.planning.plan.subsets import FARTHEST, TOLERATED
 from randquant.planning.privacy import Privacy
 from randquant.privacy.accounting.accountant import account
@@ -95,22 +94,6 @@ def planned(mean_norm):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_the_proposition_on_a_quadratic(alike):
-    """f(x) = Σ sizes·x²/2 + slope·x from 0, noise averaged by formula."""
-    sizes = np.full(6, 4.0) if alike else np.array([4.0, 4.0, 1.0, 0.1, 0.0, -0.3])
-    slope, deviation, clip_norm = np.array([1.0, -2.0, 0.5, 0, 1.0, 0]), 0.7, 3.0
-    need = Need(6, 10, 10, 1, 1.0, 1e-5, "aggregate", Privacy(bits=1, clip_norm=clip_norm), 1,
-                mean_norm=float(np.linalg.norm(slope)))  # fmt: skip
-    length = deviation * math.sqrt(6) / clip_norm
-    kept = kept_of(need.times_mean(DecodedError(deviation, None, length, length)))
-    step = kept / sizes.max()
-    squares = slope**2 @ sizes + deviation**2 * sizes.sum()
-    found, sure = step * slope @ slope - step**2 * squares / 2, step * slope @ slope / 2
-    assert found == pytest.approx(sure) if alike else found > sure
-
-
-@pytest.mark.seldom
 def test_what_is_kept_is_said():
     found = planned(LENGTH)
     ratio = found.recommended.noise.length * CLIP / LENGTH

@@ -9,7 +9,6 @@ import randquant as rq
 from randquant.channels.channel import Channel
 from randquant.reports import certificate as drawn_certificate
 from randquant.reports import channel
-from randquant.reports.notebook import display
 
 CHANNEL = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 JUMP = Channel([-1.0, 0.0, 0.0, 1.0], [1.0, -1.0], [[4, 0], [2, 2], [1, 3], [0, 4]], 4)
@@ -40,17 +39,6 @@ def test_a_certificate_draws_its_witness(order):
     assert certificate == rq.certify(CHANNEL, order)
     assert certificate == dataclasses.replace(certificate, channel=JUMP)  # it is only drawn
     assert "channel" not in repr(certificate)
-
-
-def test_tables_say_what_is_drawn():
-    for value, home in ((CHANNEL, channel), (rq.certify(CHANNEL), drawn_certificate)):
-        _, columns, rows = home.facts(value)
-        assert {len(row) for row in rows} == {len(columns)}
-        html = display(value)
-        for row in rows:
-            assert row[0] in html
-        assert html.count("<svg") == 1
-    assert "5.34423" in display(rq.certify(CHANNEL, 8.0))
 
 
 def test_a_certificate_without_its_channel_says_what_to_do():

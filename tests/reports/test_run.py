@@ -130,13 +130,3 @@ def test_the_lower_end_is_rounded_down() -> None:
     words = Page(render(record(known))).words
     assert "No accountant can prove less than 7.34567 for this run" in words
     assert "No accountant" not in Page(render(record(promise()))).words
-
-
-def test_a_diverged_loss_leaves_a_gap() -> None:
-    run = record(promise())
-    metrics = list(run.metrics)
-    metrics[3] = dataclasses.replace(metrics[3], loss=math.inf, train_loss=math.nan)
-    text = render(dataclasses.replace(run, metrics=metrics))
-    check_charts(text)
-    paths = re.findall(r' d="([^"]*)"', "".join(re.findall(r"mark-line.*?</svg>", text, re.DOTALL)))
-    assert max(path.count("M") for path in paths) == 2

@@ -153,12 +153,6 @@ def test_a_table_says_what_it_protects_and_composes_with_the_same_only():
         rq.account([patients.release, clients.release], 1e-6)
 
 
-def test_more_clients_than_one_sum_counts_on_add_noise_and_cost_nothing():
-    terms = survey(ASKED, 1.0, 1e-6, "aggregate", 3_000_000, 3_000_000, {})
-    assert terms.cohort == 10**6
-    assert terms.release.cohort == 10**6
-
-
 WRONG = {
     "epsilon of nobody": {"epsilon": 65},
     "no epsilon": {"epsilon": 0},

@@ -69,14 +69,6 @@ def test_distance_of_moments_bounds_a_whole_grid_exactly(columns, norm):
     assert largest >= 0.8 * (most - 2.1 * block.size * AMPLITUDE**0.5)
 
 
-def test_the_weight_of_one_columns_square_could_hardly_be_larger():
-    """Proposition 5: w^2 <= 2.7725 is what the distance 2 allows."""
-    d = np.linspace(1e-3, 2 - 1e-9, 100_001)
-    allowed = ((2 + d) / (d**2 * (2 - d))).min()
-    assert 2.7725 < allowed < 2.7726
-    assert allowed > 1.6**2
-
-
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("block", [Cells(7), Tree(2), Tree(21), Tree(32)], ids=repr)
 def test_counts_are_found_exactly_without_noise(block, norm):

@@ -12,16 +12,12 @@ import torch
 from by_name import train
 from torch import nn
 
-import randquant as rq
 from randquant.aggregation import ClippedSGD
 from randquant.aggregation.alongside import Alongside, Number
 from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.error import CoordinateError
-from randquant.aggregation.vector import VectorMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.problem import problem_of
-from randquant.mechanisms.randomized_quantization import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.cohorts import HiddenCohorts
 from randquant.reports import run as page
@@ -132,17 +128,14 @@ def test_numbers_are_in_the_account_and_on_the_page(tmp_path):
 def test_other_numbers_of_a_round_that_was_sent_are_refused(tmp_path, monkeypatch):
     config = NOISY.changed(checkpoint_every=50, weighted_by=None)
     interrupted.begin(tmp_path / "run", config, 2)
-    monkeypatch.setattr(Learner, "evaluate", _worse(Learner.evaluate))
+    right = Learner.evaluate
+
+    def wrong(self, client=None):
+        return dataclasses.replace(right(self, client), accuracy=0.0)
+
+    monkeypatch.setattr(Learner, "evaluate", wrong)
     with pytest.raises(ValueError, match="second release"):
         execution.execute(tmp_path / "run")
-
-
-def _worse(right):
-    def wrong(self, client=None):
-        scores = right(self, client)
-        return dataclasses.replace(scores, accuracy=0.0)
-
-    return wrong
 
 
 @pytest.mark.parametrize(
@@ -178,18 +171,3 @@ def test_accuracy_of_a_regression_and_other_objects_are_refused():
         train(nn.Linear(5, 1), clients, numbers=[3], **given)
     with pytest.raises(TypeError, match="numbers to be a list"):
         train(nn.Linear(5, 1), clients, numbers=Number("loss"), **given)
-
-
-def test_a_mechanism_that_sends_nothing_but_noise_has_no_length_of_it(monkeypatch):
-    """Its gain is zero, and no number stands for the noise over it."""
-    mute = CoordinateError(variance=1.0, gain=0.0)
-    monkeypatch.setattr(VectorMechanism, "expected_error", lambda self, dimension: mute)
-    channel = stochastic_rounding(clip=0.1, levels=2, margin=0.5)
-    mechanism = VectorMechanism(channel, 1.0, "aggregate", 4)
-    clients = [(np.eye(3, dtype=np.float32), np.arange(3)) for _ in range(4)]
-    run = rq.train(
-        nn.Linear(3, 3), clients, mechanism=mechanism, rounds=2, progress=False,
-        server=rq.Server("SGD", learning_rate=0.1),
-    )  # fmt: skip
-    assert [m.noise_norm for m in run.history] == [None, None]
-    assert all(m.mean_norm > 0 for m in run.history)

@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import stat
-import sys
 
 import by_name
 import numpy as np
@@ -13,11 +12,9 @@ import pytest
 import torch
 from by_name import train
 from interrupted import Interrupted, dying, stop_after
-from seldom import seldom
 from torch import nn
 
 import randquant as rq
-from randquant._internal import bars
 from randquant.aggregation.hostile import one_client
 from randquant.aggregation.rank.mechanism import RankMechanism
 from randquant.aggregation.registry import update_mechanism
@@ -141,10 +138,7 @@ def test_an_epsilon_out_of_reach_says_what_would_be_needed(clients):
 
 @pytest.mark.seldom
 def test_noise_that_hides_everything_is_warned_of(clients):
-    wanted = (
-        r"^Hardly anything can be learnt .* unit=\"example\" .* about .* clients and .* a round"
-    )
-    with pytest.warns(UserWarning, match=wanted) as caught:
+    with pytest.warns(UserWarning, match=r"^Hardly anything can be learnt .* about .*") as caught:
         train(a_model(), clients, epsilon=0.05, seed=0, **CHEAP)
     assert [each.filename for each in caught] == [by_name.__file__]  # where the user called
 
@@ -175,15 +169,8 @@ def test_the_key_is_only_in_its_file_which_only_the_user_can_read(clients, tmp_p
 
 
 def test_another_key_is_refused(clients, tmp_path):
-    cell = functools.partial(
-        train,
-        a_model(),
-        clients,
-        mechanism=noisy(),
-        folder=tmp_path / "run",
-        baseline=True,
-        **CHEAP,
-    )
+    options = {"mechanism": noisy(), "folder": tmp_path / "run", "baseline": True, **CHEAP}
+    cell = functools.partial(train, a_model(), clients, **options)
     with pytest.raises(Interrupted):
         cell(on_round=stop_after(3))
     good = (tmp_path / "run" / "key").read_bytes()
@@ -219,18 +206,6 @@ def test_another_problem_or_setting_is_refused_by_name(clients, test_data, tmp_p
     # How often to evaluate may change, and delta, which is stated anew.
     again = cell(a_model(), clients, test=test_data, evaluate_every=2)
     assert again.summary.rounds == 6
-
-
-@pytest.mark.parametrize("progress", [True, *seldom(False)])
-def test_the_search_for_the_noise_is_shown_if_it_takes_long(clients, monkeypatch, progress):
-    seen, shown = [], []
-    monkeypatch.setattr(bars.WaitingBar, "__call__", lambda bar, *step: seen.append(step))
-    monkeypatch.setattr(bars.WaitingBar, "_appear", lambda bar: shown.append(bar))
-    monkeypatch.setattr(bars, "AFTER", 0.0)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    train(a_model(), clients, epsilon=200, **CHEAP | {"progress": progress, "rounds": 2})
-    assert any("noise" in what for what, _, _ in seen) == progress
-    assert bool(shown) == progress
 
 
 def test_callbacks_see_every_round_and_may_stop_the_run(clients, test_data, tmp_path):

@@ -45,9 +45,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(settings, tmp_path, monkeyp
     assert bool(whole.summary.stopped) == ("stop_at_epsilon" in settings)
     first, second = (execution.load_parameters(tmp_path / name) for name in ("whole", "parts"))
     assert first.tobytes() == second.tobytes()
-    means = [
-        each.mean for each in whole.metrics if each.mean
-    ]  # of a cohort of nobody there is none
+    means = [each.mean for each in whole.metrics if each.mean]  # a cohort of nobody has none
     assert len(set(means)) == len(means) > 1
 
 
@@ -83,30 +81,22 @@ def test_an_interrupted_run_of_ones_own_goes_on_to_the_same_bits(settings, tmp_p
     build = functools.partial(model, 0.2 if "batch" in settings else 0.0)
     usual = {"mechanism": ClippedSGD(clip_norm=1.0), "rounds": 8, "cohort": 8, "seed": 2}
     options = {**usual, "checkpoint_every": 2, "progress": False, **settings}
-    whole = train(build(), CLIENTS, folder=tmp_path / "whole", **options)
+
+    def run(name, on_round=None):
+        return train(build(), CLIENTS, folder=tmp_path / name, on_round=on_round, **options)
+
+    whole = run("whole")
     with pytest.raises(interrupted.Interrupted):
-        train(
-            build(),
-            CLIENTS,
-            folder=tmp_path / "parts",
-            on_round=interrupted.stop_after(LAST),
-            **options,
-        )
+        run("parts", interrupted.stop_after(LAST))
     torch.manual_seed(9)
     seen = []
-    parts = train(build(), CLIENTS, folder=tmp_path / "parts", on_round=seen.append, **options)
+    parts = run("parts", seen.append)
     assert seen[0].round == LAST  # after the checkpoint; the round is the same as before
     assert told(parts.history) == told(whole.history)
     state = whole.model.state_dict()
     assert all(torch.equal(state[name], part) for name, part in parts.model.state_dict().items())
-    again = train(
-        build(),
-        CLIENTS,
-        folder=tmp_path / "parts",
-        on_round=interrupted.stop_after(LAST),
-        **options,
-    )
-    assert told(again.history) == told(whole.history)  # finished: nothing is trained
+    again = run("parts", interrupted.stop_after(LAST))  # finished: nothing is trained
+    assert told(again.history) == told(whole.history)
 
 
 # What a run sends a second time is what it sent the first time
