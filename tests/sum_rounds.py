@@ -34,6 +34,11 @@ def wanted(vectors, clients):
     return sum(vectors[c].astype(np.uint64) for c in clients)
 
 
+def at(changes):
+    """What arrives, with a change at some (step, client)."""
+    return lambda step, client, message: changes.get((step, client), lambda m: m)(message)
+
+
 class Round:
     """One sum. What clients send goes through `up`, what they get through `down`.
 

@@ -171,6 +171,19 @@ def test_the_command_line_is_parsed_in_one_place():
     assert [name for name, text in texts.items() if "sys.argv" in text] == ["main.py"]
 
 
+def test_nobody_asks_for_the_class_of_a_mechanism_or_a_release():
+    """But errors that name it, the rule that mechanisms are final, and runs bound to a class."""
+    asks = re.compile(
+        r"\b(?:type\(\w*(?:mechanism|release)\b|(?:is|has|get)\w+\([\w.]*(?:mechanism|release)\b,"
+        r"|is(?:instance|subclass)\([^()]*,[^()]*(?:Mechanism|Release|Sampled|Gaussian|SGD))[^)]*\)"
+    )
+    found = {call for path in FILES.values() for call in asks.findall(path.read_text())}
+    assert found <= {
+        "issubclass(parent, MechanismDefaults)", "isinstance(release, Channel)",
+        "type(mechanism)", "type(release)",
+    }  # fmt: skip
+
+
 def test_no_function_has_its_modules_name():
     """A reader, and the API reference, can tell a module from a function."""
     for name, tree in TREES.items():

@@ -71,13 +71,3 @@ def test_a_function_is_told_instead_of_a_bar():
         waiting("no"),
     ):
         pass
-
-
-def test_who_asks_for_no_bar_gets_none_of_what_is_inside(monkeypatch):
-    shown = []
-    monkeypatch.setattr(WaitingBar, "__call__", lambda bar, *step: shown.append(step))
-    with waiting(False):
-        plan(64, 9, 9, 2, 8.0, mechanisms=["gaussian"])
-    assert not shown
-    plan(64, 9, 9, 2, 8.0, mechanisms=["gaussian"])
-    assert shown

@@ -59,19 +59,19 @@ def test_a_link_planted_in_the_last_moment_is_not_written_through(tmp_path, monk
     assert not (tmp_path / "account").exists()
 
 
-def test_a_link_planted_between_the_look_and_the_opening_is_not_followed(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [(lambda name: name.symlink_to("target"), "symbolic links"),
+     (os.mkfifo, "got a pipe or a device")],
+    ids=["link", "pipe"],
+)  # fmt: skip
+def test_what_is_planted_between_the_look_and_the_opening_is_not_read(
+    plant, words, tmp_path, monkeypatch
+):
     (tmp_path / "target").write_text("theirs")
-    (tmp_path / "name").symlink_to(tmp_path / "target")
+    plant(tmp_path / "name")
     monkeypatch.setattr(os, "lstat", lambda path: os.stat(tmp_path / "target"))
-    with pytest.raises(OSError, match="symbolic links"):
-        disk.read_own(tmp_path / "name")
-
-
-def test_a_pipe_planted_between_the_look_and_the_opening_is_not_waited_for(tmp_path, monkeypatch):
-    (tmp_path / "target").write_text("theirs")
-    os.mkfifo(tmp_path / "name")
-    monkeypatch.setattr(os, "lstat", lambda path: os.stat(tmp_path / "target"))
-    with pytest.raises(OSError, match="got a pipe or a device"):
+    with pytest.raises(OSError, match=words):
         disk.read_own(tmp_path / "name")
 
 

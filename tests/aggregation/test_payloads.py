@@ -94,14 +94,11 @@ def test_what_is_no_update_is_refused_for_the_true_reason(mechanism, update, kin
 # Copies
 
 
-def of_a_sum(channel, cohort=40):
-    return VectorMechanism(channel, 1.0, "aggregate", cohort)
-
-
 @pytest.mark.parametrize(
     "mechanism",
-    [of_a_sum(COIN), ChannelMechanism(COIN, "aggregate", 40),
-     AdditiveMechanism("skellam", 1.0, 1.0, cohort=40)],
+    [VectorMechanism(COIN, 1.0, "aggregate", 40), ChannelMechanism(COIN, "aggregate", 40),
+     AdditiveMechanism("skellam", 1.0, 1.0, cohort=40), ChannelMechanism(COIN),
+     VectorMechanism(COIN, 1.0), SignSGD(1.0, 1.0), LocalGaussian(1.0, 1.0)],
 )  # fmt: skip
 def test_one_payload_forty_times_is_no_cohort_of_forty(mechanism):
     update = np.zeros(650, np.float32)
@@ -111,8 +108,9 @@ def test_one_payload_forty_times_is_no_cohort_of_forty(mechanism):
         mechanism.mean(payloads[:1] * 40, 650, Key.from_seed(0))
     with pytest.raises(ValueError, match="among 41, payload 40 is payload 7 again: a duplicate"):
         mechanism.mean([*payloads, payloads[7]], 650, Key.from_seed(0))
-    with pytest.raises(ValueError, match="Expected at least 40 payloads in a sum, got 39"):
-        mechanism.mean(payloads[:39], 650, Key.from_seed(0))
+    if mechanism.trust == "aggregate":
+        with pytest.raises(ValueError, match="Expected at least 40 payloads in a sum, got 39"):
+            mechanism.mean(payloads[:39], 650, Key.from_seed(0))
     with pytest.raises(ValueError, match="at least one payload"):
         mechanism.mean([], 650, Key.from_seed(0))
 
@@ -132,17 +130,6 @@ def test_payloads_that_may_be_equal_by_chance_are_added_up():
     ):
         payload = mechanism.encode(np.zeros(dimension, np.float32), Key.from_seed(1))
         assert mechanism.mean([payload] * 3, dimension, Key.from_seed(0)).shape == (dimension,)
-
-
-@pytest.mark.parametrize(
-    "mechanism",
-    [ChannelMechanism(COIN), VectorMechanism(COIN, 1.0), SignSGD(1.0, 1.0), LocalGaussian(1.0, 1.0),
-     AdditiveMechanism("skellam", 1.0, 1.0, cohort=1)],
-)  # fmt: skip
-def test_the_same_payload_twice_is_refused_under_any_trust(mechanism):
-    payloads = [mechanism.encode(np.zeros(650, np.float32), Key.from_seed(n)) for n in range(3)]
-    with pytest.raises(ValueError, match="payload 3 is payload 1 again"):
-        mechanism.mean([*payloads, payloads[1]])
 
 
 def test_copies_are_refused_where_chance_makes_one_in_a_trillion_sums_have_them():

@@ -1,8 +1,6 @@
 """The reversal of a sorted table is the worst pair: brute force over all orders of its weights."""
 
 import itertools
-import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -30,23 +28,9 @@ def hockey_sticks(first, second, ratios):
     )
 
 
-def moments(first, second, orders):
-    """Exact sums of p^order / q^(order - 1), times a common multiple of the second's powers."""
-    common = math.lcm(*map(int, np.unique(second)))
-    parts = []
-    for order in orders:
-        inverse = np.array([(common // int(w)) for w in second.ravel()], dtype=object)
-        inverse = inverse.reshape(second.shape) ** (order - 1)
-        parts.append((first.astype(object) ** order * inverse).sum(axis=-1))
-    return parts
-
-
-@pytest.mark.parametrize(
-    ("ranks", "tables", "renyi"),
-    [(2, 12, (2, 3, 8)), (4, 12, (2, 3, 8)), (6, 9, (2, 3, 8)), (8, 2, ()),
-     pytest.param(8, 3, (2, 3, 8), marks=pytest.mark.slow)],
-)  # fmt: skip
-def test_no_order_of_the_weights_is_easier_to_tell_apart_than_the_reversal(ranks, tables, renyi):
+@pytest.mark.parametrize(("ranks", "tables"), [(2, 12), (4, 12), (6, 9), (8, 2)])
+def test_no_order_of_the_weights_is_easier_to_tell_apart_than_the_reversal(ranks, tables):
+    """At every epsilon: so in every Rényi order too, which is a mix of them."""
     orders = np.array(list(itertools.permutations(range(ranks))))
     for weights in random_tables(ranks, tables):
         row = np.array(weights, dtype=np.int64)
@@ -57,31 +41,6 @@ def test_no_order_of_the_weights_is_easier_to_tell_apart_than_the_reversal(ranks
         # Both rows may be relabelled at once: one order is enough.
         worst = hockey_sticks(p, q, ratios)
         assert (hockey_sticks(row, row[orders], ratios) <= worst).all()
-        common = math.lcm(*weights)
-        for order in renyi:
-            (found,) = moments(row, row[orders], [order])
-            pairs = zip(p.tolist(), q.tolist(), strict=True)
-            top = sum(Fraction(a) ** order * Fraction(common, b) ** (order - 1)
-                      for a, b in _each(table_of(weights), pairs))  # fmt: skip
-            assert max(found) <= top
-
-
-def _each(table, pairs):
-    """The reversal's rows rank by rank: quotients that were put together have equal ranks."""
-    for a, b in pairs:
-        count = next(k for k in range(1, 99) if a % k == b % k == 0
-                     and a // k in table.weights and b // k in table.weights)  # fmt: skip
-        yield from [(a // count, b // count)] * count
-
-
-def test_the_search_finds_worse_orders_of_a_table_that_is_not_sorted():
-    """A planted fault: the reversal of an unsorted table is not its worst pair."""
-    row = np.array([7, 1, 1, 7])
-    orders = np.array(list(itertools.permutations(range(4))))
-    worst = hockey_sticks(row, row[::-1], [(1, 1), (3, 1)])
-    assert (hockey_sticks(row, row[orders], [(1, 1), (3, 1)]) > worst).any()
-    with pytest.raises(ValueError, match=r"Expected falling weights, .* sort the table"):
-        RankTable((1, 2, 1), (7, 1, 7))
 
 
 def test_no_mixture_is_easier_to_tell_from_a_uniform_index_than_the_table():
@@ -111,6 +70,7 @@ def test_no_mixture_is_easier_to_tell_from_a_uniform_index_than_the_table():
     [
         ((1, 2), (3, 1), "Expected an even number of ranks"),
         ((1, 1), (1, 1), "Expected falling weights"),
+        ((1, 2, 1), (7, 1, 7), "Expected falling weights, .* sort the table"),
         ((1, 1), (2,), "got 2 counts and 1 weights"),
         ((), (), "got 0 counts"),
         ((1, 1), (1, 0), "each of weights >= 1"),

@@ -15,7 +15,6 @@ from randquant.channels import wire
 from randquant.channels.channel import Channel
 from randquant.channels.encoding import batch as rows
 from randquant.channels.encoding import kernel
-from randquant.channels.encoding import threads as threads_module
 from randquant.channels.encoding.batch import encode_payloads
 from randquant.channels.encoding.codec import encode_payload
 from randquant.channels.encoding.inputs import floats
@@ -107,17 +106,6 @@ def test_rows_that_cannot_be_encoded_are_named():
 
 
 # What is refused ----------------------------------------------------------------------------------
-
-
-def test_there_is_one_thread_at_least(monkeypatch):
-    """Where the system does not say how many cores there are."""
-    monkeypatch.delattr(threads_module.os, "sched_getaffinity", raising=False)
-    for counted, expected in ((None, 1), (6, 6)):
-        monkeypatch.setattr(threads_module.os, "cpu_count", lambda counted=counted: counted)
-        assert threads_module.cores() == expected
-    assert threads_module.cores(3) == 3
-    with pytest.raises(ValueError, match="threads"):
-        threads_module.cores(0)
 
 
 @pytest.mark.parametrize("x", [np.arange(3), np.zeros(3, np.longdouble), [1, 2], ["a"]])

@@ -146,22 +146,6 @@ def test_a_curve_must_pass_delta_by_more_than_its_rounding(monkeypatch, upward):
     assert above[0] >= least if upward else above[0] <= -least
 
 
-@pytest.mark.parametrize("releases", [2, 511, 512, 10**4])
-@pytest.mark.parametrize("quick", [True, False])
-def test_quick_leaves_out_the_grid_where_the_normal_law_does(monkeypatch, releases, quick):
-    used = []
-    for name in ("by_fourier", "by_normal"):
-        monkeypatch.setattr(
-            composition, name, lambda *given, name=name: used.append((name, *given[:2]))
-        )
-    compose(CHANNEL, releases, 1e-5, quick=quick)
-    assert {count for *_, count in used} == {releases}
-    used = [(name, loss.upward) for name, loss, _ in used]
-    normal = releases >= composition.NORMAL_FROM
-    assert (("by_normal", True) in used) == normal
-    assert (("by_fourier", True) in used) == (not (quick and normal))
-
-
 def test_where_impossible_codes_take_all_of_delta_nothing_is_bounded():
     """The truth is log 5 and is found where delta is larger; at 4/16 rounding decides."""
     p, q = np.array([10, 2, 4], dtype=object), np.array([2, 14, 0], dtype=object)

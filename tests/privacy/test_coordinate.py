@@ -12,7 +12,6 @@ from strategies import channels
 import randquant as rq
 from randquant._internal.rounding import round_down, round_up
 from randquant.channels.probabilities import from_probabilities
-from randquant.privacy.certificates.metric import MetricCertificate
 
 ORDERS = [1.0005, 2.0, 8.0, 1000.0, math.inf]
 
@@ -82,14 +81,6 @@ def test_stochastic_rounding_protects_only_with_two_levels_and_a_margin(levels, 
         assert infinite == ("never does" in str(certificate)) == (levels > 2 or margin == 0)
 
 
-@pytest.mark.parametrize("bound", [1.2345678901, 1.2345678949, 5e-10, 99999.99991])
-def test_no_printed_figure_is_rounded_to_nearest(bound):
-    certificate = rq.Certificate(8.0, rq.Interval(bound / 2, bound), (1.0, -1.0), 0)
-    assert float(str(certificate).split("epsilon <= ")[1].split()[0]) >= bound
-    metric = MetricCertificate("l1", rq.Interval(bound / 2, bound), (1.0, -1.0), "all inputs")
-    assert float(str(metric).split("epsilon <= ")[1].split()[0]) >= bound
-
-
 @pytest.mark.parametrize("value", [0.1, 1.2345674, 2.5000001, 1e-5 / 3, 123456.4, 1e300 / 7])
 def test_rounded_figures_stay_on_their_side_of_the_number_itself(value):
     for digits in (1, 3, 6, 17, 20):
@@ -98,6 +89,3 @@ def test_rounded_figures_stay_on_their_side_of_the_number_itself(value):
         assert below <= Decimal(value) <= above
         step = Decimal(10) ** (Decimal(value).adjusted() - digits + 1)
         assert above - below <= step
-    guarantee = rq.Guarantee(value, 1e-5, "zero_out", "aggregate", 2.0, 1)
-    assert float(str(guarantee).split("<= ")[1].split()[0]) >= value
-    assert "(zero_out, aggregate trust)" in str(guarantee)

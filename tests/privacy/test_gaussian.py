@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import randquant as rq
 from randquant.mechanisms.noise.laws import DiscreteGaussian, Skellam
 from randquant.privacy.accounting import accountant
 from randquant.privacy.accounting.accountant import account
@@ -20,7 +19,7 @@ from randquant.privacy.accounting.gaussian import (
     step_square,
 )
 from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease
+from randquant.privacy.accounting.releases import GaussianRelease
 
 
 def exact_delta(epsilon, mu):
@@ -78,13 +77,6 @@ def test_releases_of_different_noise_are_one():
             assert exact * (1 - 1e-12) <= found <= exact * (1 + 1e-12)
     assert account(releases, 0.0).epsilon == math.inf
     assert account([GaussianRelease(2.0, 5, 0)], 1e-5).epsilon == 0.0
-
-
-def test_gaussian_noise_beside_other_noise_is_not_all():
-    other = ChannelRelease(rq.stochastic_rounding(1.0, 2, 9.0), 30, 1)
-    local = GaussianRelease(20.0, 16, 1, "local")
-    alone = account([local], 1e-5).epsilon
-    assert account([other, local], 1e-5).epsilon > alone
 
 
 @pytest.mark.parametrize(("multiplier", "rounds"), [(0.5, 1), (4.0, 30), (40.0, 3)])

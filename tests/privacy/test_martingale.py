@@ -11,7 +11,6 @@ import pytest
 from scipy.special import ndtr
 
 import randquant as rq
-from randquant.privacy.accounting import accountant
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
 from randquant.privacy.accounting.martingale import (
@@ -219,52 +218,6 @@ def test_the_potential_does_not_rise_in_any_step(ratio, clients):
         assert used > 0.2  # the errors are there
 
 
-def on_grid(pair, step: float, length: int) -> np.ndarray:
-    """Law of the loss under P on a grid around 0; each loss is split so that delta only rises."""
-    p, q = (np.array(law) for law in pair)
-    place = np.log(p / q) / step
-    low = np.floor(place).astype(int)
-    law = np.zeros(length)
-    # e^-loss keeps its mean under P, that is Q its mass.
-    part = (1 - np.exp((low - place) * step)) / (1 - np.exp(-step))
-    np.add.at(law, low % length, p * (1 - part))
-    np.add.at(law, (low + 1) % length, p * part)
-    return law
-
-
-def delta_of(pair, times: int, epsilon: float, step: float = 1e-3) -> float:
-    """delta of independent coordinates, hardly above the exact one."""
-    length = 2**17
-    law = np.fft.irfft(np.fft.rfft(on_grid(pair, step, length)) ** times, length)
-    place = (np.arange(length) + length // 2) % length - length // 2
-    return float(np.maximum(law, 0) @ np.maximum(1 - np.exp(epsilon - place * step), 0))
-
-
-@pytest.mark.seldom(1)
-@pytest.mark.parametrize(
-    ("ratio", "clients", "coordinates"), [(4.0, 100, 1000), (4.0, 100, 200), (2.0, 40, 500)]
-)
-def test_no_spread_of_the_others_reaches_the_bound_and_most_comes_close(
-    ratio, clients, coordinates
-):
-    """Every coordinate as far apart as it may be, the others at one end, or half and half."""
-    channel = bit(ratio)
-    far = 2.0 * math.sqrt(coordinates)
-    release = VectorRelease(channel, far / 2, coordinates, 1, "aggregate", cohort=clients)
-    guarantee = account([release], DELTA)
-    worst, close = 0.0, 0.0
-    for right in (0, clients // 2, clients - 1):
-        a, b = laws(channel, clients, right)
-        for pair in ((a, b), (b, a)):
-            worst = max(worst, delta_of(pair, coordinates, guarantee.epsilon))
-            close = max(close, delta_of(pair, coordinates, guarantee.epsilon / 1.016))
-    assert worst <= DELTA
-    if (ratio, coordinates) == (4.0, 1000):
-        renyi, _ = accountant._by_renyi([release], DELTA)
-        assert guarantee.epsilon < 0.945 * renyi
-        assert close > DELTA
-
-
 def test_gaussian_noise_beside_costs_its_energy_and_nothing_else():
     channel, clients = bit(4.0), 200
     release = VectorRelease(channel, 20.0, 2000, 1, "local", cohort=1)
@@ -333,17 +286,6 @@ def test_the_energy_is_that_of_order_two():
     assert short is not None  # the only step of one coordinate is the largest, if it is short too
     assert short.largest == pytest.approx(short.energy, rel=1e-6)
     assert short.energy == pytest.approx(0.3**2 * steps.energy, rel=1e-4)
-
-
-def test_quick_accounting_and_both_neighbourings_agree_with_the_energy():
-    release = VectorRelease(bit(4.0), 3.0, 2000, 4, "aggregate", cohort=40)
-    zeroed = release.zeroed()
-    assert account([release], DELTA, quick=True) == account([release], DELTA, attacked=False)
-    assert release.steps is not None
-    assert zeroed.steps is not None
-    assert zeroed.steps.energy == pytest.approx(release.steps.energy / 4, rel=1e-6)
-    one, other = (account([each], DELTA, attacked=False) for each in (zeroed, release))
-    assert one.epsilon < other.epsilon / 1.8
 
 
 def test_two_codes_are_one_bit_however_bent():

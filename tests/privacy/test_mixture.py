@@ -11,14 +11,11 @@ from dp_accounting.pld import privacy_loss_distribution
 from seldom import seldom
 
 import randquant as rq
-from randquant.mechanisms.noise.laws import Skellam
 from randquant.privacy.accounting.composition import rule
 from randquant.privacy.accounting.composition.mixture import Mixture, _log_relative
 from randquant.privacy.accounting.composition.rule import compose_worlds
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
-from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.sampled import Sampled
-from randquant.privacy.guarantee import Neighboring
 
 DELTA = 1e-5
 CASES = [(0.001, 1.0), (0.02, 0.25), (0.3, 2.0), (0.97, 0.7), (1.0, 1.3), (0.01, 6.0)]
@@ -212,45 +209,6 @@ def test_both_directions_of_absence_count():
         one = compose_worlds(Mixture(0.1, (way,)), 100, DELTA)
         assert one <= compose_worlds(mixture, 100, DELTA)
     assert {way[::-1] for way in mixture.ways} == set(mixture.ways)
-
-
-@pytest.mark.seldom
-def test_account_knows_the_worlds_of_a_sampled_release():
-    rounds = 60
-
-    def gaussian(multiplier, neighboring: Neighboring = "replace_one"):
-        return rq.GaussianRelease(multiplier, 10, 1, neighboring=neighboring)
-
-    def sampled(release, scheme="poisson", **others):
-        return Sampled(release, 0.02, rounds, scheme, **others)
-
-    absent = gaussian(2.0, "zero_out")
-    cases = [
-        (sampled(absent), Mixture.of_absence(0.02, 0.5)),
-        (sampled(gaussian(1.0), absent=absent), between(0.02, 0.5)),
-        (sampled(gaussian(1.0)), anywhere(0.02, 1.0)),
-        (sampled(gaussian(1.0), absent=gaussian(0.9, "zero_out")), anywhere(0.02, 1.0)),
-        (sampled(gaussian(1.0), "fixed"), anywhere(0.02, 1.0)),
-        (sampled(absent, "fixed", absent=gaussian(1.0)), Mixture.of_zeros(0.02, 0.5)),
-        (sampled(absent, "fixed", absent=gaussian(0.9)), anywhere(0.02, 1 / 0.9)),
-    ]
-    skellam = NoiseRelease(Skellam(100.0), 20, 4000, 8, 1)
-    zeroed = dataclasses.replace(skellam, squared_distance=1000, neighboring="zero_out")
-    both = sampled(skellam, hidden=True, absent=zeroed)
-    assert both.worlds == sampled(skellam, hidden=True).worlds
-    for release, mixture in cases:
-        epsilon = rq.account([release], DELTA, attacked=False).epsilon
-        assert epsilon == pytest.approx(compose_worlds(mixture, rounds, DELTA)[0], rel=1e-6)
-        assert epsilon < rq.account([release], DELTA, quick=True).epsilon / 1.05
-        # Two halves are the whole; with another release among them, Rényi composition is left.
-        if release is cases[1][0]:
-            half = dataclasses.replace(release, rounds=rounds // 2)
-            assert rq.account([half, half], DELTA, attacked=False).epsilon == epsilon
-            other = dataclasses.replace(release, rate=0.021, rounds=1)
-            quick = rq.account([release, other], DELTA, quick=True).epsilon
-            assert rq.account([release, other], DELTA, attacked=False).epsilon == quick
-    bits = rq.ChannelRelease(rq.stochastic_rounding(1.0, 2, 9.0), 4, 1)
-    assert Sampled(bits, 0.1, rounds, hidden=True).worlds is None
 
 
 @pytest.mark.parametrize("rounds", [2**17 + 1, 2**30, 2**41])

@@ -129,17 +129,6 @@ def test_wrong_arguments_are_refused_in_one_sentence(trust, neighboring, name):
 # Whoever sees more knows more, by bounds that hold for some releases alone.
 
 
-@pytest.mark.slow
-def test_whoever_takes_part_more_rarely_is_better_hidden():
-    for noises, rate, rounds in (
-        ((1.0, 1.0), (0.05, 0.05), (2, 20)), ((1.0, 1.0), (0.05, 0.1), (20, 20)),
-        ((2.0, 1.0), (0.1, 0.1), (20, 20)),
-    ):  # fmt: skip
-        each = [rq.GaussianRelease(noise, 16, 1, neighboring="zero_out") for noise in noises]
-        rarely, often = map(Sampled, each, rate, rounds)
-        assert cost(rarely, quick=False) < cost(often, quick=False)
-
-
 def test_the_lower_end_of_few_releases_of_a_strong_channel_rises():
     """With 10 releases the largest loss alone, all that the best tilt leaves, is too unlikely."""
     channel = rq.rqm(clip=1.5, margin=1.5, levels=5, keep=0.42)

@@ -105,13 +105,6 @@ def test_hockey_stick_holds_the_exact_value(table, epsilon):
     assert upper - lower <= 1e-14 * exact + 1e-14
 
 
-def test_hockey_stick_broadcasts():
-    rows = PAPER.weights
-    lower, upper = hockey_stick(rows[0], rows, PAPER.denominator, np.linspace(0, 6, 7)[:, None])
-    assert lower.shape == upper.shape == (7, len(rows))
-    assert (upper[-1] == 0).all()
-
-
 def test_both_methods_are_close_where_they_should_be():
     p, q = np.array([9, 7]), np.array([7, 9])
     for releases, way, close in ((60, by_fourier, 0.02), (2000, by_fourier, 0.15),
@@ -177,13 +170,6 @@ def test_quick_composition_is_never_below_the_other(channel, releases, delta):
     release = [ChannelRelease(channel, 1, releases)]
     low, high = account(release, delta).epsilon, account(release, delta, quick=True).epsilon
     assert low <= high <= 1.05 * low + 1e-9
-
-
-def test_quick_composition_is_nearly_as_low():
-    for releases in (10, 600, 5000, 50_000):
-        full = compose(PAPER, releases, 1e-5).epsilon.upper
-        quick = compose(PAPER, releases, 1e-5, quick=True).epsilon.upper
-        assert full <= quick <= (1.003 if releases >= 512 else 1) * full
 
 
 def test_more_releases_lose_more():
@@ -254,17 +240,6 @@ def points(rows):
     }
 
 
-def height(corners, x):
-    """Of the broken line through corners, at x; the highest where it rises straight up."""
-    known = [y for at, y in corners if at == x]
-    if known:
-        return Fraction(max(known))
-    (a, low), (b, high) = next(
-        pair for pair in itertools.pairwise(corners) if pair[0][0] < x < pair[1][0]
-    )
-    return low + Fraction(high - low) * (x - a) / (b - a)
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_the_pair_is_the_hull_of_all_points_and_its_corners_are_among_them(seed):
     random = np.random.default_rng(seed)
@@ -279,4 +254,5 @@ def test_the_pair_is_the_hull_of_all_points_and_its_corners_are_among_them(seed)
     assert all(a * d > c * b for (a, b), (c, d) in itertools.pairwise(slopes))  # it falls, strictly
     every = points(rows)
     assert set(corners) <= every
-    assert all(y <= height(corners, x) for x, y in every)
+    for (x, y), (corner, (a, b)) in itertools.product(every, zip(corners, slopes, strict=False)):
+        assert (y - corner[1]) * b <= (x - corner[0]) * a  # none is above any edge's line

@@ -45,16 +45,10 @@ def helper(tmp_path):
     return helper_in(tmp_path / "helper")
 
 
-@pytest.fixture
-def folders(tmp_path):
-    """Of a helper, and of a copy of it that is older than any sum."""
-    return tmp_path / "helper", tmp_path / "copy"
-
-
-def begun_beside_a_copy(folders, **options):
+def begun_beside_a_copy(tmp_path, **options):
     """A helper that has answered for three of four clients since its folder was copied."""
-    helper = helper_in(folders[0], **options)
-    shutil.copytree(*folders)
+    helper = helper_in(tmp_path / "helper", **options)
+    shutil.copytree(tmp_path / "helper", tmp_path / "copy")
     terms, seeds = seeds_in(helper, range(4))
     helper.answer(asked(terms, {c: seeds[c] for c in range(3)}))
     return helper, terms, seeds
@@ -105,11 +99,11 @@ def test_two_sets_asked_at_the_same_time_from_two_helpers_in_one_folder(tmp_path
         first.answer(asked(terms, seeds))
 
 
-def test_a_session_again_after_a_restart_from_an_old_copy(folders):
+def test_a_session_again_after_a_restart_from_an_old_copy(tmp_path):
     """The key of the session is gone with the process: no copy of the disk brings it back."""
-    _, terms, seeds = begun_beside_a_copy(folders)
-    for restored in folders:
-        restarted = helper_in(restored)
+    _, terms, seeds = begun_beside_a_copy(tmp_path)
+    for restored in ("helper", "copy"):
+        restarted = helper_in(tmp_path / restored)
         with pytest.raises(ProtocolError, match="with this helper's key, got one with another"):
             restarted.answer(asked(terms, seeds))
         # Also if it is told that the key is its own: the seeds do not open.
@@ -118,12 +112,11 @@ def test_a_session_again_after_a_restart_from_an_old_copy(folders):
             restarted.answer(asked(forged, seeds))
 
 
-def test_an_old_copy_under_a_helper_that_runs(folders):
+def test_an_old_copy_under_a_helper_that_runs(tmp_path):
     """What it has answered is in its memory, too."""
-    folder, copy = folders
-    helper, terms, seeds = begun_beside_a_copy(folders)
-    shutil.rmtree(folder)
-    shutil.copytree(copy, folder)
+    helper, terms, seeds = begun_beside_a_copy(tmp_path)
+    shutil.rmtree(tmp_path / "helper")
+    shutil.copytree(tmp_path / "copy", tmp_path / "helper")
     with pytest.raises(ProtocolError, match="Expected one set of clients in a session"):
         helper.answer(asked(terms, seeds))
 
@@ -139,12 +132,11 @@ def test_a_helper_whose_folder_another_has_taken_over_answers_nothing(tmp_path):
             first.answer(asked(terms, each))
 
 
-def test_the_stated_limit_of_a_kept_key_is_an_old_copy_until_it_starts_afresh(tmp_path, folders):
+def test_the_stated_limit_of_a_kept_key_is_an_old_copy_until_it_starts_afresh(tmp_path):
     """docs/theory/helper-sums.md says so: no file can know that it is an old one."""
-    helper, terms, seeds = begun_beside_a_copy(folders, kept=True)
-    copy = folders[1]
-    shutil.copytree(copy, tmp_path / "second")
-    helper_in(copy, kept=True).answer(asked(terms, seeds))  # the limit
+    helper, terms, seeds = begun_beside_a_copy(tmp_path, kept=True)
+    shutil.copytree(tmp_path / "copy", tmp_path / "second")
+    helper_in(tmp_path / "copy", kept=True).answer(asked(terms, seeds))  # the limit
     helper_in(tmp_path / "second")
     renewed = helper_in(tmp_path / "second", kept=True)
     assert renewed.key != helper.key
@@ -185,25 +177,23 @@ def test_a_cohort_below_least(helper):
 
 
 @pytest.mark.parametrize(
-    ("limits", "sentence"),
+    ("limits", "cohort", "sentence"),
     [
-        (HelperLimits(coordinates=4), "Expected 4 coordinates at most"),
-        (HelperLimits(clients=3), "Expected 3 clients at most in this sum, got 4"),
-        (HelperLimits(least=3), "sums of 3 clients or more, as this helper demands"),
+        (HelperLimits(coordinates=4), 20, "Expected 4 coordinates at most"),
+        (HelperLimits(clients=3), 20, "Expected 3 clients at most in this sum, got 4"),
+        (HelperLimits(least=3), 20, "sums of 3 clients or more, as this helper demands"),
+        (None, 3, "Expected 3 clients at most in this sum, got 4"),  # that the modulus is for
     ],
 )
-def test_a_request_beyond_the_helpers_own_limits(tmp_path, limits, sentence):
+def test_a_request_beyond_the_helpers_own_limits_or_the_terms(tmp_path, limits, cohort, sentence):
     helper = helper_in(tmp_path, limits)
-    terms = terms_of(helper)
+    terms, seeds = seeds_in(helper, range(4), cohort=cohort)
     with pytest.raises(ProtocolError, match=sentence):
-        helper.answer(asked(terms, seeds_of(terms, messages_of(terms, codes_of(terms, range(4))))))
+        helper.answer(asked(terms, seeds))
 
 
 def test_more_clients_than_the_modulus_is_for(helper):
-    terms = terms_of(helper, cohort=3)
-    messages = messages_of(terms, codes_of(terms, range(4)))
-    with pytest.raises(ProtocolError, match="Expected 3 clients at most in this sum, got 4"):
-        helper.answer(asked(terms, seeds_of(terms, messages)))
+    terms, _, messages = begun(helper, range(4), cohort=3)
     server = collected(terms, {c: messages[c] for c in range(3)})
     with pytest.raises(ProtocolError, match="Client 3: Expected 3 clients at most"):
         server.add(3, messages[3])
@@ -363,23 +353,19 @@ def test_an_answer_of_another_session_or_none(helper):
 # --- clients --------------------------------------------------------------------------------------
 
 
-def with_other_key(terms, message):
-    """A seed that is sealed to another key, under the right context."""
-    other = OpeningKey.generate("X25519", IDENTITY).key
-    sealed = other.seal(
-        bytes(32), b"randquant helper seed\0" + terms.digest + (2).to_bytes(8, "big")
-    )
-    return message[:4] + sealed + message[84:]
+def sealed(key, seed):
+    """A message whose seed is sealed to a key, under the right context."""
 
+    def change(terms, message):
+        context = b"randquant helper seed\0" + terms.digest + (2).to_bytes(8, "big")
+        return message[:4] + (key or terms.key).seal(seed, context)[:80] + message[84:]
 
-def with_other_length(terms, message):
-    sealed = terms.key.seal(bytes(33), b"")
-    return message[:4] + sealed[:80] + message[84:]
+    return change
 
 
 UNOPENED = {
-    "a wrong key": with_other_key,
-    "a seed of another length": with_other_length,
+    "a wrong key": sealed(OpeningKey.generate("X25519", IDENTITY).key, bytes(32)),
+    "a seed of another length": sealed(None, bytes(33)),
     "no seal": lambda terms, message: message[:4] + bytes(80) + message[84:],
     "a damaged seal": lambda terms, message: message[:20] + bytes([message[20] ^ 1]) + message[21:],
 }

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import math
-import random
 from collections import Counter
 from fractions import Fraction
 
@@ -86,51 +85,6 @@ def test_the_check_is_not_foreseen():
     values.append(-sum(w * v for w, v in zip(word, values, strict=False)) * pow(word[4], -1, ORDER))
     assert sharing.low_degree(values, word)
     assert not sharing.low_degree(values, other)
-
-
-def bad_challenges(order, threshold, wrong, share, blind):
-    """Challenges for which some h of low degree fits all but `wrong` places, where p is none.
-
-    By trying all polynomials: h(x) = blind(x) + challenge * share(x) at the places that fit, and
-    the shares there are not of one polynomial of degree threshold - 1.
-    """
-    places = range(len(share))
-    words = [
-        tuple(sum(c * x**k for k, c in enumerate(each)) % order for x in places)
-        for each in itertools.product(range(order), repeat=threshold)
-    ]
-
-    def bad(challenge):
-        for h in words:
-            fit = [x for x in places if (blind[x] + challenge * share[x] - h[x]) % order == 0]
-            if len(fit) >= len(share) - wrong and not any(
-                all(word[x] == share[x] for x in fit) for word in words
-            ):
-                return True
-        return False
-
-    return sum(map(bad, range(order)))
-
-
-def near(draw, order, threshold, places, wrong):
-    """A polynomial's values, changed at some places."""
-    each = [draw.randrange(order) for _ in range(threshold)]
-    word = [sum(c * x**k for k, c in enumerate(each)) % order for x in range(places)]
-    for x in draw.sample(range(places), wrong):
-        word[x] = draw.randrange(order)
-    return word
-
-
-def test_few_challenges_let_wrong_shares_pass():
-    """Proposition 1 (b) by brute force in a small field, and that its condition is needed."""
-    draw, most, beyond = random.Random(1), 0, 0
-    order, threshold, places = 11, 2, 5
-    for _ in range(40):
-        words = [near(draw, order, threshold, places, draw.randrange(4)) for _ in range(2)]
-        most = max(most, bad_challenges(order, threshold, 1, *words))
-        beyond = max(beyond, bad_challenges(order, threshold, 2, *words))
-    assert 0 < most <= places
-    assert beyond > places
 
 
 def test_up_to_138_neighbours_no_set_of_shares_passes():

@@ -1,4 +1,4 @@
-"""The draft's test vectors, byte for byte, and what the checker of such files says of others."""
+"""The draft's test vectors, byte for byte, and what an honest client refuses."""
 
 from __future__ import annotations
 
@@ -21,52 +21,16 @@ from randquant.secure_sums.vdaf.field import Field64, Field128
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "tests" / "vdaf_vectors").glob("*.json"))
-NAMES = [path.stem for path in FILES]
 
 
-@pytest.fixture
-def checker(monkeypatch):
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_the_drafts_vectors(path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import vdaf_vectors
 
-    return vdaf_vectors
-
-
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_the_drafts_vectors(path, checker):
     vector = json.loads(path.read_text())
     count = len(vector["operations"]) if "operations" in vector else 2
-    assert checker.line(path) == (True, f"ok, {count} operations")
-
-
-def changed(value):
-    """The same JSON with one text's last digit or one number changed, for each of them."""
-    if isinstance(value, str) and value:
-        yield value[:-1] + ("1" if value[-1] == "0" else "0")
-    elif isinstance(value, int) and not isinstance(value, bool):
-        yield value + 1
-    elif isinstance(value, list):
-        for i, each in enumerate(value):
-            yield from ([*value[:i], other, *value[i + 1 :]] for other in changed(each))
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            yield from ({**value, name: other} for other in changed(each))
-
-
-@pytest.mark.parametrize("path", [f for f in FILES if "SumVec" not in f.stem], ids=str)
-def test_a_file_with_anything_changed_fails(path, checker, tmp_path):
-    """Texts and numbers but for the names of operations, and what no operation of a file reads."""
-    vector, copy = json.loads(path.read_text()), tmp_path / path.name
-    named = [name for name in vector if name not in ("operations", "agg_param")]
-    unread = {"rand"} if "bad" in path.stem else set()
-    for name in named:
-        for other in changed(vector[name]):
-            mutant = {**vector, name: other}
-            same = name == "reports" and any(
-                mutant[name][0][n] != vector[name][0][n] for n in unread
-            )
-            copy.write_text(json.dumps(mutant))
-            assert checker.line(copy)[0] == same, (name, other)
+    assert vdaf_vectors.line(path) == (True, f"ok, {count} operations")
 
 
 LISTED = [
