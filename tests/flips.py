@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from flower_grid import InProcessGrid, client_app, ledger_of
-from flower_rounds import ANYTHING, fedavg, model, mover, noisy
+from flower_grid import context_of, ledger_of
+from flower_rounds import fedavg, grid_of, model, noisy
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.serde import config_record_from_proto, config_record_to_proto
 from flwr.proto.recorddict_pb2 import ConfigRecord as ConfigRecordProto
 from google.protobuf.message import DecodeError
-from nvflare_job import MECHANISM, Server
+from interrupted import SMALL
 from torch import nn
 
 import randquant as rq
@@ -40,7 +40,6 @@ from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.flower import state
 from randquant.integrations.flower.messages import ClientState
 from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.ledger import AnswerLedger
 from randquant.integrations.membership import SUM, Membership
 from randquant.integrations.protocol import terms_text
 from randquant.privacy.certificates.file import channel_record
@@ -107,12 +106,7 @@ def _hex(array: np.ndarray) -> str:
 # Runs
 
 NOISE = {"clip_norm": 1.0, "noise_multiplier": 1.0}
-CONFIG = TrainConfig.of(
-    dataset="breast-cancer", model="softmax", mechanism="gaussian",
-    parameters={"clip_norm": 0.5, "noise_multiplier": 4.0}, population=8, cohort=2, rounds=6,
-    checkpoint_every=4, evaluate_every=3, threads=1,
-)  # fmt: skip
-SECRET = CONFIG.changed(
+SECRET = SMALL.changed(
     mechanism="stochastic-rounding",
     trust="aggregate",
     clip_norm=0.5,
@@ -121,10 +115,10 @@ SECRET = CONFIG.changed(
 )
 
 
-def _run(folder: Path, name: str = "run", config: TrainConfig = CONFIG) -> Iterator[Kind]:
+def _run(folder: Path, name: str = "run", config: TrainConfig = SMALL) -> Iterator[Kind]:
     folder.mkdir(exist_ok=True)
     home = folder / name
-    execution.create(home, config.changed(baseline=config is CONFIG), overwrite=False)
+    execution.create(home, config.changed(baseline=config is SMALL), overwrite=False)
     execution.execute(home)
     yield from _of_run(name, home)
 
@@ -238,18 +232,15 @@ def _payloads(folder: Path) -> Iterator[Kind]:
 
 def _servers(folder: Path) -> Iterator[Kind]:
     path = folder / "flower" / "server.state"
-    contexts, kept = {}, []
+    kept = []
 
     def note(step: str, node: int, reply: Message) -> list[Message]:
         if (step, node) == ("share", 1):
-            kept.append(contexts[1].state[SUM])
+            kept.append(grid.contexts[1].state[SUM])
         return [reply]
 
-    grid = InProcessGrid(client_app(ANYTHING, mover), range(1, 6), note)
-    for node in range(1, 6):
-        config = {"randquant-ledger": str(folder / f"account{node}")}
-        contexts[node] = Context(1, node, config, RecordDict({}), {})
-        grid.contexts[node] = contexts[node]
+    grid = grid_of(fault=note)
+    grid.contexts[1] = context_of(folder / "account1")
     strategy = QuantizedStrategy(fedavg(), noisy(cohort=3), folder=folder / "flower")
     strategy.start(grid, model(), 3)  # type: ignore[arg-type]
 
@@ -259,17 +250,15 @@ def _servers(folder: Path) -> Iterator[Kind]:
         accountant.load_state_dict(record["accountant"])
         return record, [(n, _hex(a.numpy())) for n, a in arrays.items()], accountant.state_dict()
 
-    yield Kind("state of a server on Flower", path, server)
+    yield Kind("state of a server", path, server)
     yield _accountant(folder / "accountant", strategy.accountant)
 
     def account() -> tuple:
-        ledger = ledger_of(contexts[1])
-        with ledger.held():
+        with ledger_of(grid.contexts[1]).held() as ledger:
             return ledger.accountant.state_dict(), ledger._taken
 
-    yield Kind("account of a client on Flower", folder / "account1", account)
+    yield Kind("account of a client", folder / "account1", account)
     yield _part_in_a_sum(folder, kept[-1])
-    yield from _on_nvflare(folder)
 
 
 def _accountant(path: Path, accountant: RunAccountant) -> Kind:
@@ -301,27 +290,6 @@ def _part_in_a_sum(folder: Path, record: ConfigRecord) -> Kind:
         return own.offer.to_text(), terms_text(own.client.terms), own.client.to_bytes(), own.part
 
     return Kind("part of a client in a sum", path, read)
-
-
-def _on_nvflare(folder: Path) -> Iterator[Kind]:
-    Server(folder / "nvflare", rounds=2, mechanism=MECHANISM).run()
-    path = folder / "nvflare" / "server" / "server.state"
-
-    def server() -> tuple:
-        controller = Server(folder / "nvflare", mechanism=MECHANISM).controller
-        controller._restore()
-        arrays = [(name, _hex(array)) for name, array in controller._model.items()]
-        return controller._run.done, arrays, controller._run.accountant.state_dict()
-
-    yield Kind("state of a server on NVFlare", path, server)
-    own = folder / "nvflare" / "sites" / "va.account"
-
-    def account() -> tuple:
-        ledger = AnswerLedger(RunAccountant(1e-5), own)
-        with ledger.held():
-            return ledger.accountant.state_dict(), ledger._taken
-
-    yield Kind("account of a site on NVFlare", own, account)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ FILES_OF_ARRAYS = [
     _npy(_shape("(2.5,)")), _npy(_shape("(5)"), bytes(20)), _npy(_shape("(05,)"), bytes(20)),
     _npy(_shape("(5,)"), bytes(20)).replace(b"Y\x01\x00", b"Y\x01\x07"), b"\x93NUMPY\x02\x00",
     _npy(_shape("(5,)"), bytes(20)).replace(b"<f4", b"<f\xb2"),
-    _npy(_shape("(True,)")), _npy(" " * 9990 + "\n", bytes(20)),
+    _npy(_shape("(True,)")), _npy(_shape("(5,)").strip().ljust(9990) + "\n", bytes(20)),
     _npy(_shape("(9999999999999999999999,)")),
 ]  # fmt: skip
 

@@ -1,8 +1,6 @@
-"""Errors planted on purpose: every statistical test must catch the one it is there for."""
+"""An error planted on purpose, which statistical tests must catch."""
 
 from __future__ import annotations
-
-import numpy as np
 
 from randquant.channels.channel import Channel
 
@@ -16,8 +14,3 @@ def biased_level(channel: Channel, part: float) -> Channel:
         row[code] -= moved
         row[code + 1] += moved
     return Channel(channel.inputs, channel.values, weights, channel.denominator)
-
-
-def modulo_words(words: np.ndarray) -> np.ndarray:
-    """Random words whose top bit is stuck at zero."""
-    return words & np.uint64(2**63 - 1)

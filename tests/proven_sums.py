@@ -9,24 +9,17 @@ from unittest import mock
 import numpy as np
 from helper_sums import PINNED, terms_of
 from proofs_oracle import slow
+from vdaf_reports import Claimed
 
 from randquant.secure_sums.helper import HelperSum, proven
 from randquant.secure_sums.helper.terms import context
 from randquant.secure_sums.secagg.terms import ProtocolError
-from randquant.secure_sums.vdaf import Prio3, SumVec, serialization
+from randquant.secure_sums.vdaf import Prio3, serialization
 from randquant.secure_sums.vdaf.field import Field64
 from randquant.secure_sums.vdaf.prio3 import LeaderShare
 
 VERIFY_KEY = bytes(range(100, 132))
 COMMITMENT = proven.commitment_of(VERIFY_KEY)
-
-
-class AnyEntries(SumVec):
-    """A liar's circuit: it proves whatever entries it is told, as an honest client would."""
-
-    def encode(self, measurement):
-        """Take any integers for bits."""
-        return self.field.of([int(entry) for entry in measurement])
 
 
 def proven_terms(helper, largest=1, **others):
@@ -55,7 +48,7 @@ def lie(terms, client, entries):
     """A message with these entries in the place of bits."""
     honest = proven.prio3_of(terms)
     chunk = honest.flp.valid.GADGET.ARITY // 2
-    circuit = AnyEntries(Field64, terms.dimension, terms.largest, chunk)
+    circuit = Claimed(Field64, terms.dimension, terms.largest, chunk)
     liar = Prio3(circuit, honest.ID, 2, honest.PROOFS)
     with (
         mock.patch.object(proven, "prio3_of", return_value=liar),

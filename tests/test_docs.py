@@ -38,6 +38,7 @@ TASKS = [
     "compare",
     "account-for-a-run",
     "certify",
+    "sampling",
     "design",
     "audit",
     "command-line",
@@ -142,7 +143,8 @@ def unsigned(text: str) -> str:
 def test_every_page_with_examples_is_among_them():
     assert {name.rsplit("-", 1)[0] for name in EXAMPLES} == {
         "README.md", "own-loop.md", "helper-sums.md", "account-for-a-run.md", "certify.md",
-        "train.md", "plan.md", "proven-sums.md", "statistics.md", "statistics-on-engines.md",
+        "train.md", "plan.md", "proven-sums.md", "sampling.md", "statistics.md",
+        "statistics-on-engines.md",
     }  # fmt: skip
 
 
@@ -371,14 +373,6 @@ def test_the_figures_of_one_round_are_the_measured_ones():
     worst = certify(channel, order=8.0).epsilon.upper
     pair = certify_pair(channel, 1.5, -1.5, order=8.0).epsilon.upper
     assert f"| {round_up(worst)} | {round_up(pair)} at the pair" in page
-
-
-SAMPLING = (ROOT / "docs" / "sampling.md").read_text()
-
-
-@pytest.mark.parametrize("place", range(2))
-def test_the_python_of_the_sampling_page_prints_what_it_says(place):
-    assert output_of(blocks(SAMPLING, "python")[place]) == blocks(SAMPLING, "text")[place]
 
 
 OWN = (ROOT / "docs" / "own-mechanism.md").read_text()

@@ -26,17 +26,11 @@ def test_what_is_reported_before_it_is_written_is_caught(tmp_path):
         kills.stopped(Forgetful(), tmp_path, 600)
 
 
-MADE = {
-    "training": kills.Training,
-    "rounds": lambda path: kills.Rounds(),
-    "helped": kills.Helped,
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", kills.MADE)
 def test_killed_processes_have_counted_what_they_have_sent(name, tmp_path):
     rng = random.Random(1)
-    longest = 0.8 if name == "helped" else 0.3  # a round with a helper takes longer
-    kills.kills(MADE[name](tmp_path / "whole"), tmp_path / "killed", 4, rng, longest)
-    kills.limits(MADE[name](tmp_path / "again"), tmp_path / "limited", 3, rng)
+    made = kills.MADE[name]
+    longest = 0.8 if made is kills.Helped else 0.3  # a round with a helper takes longer
+    kills.kills(made(tmp_path / "whole"), tmp_path / "killed", 4, rng, longest)
+    kills.limits(made(tmp_path / "again"), tmp_path / "limited", 3, rng)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from refusals import CALLS, answer, wrong_values
 
-import randquant as rq
-
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
@@ -39,13 +37,3 @@ def test_a_raw_answer_is_found_out():
         assert answer(type(call)("x", raises, call.values), "clip", 1.0).startswith(
             type(error).__name__
         )
-
-
-def test_a_channel_is_no_release_and_the_sentence_says_what_to_build():
-    channel = rq.rqm(clip=1.5, margin=1.5, levels=4, keep=0.42)
-    with pytest.raises(
-        TypeError, match=r"got a Channel, .*: build rq.ChannelRelease\(channel, dim"
-    ):
-        rq.account([channel], delta=1e-5)
-    with pytest.raises(TypeError, match="Expected each release to be a release, such as"):
-        rq.account([rq.certify(channel)], delta=1e-5)  # type: ignore[list-item]

@@ -42,14 +42,6 @@ def test_every_public_name_says_what_it_is(reference):
         assert re.match(r"\S.{10,}[.:]$", each.summary), each.address
 
 
-def test_a_name_stands_in_the_room_that_defines_it(reference):
-    rooms = {each.address: each.room for each in reference.documented(ROOT)}
-    assert rooms["randquant.certify"] == "privacy"
-    assert rooms["randquant.rqm"] == "mechanisms"
-    assert rooms["randquant.Channel"] == "channels"
-    assert "randquant.mechanisms.rqm" not in rooms  # once, under its shortest address
-
-
 def test_the_table_of_notation_names_what_the_package_has():
     """Every name in it is a parameter or an attribute somewhere in the package."""
     table = (ROOT / "docs" / "notation.md").read_text()

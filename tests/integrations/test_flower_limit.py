@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
-from flower_grid import InProcessGrid, answers_of, over_the_wire
-from flower_rounds import all_refuse, ask, exact, fedavg, grid_of, noisy, one_round, refusals, run
+from flower_grid import InProcessGrid, answers_of, counted, over_the_wire
+from flower_rounds import (
+    STEPS,
+    all_refuse,
+    ask,
+    exact,
+    fedavg,
+    grid_of,
+    mean_of,
+    model,
+    noisy,
+    one_round,
+    refusals,
+    run,
+)
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -45,11 +59,17 @@ def test_the_account_of_a_client_outlasts_a_run_in_its_file(tmp_path):
         assert set(refusals(grid)) == lost
 
 
-def test_a_node_sets_its_own_limit():
-    grid = grid_of()
-    grid.contexts[3].node_config["randquant-epsilon"] = 0.01
-    one_round(noisy(), grid=grid)
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [({"randquant-epsilon": 0.01}, "epsilon 0.01"), ({"randquant-delta": 1e-9}, "delta 1e-09")],
+)
+def test_a_node_sets_its_own_limit(own, said):
+    limit = account([noisy().release(650, 1)], 1e-5, quick=True).epsilon
+    grid = grid_of(QuantizeMod(1.01 * limit))
+    grid.contexts[3].node_config |= own
+    one_round(noisy(), grid=grid, arrays=model(650))
     assert set(refusals(grid)) == {3}
+    assert said in refusals(grid)[3]
 
 
 def test_what_is_spent_between_the_first_step_and_the_upload_counts(tmp_path):
@@ -126,22 +146,33 @@ def test_an_account_that_could_lose_a_count_is_refused(change):
     assert other.answers(1) == 6
 
 
-@pytest.mark.parametrize("step", ["share", "upload"])
-def test_steps_are_remembered_where_a_state_is_lost(step, tmp_path):
-    """Flower sends a reply before it keeps the state: if that fails, the old one comes back.
+@pytest.mark.parametrize("leaves", [True, False])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_client_that_is_killed_before_its_state_is_kept_takes_no_step_twice(
+    step, leaves, tmp_path
+):
+    """Before its reply leaves it or after: it is not in the sum, or wholly; it has counted itself.
 
     A second upload would be under the same masks, and shares sealed again for a server's own keys.
     """
-    first = []
+    path, before, again = tmp_path / "account", [RecordDict({})], []
 
-    def lost(message):
-        context = grid.contexts[message.metadata.dst_node_id]
-        before = RecordDict(dict(context.state))
-        first.append(grid.app(over_the_wire(message), context).has_content())
-        context.state = before
+    def fault(at, node, reply):
+        if node != 2:
+            return [reply]
+        if at != step:
+            before.append(RecordDict(dict(grid.contexts[2].state)))
+            return [reply]
+        grid.contexts[2].state = before[-1]
+        again.append(grid.app(over_the_wire(grid.seen[-1][2]), grid.contexts[2]))
+        return [reply] * leaves
 
-    grid = grid_of(change=(step, lost))
-    for node, context in grid.contexts.items():
-        context.node_config["randquant-ledger"] = str(tmp_path / f"{node}.json")
-    all_refuse(f"Expected each step of a round once, got '{step}' again.", exact(), grid)
-    assert first == [True] * 5
+    grid = grid_of(fault=fault)
+    grid.contexts[2].node_config["randquant-ledger"] = str(path)
+    found, _, _ = one_round(exact(), grid=grid)
+    inside = step in ("confirm", "reveal") or (step == "upload" and leaves)
+    np.testing.assert_allclose(found, mean_of(range(1, 6) if inside else [1, 3, 4, 5]), atol=1e-6)
+    assert counted(path)[0] == (step in STEPS[2:])
+    [second] = again
+    twice = f"Expected each step of a round once, got '{step}' again."
+    assert step == "advertise" or str(second.error.reason) == twice

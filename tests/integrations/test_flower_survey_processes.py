@@ -9,22 +9,14 @@ from tests.deployments import DEPLOY, deployment
 CLIENTS, EPSILON, DELTA = 4, 40, 1e-6
 APP = DEPLOY.parents[1] / "flower_survey"
 
-pytestmark = pytest.mark.slow
 
-
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory):
-    """The deployment's folder, and what the run's log has of both tables."""
-    folder = tmp_path_factory.mktemp("survey")
-    options = ("--app", str(APP), "--epsilon", "64", "--runs", "2")
-    printed, status = deployment(folder, CLIENTS, *options, settings=[f"epsilon={EPSILON}"])
-    assert status == 0, printed
-    return folder, printed, (folder / "run.log").read_text()
-
-
-def test_the_table_is_that_of_the_clients_records(asked):
+@pytest.mark.slow
+def test_a_table_is_that_of_the_clients_records_and_a_second_one_is_refused(tmp_path):
     """Laplace noise is beyond 10 of its deviations once in 10**6; wrong sums are far off."""
-    _, _, log = asked
+    options = ("--app", str(APP), "--epsilon", "64", "--runs", "2")
+    printed, status = deployment(tmp_path, CLIENTS, *options, settings=[f"epsilon={EPSILON}"])
+    assert status == 0, printed
+    log = (tmp_path / "run.log").read_text()
     rows = re.findall(
         r"^(\w+: [\w. ]+?)  +(\S+)  +(\S+) to (\S+)  +(\S+)  +\S+$", log, re.MULTILINE
     )
@@ -40,16 +32,12 @@ def test_the_table_is_that_of_the_clients_records(asked):
         assert abs(estimate - truth) < 10 * noise < 5
         assert lower <= estimate <= upper
     assert log.count(f"4 records of 4 clients; epsilon <= {EPSILON} at delta = {DELTA}") == 1
-
-
-def test_each_client_counts_its_answer_and_refuses_a_second_table(asked):
-    folder, printed, log = asked
     offered = re.findall(r"this client's limit, got ([\d.]+) with all earlier answers", printed)
     assert len(offered) == CLIENTS
     assert all(1.9 * EPSILON < float(each) <= 2 * EPSILON for each in offered)
     for client in range(CLIENTS):
-        own = (folder / f"client{client}.log").read_text()
+        own = (tmp_path / f"client{client}.log").read_text()
         assert "randquant: refused: Expected an offer within epsilon 64.0" in own
-        assert spent(folder / f"account{client}", DELTA)[0] == 1
-        assert EPSILON * 0.99 < spent(folder / f"account{client}", DELTA)[1] <= EPSILON
+        assert spent(tmp_path / f"account{client}", DELTA)[0] == 1
+        assert EPSILON * 0.99 < spent(tmp_path / f"account{client}", DELTA)[1] <= EPSILON
     assert "Expected clients >= 3, got clients=0: a round that failed" in log

@@ -167,11 +167,6 @@ def test_a_site_that_trusts_no_helper_or_another_sends_nothing(tmp_path):
         assert not list((tmp_path / str(number_) / "sites").glob("*.account"))
 
 
-def test_without_a_helper_a_mechanism_for_sums_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"sums=WithHelper\(\.\.\.\)"):
-        with_helper(tmp_path, helper=False)
-
-
 def test_what_the_operator_of_a_site_allows_holds_whatever_a_job_says(tmp_path):
     server = with_helper(tmp_path, site=True, rounds=2, patience=1)
     own = tmp_path / "local" / "randquant_helper.json"

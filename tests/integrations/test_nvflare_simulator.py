@@ -12,19 +12,19 @@ import numpy as np
 import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flower_grid import spent
 from tls import parties
 
 from randquant import cli
 from randquant.integrations import state as server_state
-from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.helper_service import service
-from randquant.integrations.ledger import OWN, AnswerLedger
 from randquant.secure_sums.helper import Helper
 from randquant.secure_sums.helper.journal import HelperJournal
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
 SITES = ("cleveland", "hungarian", "switzerland", "va")
 ROUNDS = 3
+OF_RUN = ("--epsilon", "2", "--rounds", str(ROUNDS))
 
 
 def invented(folder):
@@ -40,8 +40,7 @@ def invented(folder):
 
 
 def started(data, folder, *options):
-    of_run = ("--epsilon", "2", "--rounds", str(ROUNDS))
-    return script("run.py", data, folder, *of_run, *options)
+    return script("run.py", data, folder, *OF_RUN, *options)
 
 
 def script(name, data, folder, *options):
@@ -93,10 +92,8 @@ def state(folder):
     return record["rounds"], [sum(c.values()) for c in record["accountant"]["clients"].values()]
 
 
-def answered(folder, site):
-    ledger = AnswerLedger(RunAccountant(1e-5), folder / "sites" / f"{site}.account")
-    with ledger.held():
-        return ledger.accountant.answers(OWN)
+def answered(folder, site, delta=1e-5):
+    return spent(folder / "sites" / f"{site}.account", delta)[0]
 
 
 @pytest.mark.slow
@@ -172,29 +169,29 @@ def test_four_hospitals_sum_with_a_helper_that_is_another_process(tmp_path):
     assert len(helper.sums) == len(SITES)
 
 
-@pytest.mark.slow
-def test_four_hospitals_sum_with_a_helper_that_is_a_site_and_opens_no_port(tmp_path):
-    invented(tmp_path)
-    key = tmp_path / "helper.key"
+def with_a_site_as_helper(folder, name, *options):
+    """What a script prints whose helper is one more site; the helper's sums."""
+    invented(folder)
+    key = folder / "helper.key"
     assert cli.main(["helper", "keygen", str(key)]) == 0
-    run = started(tmp_path, tmp_path / "run", "--helper-key", str(key))
+    run = script(name, folder, folder / "run", "--helper-key", str(key), *options)
     printed = run.communicate(timeout=400)[0]
     assert run.returncode == 0, printed
+    return printed, list(HelperJournal(folder / "run" / "helper").sums().values())
+
+
+@pytest.mark.slow
+def test_four_hospitals_sum_with_a_helper_that_is_a_site_and_opens_no_port(tmp_path):
+    printed, sums = with_a_site_as_helper(tmp_path, "run.py", *OF_RUN)
     assert printed.count("patients right") == len(SITES)
     assert state(tmp_path / "run")[0] == ROUNDS
-    sums = HelperJournal(tmp_path / "run" / "helper").sums()
-    assert list(sums.values()) == [ROUNDS] * len(SITES)
+    assert sums == [ROUNDS] * len(SITES)
 
 
 @pytest.mark.slow
 def test_four_hospitals_ask_a_table_of_their_patients(tmp_path):
     """Of 480 patients all are men; noise is beyond 10 of its deviations once in 10**6 at most."""
-    invented(tmp_path)
-    key = tmp_path / "helper.key"
-    assert cli.main(["helper", "keygen", str(key)]) == 0
-    run = script("survey.py", tmp_path, tmp_path / "run", "--helper-key", str(key))
-    printed = run.communicate(timeout=400)[0]
-    assert run.returncode == 0, printed
+    printed, sums = with_a_site_as_helper(tmp_path, "survey.py")
     row = re.search(r"^men: 1 +(\S+) +(\S+) to (\S+) +(\S+)", printed, re.MULTILINE)
     assert row, printed
     men, lower, upper, noise = map(float, row.groups())
@@ -202,8 +199,4 @@ def test_four_hospitals_ask_a_table_of_their_patients(tmp_path):
     assert lower <= men <= upper
     [epsilon] = re.findall(r"480 records of 4 clients; epsilon <= (\S+) at delta = 1e-06", printed)
     assert 0.9 < float(epsilon) <= 1
-    assert list(HelperJournal(tmp_path / "run" / "helper").sums().values()) == [1] * len(SITES)
-    for site in SITES:
-        ledger = AnswerLedger(RunAccountant(1e-6), tmp_path / "run" / "sites" / f"{site}.account")
-        with ledger.held():
-            assert ledger.accountant.answers(OWN) == 1
+    assert sums == [answered(tmp_path / "run", site, 1e-6) for site in SITES] == [1] * len(SITES)
