@@ -13,6 +13,8 @@ from whole import worst
 import randquant as rq
 from randquant.privacy.certificates.sums import certificate, others, sum_curvature
 from randquant.privacy.certificates.sums.blocks import SHARES, covers_of, even_rows
+from randquant.privacy.certificates.sums.law import KEEP_ALL, Law
+from randquant.privacy.certificates.sums.others import _between
 from randquant.privacy.certificates.sums.outcomes import Rows
 
 CHANNELS = {
@@ -97,3 +99,17 @@ def test_both_forms_are_within_half_of_the_best_attack(name, clients, order):
     assert 0 < curvature.lower <= curvature.upper <= 1.5 * curvature.lower
     x, other = (-channel.clip, channel.clip)
     assert whole.lower <= curvature.upper * (x - other) ** 2
+
+
+@pytest.mark.parametrize(("kinds", "units", "most"), [(2, 12, 100), (2, 40, 8), (3, 20, 30)])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_every_arrangement_of_units_has_a_law_that_counts_no_more(kinds, units, most, mirrored):
+    """The length of a law says how many units of each kind are counted."""
+    ends = [Law.of(np.array([1, *[0] * (64**k - 1), 1]), 2, KEEP_ALL) for k in range(kinds)]
+    laws = _between(ends, units, most, mirrored, Law.nothing(KEEP_ALL))
+    counted = [[(len(law) - 1) // 64**k % 64 for k in range(kinds)] for law in laws]
+    for arranged in itertools.product(range(units + 1), repeat=kinds):
+        if sum(arranged) == units:
+            turned = [arranged, arranged[::-1]] if mirrored else [arranged]
+            assert any(np.less_equal(each, way).all() for each in counted for way in turned)
+    assert len(laws) <= most * (1 + mirrored)

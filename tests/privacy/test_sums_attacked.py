@@ -110,6 +110,7 @@ def test_laws_that_are_only_nearly_mixes_cost_what_their_error_may_add():
     assert _unlike(client, 1.0, 1e-3, 8.0) == math.inf
     costs = [_unlike(client, 1.0, unlike, 8.0) - 1 for unlike in (1e-8, 1e-7, 1e-6)]
     assert 0 < costs[0] < costs[1] / 5 < costs[2] / 25
+    assert _unlike(client, 0.0, 1e-6, 8.0) > 0
 
 
 def test_attacks_find_pairs_at_every_distance():
