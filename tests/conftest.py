@@ -10,7 +10,7 @@ from everywhere import (  # noqa: F401 - hooks and fixtures
 )
 
 LONGEST = (
-    "site", "flower_processes", "wheel", "flower_rank_processes", "flower_template",
+    "site", "flower_processes", "wheel", "flower_examples", "flower_template",
     "nvflare_simulator",
 )  # fmt: skip
 """What takes a minute or more begins first, so that no worker is left alone with it at the end."""

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from randquant.aggregation.rank.drawing import SORTED, place_of
 from randquant.aggregation.rank.table import RankTable
 
 RNG = np.random.default_rng(20)
@@ -82,3 +83,26 @@ def test_no_mixture_is_easier_to_tell_from_a_uniform_index_than_the_table():
 def test_tables_that_are_none_are_refused(counts, weights, sentence):
     with pytest.raises(ValueError, match=sentence):
         RankTable(counts, weights)
+
+
+DRAWN, LENGTH = np.random.default_rng(4), SORTED + 100
+
+
+def vectors():
+    yield DRAWN.normal(size=LENGTH)
+    yield DRAWN.integers(-3, 4, LENGTH).astype(np.float64)  # many ties, and zeros
+    yield np.full(LENGTH, -2.5)
+    yield DRAWN.normal(size=LENGTH).astype(np.float32)
+    yield np.ldexp(1.0, DRAWN.integers(-1074, 1023, LENGTH)) * DRAWN.choice([-1.0, 1.0], LENGTH)
+
+
+@pytest.mark.parametrize(
+    "vector", list(vectors()), ids=["normal", "ties", "equal", "short", "wide"]
+)
+def test_places_are_those_of_a_stable_sort(vector):
+    expected = np.argsort(-np.abs(vector), kind="stable")
+    for size in (7, SORTED, LENGTH):
+        part = vector[:size]
+        order = expected[expected < size]
+        for place in {0, 1, 5, size // 3, size // 2, size - 2, size - 1}:
+            assert place_of(part, place) == order[place]

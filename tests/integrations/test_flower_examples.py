@@ -1,19 +1,46 @@
-"""The app that asks a table, on real processes: asked twice, and answered once."""
+"""Apps of the examples on real processes: ranks under local trust, and a table asked twice."""
 
+import json
 import re
 
 import pytest
 from flower_grid import spent
 from tests.deployments import DEPLOY, deployment
 
-CLIENTS, EPSILON, DELTA = 4, 40, 1e-6
-APP = DEPLOY.parents[1] / "flower_survey"
+from randquant.aggregation import RankMechanism
+from randquant.privacy.accounting.accountant import account
+
+CLIENTS, DIMENSION, EPSILON, DELTA = 4, 650, 40, 1e-6
+SETTINGS = (
+    "num-server-rounds=3", "round-timeout=120", "step-timeout=120", "mechanism=rank",
+    "trust=local", "cohort=2", "fraction-train=0.5", "stop-at-epsilon=8.0", "clip-norm=0.5",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_clients_take_turns_until_each_has_sent_its_one_index(tmp_path):
+    printed, status = deployment(tmp_path, CLIENTS, "--epsilon", "8", settings=SETTINGS)
+    assert status == 0, printed
+    found = json.loads((tmp_path / "results.json").read_text())
+    for number in ("1", "2"):
+        row = found["rounds"][number]
+        assert (row["clients"], row["dropped"]) == (2, 0)
+        assert (row["upload_bytes"], row["plain_bytes"]) == (2, 2)
+    assert "clients" not in found["rounds"].get("3", {})
+    assert "before round 3: epsilon of 4 clients would have exceeded 8.0" in found["stopped"]
+    release = RankMechanism(0.5, 7.99).release(DIMENSION, 1)
+    assert found["epsilon"] == account([release], 1e-5).epsilon < 8
+    assert f"\n{found['guarantee']}\n" in printed
+    for client in range(CLIENTS):
+        answers, epsilon = spent(tmp_path / f"account{client}")
+        assert answers == 1
+        assert epsilon < 8
 
 
 @pytest.mark.slow
 def test_a_table_is_that_of_the_clients_records_and_a_second_one_is_refused(tmp_path):
     """Laplace noise is beyond 10 of its deviations once in 10**6; wrong sums are far off."""
-    options = ("--app", str(APP), "--epsilon", "64", "--runs", "2")
+    options = ("--app", str(DEPLOY.parents[1] / "flower_survey"), "--epsilon", "64", "--runs", "2")
     printed, status = deployment(tmp_path, CLIENTS, *options, settings=[f"epsilon={EPSILON}"])
     assert status == 0, printed
     log = (tmp_path / "run.log").read_text()
