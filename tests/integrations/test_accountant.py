@@ -3,6 +3,7 @@
 import functools
 from collections import Counter
 
+import pytest
 from flower_rounds import noisy
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -90,3 +91,12 @@ def test_a_figure_says_that_several_kinds_of_offers_were_not_chosen_by_looking()
         accountant.compose(RoundEvent(offer, client))
         accountant.compose(RoundEvent(OFFERS[0], frozenset({2})))
         assert accountant.told().endswith("whoever the other clients are" + expected)
+
+
+def test_a_count_that_was_changed_is_not_believed():
+    accountant = RunAccountant(DELTA)
+    accountant.compose(RoundEvent(OFFERS[0], frozenset({1})), 3)
+    state = accountant.state_dict()
+    state["clients"]["1"]["0"] = 1
+    with pytest.raises(ValueError, match="damaged or changed"):
+        RunAccountant(DELTA).load_state_dict(state)
