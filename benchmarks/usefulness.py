@@ -1,6 +1,6 @@
 """How much noise training bears: python benchmarks/usefulness.py
 
-Federated SGD on digits with updates clipped to a norm and Gaussian noise on the mean. The noise is
+Federated SGD with updates clipped to a norm and Gaussian noise on the mean. The noise is
 set by its share of the run, sqrt(dimension · rounds) · deviation / (rounds · clip_norm): how long
 the run's noises add up to be, over the longest that its means can. For each share, the best of a
 few step sizes.
@@ -8,9 +8,7 @@ few step sizes.
 
 from __future__ import annotations
 
-import functools
 import math
-from dataclasses import replace
 
 import numpy as np
 from results import save
@@ -36,24 +34,9 @@ SETTINGS = (
 """Data set, model, rounds, cohort (of 200 clients), clipping norm."""
 
 
-@functools.cache
-def load(name: str) -> datasets.Dataset:
-    """A data set; breast-cancer is standardised by all training data: no guarantee is stated."""
-    data = datasets.load(name)
-    if name == "digits":
-        return data
-    exact = data.train_features.astype(np.float64)
-    mean, deviation = exact.mean(axis=0), exact.std(axis=0)
-    train, test = (
-        ((part - mean) / deviation).astype(np.float32)
-        for part in (data.train_features, data.test_features)
-    )
-    return replace(data, train_features=train, test_features=test)
-
-
 def accuracy(setting, share: float, step: float, seed: int) -> tuple[float, int]:
     name, model, rounds, cohort, clip_norm = setting
-    data = load(name)
+    data = datasets.load(name)
     clients = datasets.partition(data.train_labels, 200, "iid", concentration=0.3, seed=seed)
     built = models.build(model, data.train_features.shape[1:], data.classes, seed)
     learner = Learner(of_dataset(built, data, clients))

@@ -58,6 +58,12 @@ def trained(data=DATA, *, model=None, standardize=SCALED, **settings):
     return rq.train(model, data, local=local, progress=False, **given)
 
 
+def test_test_data_move_nothing_that_is_learnt():
+    model, tests = nn.Linear(2, 1), [tuple(far * part for part in TEST) for far in (1, 100)]
+    one, other = (trained(model=model, test=test).model.state_dict() for test in tests)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def spent_of(epsilon=2.0, delta=1e-6, **changed):
     given = {"neighboring": "replace_one", "trust": "aggregate", **changed}
     return rq.Guarantee(epsilon, delta, order=math.inf, releases=1, **given)

@@ -1,1 +1,1 @@
-"""Sums that nobody sees a part of: among clients, with a helper, and proofs of what is summed."""
+"""Secure sums: among clients, with a helper, and with proofs that codes are valid."""
