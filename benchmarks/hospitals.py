@@ -17,6 +17,7 @@ from results import save, stored
 from randquant.channels.keys import Key
 from randquant.planning.limits import gaussian_multiplier
 from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.cohorts import release_of
 from randquant.reports.figures import Axis, line_chart
 from randquant.training.parameter_free import ParameterFreeStep
 
@@ -87,7 +88,9 @@ def measured(folder: str, seeds: int) -> dict:
             multiplier = gaussian_multiplier(epsilon, DELTA, ROUNDS)
             release = mechanism.release(FEATURES, ROUNDS)
             row["patient"] = {
-                site: account([release.of_one_example(count)], DELTA).epsilon
+                site: account(
+                    [release_of(mechanism, FEATURES, ROUNDS, examples=count)], DELTA
+                ).epsilon
                 for site, count in examples.items()
             }
             row["hospital"] = account([release], DELTA).epsilon

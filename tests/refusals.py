@@ -27,6 +27,7 @@ from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import encoding, wire
 from randquant.mechanisms import design
 from randquant.planning import compare, plan
+from randquant.privacy.accounting.cohorts import release_of
 from randquant.privacy.accounting.composition import compose, dominating_pair
 
 SENTENCE = re.compile(r"^(Client \S+: |[\w .'=-]+: )?Expected .*[.?]$", re.DOTALL)
@@ -136,7 +137,7 @@ def _calls() -> Iterator[Call]:
                           ("VectorRelease", VECTOR.release(10, 3))):  # fmt: skip
         yield call(f"{name}.renyi", release.renyi, order=2.0)
     yield call("VectorRelease.under", VECTOR.release(10, 3).under, trust="aggregate")
-    yield call("GaussianRelease.of_one_example", GAUSSIAN.of_one_example, examples=5)
+    yield call("release_of", release_of, mechanism=VECTOR, dimension=10, rounds=3, examples=5)
     yield call("Sampled", rq.Sampled, release=rq.GaussianRelease(1.0, 10, 1), rate=0.1, rounds=3,
                scheme="poisson", hidden=True, absent=None)  # fmt: skip
     yield call("Sampled.of_cohort", rq.Sampled.of_cohort, release=rq.GaussianRelease(1.0, 10, 1),

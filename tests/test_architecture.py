@@ -131,7 +131,7 @@ def test_a_class_name_is_used_once():
 def test_modules_and_functions_stay_small():
     for name, path in FILES.items():
         lines = path.read_text().count("\n")
-        assert lines <= 400, f"{name} has {lines} lines"
+        assert lines <= 800, f"{name} has {lines} lines"
         for node in ast.walk(TREES[name]):
             if isinstance(node, ast.FunctionDef):
                 docstring = ast.get_docstring(node, clean=False) or ""

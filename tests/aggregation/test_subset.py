@@ -155,9 +155,9 @@ def test_the_release_is_the_same_for_every_seed_and_that_of_the_shorter_norm():
 def test_an_example_may_change_all_that_is_sent():
     """Its share of the whole norm counts, not of the norm that is sent."""
     release, whole = sending(256).release(650, 1), sending(None).release(650, 1)
-    few, many = release.of_one_example(2), release.of_one_example(100)
+    few, many = (sending(256).example_release(650, 1, "replace_one", n) for n in (2, 100))
     assert few.renyi(2.0) <= release.renyi(2.0)
-    longer = dataclasses.replace(whole, dimension=256).of_one_example(100)
+    longer = dataclasses.replace(whole, dimension=256, examples=100)
     assert many.renyi(2.0) == longer.renyi(2.0) > 0
 
 

@@ -1,13 +1,12 @@
 """`randquant account`: who sees in which rounds a client takes part."""
 
-from dataclasses import replace
-
 import pytest
 from command_line import printed
 from seldom import seldom
 
 import randquant as rq
 from randquant._internal.rounding import round_down
+from randquant.aggregation.baselines import CentralGaussian
 from randquant.privacy.guarantee import MODEL_TERMS
 
 GAUSSIAN = "account gaussian --clip-norm 1 --noise-multiplier 0.5 --dimension 8 --rounds 4"
@@ -43,7 +42,8 @@ def test_a_client_and_one_of_its_examples_are_promised_something_by_the_same_run
     text = printed(capsys, f"{GAUSSIAN} --examples 20")
     release = rq.GaussianRelease(0.5, 8, 4)
     client = rq.account([release], 1e-5)
-    one = replace(rq.account([release.of_one_example(20)], 1e-5), unit="example")
+    example = CentralGaussian(None, 0.5, 1.0).example_release(8, 4, "replace_one", 20)
+    one = rq.account([example], 1e-5)
     for guarantee in (client, one):
         assert str(guarantee) in text
         assert f"epsilon >= {round_down(guarantee.lower)} under" in text

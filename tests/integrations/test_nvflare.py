@@ -29,6 +29,7 @@ from randquant.integrations.nvflare.tasks import PAYLOAD, REQUEST, SESSION
 from randquant.integrations.trained import Layout
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.cohorts import release_of
 
 
 def test_the_model_moves_by_the_mean_of_the_codes_and_by_nothing_else(tmp_path):
@@ -47,7 +48,7 @@ def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, 
     server = Server(tmp_path, examples=kind).run()
     spent = server.controller._run.accountant.get_privacy_spent()
     release = MECHANISM.release(14, 3)
-    assert spent == account([release if kind is None else release.of_one_example(kind)], 1e-5)
+    assert spent == account([release_of(MECHANISM, 14, 3, examples=kind)], 1e-5)
     assert spent.unit == unit
     assert server.controller._run.accountant.of_clients() == account([release], 1e-5)
     with server.filters["va"]._member(context_of("va")).ledger.held() as ledger:
@@ -59,8 +60,7 @@ def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, 
 @pytest.mark.parametrize(("stated", "own"), [(120, None), (None, 120), (120, 40), (40, 120)])
 def test_a_site_counts_the_unit_that_it_set_whatever_the_server_states(stated, own, tmp_path):
     """A server that speaks of patients does not make a whole site's limit one of a patient."""
-    release = MECHANISM.release(14, 1)
-    one = release if own is None else release.of_one_example(own)
+    one = release_of(MECHANISM, 14, 1, examples=own)
     due = account([one], 1e-5, quick=True).epsilon
     server = Server(tmp_path, examples=stated)
 

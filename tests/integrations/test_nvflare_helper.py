@@ -101,7 +101,7 @@ def with_helper(
 def test_with_a_helper_the_noise_of_all_sites_hides_one_patient(tmp_path):
     server = with_helper(tmp_path, examples=8, rounds=2, learning_rate=1.0).run()
     run = server.controller._run
-    release = SUMMED.release(14, 2).of_one_example(8)
+    release = SUMMED.example_release(14, 2, "replace_one", 8)
     assert run.accountant.get_privacy_spent() == account([release], 1e-5)
     alone = account([release.under("local")], 1e-5).epsilon
     assert run.accountant.get_privacy_spent().epsilon < alone

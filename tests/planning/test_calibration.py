@@ -17,7 +17,7 @@ from randquant.planning.calibration import calibrate
 from randquant.planning.limits import gaussian_multiplier
 from randquant.planning.noise_search import EDGE, TOLERANCE, OutOfReach
 from randquant.planning.tuning.update import protecting_mechanisms, tuned_mechanism, update_family
-from randquant.privacy.accounting.examples import of_one_example
+from randquant.privacy.accounting.cohorts import release_of
 
 
 def one_number(
@@ -206,9 +206,7 @@ def test_what_is_returned_belongs_together():
             local_gaussian, 3.0, 1e-6, 50, 4, neighboring=neighboring, examples=examples
         )
         assert found.mechanism == local_gaussian(found.noise)
-        release = found.mechanism.release(50, 4, neighboring)
-        if examples is not None:
-            release = of_one_example(release, examples)
+        release = release_of(found.mechanism, 50, 4, neighboring, examples=examples)
         assert found.guarantee == rq.account([release], 1e-6)
         assert found.noise == float(f"{found.noise:.6g}")
         assert found.tight == (3.0 * (1 - TOLERANCE) <= found.guarantee.epsilon <= 3.0)

@@ -7,8 +7,9 @@ import pytest
 
 import randquant as rq
 from randquant.aggregation.registry import update_mechanism
+from randquant.aggregation.vector import VectorMechanism
 from randquant.privacy.accounting import ledger as ledger_module
-from randquant.privacy.accounting.examples import of_one_example
+from randquant.privacy.accounting.cohorts import release_of
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee
 
@@ -17,8 +18,7 @@ COORDINATES = update_mechanism("rqm", {"clip": 1.5, "margin": 1.5, "levels": 4, 
 
 
 def paid(mechanism, dimension, rounds, neighboring="replace_one", *, quick=False, examples=None):
-    release = mechanism.release(dimension, rounds, neighboring)
-    release = release if examples is None else of_one_example(release, examples)
+    release = release_of(mechanism, dimension, rounds, neighboring, examples=examples)
     return rq.account([release], 1e-5, quick=quick)
 
 
@@ -73,16 +73,16 @@ def test_what_cannot_be_accounted_for_is_refused_at_once():
         Ledger(NOISY, 5, 1e-5)  # delta, or the limit?
     with pytest.raises(ValueError, match="dimension"):
         Ledger(NOISY, 0, delta=1e-5)
-    with pytest.raises(ValueError, match="clips an update's norm in L2"):
+    with pytest.raises(ValueError, match="clips the norm of each example"):
         Ledger(COORDINATES, 5, delta=1e-5, examples=3)
 
 
 def test_an_example_is_called_an_example_wherever_it_is_accounted():
     """The unit is the release's, also where nobody keeps a ledger; it is not mixed with clients."""
-    whole = rq.GaussianRelease(1.0, dimension=4, rounds=3)
-    vector = rq.VectorRelease(rq.stochastic_rounding(0.5, 2, margin=2.0), 1.0, 16, 1)
-    for release in (whole, vector):
-        one = release.of_one_example(10)
+    vector = VectorMechanism(rq.stochastic_rounding(0.5, 2, margin=2.0), 1.0)
+    for mechanism in (NOISY, vector):
+        release = mechanism.release(16, 1)
+        one = release_of(mechanism, 16, 1, examples=10)
         assert (rq.account([release], 1e-5).unit, rq.account([one], 1e-5).unit) == (
             "client",
             "example",
@@ -91,4 +91,4 @@ def test_an_example_is_called_an_example_wherever_it_is_accounted():
         with pytest.raises(ValueError, match="one unit"):
             rq.account([one, release], 1e-5)
     with pytest.raises(ValueError, match="absent differs"):
-        rq.Sampled(rq.GaussianRelease(1.0, 4, 1).of_one_example(10), 0.1, 5)
+        rq.Sampled(NOISY.example_release(4, 1, "replace_one", 10), 0.1, 5)

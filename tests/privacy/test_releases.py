@@ -16,7 +16,6 @@ from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGa
 from randquant.aggregation.sign_sgd import SignSGD
 from randquant.channels.keys import Key
 from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
-from randquant.privacy.accounting.examples import of_one_example
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.releases import (
     ChannelRelease,
@@ -106,33 +105,30 @@ def test_two_updates_at_the_largest_distance_are_within_the_bound_and_close(neig
 
 @pytest.mark.parametrize("examples", [1, 10, 10**6])
 def test_one_example_of_many_is_that_many_times_closer_and_a_rounding(examples):
-    share = Fraction(1, examples) + Fraction(1, 2**20)
-    gaussian = of_one_example(GaussianRelease(3.0, 5, 2), examples)
+    share = min(Fraction(1, examples) + Fraction(1, 2**20), Fraction(1))
+    gaussian = CentralGaussian(None, 3.0, 1.0).example_release(5, 2, "replace_one", examples)
     assert gaussian.noise_multiplier <= 3 / share <= gaussian.noise_multiplier * (1 + HAIR)
-    vector = of_one_example(VectorRelease(BIT, 1.0, 40, 3), examples)
+    vector = VectorRelease(BIT, 1.0, 40, 3, examples=examples)
     square = squared_distance(BIT, float(2 * share), 40)
     assert vector.renyi(2.0) >= 3 * kappa_sum(BIT, 1, 2.0).upper * square * (1 - 1e-12)
     assert vector.renyi(2.0) <= 3 * kappa_sum(BIT, 1, 2.0).upper * square * (1 + 1e-12)
-    assert of_one_example(None, examples) is None
 
 
-def test_one_example_is_bounded_in_l2_only():
-    with pytest.raises(ValueError, match="norm in L2"):
-        of_one_example(ChannelRelease(BIT, 4, 2), 10)
-
-
-def test_one_example_of_integer_noise_pays_for_rounding():
-    """Of two means that are 1/n as far apart, each coordinate is rounded by less than a step."""
-    steps, dimension = 10**6, 16
-    noise = NoiseRelease(Skellam(1e9), 4, (2 * steps) ** 2, dimension, 3, longest=steps)
-    one = of_one_example(noise, 100)
-    apart = 2 * steps / 100
-    assert (apart + 8) ** 2 < one.squared_distance < (apart + 2 * steps * 2**-19 + 8) ** 2
+@pytest.mark.parametrize("coordinates", [None, 4])
+def test_one_example_of_integer_noise_pays_for_rounding_and_may_lie_in_what_is_sent(coordinates):
+    """Each coordinate of two means is rounded by less than a step; a subset hides no gradient."""
+    mechanism = AdditiveMechanism("skellam", 1.0, 4.0, cohort=4, bits=18, coordinates=coordinates)
+    plan, size = mechanism.plan(16), coordinates or 16
+    one = mechanism.example_release(16, 3, "replace_one", 100)
+    apart, rounding = 2 * plan.scale / 100, 2 * math.sqrt(size)
+    assert (apart + rounding) ** 2 < one.squared_distance
+    assert one.squared_distance < (apart * (1 + 100 * 2**-19) + rounding) ** 2 + 1
     assert (one.unit, one.rounds, one.longest) == ("example", 3, 0)
     # On a coarse grid rounding is all there is, and no more than a whole client.
-    coarse = NoiseRelease(Skellam(100.0), 40, 400, 16, 3)
-    assert of_one_example(coarse, 10**9).squared_distance in range(64, 66)
-    assert of_one_example(coarse, 1).squared_distance == 400
+    coarse = AdditiveMechanism("skellam", 1.0, 1.0, cohort=4, bits=7, coordinates=coordinates)
+    whole = coarse.release(16, 1).squared_distance
+    assert coarse.example_release(16, 1, "replace_one", 1).squared_distance == whole
+    assert coarse.example_release(16, 1, "replace_one", 10**9).squared_distance <= whole
 
 
 def test_a_gaussian_costs_what_it_does():

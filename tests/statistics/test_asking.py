@@ -40,10 +40,13 @@ SURVEYS = {
 }
 
 
-def certified(terms) -> int:
-    release = terms.release
+def charged(release) -> int:
     return (release.l1_distance if isinstance(release, LaplaceRelease)
             else release.squared_distance)  # fmt: skip
+
+
+def certified(terms) -> int:
+    return charged(terms.release)
 
 
 def apart(one: np.ndarray, other: np.ndarray, norm: str) -> int:
@@ -62,6 +65,27 @@ def test_no_two_records_are_further_apart_than_is_certified(one, other, seed):
     for terms in SURVEYS.values():
         ends = vector(terms, one, seed), vector(terms, other, seed + 1)
         assert apart(*ends, terms.norm) <= certified(terms)
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_two_clients_are_further_apart_than_is_charged(data):
+    """All records of a client replaced, or left out, and one of them; in both relations."""
+    for norm, epsilon, delta in (("l1", 8.0, 1e-30), ("l2", 1.0, 1e-6)):
+        terms = survey(QUERIES, epsilon, delta, "aggregate", 40, 120, unit="example", most=3)
+        assert terms.norm == norm
+        one, other = (data.draw(st.lists(RECORD, min_size=3, max_size=3)) for _ in range(2))
+        for unit, neighbour in (("client", other), ("example", [other[0], *one[1:]])):
+            sums = [
+                sum(vector(terms, record, seed) for seed, record in enumerate(records))
+                for records in (one, neighbour)
+            ]
+            for relation, far in (("replace_one", sums[1]), ("zero_out", 0 * sums[1])):
+                if (unit, relation) == ("example", "zero_out"):
+                    sums[0], far = vector(terms, one[0], 0), 0 * sums[0]
+                release = terms.released(1, relation, unit)
+                assert release.unit == unit
+                assert apart(sums[0], far, norm) <= charged(release)
 
 
 def test_the_certified_distance_is_nearly_reached():

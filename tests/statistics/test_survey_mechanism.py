@@ -13,7 +13,8 @@ from flwr.serverapp.strategy import FedAvg
 import randquant as rq
 from randquant.aggregation.saved import from_record
 from randquant.channels.keys import Key
-from randquant.flower import QuantizedStrategy, QuantizeMod, WithHelper
+from randquant.flower import Offer, QuantizedStrategy, QuantizeMod, WithHelper
+from randquant.privacy.accounting.cohorts import release_of
 from randquant.secure_sums.helper import Helper
 from randquant.statistics import SurveyMechanism, survey
 
@@ -60,13 +61,28 @@ def test_a_sum_of_shares_is_read_as_the_table(mechanism):
 
 def test_one_record_costs_what_the_table_says_and_a_whole_client_more(mechanism):
     release = mechanism.release(mechanism.dimension, 1)
-    one = rq.account([release.of_one_example(500)], 1e-6)
+    example = release_of(mechanism, mechanism.dimension, 1, examples=500)
+    one = rq.account([example], 1e-6)
     assert one.epsilon == pytest.approx(mechanism.terms.guarantee.epsilon)
     assert one.unit == "example"
     assert rq.account([release], 1e-6).epsilon > 100
-    alone = rq.account([release.under("local").of_one_example(500)], 1e-6)
+    alone = rq.account([example.under("local")], 1e-6)
     assert alone.epsilon > 1.5 * one.epsilon
     assert mechanism.release(mechanism.dimension, 0).renyi(2.0) == 0
+
+
+@pytest.mark.parametrize("delta", [1e-6, 1e-30])
+def test_a_survey_of_clients_does_not_count_for_one_record(delta):
+    """One of a site's records is drawn: with probability 1/n one patient is the whole vector."""
+    asked = {f"x{k}": rq.Mean(0, 1) for k in range(20)}
+    mechanism = SurveyMechanism(survey(asked, 8.0, delta, "aggregate", 50, 50))
+    for ask in (
+        lambda: release_of(mechanism, mechanism.dimension, 1, examples=100),
+        lambda: Offer(mechanism, mechanism.dimension, examples=100),
+        lambda: Offer(mechanism, mechanism.dimension).for_unit(100),
+    ):
+        with pytest.raises(ValueError, match=r"Expected a survey of unit='example'"):
+            ask()
 
 
 def test_a_vector_of_other_terms_is_refused(mechanism):

@@ -31,6 +31,7 @@ from randquant.mechanisms.noise.laws import NOISES
 from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
 from randquant.mechanisms.tuning import Tuning, UpdateFamily, UpdateSetting, noise_family
 from randquant.privacy.accounting.integer_noise import NoiseRelease
+from randquant.privacy.accounting.neighbours import squared_distance_on_grid, update_distance
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.certificates.noise import Noise
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust
@@ -226,7 +227,7 @@ class AdditiveMechanism(MechanismDefaults):
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
-    ) -> Release:
+    ) -> NoiseRelease:
         """One noisy sum a round; two rounded updates are at most twice the norm bound apart.
 
         Under `zero_out` the distance is the norm bound, since a zero update rounds to zero.
@@ -236,6 +237,18 @@ class AdditiveMechanism(MechanismDefaults):
         square = (4 if opposite else 1) * plan.bound
         place = (square, plan.size, rounds, neighboring, plan.longest)
         return NoiseRelease(plan.noise, self.cohort, *place, modulus=1 << self.bits)
+
+    def example_release(
+        self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
+    ) -> Release:
+        """Of means of gradients, and their rounding to the grid; no lower end is claimed."""
+        whole, plan = self.release(dimension, rounds, neighboring), self.plan(dimension)
+        apart = update_distance(
+            self.clip_norm, neighboring, examples=examples,
+            norm_sent=self.projection(dimension).norm_sent,
+        )  # fmt: skip
+        square = squared_distance_on_grid(plan.scale * apart, plan.size, whole.squared_distance)
+        return replace(whole, squared_distance=square, longest=0, one_example=True)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """Unbiased, with the variances of the noise and of rounding to the grid."""

@@ -22,8 +22,10 @@ from randquant.channels.keys import Key
 from randquant.channels.wire import upload
 from randquant.mechanisms.record import CLIP, CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
 from randquant.mechanisms.tuning import Tuning, noise_family
+from randquant.privacy.accounting.neighbours import update_distance
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import GaussianRelease
+from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
 
@@ -168,6 +170,17 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
         multiplier = _multiplier(self.noise_multiplier, neighboring)
         return GaussianRelease(multiplier, dimension, rounds, "central", neighboring)
 
+    def example_release(
+        self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
+    ) -> Release:
+        """The same noise over the distance of means of gradients clipped to clip_norm."""
+        if self.clip_norm is None:
+            return super(CentralGaussian, self).example_release(
+                dimension, rounds, neighboring, examples
+            )
+        multiplier = _multiplier(self.noise_multiplier, neighboring, examples)
+        return GaussianRelease(multiplier, dimension, rounds, "central", neighboring, True)
+
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """The coordinate itself: noise is added to the sum only."""
         return x, np.zeros_like(x)
@@ -253,6 +266,13 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
         multiplier = _multiplier(self.noise_multiplier, neighboring)
         return GaussianRelease(multiplier, dimension, rounds, "local", neighboring)
 
+    def example_release(
+        self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
+    ) -> Release:
+        """The same noise over the distance of means of gradients."""
+        multiplier = _multiplier(self.noise_multiplier, neighboring, examples)
+        return GaussianRelease(multiplier, dimension, rounds, "local", neighboring, True)
+
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """Unbiased, with the noise's variance."""
         return x, np.full_like(x, self.deviation**2)
@@ -262,10 +282,14 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
         return {"mechanism": "local-gaussian", **asdict(self)}
 
 
-def _multiplier(noise_multiplier: float, neighboring: Neighboring) -> float:
-    """Noise multiplier for this neighbouring relation: zero_out has half the sensitivity."""
+def _multiplier(
+    noise_multiplier: float, neighboring: Neighboring, examples: int | None = None
+) -> float:
+    """The noise of deviation noise_multiplier · 2 · clip_norm over the distance of neighbours."""
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
-    return noise_multiplier * (2 if neighboring == "zero_out" else 1)
+    multiplier = noise_multiplier * (2 / update_distance(1.0, neighboring, examples=examples))
+    # Some roundings of an example's share; less noise is the safe side.
+    return multiplier if examples is None else multiplier * (1 - 8 * UNIT)
 
 
 def _normals(count: int, key: Key) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from randquant.aggregation.subset import check_seed
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.channels.wire import upload
-from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.guarantee import Neighboring
 
 BEYOND = 1024.0
@@ -28,7 +28,7 @@ MOST_COORDINATES = 2**40
 """Most coordinates of an update; a larger number is a mistake, not an update."""
 
 
-class MechanismDefaults(ABC):
+class MechanismDefaults(Releasing):
     """Default answers of a mechanism, from its own properties, `encode`, `mean` and the rest.
 
     A mechanism derives from this class and is final: its statements hold for its own `encode`

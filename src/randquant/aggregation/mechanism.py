@@ -123,6 +123,23 @@ class UpdateMechanism(Protocol):
         """The release of so many rounds, for accounting; None if nothing is protected."""
         ...
 
+    def example_release(
+        self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
+    ) -> Release:
+        """The same for neighbours that differ in one example of a client.
+
+        Ask `privacy.accounting.cohorts.release_of`, which also knows what else is sent.
+
+        Args:
+            dimension, rounds, neighboring: as for `release`.
+            examples: fewest examples whose gradients, each clipped to clip_norm, an update is the
+                mean of.
+
+        Raises:
+            ValueError: how far one example moves what is sent is not derived for this mechanism.
+        """
+        ...
+
     def dimension_of(self, payload: bytes) -> int:
         """Coordinates of the update that a payload was made of.
 

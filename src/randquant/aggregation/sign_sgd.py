@@ -100,6 +100,12 @@ class SignSGD(MechanismDefaults):
         """The local Gaussian's, by post-processing."""
         return self._noise.release(dimension, rounds, neighboring)
 
+    def example_release(
+        self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
+    ) -> Release:
+        """The local Gaussian's, by post-processing."""
+        return self._noise.example_release(dimension, rounds, neighboring, examples)
+
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of ±value, whose sign is that of x plus the noise."""
         mean = self.value * erf(x / (self._noise.deviation * math.sqrt(2)))

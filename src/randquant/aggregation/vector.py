@@ -173,7 +173,7 @@ class VectorMechanism(MechanismDefaults):
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
-    ) -> Release:
+    ) -> VectorRelease:
         """One vector in each round that the client takes part in, padding included."""
         sent = self.projection(dimension)
         # theory/subsets.md, Proposition 2: for every subset.
@@ -181,6 +181,12 @@ class VectorMechanism(MechanismDefaults):
             self.channel, sent.norm_sent, sent.size, rounds, self.trust, neighboring, self.cohort,
             whole_norm=None if self.coordinates is None else self.clip_norm,
         )  # fmt: skip
+
+    def example_release(
+        self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
+    ) -> Release:
+        """The same at the distance of means of gradients."""
+        return replace(self.release(dimension, rounds, neighboring), examples=examples)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """The channel's mean and variance at the clipped coordinates after rotation."""

@@ -66,10 +66,7 @@ class Membership:
         try:
             return _offer(self.text, self.examples)
         except ValueError as error:
-            raise ProtocolError(
-                "Expected an offer of this package's version, with the certificate that its "
-                "channel has, got something else."
-            ) from error
+            raise ProtocolError(str(error)) from error
 
     def mechanism(self, number: int, proof: bytes) -> UpdateMechanism:
         """The offered mechanism with the round's seed; ProtocolError unless the proof is valid.

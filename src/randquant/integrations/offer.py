@@ -17,6 +17,7 @@ from randquant.aggregation.registry import all_mechanisms
 from randquant.aggregation.saved import from_record
 from randquant.integrations.protocol import LONGEST_TEXT
 from randquant.integrations.trained import BUFFERS, Buffers
+from randquant.privacy.accounting.cohorts import release_of
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 
@@ -131,11 +132,13 @@ class Offer:
         one: such an offer is composed as a sum of one. Under `local` trust it sees the codes of
         every offer so, also of one that is for a sum.
         """
-        release = self.mechanism.release(self.dimension, rounds, neighboring)
+        release = release_of(
+            self.mechanism, self.dimension, rounds, neighboring,
+            examples=self.examples, numbers=self.beside is not None,
+        )  # fmt: skip
         if release is None:
             raise ValueError("Expected a mechanism that protects, got one that does not.")
-        release = release.under(trust)
-        return release if self.examples is None else release.of_one_example(self.examples)
+        return release.under(trust)
 
     def for_unit(self, examples: int | None) -> Offer:
         """The same offer, counted for one of so many examples of a client, or for all its data.

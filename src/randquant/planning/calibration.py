@@ -13,9 +13,9 @@ from typing import Generic, Literal, TypeVar
 from randquant._internal import validate
 from randquant.planning.noise_search import TOLERANCE, NoiseSearch, six
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
-from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.privacy.accounting.examples import check_examples, of_one_example
+from randquant.privacy.accounting.cohorts import HiddenCohorts, release_of
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_noise
+from randquant.privacy.accounting.neighbours import check_examples
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 
@@ -123,16 +123,11 @@ def calibrate(
     def released(noise: float) -> tuple[M, Release]:
         mechanism = build(noise)
         validate.answers("what build returns", mechanism, "a mechanism", "release")
-        if cohorts is None:
-            release = mechanism.release(dimension, rounds, neighboring)
-        else:
-            release = cohorts.release(mechanism, dimension, rounds, neighboring)
+        release = release_of(
+            mechanism, dimension, rounds, neighboring, examples=examples, cohorts=cohorts
+        )
         if release is None:
             raise TypeError("Expected a mechanism that protects, got one without a guarantee.")
-        if examples is not None:
-            # theory/vector.md, Proposition 16.
-            release = of_one_example(release, examples)
-            assert release is not None
         return mechanism, release
 
     # The best order of hidden cohorts is another than Gaussian noise's.

@@ -171,7 +171,13 @@ class SurveyMechanism(MechanismDefaults):
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
         """The survey's, in each of so many rounds; also what bounds `zero_out` neighbours."""
-        return self.terms.of_client(rounds, neighboring)
+        return self.terms.released(rounds, neighboring, "client")
+
+    def example_release(
+        self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
+    ) -> Release:
+        """The survey's for one record, whatever the number of a client's records."""
+        return self.terms.released(rounds, neighboring, "example")
 
     def table(self, mean: np.ndarray, clients: int, records: int) -> Table:
         """Read a mean of so many clients' vectors.

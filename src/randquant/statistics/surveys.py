@@ -104,26 +104,35 @@ class Survey:
     @property
     def release(self) -> Release:
         """What accounting sees of the table: the release of one record."""
-        return _release(
-            self.law, self.cohort, self.trust, _distance(self.queries, self.amplitudes, self.norm),
-            self.dimension, self.unit == "example",
-        )  # fmt: skip
+        return self.released(1, "replace_one", self.unit)
 
     @property
     def guarantee(self) -> Guarantee:
         """Of one record, or of a client with one record."""
         return account([self.release], self.delta)
 
-    def of_client(self, rounds: int, neighboring: Neighboring) -> Release:
-        """The release of all that a client sends, which knows that of one example.
+    def released(self, rounds: int, neighboring: Neighboring, unit: Unit) -> Release:
+        """The release of so many rounds about all that a client sends, or about one record.
 
         No record's vector is longer than two of them can be apart: so zeros are no farther.
+
+        Raises:
+            ValueError: one record is asked about, where one of a client's records is drawn.
         """
+        if unit == "example" != self.unit:
+            # One record is the whole vector of a client that drew it: nothing less is derived.
+            raise ValueError(
+                "Expected a survey of unit='example' to count it for one record of a client, got "
+                "one of unit='client', which draws one of each client's records: ask for a survey "
+                "of examples."
+            )
         distance = _distance(self.queries, self.amplitudes, self.norm)
-        farther = self.most if self.norm == "l1" else self.most**2
-        whole = _release(self.law, self.cohort, self.trust, farther * distance, self.dimension)
-        known = distance if self.unit == "example" else None
-        return replace(whole, rounds=rounds, neighboring=neighboring, example_distance=known)
+        if unit == "client":
+            distance *= self.most if self.norm == "l1" else self.most**2
+        one = _release(
+            self.law, self.cohort, self.trust, distance, self.dimension, unit == "example"
+        )
+        return replace(one, rounds=rounds, neighboring=neighboring)
 
     def vector(self, columns: Columns, key: Key) -> np.ndarray:
         """Add up the integers of all records, without noise: (dimension,) int64.

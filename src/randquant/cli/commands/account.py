@@ -14,8 +14,7 @@ from randquant.cli.command import Command, Output, figures
 from randquant.cli.options import NamedMechanism
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.privacy.accounting.release import Release, Releasing
+from randquant.privacy.accounting.cohorts import HiddenCohorts, release_of
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
 from randquant.training.config import Delta
@@ -64,11 +63,18 @@ def run(
         name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm,
         coordinates=coordinates,
     )  # fmt: skip
-    asked = (dimension, rounds, neighboring, participation, of_rounds, everybody_sends)
-    release = _release(mechanism, *asked, trust)
-    if release is None:
-        raise ValueError(f"Expected a mechanism that protects, got {name}.")
-    guarantee = account([release], delta)
+    cohorts = _cohorts(rounds, participation, of_rounds, everybody_sends, trust)
+
+    def guarantee_of(examples: int | None) -> Guarantee:
+        release = release_of(
+            mechanism, dimension, rounds if cohorts is None else cohorts.rounds, neighboring,
+            examples=examples, cohorts=cohorts,
+        )  # fmt: skip
+        if release is None:
+            raise ValueError(f"Expected a mechanism that protects, got {name}.")
+        return account([release], delta)
+
+    guarantee = guarantee_of(None)
     result = {
         "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
         "participation": participation, "of_rounds": of_rounds, "cohort": cohort,
@@ -83,7 +89,7 @@ def run(
     ]
     lines += _lower(guarantee)
     if examples is not None:
-        one = _of_one_example(release, examples, delta)
+        one = guarantee_of(examples)
         result["one_example"] = to_json(one)
         lines.append(f"one of a client's {examples} examples, in the same run: {one}")
         lines += _lower(one)
@@ -105,16 +111,6 @@ def _lower(guarantee: Guarantee) -> list[str]:
     ]
 
 
-def _of_one_example(release: Release, examples: int, delta: float) -> Guarantee:
-    """What the same run promises to a single example of a client."""
-    if release.sampled:
-        raise ValueError(
-            "Expected --participation seen with --examples: a client that is absent differs from "
-            "one that is there by all its examples, so the worlds of one example are not known."
-        )
-    return account([release.of_one_example(examples)], delta)
-
-
 def _refuse_hidden(of_rounds: int | None, everybody_sends: bool, trust: Trust | None) -> None:
     if trust == "model":
         raise ValueError(
@@ -129,20 +125,17 @@ def _refuse_hidden(of_rounds: int | None, everybody_sends: bool, trust: Trust | 
         )
 
 
-def _release(
-    mechanism: Releasing,
-    dimension: int,
+def _cohorts(
     rounds: int,
-    neighboring: Neighboring,
     participation: Participation,
     of_rounds: int | None,
     everybody_sends: bool,
     trust: Trust | None,
-) -> Release | None:
-    """The release of a client's rounds, which everybody sees or nobody."""
+) -> HiddenCohorts | None:
+    """How clients take part if nobody sees it; None if everybody sees it."""
     if participation == "seen":
         _refuse_hidden(of_rounds, everybody_sends, trust)
-        return mechanism.release(dimension, rounds, neighboring)
+        return None
     if of_rounds is None:
         raise ValueError(
             f"Expected --of-rounds with --participation {participation}: how many rounds the run "
@@ -151,10 +144,9 @@ def _release(
     validate.whole("of_rounds", of_rounds, low=1, high=2**53)
     validate.whole("rounds", rounds, low=1, high=of_rounds, why="the run has so many rounds")
     # Rounds of one client are to all rounds as a cohort is to the population.
-    hidden = HiddenCohorts(
+    return HiddenCohorts(
         participation, of_rounds, rounds, of_rounds, trust == "model", everybody_sends
     )
-    return hidden.release(mechanism, dimension, of_rounds, neighboring)
 
 
 COMMAND = Command(

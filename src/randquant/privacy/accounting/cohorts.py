@@ -1,4 +1,4 @@
-"""From a run of which the adversary sees the models only to the release that accounts for it."""
+"""From a run to the release that accounts for it, whoever sees which clients take part."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from randquant._internal import validate
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.hidden import DRAWS, Draw, rate_of
+from randquant.privacy.accounting.neighbours import check_examples
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.accounting.releases import GaussianRelease
 from randquant.privacy.accounting.sampled import Sampled
-from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,65 @@ class HiddenCohorts:
         return _least_multiplier(self, epsilon, delta, neighboring)
 
 
+def release_of(
+    mechanism: Releasing,
+    dimension: int,
+    rounds: int,
+    neighboring: Neighboring = "replace_one",
+    *,
+    examples: int | None = None,
+    numbers: bool = False,
+    cohorts: HiddenCohorts | None = None,
+) -> Release | None:
+    """Return what so many rounds of a mechanism release about one client, or one of its examples.
+
+    Args:
+        mechanism: of every update.
+        dimension: coordinates of an update, numbers beside it included.
+        rounds: rounds that the client takes part in; with `cohorts`, rounds of the run.
+        neighboring: the neighbouring relation.
+        examples: fewest examples whose clipped gradients an update is the mean of, if one example
+            is to be protected; None for all data of a client.
+        numbers: whether clients join numbers of their data to the update.
+        cohorts: how clients take part, if nobody sees which of them do; None if it is seen.
+
+    Returns:
+        The release; None if the mechanism protects nothing.
+
+    Raises:
+        ValueError: no distance of one example is derived for this mechanism, for numbers or for
+            hidden cohorts.
+    """
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    if examples is None:
+        if cohorts is not None:
+            return cohorts.release(mechanism, dimension, rounds, neighboring)
+        return mechanism.release(dimension, rounds, neighboring)
+    check_examples(examples)
+    if numbers:
+        raise ValueError(
+            f"Expected no numbers beside an update that counts for one of {examples} examples, "
+            "got some: one example may move a number by its whole range; protect clients, or leave "
+            "the numbers out."
+        )
+    if cohorts is not None:
+        raise ValueError(
+            f"Expected participation that is seen with one of {examples} examples as the unit, got "
+            "hidden cohorts: a client that is absent differs by all its examples."
+        )
+    if mechanism.release(dimension, rounds, neighboring) is None:
+        return None
+    release = mechanism.example_release(dimension, rounds, neighboring, examples)
+    if (release.unit, release.neighboring) != ("example", neighboring):
+        raise ValueError(
+            f"Expected a release of one example under {neighboring} of {type(mechanism).__name__}, "
+            f"got one of a {release.unit} under {release.neighboring}."
+        )
+    return release
+
+
 @dataclass(frozen=True, slots=True)
-class _Noise:
+class _Noise(Releasing):
     """Gaussian noise on a sum, by a trusted server."""
 
     multiplier: float

@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 
 from randquant._internal import validate
 from randquant.privacy.accounting.attacks import DrawnRound
-from randquant.privacy.accounting.examples import check_examples, share
 from randquant.privacy.accounting.gaussian import step_square
 from randquant.privacy.accounting.release import Rounds, check_cohort, check_size, hiding
 from randquant.privacy.accounting.rounds import IntegerRound, places_of
 from randquant.privacy.certificates.noise import Noise, shift_divergence
-from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import (
     NEIGHBORINGS,
     Neighboring,
@@ -40,8 +38,6 @@ class NoiseRelease(Rounds):
         trust: `aggregate`; or, of noise that relies on nobody else's, `local` if the server sees
             each client's noisy numbers, `central` if it adds the noise itself.
         one_example: whether neighbours differ in one example of a client.
-        example_distance: squared distance of such neighbours, where updates are sums of examples'
-            integers; None where they are means of examples' gradients.
 
     Do not count clients that collude with the server in `cohort`: they know their own noise.
 
@@ -59,7 +55,6 @@ class NoiseRelease(Rounds):
     modulus: int | None = None
     trust: Trust = "aggregate"
     one_example: bool = False
-    example_distance: int | None = None
 
     def __post_init__(self) -> None:
         validate.choice("trust", self.trust, ("aggregate", "local", "central"))
@@ -107,21 +102,6 @@ class NoiseRelease(Rounds):
     def under(self, trust: Trust) -> NoiseRelease:
         """A client's own numbers are a sum over one client, with its own noise."""
         return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
-
-    def of_one_example(self, examples: int) -> NoiseRelease:
-        """Of means of examples: so many times closer, and rounding to the grid beside.
-
-        Guarantees:
-            Two vectors are 2·C/n apart before they are rounded, at most; rounding moves each
-            coordinate of either by less than 1, however it is repeated.
-        """
-        check_examples(examples)
-        if (known := self.example_distance) is not None:
-            return replace(self, squared_distance=known, longest=0, one_example=True)
-        # theory/additive.md, Proposition 9.
-        apart = math.sqrt(self.squared_distance) * share(examples) + 2 * math.sqrt(self.dimension)
-        square = min(math.ceil(apart * apart * (1 + 64 * UNIT)), self.squared_distance)
-        return replace(self, squared_distance=square, longest=0, one_example=True)
 
     @property
     def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:

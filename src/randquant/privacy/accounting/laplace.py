@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from scipy.special import ndtri_exp
 
 from randquant._internal import validate
-from randquant.privacy.accounting.examples import check_examples
 from randquant.privacy.accounting.gaussian import SPECIAL
 from randquant.privacy.accounting.release import Rounds, check_cohort, check_size, hiding
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, Unit, rounded_up
@@ -31,7 +30,7 @@ class LaplaceRelease(Rounds):
         dimension: coordinates of a sum.
         rounds: rounds that the client takes part in.
         neighboring: the neighbouring relation of that distance.
-        trust, one_example, example_distance: as for `NoiseRelease`.
+        trust, one_example: as for `NoiseRelease`.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -54,7 +53,6 @@ class LaplaceRelease(Rounds):
     neighboring: Neighboring = "replace_one"
     trust: Trust = "aggregate"
     one_example: bool = False
-    example_distance: int | None = None
 
     def __post_init__(self) -> None:
         validate.real("scale", self.scale, low=0)
@@ -76,13 +74,6 @@ class LaplaceRelease(Rounds):
         # A share is mostly zero, so that neighbours' ratios grow with the clients it is shared by.
         alone = hiding(trust, self.cohort) < self.cohort
         return replace(self, trust=trust, **({"cohort": 1, "scale": 0.0} if alone else {}))
-
-    def of_one_example(self, examples: int) -> LaplaceRelease:
-        """At the distance of one example; ValueError where it is not known."""
-        check_examples(examples)
-        if self.example_distance is None:
-            raise ValueError("Expected sums of examples' integers with a known distance.")
-        return replace(self, l1_distance=self.example_distance, one_example=True)
 
     @property
     def epsilon(self) -> float:

@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.privacy.accounting.examples import of_one_example
+from randquant.privacy.accounting.cohorts import HiddenCohorts, release_of
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
@@ -81,13 +80,10 @@ class Ledger:
 
     def release(self, rounds: int) -> Release | None:
         """The release of a client with so many rounds; None without privacy."""
-        if self._cohorts is not None:
-            release = self._cohorts.release(
-                self._mechanism, self._dimension, rounds, self._neighboring
-            )
-        else:
-            release = self._mechanism.release(self._dimension, rounds, self._neighboring)
-        return release if self._examples is None else of_one_example(release, self._examples)
+        return release_of(
+            self._mechanism, self._dimension, rounds, self._neighboring,
+            examples=self._examples, cohorts=self._cohorts,
+        )  # fmt: skip
 
     def guarantee(self, rounds: int) -> Guarantee | None:
         """The tightest guarantee that accounting proves; None without privacy."""

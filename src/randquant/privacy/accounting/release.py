@@ -88,17 +88,6 @@ class ReleaseDefaults(Protocol):
             f"{type(self).__name__}: use its own trust."
         )
 
-    def of_one_example(self, examples: int) -> Release:
-        """The same release for neighbours that differ in one of `examples` clipped examples.
-
-        Raises:
-            ValueError: the influence of one example is not bounded.
-        """
-        raise ValueError(
-            "Expected a mechanism that clips an update's norm in L2, got "
-            f"{type(self).__name__}: the influence of one example is bounded in L2 only."
-        )
-
 
 class Release(ReleaseDefaults, Protocol):
     """The release of one client's data through a mechanism, over one or more rounds.
@@ -153,11 +142,27 @@ class Rounds(ReleaseDefaults):
 class Releasing(Protocol):
     """The part of a whole-update mechanism that the accountant uses."""
 
+    __slots__ = ()
+
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release | None:
         """The release of so many rounds, for accounting; None if nothing is protected."""
         ...
+
+    def example_release(
+        self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
+    ) -> Release:
+        """The same for neighbours that differ in one of a client's `examples` examples.
+
+        Raises:
+            ValueError: how far one example moves what is sent is not derived, as by default.
+        """
+        raise ValueError(
+            "Expected a mechanism that clips the norm of each example's gradient in L2, got "
+            f"{self!r}: no distance of updates that differ in one of {examples} examples is "
+            "derived for it; protect clients, or take another mechanism."
+        )
 
 
 def check_release(name: str, release: object) -> None:

@@ -15,8 +15,8 @@ from randquant.channels.channel import Channel
 from randquant.privacy.accounting import release as checks
 from randquant.privacy.accounting.attacks import DrawnRound, on_rounds, on_updates
 from randquant.privacy.accounting.bell import bell_square
-from randquant.privacy.accounting.examples import check_examples, share
 from randquant.privacy.accounting.martingale import Steps, steps_of_sums
+from randquant.privacy.accounting.neighbours import check_examples, update_distance
 from randquant.privacy.accounting.rounds import NormalRound, SumRound, places_of
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.certificates.metric import certify_metric
@@ -167,12 +167,12 @@ class VectorRelease(_Codes):
             # theory/accounting.md, Proposition 6: pure epsilon of d coordinates, and the L1 bound;
             # both hold at every order. An L1 norm is at most sqrt(d) times an L2 norm.
             self.dimension * _epsilon(self.channel, math.inf, self.neighboring, 1),
-            _lipschitz(self.channel) * (self._apart * math.sqrt(self.dimension) + moved),
+            _lipschitz(self.channel) * (self.sensitivity * math.sqrt(self.dimension) + moved),
         )
         if order <= LARGEST_ORDER:
             # theory/vector.md, Proposition 2: D <= kappa · squared distance; of sums,
             # theory/vector-sums.md.
-            square = squared_distance(self.channel, self._apart, self.dimension)
+            square = squared_distance(self.channel, self.sensitivity, self.dimension)
             # Kappa grows with the order, as does its cost: once it is too large, it is skipped.
             below = [step for step in LADDER if 8 * step <= order]
             # theory/vector.md, Proposition 9: the bound at a smaller order is not larger.
@@ -184,7 +184,7 @@ class VectorRelease(_Codes):
     @property
     def steps(self) -> Steps | None:
         """One step for each coordinate of each round, where the channel's moments are known."""
-        square = squared_distance(self.channel, self._apart, self.dimension)
+        square = squared_distance(self.channel, self.sensitivity, self.dimension)
         return steps_of_sums(self.channel, self.cohort, square, self.rounds)
 
     @property
@@ -192,7 +192,7 @@ class VectorRelease(_Codes):
         """Of one bit of each client: all rounds' squared distance times that of a unit."""
         # theory/vector-sums.md, Proposition 17; `rounded_up` pays for both products.
         step = bell_square(self.channel, self.cohort)
-        square = squared_distance(self.channel, self._apart, self.dimension)
+        square = squared_distance(self.channel, self.sensitivity, self.dimension)
         return None if math.isinf(step) else rounded_up(self.rounds * square * step)
 
     @property
@@ -221,18 +221,18 @@ class VectorRelease(_Codes):
 
     @property
     def _reach(self) -> float:
-        whole = self.clip_norm if self.whole_norm is None else self.whole_norm
-        return min(self.clip_norm, whole / (self.examples or 1))
+        return min(self.clip_norm, self._whole / (self.examples or 1))
 
     @property
-    def _apart(self) -> float:
-        """Largest distance of neighbours' updates."""
-        worlds = 2 if self.neighboring == "replace_one" else 1
-        # theory/accounting.md, Proposition 6; with examples theory/vector.md, Proposition 16, of a
-        # part theory/subsets.md, Proposition 5: what an example changes may all be in that part.
-        if self.whole_norm is None:
-            return worlds * self.clip_norm * share(self.examples)
-        return worlds * min(self.clip_norm, self.whole_norm * share(self.examples))
+    def _whole(self) -> float:
+        return self.clip_norm if self.whole_norm is None else self.whole_norm
+
+    @property
+    def sensitivity(self) -> float:
+        """Largest L2 distance of neighbours' updates, before codes are drawn."""
+        return update_distance(
+            self._whole, self.neighboring, examples=self.examples, norm_sent=self.clip_norm
+        )
 
     def _kappa(self, order: float) -> float:
         return kappa_sum(self.channel, self.cohort, order).upper
@@ -244,10 +244,6 @@ class VectorRelease(_Codes):
     def under(self, trust: Trust) -> VectorRelease:
         """A client's own codes are a sum over one client; seen alone, nobody else hides them."""
         return replace(self, trust=trust, cohort=checks.hiding(trust, self.cohort))
-
-    def of_one_example(self, examples: int) -> VectorRelease:
-        """The same release at example level, see `examples`."""
-        return replace(self, examples=examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,13 +316,6 @@ class GaussianRelease(checks.Rounds):
             NormalRound((one - absent) * reach, (other - absent) * reach)
             for one, other, absent in places_of(self.neighboring, stand_in)
         )
-
-    def of_one_example(self, examples: int) -> GaussianRelease:
-        """The same noise over a distance that is `examples` times smaller."""
-        check_examples(examples)
-        # Two quotients, a sum and a product: 4 units; less noise is the safe side.
-        multiplier = self.noise_multiplier / share(examples) * (1 - 4 * UNIT)
-        return replace(self, noise_multiplier=multiplier, one_example=True)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,0 +1,215 @@
+"""No two neighbours are farther apart, once encoded, than the distance that is charged.
+
+A search for the farthest pair, through `encode` itself, over every combination of mechanism, unit,
+relation and subset. What a mechanism's randomness hides is read where it is about to be hidden.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from mechanisms_built import built
+
+from randquant.aggregation import baselines
+from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation.alongside import Alongside, Number
+from randquant.aggregation.clipping import clip_to_norm
+from randquant.aggregation.registry import update_mechanism
+from randquant.channels import wire
+from randquant.channels.encoding import codec
+from randquant.channels.keys import Key
+from randquant.integrations.offer import Offer
+from randquant.mechanisms.noise.laws import NOISES
+from randquant.planning.calibration import calibrate
+from randquant.privacy.accounting.cohorts import HiddenCohorts, release_of
+from randquant.privacy.accounting.integer_noise import NoiseRelease
+from randquant.privacy.accounting.ledger import Ledger
+from randquant.privacy.accounting.releases import VectorRelease
+
+DIMENSION, NORM = 8, 1.0
+RELATIONS = ("replace_one", "zero_out")
+EXAMPLES = (None, 1, 3, 50)
+BITS = {"clip": 0.25, "levels": 2, "margin": 0.75}
+
+
+def whole_updates():
+    """Every mechanism that clips a whole update; bits also of two subsets under local trust."""
+    mechanisms = {n: m for n, m in built().items() if m.clip_norm is not None and m.trust}
+    for count in (1, 2):
+        for trust, cohort in (("local", None), ("aggregate", 3)):
+            mechanisms[f"{trust} bits, {count} of 8"] = update_mechanism(
+                "stochastic-rounding", BITS, trust=trust, cohort=cohort, clip_norm=NORM,
+                coordinates=count,
+            ).in_round(3)  # fmt: skip
+    for kind in NOISES:
+        for count in (None, 1, 2):
+            mechanisms[f"fine {kind}, {count or 8} of 8"] = AdditiveMechanism(
+                kind, NORM, 1.0, cohort=3, bits=19 if kind == "skellam" else 14, coordinates=count
+            ).in_round(3)
+    return mechanisms
+
+
+WHOLE = whole_updates()
+DERIVED = {n: m for n, m in WHOLE.items() if not n.startswith(("rank", "graded"))}
+
+
+@pytest.fixture
+def hidden(monkeypatch):
+    """Return what randomness is added to when an update is encoded, in the units of a distance."""
+    inputs = []
+    run = codec._run
+
+    def recording(encoder, x, *rest):
+        inputs.append(np.array(x, np.float64))
+        return run(encoder, x, *rest)
+
+    monkeypatch.setattr(codec, "_run", recording)
+    monkeypatch.setattr(baselines, "_normals", lambda count, key: np.zeros(count))
+    noisy = baselines.LocalGaussian.noisy
+
+    def recording_noisy(self, update, key):
+        inputs.append(noisy(self, update, key))
+        return inputs[-1]
+
+    monkeypatch.setattr(baselines.LocalGaussian, "noisy", recording_noisy)
+    for law in {type(noise(50.0)) for noise in NOISES.values()}:
+        monkeypatch.setattr(law, "draw", lambda self, size, key: np.zeros(size, np.int64))
+
+    def encoded(mechanism, update, seed):
+        inputs.clear()
+        payload = mechanism.encode(update.astype(np.float32), Key.from_seed(seed))
+        if inputs:
+            return inputs[0]
+        if isinstance(mechanism, AdditiveMechanism):
+            size = mechanism.size(DIMENSION)
+            codes = wire.unpack(mechanism.coding, payload, size, size - DIMENSION)
+            half = 1 << (mechanism.bits - 1)
+            return ((codes.astype(np.int64) + half) & (2 * half - 1)) - half
+        return np.frombuffer(payload, "<f4").astype(np.float64)
+
+    return encoded
+
+
+def charged(mechanism, release):
+    """The distance, in the units of what is encoded, that a release's bound is computed for."""
+    if isinstance(release, VectorRelease):
+        return release.sensitivity
+    if isinstance(release, NoiseRelease):
+        return math.sqrt(release.squared_distance)
+    return mechanism.noise_multiplier * 2 * NORM / release.gaussian_multiplier
+
+
+def directions(mechanism, rng):
+    """Gradients to begin with: some within what a subset sends, along axes, and random ones."""
+    rows = [*np.eye(DIMENSION), rng.normal(size=DIMENSION), np.ones(DIMENSION)]
+    if not isinstance(mechanism, baselines.CentralGaussian | baselines.LocalGaussian) and hasattr(
+        mechanism, "projection"
+    ):
+        projection = mechanism.projection(DIMENSION)
+        if projection.coordinates is not None:
+            # The updates whose rotation has the most of its norm in the subset.
+            matrix = np.stack([projection.rotation.forward(row) for row in np.eye(DIMENSION)])
+            rows = [*np.linalg.svd(matrix[:, projection.indices])[0].T[:2], *rows]
+    return [row / np.linalg.norm(row) for row in rows]
+
+
+def farthest(mechanism, encoded, relation, examples, tries, seed=0):
+    """The largest distance of neighbours that hill-climbing finds."""
+    rng = np.random.default_rng(seed)
+    count = examples or 1
+
+    def distance(pair):
+        own, other, rest = (NORM * row for row in pair)
+        if relation == "zero_out":
+            other = np.zeros(DIMENSION)
+        if examples is None and relation == "zero_out":
+            return np.linalg.norm(encoded(mechanism, own, 1) * 1.0)
+        updates = [
+            (clip_to_norm(row, NORM).astype(np.float64) + (count - 1) * rest) / count
+            for row in (own, other)
+        ]
+        one, two = (encoded(mechanism, row, seed) for seed, row in enumerate(updates))
+        return np.linalg.norm(one - two)
+
+    starts = directions(mechanism, rng)
+    rests = [np.zeros(DIMENSION), -starts[0], rng.normal(size=DIMENSION) / 4]
+    pairs = [(row, -row, rest) for row in starts for rest in rests]
+    best = max(pairs, key=distance)
+    most = distance(best)
+    for _ in range(tries):
+        step = rng.choice([0.01, 0.1, 1.0])
+        tried = [row + step * rng.normal(size=DIMENSION) for row in best]
+        pair = tuple(row / max(np.linalg.norm(row), 1.0) for row in tried)
+        if (reached := distance(pair)) > most:
+            best, most = pair, reached
+    return most
+
+
+def check(mechanism, encoded, relation, examples, tries):
+    release = release_of(mechanism, DIMENSION, 1, relation, examples=examples)
+    most, limit = (
+        farthest(mechanism, encoded, relation, examples, tries),
+        charged(mechanism, release),
+    )
+    assert most <= limit * (1 + 1e-9)
+    # On a fine grid, and without one, the charge is what can be reached, but for roundings.
+    rounding = (
+        2 * math.sqrt(mechanism.size(DIMENSION)) + 1 if isinstance(release, NoiseRelease) else 0
+    )
+    assert most >= 0.9 * (limit - 2 * rounding)
+    return most / limit
+
+
+@pytest.mark.parametrize("examples", EXAMPLES)
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("mechanism", DERIVED.values(), ids=DERIVED)
+def test_no_neighbours_are_farther_apart_than_is_charged(mechanism, relation, examples, hidden):
+    check(mechanism, hidden, relation, examples, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("examples", [None, 3])
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("mechanism", DERIVED.values(), ids=DERIVED)
+def test_a_long_search_finds_none_either(mechanism, relation, examples, hidden):
+    check(mechanism, hidden, relation, examples, 1_500)
+
+
+@pytest.mark.parametrize("kind", ["skellam", "bits"])
+def test_the_search_notices_a_distance_that_is_taken_of_what_is_sent(kind, hidden, monkeypatch):
+    """A planted error: an example's share of norm_sent; its gradient may lie in the subset."""
+    mechanism = DERIVED[{"skellam": "fine skellam, 2 of 8", "bits": "local bits, 2 of 8"}[kind]]
+    most = farthest(mechanism, hidden, "replace_one", 50, 20)
+    sent = mechanism.projection(DIMENSION).norm_sent
+    scale = mechanism.plan(DIMENSION).scale if kind == "skellam" else 1.0
+    rounding = 2 * math.sqrt(2) if kind == "skellam" else 0.0
+    assert most > scale * 2 * sent / 50 * 1.3 + rounding
+
+
+UNDERIVED = {n: m for n, m in built().items() if n not in DERIVED and m.trust}
+
+
+@pytest.mark.parametrize("mechanism", UNDERIVED.values(), ids=UNDERIVED)
+def test_a_mechanism_without_a_derived_distance_is_refused_for_one_example(mechanism):
+    """At every door: accounting, calibration, ledgers and offers."""
+    doors = [
+        lambda: release_of(mechanism, DIMENSION, 1, examples=20),
+        lambda: Ledger(mechanism, DIMENSION, delta=1e-5, examples=20),
+        lambda: calibrate(lambda noise: mechanism, 1.0, 1e-5, DIMENSION, 1, examples=20),
+        lambda: Offer(mechanism, DIMENSION, examples=20),
+    ]
+    for door in doors:
+        with pytest.raises((ValueError, TypeError), match=r"Expected a mechanism that"):
+            door()
+
+
+def test_numbers_and_hidden_cohorts_are_refused_for_one_example():
+    mechanism = update_mechanism("stochastic-rounding", BITS, clip_norm=NORM)
+    numbers = Alongside(NORM, (Number("age", 0, 100),))
+    with pytest.raises(ValueError, match="Expected no numbers beside an update"):
+        Offer(mechanism, DIMENSION, beside=numbers, examples=100)
+    with pytest.raises(ValueError, match="Expected no numbers beside an update"):
+        Offer(mechanism, DIMENSION, beside=numbers).for_unit(100)
+    cohorts = HiddenCohorts("poisson", 10, 2, 5)
+    with pytest.raises(ValueError, match="Expected participation that is seen"):
+        Ledger(mechanism, DIMENSION, delta=1e-5, examples=20, cohorts=cohorts)
