@@ -2,7 +2,8 @@
 
 A payload is a header of 40 bytes and a body of packed codes: log2 m bits each, or within 1 % of
 that if m is not a power of two (`blocks`). The codes are those of a `Channel`, or of a `Format` if
-there is no channel. The checksum detects damage, not forgery: authenticity is the transport's task.
+there is no channel. Fingerprint and checksum, short as they are, detect mistakes and damage, not
+forgery: authenticity is the transport's task.
 
     offset  bytes  field
     0       4      magic "RQPL"
