@@ -69,6 +69,7 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
     channel = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         _check_thresholds(self.clip, self.clip_norm)
 
     @property
@@ -133,6 +134,7 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
     channel = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         _check_thresholds(self.clip, self.clip_norm)
         _check_noise(self.noise_multiplier)
 
@@ -217,6 +219,7 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
     channel = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         _check_thresholds(None, self.clip_norm)
         _check_noise(self.noise_multiplier)
 

@@ -146,11 +146,12 @@ class Channel:
             >>> [float(w / total) for w in weights]
             [0.25, 0.75]
         """
-        if np.ndim(validate.array("x", x)):
+        point = validate.array("x", validate.number(x))
+        if point.ndim:
             raise TypeError("Expected x to be one number, got an array: mix one input at a time.")
-        if not -self.clip <= x <= self.clip:
+        if not -self.clip <= point <= self.clip:
             raise ValueError(f"Expected x within [-{self.clip:g}, {self.clip:g}], got x={x}.")
-        cell, position = self.locate(np.asarray(x, dtype=np.float64))
+        cell, position = self.locate(point)
         steps = int(position * DITHER_STEPS + 0.5)
         left, right = self.weights[cell : cell + 2].astype(object)
         return (DITHER_STEPS - steps) * left + steps * right, DITHER_STEPS * self.denominator

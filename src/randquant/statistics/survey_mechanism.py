@@ -183,10 +183,11 @@ class SurveyMechanism(MechanismDefaults):
             records: how many records they have together, which is public.
         """
         terms = self.terms
-        validate.whole(
+        clients = validate.whole(
             "clients", clients, low=terms.cohort,
             why="a round that failed, or has fewer than its noise counts on, is no table",
         )  # fmt: skip
+        records = validate.whole("records", records, low=0)
         totals = np.asarray(mean, np.float64)[:-MARKS] * clients
         answers = terms.read(totals, records, clients)
         return Table(answers, records, clients, terms.guarantee, terms.release)

@@ -85,7 +85,9 @@ class Format:
     @classmethod
     def of(cls, levels: int, *facts: str | float) -> Format:
         """Return the format of codes whose meaning these names and numbers determine."""
-        return cls(levels, hashlib.sha256(repr((levels, *facts)).encode()).digest()[:16])
+        levels = validate.whole("levels", levels, low=1)
+        stated = repr((levels, *map(validate.number, facts)))
+        return cls(levels, hashlib.sha256(stated.encode()).digest()[:16])
 
     @property
     def bits(self) -> int:

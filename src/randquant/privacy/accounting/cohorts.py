@@ -49,6 +49,7 @@ class HiddenCohorts:
     everybody_sends: bool | None = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.choice("draw", self.draw, DRAWS)
         validate.whole("population", self.population, low=1, high=2**53)
         validate.whole("cohort", self.cohort, low=1, high=self.population)

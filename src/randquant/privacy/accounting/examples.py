@@ -30,7 +30,7 @@ def of_one_example(release: Release | None, examples: int) -> Release | None:
         >>> of_one_example(release, 10)
         GaussianRelease(noise_multiplier=9.9999..., dimension=5, rounds=1, ...)
     """
-    check_examples(examples)
+    examples = check_examples(examples)
     return None if release is None else release.of_one_example(examples)
 
 
@@ -40,6 +40,6 @@ def share(examples: int | None) -> float:
     return 1.0 if examples is None else 1 / examples + ROUNDING
 
 
-def check_examples(examples: int) -> None:
-    """Refuse a number of examples that is not within 1 and 10^9."""
-    validate.whole("examples", examples, low=1, high=10**9)
+def check_examples(examples: int) -> int:
+    """A number of examples; ValueError unless it is within 1 and 10^9."""
+    return validate.whole("examples", examples, low=1, high=10**9)

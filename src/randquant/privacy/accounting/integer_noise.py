@@ -62,6 +62,7 @@ class NoiseRelease(Rounds):
     example_distance: int | None = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.choice("trust", self.trust, ("aggregate", "local", "central"))
         check_cohort(self.cohort, "aggregate" if self.trust == "aggregate" else "local")
         validate.whole("squared_distance", self.squared_distance, low=0)
@@ -115,7 +116,7 @@ class NoiseRelease(Rounds):
             Two vectors are 2·C/n apart before they are rounded, at most; rounding moves each
             coordinate of either by less than 1, however it is repeated.
         """
-        check_examples(examples)
+        examples = check_examples(examples)
         if (known := self.example_distance) is not None:
             return replace(self, squared_distance=known, longest=0, one_example=True)
         # theory/additive.md, Proposition 9.

@@ -57,6 +57,7 @@ class LaplaceRelease(Rounds):
     example_distance: int | None = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.real("scale", self.scale, low=0)
         validate.whole("l1_distance", self.l1_distance, low=0)
         validate.real("drawn", self.drawn, low=0, high=1)
@@ -79,7 +80,7 @@ class LaplaceRelease(Rounds):
 
     def of_one_example(self, examples: int) -> LaplaceRelease:
         """At the distance of one example; ValueError where it is not known."""
-        check_examples(examples)
+        examples = check_examples(examples)
         if self.example_distance is None:
             raise ValueError("Expected sums of examples' integers with a known distance.")
         return replace(self, l1_distance=self.example_distance, one_example=True)
