@@ -1,5 +1,6 @@
 import copy
 import hashlib
+import math
 import pickle
 import struct
 from fractions import Fraction
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import channels
 
+import randquant as rq
 from randquant.channels.channel import DITHER_STEPS, MAX_DENOMINATOR, Channel
 from randquant.channels.probabilities import from_probabilities
 from randquant.mechanisms.randomized_quantization import rqm
@@ -59,6 +61,19 @@ def test_two_channels_are_equal_exactly_when_their_fingerprints_are(channel):
     assert hash(twin) == hash(channel)
     other = Channel(channel.inputs, channel.values * 2, channel.weights, channel.denominator)
     assert (other == channel) == (not channel.values.any())
+
+
+def test_channels_of_one_fingerprint_are_told_apart(monkeypatch):
+    """Whoever found two, 2**64 hashes, could have one certified, and the other used."""
+    monkeypatch.setattr("randquant.channels.channel._fingerprint", lambda channel: bytes(16))
+    noisy, plain = rqm(1.0, 1.0, 4, 0.5), rq.stochastic_rounding(1.0, 4)
+    assert noisy.fingerprint == plain.fingerprint
+    assert noisy != plain
+    assert math.isfinite(rq.certify(noisy).epsilon.upper)
+    assert math.isinf(rq.certify(plain).epsilon.upper)
+    released = [rq.ChannelRelease(each, 4, 1) for each in (noisy, plain)]
+    assert math.isfinite(rq.account(released[:1], 0.0).epsilon)
+    assert math.isinf(rq.account(released[1:], 0.0).epsilon)
 
 
 def test_a_fingerprint_is_that_of_these_bytes():

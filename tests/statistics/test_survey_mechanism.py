@@ -1,5 +1,6 @@
 """A survey on engines: the same sums, accounts and refusals as a round of training."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -99,6 +100,21 @@ def test_a_vector_of_other_terms_is_refused(mechanism):
         mechanism.update(ward(0, records=501), Key.from_seed(0))
 
 
+def test_a_vector_bears_the_whole_digest_of_its_terms(mechanism):
+    """Of half the bits somebody found two surveys in 19 minutes: small steps, and large ones."""
+    update = mechanism.update(ward(0), Key.from_seed(0))
+    marks = update[mechanism.terms.dimension :]
+    digest = hashlib.sha256(mechanism.survey.encode()).digest()
+    assert marks.astype("<u2").tobytes() == digest
+    for bit in range(256):
+        other = np.frombuffer(digest, "<u2").copy()
+        other[bit // 16] ^= 1 << bit % 16
+        with pytest.raises(ValueError, match="Expected a vector of this survey"):
+            mechanism.encode(np.append(update[: -len(marks)], other), Key.generate())
+    sent = len(mechanism.encode(update, Key.generate()))
+    assert sent == 40 + -(-mechanism.terms.dimension * mechanism.terms.bits // 8)
+
+
 def test_terms_travel_as_text_and_others_are_refused(mechanism):
     assert from_record(json.loads(json.dumps(mechanism.record()))) == mechanism
     text = json.loads(mechanism.survey)
@@ -186,6 +202,6 @@ def test_a_server_cannot_move_what_a_vector_is_compared_with(tmp_path):
     replies = [reply.error.reason for step, _, _, reply in grid.seen if step == "upload"]
     assert len(replies) == len(nodes)
     assert all("arrays of zeros to answer a survey" in each for each in replies)
-    half = np.append(np.full(mechanism.dimension - 4, 0.5), mechanism._marks)
+    half = np.append(np.full(mechanism.terms.dimension, 0.5), mechanism._marks)
     with pytest.raises(ValueError, match="Expected whole numbers"):
         mechanism.encode(half, Key.generate())

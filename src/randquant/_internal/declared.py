@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import numbers
 import re
 import types
 import typing
@@ -128,8 +127,7 @@ def check(name: str, hint: Any, value: Any) -> Any:
         ...
         ValueError: Expected rounds >= 1, got rounds=0.
     """
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):  # numpy's numbers, too
-        value = int(value) if isinstance(value, numbers.Integral) else float(value)
+    value = validate.number(value)
     with refusing(name, hint, value):
         return msgspec.convert(value, hint)
 
@@ -235,6 +233,10 @@ _fields = functools.cache(hints)
 
 
 def checked(record: Any) -> None:
-    """Refuse a record with a field that is not as declared; see `check`."""
+    """Refuse a record with a field that is not as declared, and store its numbers; see `check`."""
     for name, hint in _fields(type(record)).items():
-        check(name, hint, getattr(record, name))
+        value = check(name, hint, getattr(record, name))
+        if isinstance(value, Mapping):
+            value = {name: validate.number(each) for name, each in value.items()}
+        if type(value) in (int, float, dict):
+            object.__setattr__(record, name, value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
+from randquant._internal import validate
+
 
 def round_up(value: float, digits: int = 6, *, grouped: bool = False) -> str:
     """Format a finite number with `digits` significant digits, never below its value.
@@ -34,8 +36,9 @@ def round_down(value: float, digits: int = 6, *, grouped: bool = False) -> str:
 
 def _rounded(value: float, rounding: str, digits: int, grouped: bool) -> str:
     # Decimal(float) is exact, so this rounds the real number, not its repr.
-    context = Context(prec=digits, rounding=rounding)
-    rounded = context.normalize(context.plus(Decimal(value)))
+    context = Context(prec=validate.whole("digits", digits, low=1), rounding=rounding)
+    exact = value if isinstance(value, Decimal) else Decimal(validate.number(value))
+    rounded = context.normalize(context.plus(exact))
     if rounded != 0 and not Decimal("1e-4") <= abs(rounded) < Decimal("1e9"):
         return f"{rounded:e}"
     return f"{rounded:,f}" if grouped else f"{rounded:f}"

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
+from randquant._internal import validate
 from randquant._internal.disk import flush, opener, sync_folder
 
 T = TypeVar("T")
@@ -34,8 +33,7 @@ def to_json(record: Any) -> Any:
         return {str(key): to_json(value) for key, value in record.items()}
     if isinstance(record, list | tuple):
         return [to_json(value) for value in record]
-    if isinstance(record, np.generic):
-        record = record.item()
+    record = validate.number(record)
     if isinstance(record, float):
         if math.isnan(record):
             raise ValueError("Expected a number in a record, got NaN.")

@@ -2,18 +2,71 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import functools
 import inspect
 import math
 import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 T = TypeVar("T")
+
+
+def number(value: Any) -> Any:
+    """Return a number of any library as an int or float of Python, and anything else as it is.
+
+    Those of NumPy and torch calculate in their own precision, in which an epsilon could come out
+    below its bound.
+
+    Example:
+        >>> number(np.float32(0.1)), number(np.array(7, np.int8)), number(Decimal("0.25"))
+        (0.10000000149011612, 7, 0.25)
+    """
+    if type(value) in (int, float):
+        return value
+    plain = value
+    # A duration of NumPy passes for an integer, and its item may be one.
+    if getattr(value, "shape", None) == () and "time" not in str(getattr(value, "dtype", "time")):
+        plain = value.item()
+    if isinstance(plain, bool | np.timedelta64):
+        return value
+    if isinstance(plain, numbers.Integral):
+        return int(plain)
+    return _double(plain) if isinstance(plain, numbers.Real | Decimal) else value
+
+
+def convert_numbers(record: Any) -> None:
+    """Store what is in a frozen dataclass's fields of float or int as numbers of Python.
+
+    A field of float then has no int. What is no number stays as it is, for the checks that follow.
+    """
+    for name, real_numbers in _numeric(type(record)):
+        given = getattr(record, name)
+        plain = number(given)
+        plain = _double(plain) if real_numbers and type(plain) is int else plain
+        if plain is not given:
+            object.__setattr__(record, name, plain)
+
+
+@functools.cache
+def _numeric(cls: type) -> list[tuple[str, bool]]:
+    """A dataclass's fields of float or int, and whether they are of float."""
+    kinds = [(field, str(field.type).split(" | ")) for field in dataclasses.fields(cls)]
+    return [(f.name, "float" in k) for f, k in kinds if f.init and {"float", "int"} & {*k}]
+
+
+def _double(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def real(
@@ -39,40 +92,38 @@ def real(
         TypeError: `value` is not a real number.
         ValueError: `value` is not finite or out of bounds.
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    plain = number(value)
+    if type(plain) not in (int, float):
         raise TypeError(f"Expected {name} to be a number, got {shown(value)}.")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ValueError(f"Expected {name} to be a finite number, got {name}={number}.")
+    double = _double(plain)
+    if not math.isfinite(double):
+        raise ValueError(f"Expected {name} to be a finite number, got {name}={double}.")
     bounds = [
-        (above, f"> {above}", lambda b: number > b),
-        (low, f">= {low}", lambda b: number >= b),
-        (below, f"< {below}", lambda b: number < b),
-        (high, f"<= {high}", lambda b: number <= b),
+        (above, f"> {above}", lambda b: double > b),
+        (low, f">= {low}", lambda b: double >= b),
+        (below, f"< {below}", lambda b: double < b),
+        (high, f"<= {high}", lambda b: double <= b),
     ]
     stated = [(text, holds(bound)) for bound, text, holds in bounds if bound is not None]
     if not all(ok for _, ok in stated):
         wanted = " and ".join(text for text, _ in stated)
         raise ValueError(f"Expected {name} {wanted}, got {name}={value}{_because(why)}.")
-    return number
+    return double
 
 
 def whole(
     name: str, value: Any, *, low: int | None = None, high: int | None = None, why: str = ""
 ) -> int:
     """Return `value` as an int within inclusive bounds, or raise like `real`."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    plain = number(value)
+    if type(plain) is not int:
         raise TypeError(f"Expected {name} to be a whole number, got {shown(value)}.")
-    number = int(value)
-    if (low is not None and number < low) or (high is not None and number > high):
+    if (low is not None and plain < low) or (high is not None and plain > high):
         sides = [f">= {low}"] * (low is not None) + [f"<= {high}"] * (high is not None)
         raise ValueError(
-            f"Expected {name} {' and '.join(sides)}, got {name}={number}{_because(why)}."
+            f"Expected {name} {' and '.join(sides)}, got {name}={plain}{_because(why)}."
         )
-    return number
+    return plain
 
 
 def choice(name: str, value: Any, options: Iterable[str]) -> str:
@@ -102,7 +153,7 @@ def array(name: str, value: Any) -> np.ndarray:
             f"Expected {name} to be one array of numbers, got rows of uneven lengths."
         ) from None
     numbers_of_python = found.dtype.kind == "O" and all(
-        isinstance(each, numbers.Real) for each in found.flat
+        isinstance(number(each), int | float) for each in found.flat
     )
     if found.dtype.kind not in "biuf" and not numbers_of_python:
         raise TypeError(f"Expected {name} to be an array of numbers, got {shown(value)}.")
@@ -167,9 +218,10 @@ def kind(name: str, value: Any, wanted: type) -> None:
 
 def renyi_order(value: Any) -> float:
     """Return a Rényi order in (1, inf], or raise ValueError."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    plain = number(value)
+    if type(plain) not in (int, float):
         raise TypeError(f"Expected order to be a number or infinity, got {shown(value)}.")
-    order = float(value)
+    order = _double(plain)
     if not order > 1.0:
         raise ValueError(
             f"Expected order in (1, inf], got order={value}: "

@@ -121,6 +121,7 @@ class AdditiveMechanism(MechanismDefaults):
     channel = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.choice("kind", self.kind, NOISES)
         validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
         validate.real("noise_multiplier", self.noise_multiplier, low=1e-6, high=1e6)
@@ -159,7 +160,7 @@ class AdditiveMechanism(MechanismDefaults):
 
     def plan(self, dimension: int) -> NoisePlan:
         """Return the grid and the noise for updates of this dimension."""
-        validate.whole("dimension", dimension, low=1)
+        dimension = validate.whole("dimension", dimension, low=1)
         # The same plan in each round: it does not depend on the subset.
         return _plan(
             self if self.subset_seed is None else replace(self, subset_seed=None), dimension

@@ -42,6 +42,7 @@ class Number:
     share: float = SHARE
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.kind("name", self.name, str)
         low = validate.real("low", self.low, low=-1e30, high=1e30)
         high = validate.real("high", self.high, above=low, high=1e30)
@@ -129,6 +130,7 @@ class Alongside:
     weight: str | None = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.real("clip_norm", self.clip_norm, above=0)
         names = [number.name for number in self.numbers]
         if len(set(names)) < len(names):

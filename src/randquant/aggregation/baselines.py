@@ -71,6 +71,7 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
     channel = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         _check_thresholds(self.clip, self.clip_norm)
 
     @property
@@ -135,6 +136,7 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
     channel = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         _check_thresholds(self.clip, self.clip_norm)
         _check_noise(self.noise_multiplier)
 
@@ -230,6 +232,7 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
     channel = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         _check_thresholds(None, self.clip_norm)
         _check_noise(self.noise_multiplier)
 

@@ -59,6 +59,7 @@ class ChannelMechanism(MechanismDefaults):
     clip_norm = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         self.release(1, 1)  # checks the arguments
         if self.trust == "aggregate" and self.channel.lattice is None:
             raise ValueError(
@@ -141,8 +142,8 @@ class ChannelMechanism(MechanismDefaults):
 
     def influence(self, dimension: int, clients: int) -> float:
         """The range of the channel's values over the clients, in each coordinate."""
-        validate.whole("dimension", dimension, low=1)
-        validate.whole("clients", clients, low=1)
+        dimension = validate.whole("dimension", dimension, low=1)
+        clients = validate.whole("clients", clients, low=1)
         # theory/helper-sums.md, Proposition 10.
         reach = float(self.channel.values[-1] - self.channel.values[0])
         return reach * math.sqrt(dimension) / clients

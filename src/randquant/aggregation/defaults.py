@@ -163,7 +163,7 @@ class MechanismDefaults(Releasing):
 
     def size(self, dimension: int) -> int:
         """One number for each coordinate."""
-        return dimension
+        return validate.whole("dimension", dimension, low=1)
 
     def decode(
         self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None

@@ -67,12 +67,14 @@ class CoordinateError:
             >>> CoordinateError(variance=16.0).deviation(cohort=16)
             1.0
         """
-        validate.whole("cohort", cohort, low=1)
+        cohort = validate.whole("cohort", cohort, low=1)
         if self.gain <= 0:
             return math.inf
         added = (self.of_sum / cohort) ** 2
         noise = (self.variance / cohort + added + self.bias) / self.gain**2
-        length = self.longest if mean_norm is None else mean_norm
+        length = self.longest
+        if mean_norm is not None:
+            length = validate.real("mean_norm", mean_norm, low=0)
         return math.sqrt(noise + self.omitted * length**2)
 
     def mean_norm(self, means: Sequence[np.ndarray], cohort: int) -> float:
@@ -120,7 +122,7 @@ def normal_coordinate(norm: float, size: int) -> tuple[np.ndarray, np.ndarray]:
         >>> normal_coordinate(2.0, 1)
         (array([-2.,  2.]), array([0.5, 0.5]))
     """
-    validate.whole("size", size, low=1)
+    size = validate.whole("size", size, low=1)
     if size == 1:
         return np.array([-norm, norm]), np.array([0.5, 0.5])
     return np.clip(GRID * (norm / math.sqrt(size)), -norm, norm), _weights()

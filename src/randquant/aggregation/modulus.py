@@ -65,7 +65,7 @@ def wrap_probability(
     Returns:
         An upper bound, at most 1.
     """
-    validate.whole("size", size, low=1)
+    size = validate.whole("size", size, low=1)
     tilts, slopes, heights = _tails(channel)
     # theory/narrow-sums.md, Propositions 2 and 3; the last term pays for rounding.
     with np.errstate(invalid="ignore", over="ignore"):

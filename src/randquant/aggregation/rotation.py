@@ -45,6 +45,7 @@ class Rotation:
     seed: int
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.whole("dimension", self.dimension, low=1, high=2**30)
         validate.whole("seed", self.seed, low=0, high=2**64 - 1)
 

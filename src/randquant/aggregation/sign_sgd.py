@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 from scipy.special import erf
 
+from randquant._internal import validate
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each
@@ -53,6 +54,7 @@ class SignSGD(MechanismDefaults):
     channel = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         LocalGaussian(self.clip_norm, self.noise_multiplier)
 
     @property

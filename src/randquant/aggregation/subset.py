@@ -47,6 +47,7 @@ class Subset:
     seed: int
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         size = validate.whole("size", self.size, low=1, high=2**30)
         if size & (size - 1):
             raise ValueError(f"Expected a size that is a power of two, got {size}: rotate first.")
@@ -97,6 +98,7 @@ class Projection:
     subset_seed: int | None = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         if self.coordinates is not None and self.coordinates > self.rotated:
             raise ValueError(
                 f"Expected coordinates <= {self.rotated}, as many as a rotated update of "

@@ -90,6 +90,7 @@ class VectorMechanism(MechanismDefaults):
     subset_seed: int | None = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
         check_coordinates(self.coordinates)
         check_seed(self.subset_seed)

@@ -97,7 +97,9 @@ class Key:
                 "Expected a key of this process, got one from before a fork, which the other "
                 "process may use too: generate keys in the process that uses them."
             )
-        mine = object()  # setdefault is atomic: of two threads only one succeeds
+        # setdefault is atomic: of two threads only one succeeds. 16 bytes of a hash are enough: of
+        # two keys that share them the second is refused.
+        mine = object()
         if self._uses.seen.setdefault(hashlib.sha256(self._secret).digest()[:16], mine) is not mine:
             raise ValueError(
                 "Expected an unused key, got one that has encoded before, which would reveal the "

@@ -75,9 +75,9 @@ class RunAccountant:
         self.delta = validate.real("delta", delta, above=0, below=1)
         validate.choice("neighboring", neighboring, NEIGHBORINGS)
         self.neighboring: Neighboring = neighboring
-        self.max_epsilon = max_epsilon
         if max_epsilon is not None and max_epsilon != math.inf:
-            validate.real("max_epsilon", max_epsilon, above=0)
+            max_epsilon = validate.real("max_epsilon", max_epsilon, above=0)
+        self.max_epsilon = max_epsilon
         self.stable, self.counts_on = stable, counts_on
         self._spent: dict[int, Counter[Offer]] = {}
         self.num_releases = 0
@@ -116,11 +116,12 @@ class RunAccountant:
             alone: as if the server saw each client's codes by themselves: what is left of the bound
                 if nobody else in a sum is honest, because the server has invented all others.
         """
+        delta = validate.real("delta", delta, above=0, below=1)
         return self._worst(self._spent.values(), delta, alone)
 
     def get_delta(self, epsilon: float) -> float:
         """The least delta, up to a factor of 1.01, at which `get_epsilon` is at most `epsilon`."""
-        validate.real("epsilon", epsilon, low=0)
+        epsilon = validate.real("epsilon", epsilon, low=0)
         # Invariant: 10**high suffices, if any delta does; 10**low does not.
         low, high = -300.0, math.log10(0.999)
         if self.get_epsilon(10**high) > epsilon:
@@ -138,7 +139,7 @@ class RunAccountant:
         It holds for an end that was declared beforehand (`SO_FAR`). `releases` is 0 before the
         first round.
         """
-        delta = self.delta if delta is None else delta
+        delta = self.delta if delta is None else validate.real("delta", delta, above=0, below=1)
         trust = _trust(offer for spent in self._spent.values() for offer in spent)
         guarantees = [
             _guarantee(spent, delta, self.neighboring, trust, False)
@@ -196,9 +197,10 @@ class RunAccountant:
         alone: bool = False,
     ) -> bool:
         """Whether the event would take a client above the limit; `alone` as in `get_epsilon`."""
-        limit = self.max_epsilon if max_epsilon is None else max_epsilon
+        limit = validate.number(self.max_epsilon if max_epsilon is None else max_epsilon)
         if limit is None:
             raise ValueError("Expected max_epsilon, here or in the accountant, got none.")
+        count = validate.whole("count", count, low=0)
         after = [
             self._spent.get(client, Counter()) + Counter({event.offer: count})
             for client in event.clients

@@ -178,6 +178,7 @@ class AmongClients:
     apart: ClassVar[frozenset[int | str]] = frozenset()  # nobody connects who is no client
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         if self.neighbours is not None:
             validate.whole("neighbours", self.neighbours, low=1)
         if self.losses is not None:

@@ -33,10 +33,10 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
         TypeError, ValueError: an argument is out of bounds.
     """
     if epsilon != math.inf:
-        validate.real("epsilon", epsilon, above=0)
-    validate.real("delta", delta, above=0, below=1)
+        epsilon = validate.real("epsilon", epsilon, above=0)
+    delta = validate.real("delta", delta, above=0, below=1)
     if examples is not None:
-        validate.whole("examples", examples, low=1)
+        examples = validate.whole("examples", examples, low=1)
 
     def affords(terms: HelperTerms, sums: Mapping[str, int]) -> bool:
         account = RunAccountant(delta)

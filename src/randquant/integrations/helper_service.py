@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grpc
 
+from randquant._internal import validate
 from randquant.integrations.foreign import logged
 from randquant.secure_sums.helper.helper import Helper
 from randquant.secure_sums.helper.sealing import HelperKey
@@ -70,7 +71,8 @@ class RemoteHelper:
     def __init__(self, address: str, tls: TLS, timeout: float = 120.0) -> None:
         authority, certificate, private = tls.read()
         credentials = grpc.ssl_channel_credentials(authority, private, certificate)
-        self.address, self.tls, self.timeout = address, tls, timeout
+        self.address, self.tls = address, tls
+        self.timeout = validate.real("timeout", timeout, above=0)
         self._channel = grpc.secure_channel(address, credentials, UNLIMITED)
 
     @property

@@ -34,6 +34,7 @@ OWN = 0
 MAGIC = b"RQSPENT2"
 START = len(MAGIC) + 32
 STEP_BYTES = 16
+"""Bytes kept of a step's hash: of two steps that share them the second is refused, no more."""
 TRIES = 20
 """How often an account is checked again that others have changed meanwhile."""
 

@@ -67,9 +67,10 @@ class ClientLimits:
     helper: str | None = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         for name in ("epsilon", "epsilon_alone"):
-            if (limit := getattr(self, name)) != math.inf:
-                validate.real(name, limit, above=0)
+            if getattr(self, name) != math.inf:
+                validate.real(name, getattr(self, name), above=0)
         validate.real("delta", self.delta, above=0, below=1)
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
         validate.choice("trust", self.trust, ("local", "aggregate"))

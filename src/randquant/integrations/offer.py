@@ -66,6 +66,7 @@ class Offer:
     _text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         if not _deployable(self.mechanism):
             raise TypeError(
                 "Expected a mechanism that sends codes, or a payload of its own under local trust, "

@@ -182,5 +182,8 @@ def upload_format(mechanism: UpdateMechanism, session: bytes, client: int) -> Fo
 
 
 def public_seed(session: bytes) -> int:
-    """The seed of a round that follows from its session, where server and clients draw none."""
+    """The seed of a round that follows from its session, where server and clients draw none.
+
+    Seeds have 64 bits. No guarantee rests on them: the server chooses the session.
+    """
     return int.from_bytes(hashlib.sha256(session).digest()[:8], "little")

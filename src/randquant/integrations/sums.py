@@ -221,9 +221,11 @@ def fewest(mechanism: UpdateMechanism, least: int | None) -> int:
         ValueError: its guarantee needs more.
     """
     least = mechanism.cohort if least is None else least
-    validate.whole("least", least, low=mechanism.cohort, why="the guarantee needs that many")
+    least = validate.whole(
+        "least", least, low=mechanism.cohort, why="the guarantee needs that many"
+    )
     if mechanism.trust == "aggregate":
-        validate.whole("least", least, low=2, why="a sum of one hides nothing")
+        least = validate.whole("least", least, low=2, why="a sum of one hides nothing")
     return least
 
 

@@ -175,6 +175,7 @@ class WithHelper:
     counts_on = "the helper does not collude with the server"
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         if not callable(getattr(self.helper, "answer", None)):
             raise TypeError(
                 "Expected a helper that answers requests, such as RemoteHelper, got "

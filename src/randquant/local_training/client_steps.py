@@ -67,7 +67,7 @@ def local_steps(
         >>> torch.nn.functional.mse_loss(model(x), y).item() < 0.01 * first.loss
         True
     """
-    validate.whole("epochs", epochs, low=1)
+    epochs = validate.whole("epochs", epochs, low=1)
     weights = [each for each in model.parameters() if each.requires_grad]
     if not weights:
         raise ValueError("Expected a model with parameters that require a gradient, got none.")

@@ -117,7 +117,8 @@ def erm(clip: float, bins: Sequence[float] | np.ndarray, gamma: float) -> Channe
         2.9267
     """
     gamma = validate.real("gamma", gamma, low=0, high=100, why="weights are exp(-gamma/2) and up")
-    grid = bins_of(bins, validate.real("clip", clip, above=0, high=LARGEST))
+    clip = validate.real("clip", clip, above=0, high=LARGEST)
+    grid = bins_of(bins, clip)
     cells = range(len(grid) - 1)
     left = [_exponential(gamma, grid[j] - grid[: j + 1]) for j in cells]
     right = [_exponential(gamma, grid[j + 1 :] - grid[j + 1]) for j in cells]

@@ -87,7 +87,7 @@ def imvu(clip_norm: float, levels: int, epsilon: float, beta: float = 1.0) -> Ch
         16.0
     """
     clip_norm = validate.real("clip_norm", clip_norm, above=0)
-    validate.whole("levels", levels, low=2, high=16, why="I-MVU sends 1 to 4 bits")
+    levels = validate.whole("levels", levels, low=2, high=16, why="I-MVU sends 1 to 4 bits")
     why = "beyond, 2**-62 is too coarse for its rows"
     epsilon = validate.real("epsilon", epsilon, low=1e-6, high=20, why=why)
     beta = validate.real(

@@ -67,8 +67,8 @@ def optm(
     clip = validate.real("clip", clip, low=1e-30, high=1e30)
     epsilon = validate.real("epsilon", epsilon, low=1e-12, high=40)
     samples = None if density is None else _samples(density, clip)
-    if isinstance(bins, int | np.integer):
-        count = validate.whole("bins", bins, low=2, high=16)
+    if isinstance(number := validate.number(bins), int):
+        count = validate.whole("bins", number, low=2, high=16)
         return _on_searched_bins(clip, count, epsilon, samples, _reach(reach, clip))
     if reach is not None:
         raise ValueError("Expected reach only where bins is a number of bins to search for.")

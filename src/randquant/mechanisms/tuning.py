@@ -56,6 +56,9 @@ class CoordinateTarget:
     epsilon: float
     objective: AverageError
 
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+
     def sized(self, **numbers: float) -> dict[str, Any]:
         """Parameters `clip` and `levels`, and these numbers rounded to six significant digits."""
         rounded = {name: six_digits(value) for name, value in numbers.items()}
@@ -103,6 +106,7 @@ class UpdateSetting:
     coordinates: int | None = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.whole("dimension", self.dimension, low=1, high=2**30)
         validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
         validate.whole("bits", self.bits, low=1, high=24)

@@ -112,7 +112,7 @@ def calibrate(
     rounds = validate.whole("rounds", rounds, low=0, high=2**53)
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
     if examples is not None:
-        check_examples(examples)
+        examples = check_examples(examples)
     ends = validate.listed("reach", reach)
     if len(ends) != 2:
         raise ValueError(f"Expected reach to be (least, largest) noise, got {len(ends)} numbers.")

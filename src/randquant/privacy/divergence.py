@@ -11,6 +11,8 @@ import math
 
 import numpy as np
 
+from randquant._internal import validate
+
 UNIT = 2.0**-53
 """Unit roundoff of float64; exp, log and their kin are taken to be right within 8 of them."""
 
@@ -41,6 +43,7 @@ def renyi(p: np.ndarray, q: np.ndarray, total: int, order: float) -> tuple[np.nd
         >>> bool(lower <= math.log(3) <= upper)
         True
     """
+    total, order = validate.whole("total", total, low=1), validate.renyi_order(order)
     p, q = np.broadcast_arrays(p, q)
     ratio = log_ratio(p, q)
     if math.isinf(order):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from randquant._internal import validate
 from randquant._internal.rounding import round_up
 
 Neighboring = Literal["replace_one", "zero_out"]
@@ -58,6 +59,7 @@ class Interval:
     upper: float
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         if not self.lower <= self.upper:
             raise ValueError(f"Expected lower <= upper, got [{self.lower}, {self.upper}].")
 
@@ -104,6 +106,7 @@ class Guarantee:
     simulated: bool = False
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         if not 0 <= self.lower <= self.epsilon:
             raise ValueError(
                 f"Expected 0 <= lower <= epsilon, got lower={self.lower} and epsilon="

@@ -46,6 +46,7 @@ class Mean:
     column: str = ""
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         query.bounds("a mean", self.low, self.high)
 
     def named(self, name: str, queries: Mapping[str, query.Query]) -> Mean:
@@ -245,11 +246,13 @@ class Quantiles:
     column: str = ""
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         query.bounds("quantiles'", self.low, self.high)
         validate.whole("steps", self.steps, low=2, high=1024)
-        at = tuple(validate.listed("at", self.at))
-        for each in at:
+        at = tuple(
             validate.real("each quantile", each, above=0, below=1)
+            for each in validate.listed("at", self.at)
+        )
         labels = {f"{each:.4g}" for each in at}
         if not at or len(labels) < len(at):
             raise ValueError("Expected one or more quantiles that differ in four digits, got "

@@ -121,16 +121,17 @@ def _place(value: Any, number: Mapping[Any, int]) -> int:
         return len(number)
 
 
-def bounds(name: str, low: Any, high: Any) -> None:
-    """Refuse bounds that are no interval."""
+def bounds(name: str, low: Any, high: Any) -> tuple[float, float]:
+    """Two bounds as numbers; ValueError if they are no interval."""
     why = "give public bounds, chosen without looking at the data"
-    validate.real(f"{name}'s lower bound", low, low=-LARGEST, high=LARGEST, why=why)
-    validate.real(f"{name}'s upper bound", high, above=low, high=LARGEST, why=why)
+    low = validate.real(f"{name}'s lower bound", low, low=-LARGEST, high=LARGEST, why=why)
+    high = validate.real(f"{name}'s upper bound", high, above=low, high=LARGEST, why=why)
     if high - low < 1e-9 * max(abs(low), abs(high)):
         raise ValueError(
             f"Expected {name}'s bounds to be further apart, got {low!r} and {high!r}: subtract "
             "what the values have in common."
         )
+    return low, high
 
 
 def checked_categories(known: Any) -> tuple[Any, ...]:

@@ -162,8 +162,7 @@ def _checked(columns: Bounds) -> dict[str, tuple[float, float]]:
     checked = {}
     for name, ends in columns.items():
         low, high = validate.listed(f"bounds of {name}", ends)
-        query.bounds(str(name), low, high)
-        checked[str(name)] = (float(low), float(high))
+        checked[str(name)] = query.bounds(str(name), low, high)
     return checked
 
 

@@ -22,8 +22,9 @@ from randquant.statistics.records import columns_of, one_of_each
 from randquant.statistics.saving import survey_from, text_of
 from randquant.statistics.surveys import Survey
 
-MARKS = 4
-"""Numbers behind a vector that say which survey it is of; they are not sent."""
+MARKS = 16
+"""Numbers behind a vector that say which survey it is of: a whole SHA-256, since whoever found two
+surveys with the same marks could offer one and have the other answered. They are not sent."""
 
 
 @final
@@ -81,7 +82,7 @@ class SurveyMechanism(MechanismDefaults):
     @property
     def _marks(self) -> np.ndarray:
         digest = hashlib.sha256(self.survey.encode()).digest()
-        return np.frombuffer(digest[: 2 * MARKS], "<u2").astype(np.float32)
+        return np.frombuffer(digest, "<u2").astype(np.float32)
 
     @property
     def trust(self) -> Trust:
@@ -188,10 +189,11 @@ class SurveyMechanism(MechanismDefaults):
             records: how many records they have together, which is public.
         """
         terms = self.terms
-        validate.whole(
+        clients = validate.whole(
             "clients", clients, low=terms.cohort,
             why="a round that failed, or has fewer than its noise counts on, is no table",
         )  # fmt: skip
+        records = validate.whole("records", records, low=0)
         totals = np.asarray(mean, np.float64)[:-MARKS] * clients
         answers = terms.read(totals, records, clients)
         return Table(answers, records, clients, terms.guarantee, terms.release)

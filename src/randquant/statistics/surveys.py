@@ -74,10 +74,14 @@ class Survey:
     bits: int
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         if self.amplitudes.keys() != self.queries.keys():
             raise ValueError("Expected an amplitude for each query, got others.")
-        for each in self.amplitudes.values():
-            validate.whole("amplitude", each, low=1, high=EXACT)
+        amplitudes = {
+            name: validate.whole("amplitude", each, low=1, high=EXACT)
+            for name, each in self.amplitudes.items()
+        }
+        object.__setattr__(self, "amplitudes", amplitudes)
         validate.choice("trust", self.trust, ("central", "aggregate", "local"))
         validate.whole("cohort", self.cohort, low=2 if self.trust == "aggregate" else 1)
         if isinstance(self.law, DiscreteLaplace) and self.law.clients != self.cohort:
@@ -201,16 +205,19 @@ def survey(
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
     """
-    validate.real("epsilon", epsilon, low=1e-6, high=64, why="beyond, nobody is protected")
-    validate.real(
+    epsilon = validate.real(
+        "epsilon", epsilon, low=1e-6, high=64, why="beyond, nobody is protected"
+    )
+    delta = validate.real(
         "delta", delta, above=0, high=0.1,
         why="tables that noise is drawn from are off by some 1e-50; 1e-30 is as good as none",
     )  # fmt: skip
     named = _named(queries)
     relative = _relative(named, {} if weights is None else weights)
-    check_clients(validate.whole("clients", clients, low=1), trust)
+    clients = validate.whole("clients", clients, low=1)
+    check_clients(clients, trust)
     validate.choice("unit", unit, ("client", "example"))
-    validate.whole("most", most, low=1, high=1 if unit == "client" else EXACT // COARSEST)
+    most = validate.whole("most", most, low=1, high=1 if unit == "client" else EXACT // COARSEST)
     records = max(validate.whole("records", records, low=0), most)
     # More shares than are counted on only add to the noise.
     cohort = min(clients, LARGEST_COHORT) if trust == "aggregate" else 1
@@ -344,10 +351,12 @@ def _named(queries: Any) -> dict[str, Query]:
 
 def _relative(queries: Mapping[str, Query], weights: Mapping[str, float]) -> dict[str, float]:
     validate.kind("weights", weights, Mapping)
-    for name, weight in weights.items():
+    for name in weights:
         validate.choice("weights' names", name, queries)
-        validate.real(f"the weight of {name!r}", weight, low=0.01, high=100)
-    return {name: float(weights.get(name, 1.0)) for name in queries}
+    return {
+        name: validate.real(f"the weight of {name!r}", weights.get(name, 1.0), low=0.01, high=100)
+        for name in queries
+    }
 
 
 def check_clients(clients: int, trust: Trust) -> None:

@@ -52,6 +52,7 @@ class KaplanMeier:
     bins: int = 120
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.real("until", self.until, above=0)
         validate.whole("bins", self.bins, low=1, high=500)
 
@@ -189,6 +190,7 @@ class LogRank:
     bins: int = 32
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         KaplanMeier(self.time, self.event, self.until, self.bins)  # checks the rest
         groups = query.checked_categories(self.groups)
         if len(groups) != 2:

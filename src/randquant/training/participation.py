@@ -35,7 +35,7 @@ def sample_poisson(population: int, rate: float, round: int, key: Key) -> list[i
         >>> sample_poisson(10, 0.3, round=1, key=key) == sample_poisson(10, 0.3, round=1, key=key)
         True
     """
-    validate.whole("population", population, low=1, high=2**31)
+    population = validate.whole("population", population, low=1, high=2**31)
     rate = validate.real("rate", rate, above=0, high=1, why="it is a probability")
     if rate == 1:
         return list(range(population))
@@ -59,8 +59,10 @@ def sample_hidden(population: int, cohort: int, round: int, key: Key) -> list[in
         >>> len(sample_hidden(10, 4, round=1, key=Key.from_seed(0)))
         4
     """
-    validate.whole("population", population, low=1, high=2**31)
-    validate.whole("cohort", cohort, low=1, high=population, why="the population is that small")
+    population = validate.whole("population", population, low=1, high=2**31)
+    cohort = validate.whole(
+        "cohort", cohort, low=1, high=population, why="the population is that small"
+    )
     own, attempt = key.fold_in("hidden cohort", round), 0
     # Different words are in every order equally often; equal ones would be in one.
     while len(set(words := own.fold_in(attempt).words(population).tolist())) < population:
@@ -121,10 +123,12 @@ def sample_capped(
             f"{participations.dtype} of shape {participations.shape}."
         )
     population = participations.size
-    validate.whole("cohort", cohort, low=1, high=population, why="the population is that small")
-    validate.whole("rounds", rounds, low=1, high=2**31)
-    validate.whole("round", round, low=1, high=rounds)
-    validate.whole("max_participations", max_participations, low=1, high=2**31)
+    cohort = validate.whole(
+        "cohort", cohort, low=1, high=population, why="the population is that small"
+    )
+    rounds = validate.whole("rounds", rounds, low=1, high=2**31)
+    round = validate.whole("round", round, low=1, high=rounds)
+    max_participations = validate.whole("max_participations", max_participations, low=1, high=2**31)
     remaining = rounds - round + 1
     left = max_participations - participations.astype(np.int64)
     # Gale: a client fills at most one place per round and `left` places in total.
@@ -159,9 +163,10 @@ def capped_cohorts(
         >>> len(cohorts), sorted(client for drawn in cohorts for client in drawn)
         (9, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5])
     """
-    validate.whole("population", population, low=1, high=2**31)
+    population = validate.whole("population", population, low=1, high=2**31)
+    rounds = validate.whole("rounds", rounds, low=1, high=2**31)
     calls = np.zeros(population, dtype=np.int64)
-    for round in range(1, validate.whole("rounds", rounds, low=1, high=2**31) + 1):
+    for round in range(1, rounds + 1):
         drawn = sample_capped(
             calls,
             cohort,
@@ -179,7 +184,10 @@ def sample_cohort(population: int, cohort: int, round: int, key: Key) -> list[in
 
     The draw depends on (key, round) alone, never on data, so that who took part may be public.
     """
-    validate.whole("cohort", cohort, low=1, high=population, why="the population is that small")
+    population = validate.whole("population", population, low=1, high=2**31)
+    cohort = validate.whole(
+        "cohort", cohort, low=1, high=population, why="the population is that small"
+    )
     words = key.fold_in("cohort", round).words(2)
     generator = np.random.Generator(np.random.Philox(key=words))
     return sorted(generator.choice(population, cohort, replace=False).tolist())

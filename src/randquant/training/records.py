@@ -107,6 +107,7 @@ class Sent:
     asked: bool = False
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.whole("declared", self.declared, low=1)
         validate.whole("round", self.round, low=0, high=self.declared)
         validate.whole("participations", self.participations, low=0, high=self.declared)

@@ -46,7 +46,8 @@ def top_sum(size: int, count: int) -> float:
         True
     """
     size = validate.whole("size", size, low=1, high=LARGEST_SIZE)
-    count = min(validate.whole("count", count, low=0, high=2 * size), 2 * size - count)
+    count = validate.whole("count", count, low=0, high=2 * size)
+    count = min(count, 2 * size - count)
     if count == 0:
         return 0.0
     # theory/rank.md, Proposition 7: a normal vector's length is independent of its direction.

@@ -94,6 +94,7 @@ class RankMechanism(MechanismDefaults):
     channel = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
         validate.real("epsilon", self.epsilon, low=LEAST, high=MOST)
         if self.order is not None:
@@ -122,7 +123,7 @@ class RankMechanism(MechanismDefaults):
 
     def of_client(self, number: int) -> RankMechanism:
         """With the one group that this client has in a round."""
-        validate.whole("client", number, low=0, high=2**64 - 1)
+        number = validate.whole("client", number, low=0, high=2**64 - 1)
         return replace(self, client=number)
 
     def group(self, key: Key) -> int:

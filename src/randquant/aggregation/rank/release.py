@@ -63,6 +63,7 @@ class RankRelease(ReleaseDefaults):
     trust: Trust = "local"
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.kind("table", self.table, RankTable)
         validate.whole("rounds", self.rounds, low=0, high=2**53)
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)

@@ -72,6 +72,7 @@ class GroupRotation:
     group: int
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         spread_size(self.dimension)
         validate.whole("seed", self.seed, low=0, high=2**64 - 1)
         validate.whole("group", self.group, low=0, high=2**64 - 1)

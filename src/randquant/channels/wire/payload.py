@@ -2,7 +2,8 @@
 
 A payload is a header of 40 bytes and a body of packed codes: log2 m bits each, or within 1 % of
 that if m is not a power of two (`blocks`). The codes are those of a `Channel`, or of a `Format` if
-there is no channel. The checksum detects damage, not forgery: authenticity is the transport's task.
+there is no channel. Fingerprint and checksum, short as they are, detect mistakes and damage, not
+forgery: authenticity is the transport's task.
 
     offset  bytes  field
     0       4      magic "RQPL"
@@ -84,7 +85,9 @@ class Format:
     @classmethod
     def of(cls, levels: int, *facts: str | float) -> Format:
         """Return the format of codes whose meaning these names and numbers determine."""
-        return cls(levels, hashlib.sha256(repr((levels, *facts)).encode()).digest()[:16])
+        levels = validate.whole("levels", levels, low=1)
+        stated = repr((levels, *map(validate.number, facts)))
+        return cls(levels, hashlib.sha256(stated.encode()).digest()[:16])
 
     @property
     def bits(self) -> int:

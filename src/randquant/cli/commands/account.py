@@ -141,8 +141,10 @@ def _cohorts(
             f"Expected --of-rounds with --participation {participation}: how many rounds the run "
             "has."
         )
-    validate.whole("of_rounds", of_rounds, low=1, high=2**53)
-    validate.whole("rounds", rounds, low=1, high=of_rounds, why="the run has so many rounds")
+    of_rounds = validate.whole("of_rounds", of_rounds, low=1, high=2**53)
+    rounds = validate.whole(
+        "rounds", rounds, low=1, high=of_rounds, why="the run has so many rounds"
+    )
     # Rounds of one client are to all rounds as a cohort is to the population.
     return HiddenCohorts(
         participation, of_rounds, rounds, of_rounds, trust == "model", everybody_sends

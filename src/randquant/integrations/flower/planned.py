@@ -97,8 +97,8 @@ def for_target(
         >>> strategy.rounds, strategy.least, strategy.accountant.max_epsilon
         (20, 200, 8.0)
     """
-    validate.whole("rounds", rounds, low=1)
-    validate.whole("cohort", cohort, low=2 if trust == "aggregate" else 1)
+    rounds = validate.whole("rounds", rounds, low=1)
+    cohort = validate.whole("cohort", cohort, low=2 if trust == "aggregate" else 1)
     validate.choice("trust", trust, ("aggregate", "local"))
     population = cohort if clients is None else validate.whole("clients", clients, low=cohort)
     sums: AmongClients | WithHelper = options.get("sums", AmongClients())
@@ -137,7 +137,7 @@ def for_target(
 
 def _spared(cohort: int, dropouts: int, trust: str, sums: AmongClients | WithHelper) -> int:
     """The dropouts that a sum withstands, checked."""
-    validate.whole("dropouts", dropouts, low=0)
+    dropouts = validate.whole("dropouts", dropouts, low=0)
     if trust == "local":
         return 0
     most, why = sums.most_lost(cohort)
@@ -146,8 +146,8 @@ def _spared(cohort: int, dropouts: int, trust: str, sums: AmongClients | WithHel
 
 def _dimension(model: Any, local: Local) -> int:
     """Coordinates of an update; ValueError if the model has running statistics to refuse."""
-    if isinstance(model, int):
-        return validate.whole("model", model, low=1, why="it is a number of coordinates")
+    if isinstance(number := validate.number(model), int):
+        return validate.whole("model", number, low=1, why="it is a number of coordinates")
     record = model
     if not isinstance(model, ArrayRecord):
         state = model.state_dict() if callable(getattr(model, "state_dict", None)) else model

@@ -62,6 +62,7 @@ class JobOptions:
     persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         if self.learning_rate != "auto":
             validate.real("learning_rate", self.learning_rate, above=0)
         UntunedSteps(self.predicts)  # checks it

@@ -72,7 +72,7 @@ class QuantizeFilter(Filter):
     ) -> None:
         super().__init__()
         if examples is not None:
-            validate.whole("examples", examples, low=1)
+            examples = validate.whole("examples", examples, low=1)
         self.epsilon, self.folder, self.delta = epsilon, folder, delta
         self.neighboring: Neighboring = neighboring
         self.examples, self.helper, self.identity = examples, helper, identity

@@ -130,5 +130,8 @@ def site_name(name: object) -> str:
 
 
 def number(site: str) -> int:
-    """A site's number in accounts: a hash of its name, which NVFlare authenticates."""
+    """A site's number in accounts: a hash of its name, which NVFlare authenticates.
+
+    Of two sites with one number only one is ever asked.
+    """
     return int.from_bytes(hashlib.sha256(site.encode()).digest()[:8], "little")

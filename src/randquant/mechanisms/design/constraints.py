@@ -95,6 +95,7 @@ class Pure:
     slacks: ClassVar[Sequence[float]] = SLACKS
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         _check_epsilon(self.epsilon)
 
     def certify(self, channel: Channel) -> Certificate:
@@ -132,6 +133,7 @@ class Metric:
     slacks: ClassVar[Sequence[float]] = SLACKS
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         _check_epsilon(self.epsilon)
         validate.choice("geometry", self.geometry, ("l1", "l2"))
 
@@ -212,6 +214,7 @@ class Renyi(Curved):
     order: float
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         _check_epsilon(self.epsilon)
         validate.real("order", self.order, above=1, high=1000)
 
@@ -274,6 +277,7 @@ class Fisher(Curved):
     epsilon: float
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         _check_epsilon(self.epsilon)
 
     @property

@@ -47,6 +47,7 @@ class DiscreteLaplace:
     clients: int = 1
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.real("scale", self.scale, low=0.125, high=LARGEST_SCALE)
         validate.whole("clients", self.clients, low=1, high=LARGEST_COHORT)
 

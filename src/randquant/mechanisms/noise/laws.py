@@ -43,6 +43,7 @@ class DiscreteGaussian:
     variance: float
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         _check_variance(self.variance, 0.25)
 
     @classmethod
@@ -99,6 +100,7 @@ class Skellam:
     variance: float
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         _check_variance(self.variance, 1e-3)
 
     @classmethod
@@ -165,6 +167,7 @@ class Binomial:
     trials: int
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.whole("trials", self.trials, low=2, high=2**32)
         if self.trials % 2:
             raise ValueError(f"Expected an even number of trials, got {self.trials}.")

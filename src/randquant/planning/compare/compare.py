@@ -84,6 +84,9 @@ class Comparison:
     tradeoff: Mapping[tuple[int, str], Sequence[tuple[float, float]]] = field(default_factory=dict)
     left_out: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+
     def __str__(self) -> str:
         return "\n".join(map(str, self.entries))
 
@@ -122,7 +125,7 @@ def at_equal_epsilon(
         (['rqm', 'pbm', 'qmgeo'], 'no parameters: the least epsilon found is 1.09962')
     """
     chosen = chosen_names(mechanisms)
-    validate.renyi_order(order)
+    order = validate.renyi_order(order)
     counts, entries = checked_bits(bits), []
     total = len(counts) * len(chosen)
     with waiting():
@@ -156,7 +159,7 @@ def of_channels(given: Sequence[tuple[str, Mapping[str, Any]]], order: float = 2
     given = validate.listed("given", given)
     if not given:
         raise ValueError("Expected at least one channel to compare, got none.")
-    validate.renyi_order(order)
+    order = validate.renyi_order(order)
     entries = []
     for each in given:
         if not isinstance(each, tuple | list) or len(each) != 2:
@@ -174,6 +177,7 @@ def entry_of(
     """The line of one channel: its parameters, if known, its certificates and moments."""
     measured = _measure(channel, order)
     parameters = {} if parameters is None else parameters
+    parameters = {name: validate.number(value) for name, value in parameters.items()}
     return Entry(name, parameters, channel.levels, measured, _remark(measured))
 
 

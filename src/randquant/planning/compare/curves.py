@@ -78,6 +78,7 @@ def chosen_names(mechanisms: Sequence[str] | str | None) -> list[str]:
 
 def checked_bits(bits: Sequence[int] | int) -> list[int]:
     """One or several numbers of bits as a list; ValueError unless each is 1 to 8."""
+    bits = validate.number(bits)
     bits = [bits] if isinstance(bits, int) else validate.listed("bits", bits)
     if not bits:
         raise ValueError("Expected at least one number of bits, got none.")

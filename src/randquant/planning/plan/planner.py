@@ -180,7 +180,7 @@ def _checked(need: Need) -> Need:
         validate.real("mean_norm", need.mean_norm, low=0, high=need.clip_norm)
     least = need.balanced
     if most is not None:
-        validate.whole(
+        most = validate.whole(
             "max_participations", most, low=least, high=need.rounds,
             why=f"with {need.cohort} of {need.population} clients in each of {need.rounds} rounds, "
             f"some client takes part {least} times or more",

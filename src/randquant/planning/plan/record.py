@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.mechanisms.tuning import UpdateSetting
@@ -55,6 +56,9 @@ class Need:
     participations: int = 0
     cohorts: HiddenCohorts | None = None
     mean_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
 
     @property
     def clip_norm(self) -> float:

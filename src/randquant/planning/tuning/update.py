@@ -73,6 +73,7 @@ def tune_update(
         >>> tuned.parameters["clip_norm"], tuned.calibration.guarantee.epsilon <= 8
         (1.0, True)
     """
+    deviation = validate.number(deviation)
     family = update_family(name, setting)
     calibration = calibrate(
         lambda noise: tuned_mechanism(name, setting, family.parameters(noise)),

@@ -50,6 +50,7 @@ class HiddenCohorts:
     everybody_sends: bool | None = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.choice("draw", self.draw, DRAWS)
         validate.whole("population", self.population, low=1, high=2**53)
         validate.whole("cohort", self.cohort, low=1, high=self.population)
@@ -128,7 +129,7 @@ def release_of(
         if cohorts is not None:
             return cohorts.release(mechanism, dimension, rounds, neighboring)
         return mechanism.release(dimension, rounds, neighboring)
-    check_examples(examples)
+    examples = check_examples(examples)
     if numbers:
         raise ValueError(
             f"Expected no numbers beside an update that counts for one of {examples} examples, "

@@ -57,6 +57,7 @@ class NoiseRelease(Rounds):
     one_example: bool = False
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.choice("trust", self.trust, ("aggregate", "local", "central"))
         check_cohort(self.cohort, "aggregate" if self.trust == "aggregate" else "local")
         validate.whole("squared_distance", self.squared_distance, low=0)

@@ -55,6 +55,7 @@ class LaplaceRelease(Rounds):
     one_example: bool = False
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.real("scale", self.scale, low=0)
         validate.whole("l1_distance", self.l1_distance, low=0)
         validate.real("drawn", self.drawn, low=0, high=1)

@@ -69,6 +69,7 @@ class ChannelRelease(_Codes):
     cohort: int = 1
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         checks.check_size(self.dimension, self.rounds)
         checks.check_words(self.trust, self.neighboring, ("local", "aggregate"))
         checks.check_cohort(self.cohort, self.trust)
@@ -142,6 +143,7 @@ class VectorRelease(_Codes):
     whole_norm: float | None = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.kind("channel", self.channel, Channel)
         validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
         checks.check_size(self.dimension, self.rounds)
@@ -274,6 +276,7 @@ class GaussianRelease(checks.Rounds):
     one_example: bool = False
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         checks.check_words(self.trust, self.neighboring, ("local", "central"))
         # Squares of numbers outside these bounds would overflow or underflow.
         validate.real("noise_multiplier", self.noise_multiplier, low=1e-100, high=1e101)

@@ -73,6 +73,7 @@ class Sampled(ReleaseDefaults):
     models: bool = False
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.real("rate", self.rate, above=0, high=1, why="it is a probability")
         validate.whole("rounds", self.rounds, low=0, high=2**53)
         validate.choice("scheme", self.scheme, DRAWS)
@@ -90,9 +91,9 @@ class Sampled(ReleaseDefaults):
             >>> Sampled.of_cohort(one, population=200, cohort=4, rounds=300).scheme
             'fixed'
         """
-        validate.whole("population", population, low=1, high=2**53)
+        population = validate.whole("population", population, low=1, high=2**53)
         why = "the population is that small"
-        validate.whole("cohort", cohort, low=1, high=population, why=why)
+        cohort = validate.whole("cohort", cohort, low=1, high=population, why=why)
         return cls(release, rate_of(cohort, population), rounds, "fixed")
 
     @property

@@ -73,7 +73,8 @@ class HelperSum:
             ProtocolError: it is malformed, a repetition, too late or not signed. The sum goes on
                 without it.
         """
-        if not 0 <= validate.whole("client", client) <= LARGEST_NUMBER:
+        client = validate.whole("client", client)
+        if not 0 <= client <= LARGEST_NUMBER:
             raise ProtocolError(f"Expected a client's number below 2**64, got {client}.")
         if client in self._seeds or self._request:
             raise ProtocolError(

@@ -54,6 +54,7 @@ class HelperLimits:
     affords: Affords | None = None
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.whole("least", self.least, low=2)
         if self.most_sums is not None:
             validate.whole("most_sums", self.most_sums, low=1)

@@ -63,6 +63,7 @@ fails with probability 6.3e-07 at most'
     exposure: float = 2.0**-40
 
     def __post_init__(self) -> None:
+        validate.convert_numbers(self)
         validate.real("step", self.step, low=0, below=1)
         validate.whole("colluders", self.colluders, low=0)
         validate.real("failure", self.failure, above=0, high=1)
@@ -77,7 +78,7 @@ fails with probability 6.3e-07 at most'
         Raises:
             ValueError: not even all others do.
         """
-        validate.whole("clients", clients, low=max(2, self.colluders + 1))
+        clients = validate.whole("clients", clients, low=max(2, self.colluders + 1))
         others = clients - 1
         low, high = 0, -(-min(others, MOST_NEIGHBOURS) // _STEP)  # bisection: high does, if any
         while high - low > 1:

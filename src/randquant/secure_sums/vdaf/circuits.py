@@ -120,7 +120,7 @@ class RangeChecked:
     """
 
     def __init__(self, field: Field, meas_len: int, chunk_length: int) -> None:
-        validate.whole("chunk_length", chunk_length, low=1)
+        chunk_length = validate.whole("chunk_length", chunk_length, low=1)
         self.field, self.MEAS_LEN = field, meas_len
         self.GADGET: Gadget = ParallelSum(chunk_length)
         self.GADGET_CALLS = self.JOINT_RAND_LEN = -(-meas_len // chunk_length)
@@ -153,7 +153,7 @@ class SumVec(RangeChecked):
     EVAL_OUTPUT_LEN: int = 1
 
     def __init__(self, field: Field, length: int, max_measurement: int, chunk_length: int) -> None:
-        self.OUTPUT_LEN = validate.whole("length", length, low=1)
+        self.OUTPUT_LEN = length = validate.whole("length", length, low=1)
         self._range = RangeCheckedInt(field, max_measurement)
         super().__init__(field, length * len(self._range.weights), chunk_length)
 
@@ -181,7 +181,7 @@ class Histogram(RangeChecked):
     EVAL_OUTPUT_LEN: int = 2
 
     def __init__(self, field: Field, length: int, chunk_length: int) -> None:
-        self.OUTPUT_LEN = validate.whole("length", length, low=1)
+        self.OUTPUT_LEN = length = validate.whole("length", length, low=1)
         super().__init__(field, length, chunk_length)
 
     def encode(self, measurement: int) -> Vector:
@@ -213,8 +213,8 @@ class MultihotCountVec(RangeChecked):
     EVAL_OUTPUT_LEN: int = 2
 
     def __init__(self, field: Field, length: int, max_weight: int, chunk_length: int) -> None:
-        self.OUTPUT_LEN = validate.whole("length", length, low=1, high=field.MODULUS - 1)
-        validate.whole("max_weight", max_weight, low=1, high=length)
+        self.OUTPUT_LEN = length = validate.whole("length", length, low=1, high=field.MODULUS - 1)
+        max_weight = validate.whole("max_weight", max_weight, low=1, high=length)
         self._entry, self._range = RangeCheckedInt(field, 1), RangeCheckedInt(field, max_weight)
         super().__init__(field, length + len(self._range.weights), chunk_length)
 
@@ -251,7 +251,7 @@ def chunk_length(meas_len: int) -> int:
         >>> chunk_length(5089)
         81
     """
-    validate.whole("meas_len", meas_len, low=1)
+    meas_len = validate.whole("meas_len", meas_len, low=1)
     sizes = [2**k for k in range(1, meas_len.bit_length() + 2)]
     return min((2 * -(-meas_len // (p - 1)) + 2 * p, -(-meas_len // (p - 1))) for p in sizes)[1]
 
@@ -264,7 +264,7 @@ class RangeCheckedInt:
     """
 
     def __init__(self, field: Field, largest: int) -> None:
-        validate.whole("largest measurement", largest, low=1, high=field.MODULUS - 1)
+        largest = validate.whole("largest measurement", largest, low=1, high=field.MODULUS - 1)
         bits = largest.bit_length()
         self.field, self._largest, self._rest = field, largest, 2 ** (bits - 1) - 1
         self.weights = [1 << bit for bit in range(bits - 1)] + [largest - self._rest]

@@ -79,7 +79,7 @@ class Prio3:
 
     def __init__(self, valid: Valid, algorithm: int, shares: int = 2, proofs: int = 1) -> None:
         self.ID = validate.whole("algorithm", algorithm, low=0, high=2**32 - 1)
-        self.SHARES = validate.whole("shares", shares, low=2, high=255)
+        self.SHARES = shares = validate.whole("shares", shares, low=2, high=255)
         self.PROOFS = validate.whole("proofs", proofs, low=1, high=255)
         self.flp, self.field = Flp(valid), valid.field
         self.has_joint_rand = self.flp.JOINT_RAND_LEN > 0

@@ -218,7 +218,7 @@ def partition(
     labels = _checked_labels(labels)
     validate.choice("partition", how, PARTITIONS)
     why = "1e-6 gives about one class per client, 1e6 is nearly iid"
-    validate.real("concentration", concentration, low=1e-6, high=1e6, why=why)
+    concentration = validate.real("concentration", concentration, low=1e-6, high=1e6, why=why)
     least = 2 if how == "shards" else 1
     why = f"with {len(labels)} samples every client must get at least {least}"
     population = validate.whole("population", population, low=1, high=len(labels) // least, why=why)

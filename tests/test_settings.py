@@ -1,0 +1,182 @@
+"""Whatever library a setting's number is of, it is taken as the number that it is."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from settings import ALL_CALLS, KINDS, differences, foreign, half, of_kind
+
+import randquant as rq
+from randquant._internal import validate
+from randquant.aggregation.baselines import LocalGaussian
+from randquant.mechanisms.noise.laws import DiscreteGaussian
+
+SOURCE = Path(rq.__file__).parent
+SLOW = {"plan", "at_equal_epsilon", "RunAccountant", "for_target", "tune_update"}
+
+REALS = (
+    np.float16, np.float32, np.float64, np.longdouble, np.array, Fraction, Decimal, torch.tensor,
+    lambda x: np.array(x, np.float32), lambda x: np.array(Decimal(x)), np.int8, np.array,
+    lambda x: torch.tensor(x, dtype=torch.bfloat16),
+)  # fmt: skip
+WHOLES = (np.int8, np.uint64, np.longlong, np.array, torch.tensor, lambda n: np.array(n, np.uint8))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in ALL_CALLS]
+)
+def test_a_call_gives_the_same_for_a_number_of_any_library(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    call = ALL_CALLS[name]
+    plain = {argument: half(value) for argument, value in call.with_values().items()}
+    wanted = call.function(**plain)
+    assert not list(foreign(wanted))
+    for kind in KINDS:
+        given = {argument: of_kind(half(v), kind) for argument, v in call.with_values().items()}
+        assert not list(differences(wanted, call.function(**given))), kind
+
+
+def test_a_number_that_is_not_converted_is_found_out():
+    """By what is stored, by what is computed, and by what cannot be."""
+    of_few_bits = of_kind([0.5, 100], "of few bits")
+    for function in (lambda x, n: [x], lambda x, n: x / 3, lambda x, n: float(x / 3)):
+        assert list(differences(function(0.5, 100), function(*of_few_bits)))
+    assert list(foreign([np.float64(1.0)]))
+    for each in of_kind([0.5, 100], "opaque"):
+        for calculate in (lambda x: x * 2, lambda x: x < 2, hash):
+            with pytest.raises(TypeError):
+                calculate(each)
+
+
+@pytest.mark.parametrize("make", REALS)
+def test_a_real_number_of_any_library_becomes_a_float(make):
+    for value in (2.0, 96.0):
+        for found in (validate.real("x", make(value)), validate.renyi_order(make(value))):
+            assert (type(found), found) == (float, value)
+
+
+@pytest.mark.parametrize("make", WHOLES)
+def test_a_whole_number_of_any_library_becomes_an_int(make):
+    found = validate.whole("n", make(100), low=1)
+    assert (type(found), found, found * 1000) == (int, 100, 100_000)
+
+
+def test_a_number_of_few_bits_is_the_double_that_it_is_exactly():
+    tenth = np.float32(0.1)
+    exact = float(Fraction(13421773, 2**27))
+    assert validate.real("x", tenth) == exact != 0.1
+    assert validate.real("x", Decimal("0.1")) == validate.real("x", Fraction(1, 10)) == 0.1
+    for make in (
+        lambda x: rq.GaussianRelease(x, 10, 3),
+        lambda x: rq.Sampled(rq.GaussianRelease(1.0, 10, 1), x, 300, "fixed"),
+        lambda x: LocalGaussian(1.0, x).release(10, 3),
+    ):
+        assert rq.account([make(tenth)], 1e-5) == rq.account([make(exact)], 1e-5)
+    # In half precision its square, and the bound, were infinite.
+    assert rq.account([rq.GaussianRelease(np.float16(300), 10, 3)], 1e-5).epsilon < 0.05
+    assert DiscreteGaussian(np.float16(300)).variance * 1000 == 300_000
+
+
+def test_a_whole_number_of_few_bits_does_not_wrap_around():
+    many = rq.ChannelRelease(rq.stochastic_rounding(1.0, 2, 1.0), np.int8(100), np.int8(100))
+    assert many.releases == 10_000
+    assert many == rq.ChannelRelease(rq.stochastic_rounding(1.0, 2, 1.0), 100, 100)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        True, np.True_, torch.tensor(True), np.array([0.5, 0.5]), np.array([0.5]), torch.ones(1),
+        "0.5", None, 1j, np.complex64(1), np.timedelta64(1, "s"), np.array(1, "timedelta64[ns]"),
+        np.datetime64(1, "s"), np.array("0.5"), [0.5],
+    ],
+)  # fmt: skip
+def test_what_is_no_number_is_refused_with_what_came(wrong):
+    shown = re.escape(validate.shown(wrong))
+    for check in (validate.real, validate.whole):
+        with pytest.raises(TypeError, match=f"Expected rate to be a .*number, got {shown}"):
+            check("rate", wrong)
+    with pytest.raises(TypeError, match=f"Expected rate to be a number, got {shown}"):
+        rq.Sampled(rq.GaussianRelease(1.0, 10, 1), wrong, 3)
+    with pytest.raises((TypeError, ValueError), match="Expected"):
+        rq.Privacy(max_participations=wrong if wrong is not None else 0)
+
+
+@pytest.mark.parametrize("make", [np.float16, np.float64, np.array, torch.tensor, Decimal])
+def test_what_is_not_finite_is_refused_with_what_came(make):
+    for value in (math.nan, math.inf, -math.inf):
+        with pytest.raises(ValueError, match=f"finite number, got noise_multiplier={value}"):
+            rq.GaussianRelease(make(value), 10, 1)
+    for number in (10**400, Fraction(10**400), Decimal("1e400")):
+        with pytest.raises(ValueError, match="finite number, got noise_multiplier=inf"):
+            rq.GaussianRelease(number, 10, 1)
+
+
+def test_a_fraction_is_no_whole_number():
+    for wrong in (4.0, np.float32(4), torch.tensor(4.0), Decimal(4), Fraction(4), Fraction(9, 2)):
+        with pytest.raises(TypeError, match="Expected rounds to be a whole number, got"):
+            rq.GaussianRelease(1.0, 10, wrong)
+
+
+CHECKS = ("real", "whole", "renyi_order")
+FIELD = re.compile(r"self\.\w+")
+
+
+def unused(text: str) -> list[str]:
+    """Arguments that a function of this source checks, and then uses as they came.
+
+    Fields of a dataclass are stored by `convert_numbers` before they are checked. A function that
+    only checks has `check` in its name.
+    """
+    functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef))
+    return [name for each in functions if "check_" not in each.name for name in _unused(each)]
+
+
+def _unused(function: ast.FunctionDef) -> list[str]:
+    nodes = list(ast.walk(function))
+    returned = {id(part) for n in nodes if isinstance(n, ast.Return) for part in ast.walk(n)}
+    asked = {id(n.left) for n in nodes if isinstance(n, ast.Compare)}  # x is None
+    loaded = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    names = [each.id for each in loaded if id(each) not in asked]
+    stored = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    arguments = {each.arg for each in function.args.args + function.args.kwonlyargs} - stored
+    found = []
+    for call in (n for n in nodes if isinstance(n, ast.Call) and _checks(n.func)):
+        name = ast.unparse(call.args[-1])
+        if name in arguments and names.count(name) > 1 and id(call) not in returned:
+            found.append(f"{function.name}: {name}")
+    dropped = [n.value for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+    if not {"convert_numbers", "checked"} & {n.attr for n in nodes if isinstance(n, ast.Attribute)}:
+        fields = [ast.unparse(call.args[-1]) for call in dropped if _checks(call.func)]
+        found += [f"{function.name}: {each}" for each in fields if FIELD.fullmatch(each)]
+    return found
+
+
+def _checks(function: ast.expr) -> bool:
+    return isinstance(function, ast.Attribute) and (
+        isinstance(function.value, ast.Name)
+        and (function.value.id, function.attr) in {("validate", each) for each in CHECKS}
+    )
+
+
+def test_what_a_check_returns_is_what_is_used():
+    texts = {path: path.read_text() for path in SOURCE.rglob("*.py")}
+    found = {path.relative_to(SOURCE).as_posix(): unused(text) for path, text in texts.items()}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_an_argument_that_is_used_as_it_came_is_found():
+    assert unused("def f(x):\n    validate.real('x', x)\n    return x\n") == ["f: x"]
+    assert unused("def f(x):\n    y = g(validate.real('x', x)) + x\n") == ["f: x"]
+    assert not unused("def f(x):\n    x = validate.real('x', x)\n    return x\n")
+    assert not unused("def f(x):\n    return validate.real('x', x)\n")
+    field = "class A:\n    def __post_init__(self):\n        validate.real('x', self.x)\n"
+    assert unused(field) == ["__post_init__: self.x"]
