@@ -301,9 +301,11 @@ class Quantiles:
             alone = noise.tail * noisy
             both = np.hypot(alone, NORMAL * sampling) + 0.5
             bin_ = int(np.searchsorted(shares[1:], at))
-            errors = (_spread(shares, edges, at, each / least) for each in (noisy[bin_], sampling))
+            by_noise, by_sample = (
+                _spread(shares, edges, at, each / least) for each in (noisy[bin_], sampling)
+            )
             estimates[f"{at:.4g}"] = Estimate(
-                _inverse(shares, edges, at), *errors, _bins(excess, both, edges),
+                float(_inverse(shares, edges, at)), by_noise, by_sample, _bins(excess, both, edges),
                 _bins(excess, alone, edges),
             )  # fmt: skip
         return Answer(estimates, alike=True)
