@@ -118,9 +118,9 @@ def _curve(counts: np.ndarray, mixing: np.ndarray, noise: SumNoise) -> list[Esti
     later = n > np.maximum(LIKELY / 2 * np.sqrt(by_n), 0.5)
     later[k] = True
     rest = slice(len(log), _first_not(later))
-    curve = np.exp(log), np.clip(through[rest] / n[rest], 0.0, 1.0)
-    curve = np.append(curve[0], np.cumprod(curve[1]) * (np.exp(log[-1:]) if len(log) else 1.0))
-    curve = -_increasing(-np.minimum(curve, 1.0))
+    less_sure = np.cumprod(np.clip(through[rest] / n[rest], 0.0, 1.0))
+    last = math.exp(log[-1]) if len(log) else 1.0
+    curve = -_increasing(-np.minimum(np.append(np.exp(log), last * less_sure), 1.0))
     alone, errors = noise.tail * noisy, (curve[: len(log)] * each for each in (noisy, sampling))
     columns = zip(
         padded(curve, curve[-1] if len(curve) else 1.0),
