@@ -181,7 +181,7 @@ def kaplan_meier(times, happened, places) -> list[Fraction]:
 
     Whoever was last seen at the time of an event was at risk of it. Compared with lifelines 0.30.3
     (`KaplanMeierFitter`) and survival 3.5-3 of R (`survfit`) on the data sets of
-    tests/statistics/test_survival.py: the same to 1e-12.
+    tests/statistics/test_estimate_reference.py: the same to 1e-12.
     """
     records = list(zip(times, happened, strict=True))
     alive, curve = Fraction(1), {}

@@ -123,7 +123,7 @@ def _curve(counts: np.ndarray, mixing: np.ndarray, noise: SumNoise) -> list[Esti
     curve = -_increasing(-np.minimum(np.append(np.exp(log), last * less_sure), 1.0))
     alone, errors = noise.tail * noisy, (curve[: len(log)] * each for each in (noisy, sampling))
     columns = zip(
-        padded(curve, curve[-1] if len(curve) else 1.0),
+        padded(curve, float(curve[-1]) if len(curve) else 1.0),
         *(padded(each, math.inf) for each in errors),
         ends(np.hypot(alone, NORMAL * sampling)), ends(alone), strict=True,
     )  # fmt: skip
