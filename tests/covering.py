@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ import numpy as np
 from scipy import stats
 
 from randquant.channels.keys import Key
-from randquant.statistics.estimate import SumNoise
+from randquant.statistics.estimate import LAPLACE, NORMAL, SumNoise
 from randquant.statistics.query import Query, Totals
-from randquant.statistics.surveys import survey
-from randquant.statistics.survival import KaplanMeier
+from randquant.statistics.survival import KaplanMeier, LogRank
 
 FALSE_ALARM = 1e-6
+AMPLITUDE = 2**30
 HUGE = 2_000_000
 """Records of which a population's numbers are computed, if no formula gives them."""
 
@@ -25,15 +25,19 @@ Sample = Callable[[np.random.Generator, int], Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Setting:
-    """Which table is asked how often."""
+    """Which table is asked how often.
+
+    Attributes:
+        noise: deviation of each total's noise over the distance of two records; in L1, scale.
+        norm: "l2" for normal noise, "l1" for Laplace's.
+        truth: numbers of the population; of counts, shares of the records.
+    """
 
     query: Query
     sample: Sample
     records: int
-    epsilon: float
-    delta: float = 1e-6
-    trust: str = "central"
-    clients: int = 1
+    noise: float
+    norm: str = "l2"
     truth: Mapping[str, float] | None = None
 
 
@@ -52,65 +56,79 @@ def allowed(runs: int) -> int:
     return int(stats.binom.isf(FALSE_ALARM, runs, 0.05))
 
 
-def exact(terms, name, totals, records):
-    """The answers of totals without noise."""
-    part = Totals(totals, records, terms.amplitudes[name], terms.norm, SumNoise(1e-9, 2.0))
-    return {k: each.estimate for k, each in terms.queries[name].answer(part).items()}
+def without_noise(query: Query, sample, norm: str = "l2"):
+    """The answer from exact sums."""
+    query = query.named("q", {})
+    rows = query.rows(sample)
+    totals = query.block().total(rows, AMPLITUDE, norm, Key.from_seed(0))
+    return query.answer(Totals(totals, len(rows), AMPLITUDE, norm, SumNoise(1e-9, NORMAL)))
 
 
-def counted(label: str) -> bool:
-    """Whether a number grows with the number of records."""
-    return label == "present" or label.startswith("#")
+def estimates_of(query: Query, sample) -> dict[str, float]:
+    """Estimates without noise."""
+    return {label: each.estimate for label, each in without_noise(query, sample).items()}
 
 
-def life_table(asked: KaplanMeier, sample) -> dict[str, float]:
-    """A curve from records themselves; NaN from where nobody is at risk."""
-    edges, alive = np.linspace(0, asked.until, asked.bins + 1), 1.0
+def curve_of(asked: KaplanMeier, sample) -> dict[str, float]:
+    """Kaplan and Meier's estimate from records themselves."""
     times, happened = sample[asked.time], sample[asked.event] == 1
-    curve = {}
-    for start, end in itertools.pairwise(edges):
-        events = np.sum(happened & (times > start) & (times <= end))
-        events += np.sum(happened & (times <= 0)) * (start == 0)
-        lost = np.sum(~happened & (times >= start) & (times < end))
-        risk = np.sum(happened & (times > start)) + np.sum(~happened & (times >= start)) - lost / 2
-        risk += np.sum(happened & (times <= 0)) * (start == 0)
-        alive *= 1 - events / risk if risk else np.nan
-        curve[f"{end:.6g}"] = alive
-    return curve
+    at, events = np.unique(times[happened], return_counts=True)
+    risk = len(times) - np.searchsorted(np.sort(times), at)
+    curve = np.append(1.0, np.cumprod(1 - events / risk))
+    edges = np.linspace(0, asked.until, asked.bins + 1)[1:]
+    passed = np.searchsorted(at, edges + 1e-9 * asked.until, side="right")
+    return {f"{edge:.6g}": s for edge, s in zip(edges, curve[passed], strict=True)}
+
+
+def gap_of(asked: LogRank, sample) -> dict[str, float]:
+    """Events of the first group until the end, less those expected, from records themselves."""
+    times, happened = sample[asked.time], sample[asked.event] == 1
+    first = np.array([group == asked.groups[0] for group in sample[asked.by]])
+    at, events = np.unique(times[happened & (times <= asked.until)], return_counts=True)
+    ranked, own = np.sort(times), np.sort(times[first])
+    risk, first_risk = (len(each) - np.searchsorted(each, at) for each in (ranked, own))
+    observed = np.sum(first & happened & (times <= asked.until))
+    return {"observed - expected": float(observed - np.sum(events * first_risk / risk))}
+
+
+PLAINLY = {KaplanMeier: curve_of, LogRank: gap_of}
+
+
+def noisy_answer(setting: Setting, sample, rng: np.random.Generator, key: Key):
+    """The answer from noisy sums, which are made up: that the noise is drawn so has own tests."""
+    query, norm = setting.query.named("q", {}), setting.norm
+    block, rows = query.block(), query.rows(sample)
+    apart = block.distance(AMPLITUDE, norm)
+    totals = block.total(rows, AMPLITUDE, norm, key)
+    if norm == "l1":
+        deviation, tail = setting.noise * apart * math.sqrt(2), LAPLACE
+        noise = rng.laplace(0, setting.noise * apart, totals.size)
+    else:
+        deviation, tail = setting.noise * math.sqrt(apart), NORMAL
+        noise = rng.normal(0, deviation, totals.size)
+    noisy = totals + np.rint(noise).astype(np.int64)
+    return query.answer(Totals(noisy, len(rows), AMPLITUDE, norm, SumNoise(deviation, tail)))
 
 
 def misses(setting: Setting, runs: int, seed: int = 1) -> Misses:
     """Ask a query of so many samples of a population."""
-    name, n = "q", setting.records
-    terms = survey({name: setting.query}, setting.epsilon, setting.delta, setting.trust,
-                   setting.clients, n, {})  # fmt: skip
-    truth = dict(setting.truth or {})
+    query, truth = setting.query, dict(setting.truth or {})
     if not truth:
-        big = setting.sample(np.random.default_rng(0), HUGE)
-        found = exact(terms, name, terms.vector(big, Key.from_seed(0)), HUGE)
-        counts = type(setting.query).__name__ == "Counts"
-        truth = {k: v * n / HUGE if counts or k == "present" else v for k, v in found.items()}
-    curve = isinstance(setting.query, KaplanMeier)
-    plainly = (lambda sample: life_table(setting.query, sample)) if curve else None
+        truth = estimates_of(query, setting.sample(np.random.default_rng(0), HUGE))
     rng, key = np.random.default_rng(seed), Key.from_seed(seed)
     population, records, width = Counter(), Counter(), dict.fromkeys(truth, 0.0)
     for run in range(runs):
-        sample = setting.sample(rng, n)
-        totals = terms.vector(sample, key.fold_in("data", run))
-        plain = exact(terms, name, totals, n) if plainly is None else plainly(sample)
-        plain.pop("z", None)  # which is in units of the noise
-        shares = 1 if setting.trust == "central" else setting.clients
-        noise = sum(terms.share(key.fold_in(run, k)) for k in range(shares))
-        for label, each in terms.read(totals + noise, n, shares)[name].items():
+        sample = setting.sample(rng, setting.records)
+        plain = PLAINLY.get(type(query), estimates_of)(query, sample)
+        for label, each in noisy_answer(setting, sample, rng, key.fold_in(run)).items():
             if label in truth:
                 slack = 1e-9 + 2e-3 * abs(truth[label]) * (not setting.truth)
                 population[label] += not (
                     each.interval.lower - slack <= truth[label] <= each.interval.upper + slack
                 )
                 width[label] += (each.interval.upper - each.interval.lower) / runs
-            if not np.isfinite(plain.get(label, np.nan)):
-                continue
-            slack = 1e-6 + 1e-6 * abs(plain[label])
-            alone = each.among_records
-            records[label] += not alone.lower - slack <= plain[label] <= alone.upper + slack
+            if label in plain:
+                slack = 1e-6 + 1e-6 * abs(plain[label])
+                alone = each.among_records
+                records[label] += not alone.lower - slack <= plain[label] <= alone.upper + slack
     return Misses(runs, population, records, width)

@@ -28,7 +28,7 @@ def largest(points, norm):
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize(
-    "block", [Cells(1), Cells(5), *map(Tree, (2, 3, 5, 8, 12, 25, 33))], ids=repr
+    "block", [Cells(1), Cells(5), *map(Tree, (2, 3, 5, 8, 12, 25, 33, 512))], ids=repr
 )
 def test_distance_of_cells_is_that_of_the_farthest_pair(block, norm):
     rows = np.arange(block.count + 1)

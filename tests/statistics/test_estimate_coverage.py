@@ -1,20 +1,22 @@
 """Intervals hold in 95 of 100 tables: for each query, over noises, trusts and awkward records.
 
 A test fails on intervals that do hold so often once in a million times for each of its numbers
-(`covering.allowed`); 1,000 tables then notice a coverage of 0.90.
+(`covering.allowed`); 80 tables notice a coverage of 0.7, 1,000 one of 0.90.
 """
 
 from __future__ import annotations
 
 import math
+from zlib import crc32
 
 import numpy as np
 import pytest
-from covering import Misses, Setting, allowed, misses
+from covering import Misses, Setting, allowed, misses, noisy_answer
 
 import randquant as rq
+from randquant.channels.keys import Key
 
-QUICK, LONG = 120, 1000
+QUICK, LONG = 80, 1000
 UNTIL = np.linspace(0, 2000, 11)[1:]
 WARDS = ["a", "b", "c", "none"]
 
@@ -23,15 +25,21 @@ def column(draw):
     return lambda rng, n: {"q": draw(rng, n)}
 
 
-def waiting(mean: float, until: float, share: float = 0.4):
-    """Exponential times, censored evenly, of two groups alike."""
+def waiting(mean, until, share=0.4, ticks=None):
+    """Exponential times, censored evenly, of two groups alike; `ticks` makes them whole units."""
 
     def draw(rng, n):
         event, seen = rng.exponential(mean, n), rng.uniform(0, until, n)
         group = np.where(rng.random(n) < share, "a", "b")
-        return {"days": np.minimum(event, seen), "event": (event <= seen) * 1, "group": group}
+        return first_of(event, seen, ticks) | {"group": group}
 
     return draw
+
+
+def first_of(event, seen, ticks=None):
+    if ticks is not None:
+        event, seen = ticks(event), ticks(seen)
+    return {"days": np.minimum(event, seen), "event": (event <= seen) * 1}
 
 
 def line(rng, n):
@@ -51,6 +59,63 @@ def normal_pair(rng, n):
 
 def survival(mean):
     return {f"{end:.6g}": math.exp(-end / mean) for end in UNTIL}
+
+
+def unlike(ticks=None, mean=8.0):
+    """Two groups of equal hazards, one of which is soon lost from sight."""
+
+    def draw(rng, n):
+        group = rng.random(n) < 0.5
+        event, seen = rng.exponential(mean, n), rng.exponential(np.where(group, 2.0, 20.0))
+        return first_of(event, seen, ticks) | {"group": np.where(group, "a", "b")}
+
+    return draw
+
+
+def ended(rng, n):
+    """Whole months; most are lost at the end of the twelfth, in which some have events."""
+    seen = np.where(rng.random(n) < 0.8, 12.0, 30.0)
+    return first_of(rng.exponential(20, n), seen, np.ceil)
+
+
+def whole(mean, ends):
+    """Survival at these ends of times in whole units."""
+    return {f"{end:.6g}": math.exp(-math.floor(end + 1e-9) / mean) for end in ends}
+
+
+def partly(draw, missing):
+    """Each column's values missing with this probability."""
+
+    def sample(rng, n):
+        return {name: np.where(rng.random(n) < missing, math.nan, values)
+                for name, values in draw(rng, n).items()}  # fmt: skip
+
+    return sample
+
+
+def pressures(rng, n):
+    return np.round(rng.normal(128, 17, n) / 10) * 10
+
+
+def two_heaps(missing):
+    return column(lambda rng, n: np.where(rng.random(n) < missing, math.nan,
+                                          np.where(rng.random(n) < 0.5, 1.5, 9.5)))  # fmt: skip
+
+
+def heaped_line(rng, n):
+    x = np.round(rng.uniform(-1, 1, n), 1)
+    return {"x": x, "y": 0.5 * x + rng.normal(0, 0.3, n)}
+
+
+def rare_line(rng, n):
+    x = (rng.random(n) < 0.05) * 1.0
+    return {"x": x, "y": 0.5 * x + rng.normal(0, 0.3, n)}
+
+
+def visits(rng, n):
+    """Days since 1970 of dates in 2020, of two visits."""
+    first = 18262 + rng.integers(0, 366, n)
+    return {"x": first * 1.0, "y": first + rng.integers(0, 60, n) * 1.0}
 
 
 MEAN, CURVE = rq.Mean(0, 1), rq.KaplanMeier("days", "event", until=2000, bins=10)
@@ -107,6 +172,120 @@ CASES = {
     "no events": (CURVE, waiting(1e12, 2500), dict.fromkeys(survival(1), 1.0)),
     "alike": (ALIKE, waiting(1000, 2500, 0.1), NULL),
     "alike halves": (ALIKE, waiting(1000, 2500, 0.5), NULL),
+    "months": (
+        rq.KaplanMeier("days", "event", until=24, bins=24),
+        waiting(20, 36, ticks=np.ceil),
+        whole(20, range(1, 25)),
+    ),
+    "months, every five": (
+        rq.KaplanMeier("days", "event", until=24, bins=5),
+        waiting(20, 36, ticks=np.ceil),
+        whole(20, np.linspace(0, 24, 6)[1:]),
+    ),
+    "years": (
+        rq.KaplanMeier("days", "event", until=7),
+        waiting(6, 9, ticks=np.ceil),
+        whole(6, np.linspace(0, 7, 121)[1:]),
+    ),
+    "years from zero": (
+        rq.KaplanMeier("days", "event", until=6, bins=6),
+        waiting(6, 9, ticks=np.floor),
+        {f"{k}": math.exp(-(k + 1) / 6) for k in range(1, 7)},
+    ),
+    "days": (
+        rq.KaplanMeier("days", "event", until=1000, bins=10),
+        waiting(600, 1500, ticks=np.ceil),
+        whole(600, np.linspace(0, 1000, 11)[1:]),
+    ),
+    "ended together": (
+        rq.KaplanMeier("days", "event", until=18, bins=6),
+        ended,
+        whole(20, range(3, 19, 3)),
+    ),
+    "unlike losses": (
+        rq.LogRank("days", "event", "group", ["a", "b"], until=24),
+        unlike(),
+        NULL,
+    ),
+    "unlike losses in years": (
+        rq.LogRank("days", "event", "group", ["a", "b"], until=24),
+        unlike(np.ceil),
+        NULL,
+    ),
+    "heaped mean": (
+        rq.Mean(60, 260),
+        column(pressures),
+        {"mean": 128.0, "deviation": (17**2 + 100 / 12) ** 0.5},
+    ),
+    "dates": (
+        rq.Mean(0, 20000),
+        lambda rng, n: {"q": visits(rng, n)["x"]},
+        {"mean": 18262 + 182.5, "deviation": ((366**2 - 1) / 12) ** 0.5},
+    ),
+    "heaped quantiles": (
+        rq.Quantiles(60, 220),
+        column(pressures),
+        {"0.5": 130.0, "0.25": 120.0, "0.75": 140.0, "0.05": 100.0, "0.95": 160.0},
+    ),
+    "two heaps": (
+        rq.Quantiles(0, 10, steps=10, at=[0.9, 0.1]),
+        two_heaps(0.0),
+        {"0.9": 9.5, "0.1": 1.5},
+    ),
+    "two heaps, mostly missing": (
+        rq.Quantiles(0, 10, steps=10, at=[0.9, 0.1]),
+        two_heaps(0.97),
+        {"0.9": 9.5, "0.1": 1.5},
+    ),
+    "heaped bins": (
+        rq.Counts(bins=[60, 110, 130, 260]),
+        column(
+            lambda rng, n: np.where(rng.random(n) < 0.3, math.nan, rng.choice([100, 110, 130], n))
+        ),
+        {
+            "#60 to 110": 0.7 / 3,
+            "#110 to 130": 0.7 / 3,
+            "#130 to 260": 0.7 / 3,
+            "#other or missing": 0.3,
+        },
+    ),
+    "crossed, rare": (
+        rq.Counts(WARDS[:2], by={"sex": ["f", "m"]}),
+        lambda rng, n: {
+            "q": rng.choice(WARDS[:2], n),
+            "sex": rng.choice(["f", "m"], n, p=[0.99, 0.01]),
+        },
+        {"#f, a": 0.495, "#m, b": 0.005, "#other or missing": 0.0},
+    ),
+    "dates of two visits": (
+        rq.Covariance({"x": (18000, 19000), "y": (18000, 19000)}),
+        visits,
+        {
+            "x": (366**2 - 1) / 12,
+            "x, y": (366**2 - 1) / 12,
+            "y": (366**2 - 1) / 12 + (60**2 - 1) / 12,
+        },
+    ),
+    "covariance, missing": (
+        rq.Covariance({"x": (-1, 1), "y": (-1, 1)}),
+        partly(normal_pair, 0.4),
+        {"x": 1 / 3, "x, y": 1 / 6, "y": 1 / 6},
+    ),
+    "heaped regression": (
+        rq.LinearRegression({"y": (-2, 2)}, {"x": (-1, 1)}),
+        heaped_line,
+        {"x": 0.5, "constant": 0.0},
+    ),
+    "regression on a rare feature": (
+        rq.LinearRegression({"y": (-2, 2)}, {"x": (0, 1)}),
+        rare_line,
+        {"x": 0.5, "constant": 0.0},
+    ),
+    "regression, missing": (
+        rq.LinearRegression({"y": (-2, 2)}, {"x": (-1, 1)}),
+        partly(line, 0.4),
+        {"x": 0.5, "constant": 0.0},
+    ),
     "rare together": (
         rq.Covariance({"x": (0, 1), "y": (0, 1)}),
         pair,
@@ -124,24 +303,28 @@ CASES = {
     ),
 }
 TARGETS = {
-    "little noise": (50, 50.0, 1e-6, "central", 1),
-    "few records": (60, 2.0, 1e-6, "aggregate", 6),
-    "pure": (300, 1.0, 1e-30, "central", 1),
-    "much noise": (300, 0.05, 1e-6, "central", 1),
-    "usual": (2000, 1.0, 1e-6, "aggregate", 20),
-    "each client's noise": (2000, 4.0, 1e-6, "local", 12),
-    "plenty": (4000, 8.0, 1e-6, "central", 1),
+    "little noise": (50, 0.1, "l2"),
+    "few records": (60, 2.2, "l2"),
+    "pure": (300, 1.0, "l1"),
+    "much noise": (300, 80.0, "l2"),
+    "usual": (2000, 4.2, "l2"),
+    "usual, pure": (2000, 1.0, "l1"),
+    "plenty": (4000, 0.65, "l2"),
+    "tiny": (5, 0.65, "l2"),
+    "tiny, noisy": (5, 13.8, "l2"),
+    "noisy": (300, 13.8, "l2"),
+    "many": (20_000, 4.2, "l2"),
 }
-"""Records, epsilon, delta, trust and clients."""
+"""Records, and the noise: over the distance of two records, 4.2 is epsilon 1 at delta 1e-6."""
 
 
 def setting(case: str, target: str) -> Setting:
     query, sample, truth = CASES[case]
-    records, epsilon, delta, trust, clients = TARGETS[target]
+    records, noise, norm = TARGETS[target]
     if truth is not None:
         truth = {label.strip("#"): value * records if label[0] == "#" else value
                  for label, value in truth.items()}  # fmt: skip
-    return Setting(query, sample, records, epsilon, delta, trust, clients, truth)
+    return Setting(query, sample, records, noise, norm, truth)
 
 
 def assert_honest(found: Misses) -> None:
@@ -150,27 +333,62 @@ def assert_honest(found: Misses) -> None:
     assert {k: n for k, n in found.records.items() if n > most} == {}
 
 
-@pytest.mark.seldom(1)
-@pytest.mark.parametrize(
-    ("offset", "tables"),
-    [(0, QUICK), *(pytest.param(offset, LONG, marks=pytest.mark.slow) for offset in (1, 4))],
-)
+PINNED = {
+    "months": "many",
+    "months, every five": "many",
+    "years": "usual",
+    "years from zero": "many",
+    "ended together": "many",
+    "unlike losses in years": "plenty",
+    "two heaps": "tiny, noisy",
+    "two heaps, mostly missing": "noisy",
+}
+"""Where intervals would be too short if ties, or few who are present, were taken otherwise."""
+
+
+def targets_of(case: str) -> list[str]:
+    """All, from another one on for each case, or from the pinned one."""
+    names = list(TARGETS)
+    first = names.index(PINNED[case]) if case in PINNED else list(CASES).index(case) % len(names)
+    return names[first:] + names[:first]
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_intervals_hold(case, offset, tables):
-    """Each case with three targets, and so each target with a third of the cases or more."""
-    targets = list(TARGETS)
-    target = targets[(list(CASES).index(case) + offset) % len(targets)]
-    assert_honest(misses(setting(case, target), tables, seed=1 + bool(offset)))
+def test_intervals_hold(case):
+    """One noise each: what one case leaves out another has."""
+    target = targets_of(case)[0]
+    assert_honest(misses(setting(case, target), QUICK, seed=crc32(f"{case}, {target}".encode())))
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(len(TARGETS)))
+@pytest.mark.parametrize("case", CASES)
+def test_intervals_hold_with_every_noise(case, place):
+    target = targets_of(case)[place]
+    runs = LONG if CASES[case][0].block().size < 512 else LONG // 4
+    assert_honest(misses(setting(case, target), runs, seed=crc32(f"{target}: {case}".encode())))
+
+
 @pytest.mark.parametrize(
-    ("case", "label", "width"),
-    [("even values", "mean", 0.03), ("categories", "a", 70), ("quantiles", "0.5", 0.08),
-     ("survival", "1000", 0.08), ("regression", "x", 0.15), ("covariance", "x, y", 0.05)],
+    ("case", "label", "noise", "width"),
+    [("even values", "mean", "usual", 0.03), ("categories", "a", "usual", 70),
+     ("quantiles", "0.5", "usual", 0.08), ("survival", "1000", "usual", 0.08),
+     ("months", "12", "usual", 0.08), ("regression", "x", "usual, pure", 0.15),
+     ("covariance", "x, y", "usual, pure", 0.05)],
 )  # fmt: skip
-def test_intervals_of_a_usual_table_are_not_vacuous(case, label, width):
-    assert misses(setting(case, "usual"), 10).width[label] < width
+def test_intervals_of_a_usual_table_are_not_vacuous(case, label, noise, width):
+    assert misses(setting(case, noise), 10).width[label] < width
+
+
+@pytest.mark.parametrize("case", ["unlike losses", "unlike losses in years"])
+def test_a_log_rank_test_rejects_a_true_hypothesis_in_5_of_100(case):
+    """One of groups alike, whose losses are not: noticed from 19 of 100 rejections on."""
+    asked, rng, rejected = setting(case, "plenty"), np.random.default_rng(7), 0
+    for run in range(100):
+        sample = asked.sample(rng, asked.records)
+        z = noisy_answer(asked, sample, rng, Key.from_seed(run))["z"].estimate
+        rejected += abs(z) > 1.96
+    assert rejected <= allowed(100)
 
 
 def test_too_short_intervals_are_noticed(monkeypatch):
@@ -179,4 +397,4 @@ def test_too_short_intervals_are_noticed(monkeypatch):
     monkeypatch.setattr(estimate, "LAPLACE", 1.3)
     monkeypatch.setattr(moments, "NORMAL", 1.3)
     with pytest.raises(AssertionError):
-        assert_honest(misses(setting("even values", "pure"), QUICK))
+        assert_honest(misses(setting("even values", "pure"), 5 * QUICK))

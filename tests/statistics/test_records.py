@@ -186,8 +186,9 @@ def test_events_are_zero_or_one_and_times_are_kept_within_the_curve():
     days = [-5.0, 0.0, 2.0, 2.0, 10.0, 10.0, math.inf, math.nan, 3.0]
     event = [1, 0, True, 0, 1, 0, 1, 1, None]
     (frame,), _ = frames_of([{"days": days, "event": event}])
-    # Events in 5 bins, none until the end, last seen in 5 bins, missing.
-    assert EVENTS["s"].rows(frame).tolist() == [0, 6, 0, 7, 4, 5, 5, 11, 11]
+    # Events at time zero and in 255 steps, losses likewise (or seen until the end), missing.
+    cells = [0, 256, 51, 256 + 51, 255, 256 + 255, 256 + 255, 512, 512]
+    assert EVENTS["s"].rows(frame).tolist() == cells
     with pytest.raises(ValueError, match=r"^Expected 0 or 1 in column 'event', got 2"):
         ask([{"days": 1, "event": 2}], EVENTS)
 

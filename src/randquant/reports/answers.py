@@ -18,10 +18,11 @@ from randquant.statistics.estimate import Answer, Estimate, ends
 COLUMNS = ("", "estimate", "95 % interval", "among these records", "noise", "sampling")
 
 COVERED = (
-    "Each interval contains its number in at least 95 of 100 tables, noise included: that of the "
-    "population which the records are a random sample of. The narrower one, dark in the charts, is "
-    "that of just these records: what the noise alone leaves open. All intervals of one table do "
-    "not hold at once; a curve's band is one for each of its points."
+    "Each interval is made to contain its number in at least 95 of 100 tables, noise included, "
+    "which is checked by simulation and not proven: that of the population which the records are a "
+    "random sample of. The narrower one, dark in the charts, is that of just these records: what "
+    "the noise alone leaves open. All intervals of one table do not hold at once; a curve's band "
+    "is one for each of its points."
 )
 UNCOVERED = (
     "How many records and clients there are is public. Bounds, categories and bins are taken as "

@@ -113,16 +113,22 @@ class Tree:
         self, totals: np.ndarray, records: int, amplitude: int, norm: Norm
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `Cells.counts`: from the root down, each half is known by its difference."""
-        mixing = np.zeros((self.count + 1, self.size))
-        mixing[-1, -1] = 1 / self._missing(amplitude, norm)
-        offset = np.zeros(self.count + 1)
-        offset[:-1], mixing[:-1, -1] = records, -mixing[-1, -1]
-        for node, (start, middle, end) in enumerate(zip(*_nodes(self.count), strict=True)):
-            offset[start:end] /= 2
-            mixing[start:end] /= 2
-            mixing[start:middle, node] += 0.5 / amplitude
-            mixing[middle:end, node] -= 0.5 / amplitude
-        return offset + mixing @ totals, mixing
+        each = np.append(np.full(self.size - 1, amplitude), self._missing(amplitude, norm))
+        mixing = _halves(self.count) / each
+        known = np.append(-records * _halves(self.count)[:-1, -1], 0.0)
+        return known + mixing @ totals, mixing
+
+
+@functools.lru_cache(maxsize=4)
+def _halves(count: int) -> np.ndarray:
+    """What cells, then none, are made of: differences at inner nodes, then the number of none."""
+    parts = np.zeros((count + 1, count))
+    parts[:-1, -1], parts[-1, -1] = -1.0, 1.0
+    for node, (start, middle, end) in enumerate(zip(*_nodes(count), strict=True)):
+        parts[start:end] /= 2
+        parts[start:middle, node] += 0.5
+        parts[middle:end, node] -= 0.5
+    return parts
 
 
 @functools.lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any, final
 
 import numpy as np
@@ -17,6 +18,9 @@ from randquant.statistics import query
 from randquant.statistics.encodings import Cells, Products, Tree
 from randquant.statistics.estimate import NORMAL, Answer, Estimate
 from randquant.statistics.moments import NoisyMoments
+
+NORMAL_PLACES = np.array([NormalDist().inv_cdf((k + 0.5) / 200) for k in range(200)])
+"""Equally likely values of a standard normal variable."""
 
 ELSE = "other or missing"
 """Label of records in none of the categories."""
@@ -278,38 +282,60 @@ class Quantiles:
 
     def answer(self, totals: query.Totals) -> Answer:
         """Where the monotone distribution function crosses, and where its bands might."""
+        from scipy.optimize import isotonic_regression
+
         counts, mixing = self.block().counts(
             totals.values, totals.records, totals.amplitude, totals.norm
         )
         edges, noise = self.edges, totals.noise
-        present = max(counts[:-1].sum(), 1.0)
-        # Of each edge, the probability of a value below it; monotone, from 0 to 1.
-        below = np.concatenate([[0.0], np.cumsum(counts[:-1])]) / present
-        monotone = np.maximum.accumulate(np.clip(below, 0.0, 1.0))
-        monotone[-1] = 1.0
+        # Of each edge, how many values are below it, and how much of the noise is in that.
+        below = np.append(0.0, np.cumsum(counts[:-1]))
+        of_below = np.vstack([np.zeros(self.steps), np.cumsum(mixing[:-1], axis=0)])
+        off = noise.deviation * np.linalg.norm(of_below[-1])
+        least = max(below[-1], 1.0)
+        shares = np.clip(isotonic_regression(below / least).x, 0.0, 1.0)
+        shares[-1] = 1.0
         estimates = {}
         for at in self.at:
             # theory/statistics.md, Proposition 8: bins in which the quantile might lie.
-            gradient = np.tri(self.steps + 1, self.steps, -1) - at
-            noisy = np.linalg.norm(gradient @ mixing[:-1], axis=1) * noise.deviation / present
-            sampling = math.sqrt(at * (1 - at) / present)
+            excess = below - at * below[-1]
+            noisy = noise.deviation * np.linalg.norm(of_below - at * of_below[-1], axis=1)
+            sampling = math.sqrt(at * (1 - at) * (least + off))
             alone = noise.tail * noisy
-            both = np.hypot(alone, NORMAL * sampling) + 0.5 / present
-            k = int(np.searchsorted(monotone[1:], at))  # the bin in which it is crossed
-            rise, width = monotone[k + 1] - monotone[k], edges[1] - edges[0]
-            place = float(edges[k] + width * (at - monotone[k]) / rise)
-            slope = max(rise, 1 / present) / width
+            both = np.hypot(alone, NORMAL * sampling) + 0.5
+            bin_ = int(np.searchsorted(shares[1:], at))
+            by_noise, by_sample = (
+                _spread(shares, edges, at, each / least) for each in (noisy[bin_], sampling)
+            )
             estimates[f"{at:.4g}"] = Estimate(
-                place, noisy[k] / slope, sampling / slope,
-                _bins(below, both, at, edges), _bins(below, alone, at, edges),
+                float(_inverse(shares, edges, at)), by_noise, by_sample, _bins(excess, both, edges),
+                _bins(excess, alone, edges),
             )  # fmt: skip
         return Answer(estimates, alike=True)
 
 
-def _bins(below: np.ndarray, half: np.ndarray, at: float, edges: np.ndarray) -> Interval:
-    """From the first to the last bin at whose edges the level may be crossed."""
-    possible = (below - half)[:-1] <= at
-    possible &= (below + half)[1:] >= at
+def _inverse(shares: np.ndarray, edges: np.ndarray, at: Any) -> Any:
+    """Where a distribution function crosses levels between 0 and 1."""
+    k = np.searchsorted(shares[1:-1], at)
+    rise = np.maximum(shares[k + 1] - shares[k], 1e-300)
+    return edges[k] + (edges[k + 1] - edges[k]) * np.clip((at - shares[k]) / rise, 0.0, 1.0)
+
+
+def _spread(shares: np.ndarray, edges: np.ndarray, at: float, error: float) -> float:
+    """How far a quantile moves if its level is off by a normal error: the root of its mean square.
+
+    Between heaps of values it moves by much more than the slope at the level would tell.
+    """
+    levels = np.clip(at + error * NORMAL_PLACES, 0.0, 1.0)
+    moved = _inverse(shares, edges, levels) - _inverse(shares, edges, at)
+    return math.sqrt(float(np.mean(moved**2)))
+
+
+def _bins(excess: np.ndarray, half: np.ndarray, edges: np.ndarray) -> Interval:
+    """From the first to the last bin at whose edges the excess may change its sign."""
+    # No value lies below the first edge, or above the last.
+    possible = np.append(True, (excess - half)[1:-1] <= 0)
+    possible &= np.append((excess + half)[1:-1] >= 0, True)
     found = np.flatnonzero(possible)
     if not len(found):
         return Interval(float(edges[0]), float(edges[-1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -13,7 +13,13 @@ from randquant._internal import validate
 from randquant.privacy.guarantee import Interval
 from randquant.statistics import query
 from randquant.statistics.encodings import Tree
-from randquant.statistics.estimate import NORMAL, Answer, Estimate, SumNoise, error, smooth
+from randquant.statistics.estimate import NORMAL, Answer, Estimate, SumNoise
+
+STEPS = 255
+"""Steps that time is cut into, or more where a curve is given at more places."""
+
+SMOOTHED = 16
+"""Steps over which losses are averaged, to tell how many share a step with later events."""
 
 UNSEEN = 1.5
 """Events whose absence a curve's variance reckons with: none of an expected 3 is seen in 5 %."""
@@ -31,10 +37,13 @@ class KaplanMeier:
         time: the column of the time of a record's event, or of when it was last seen, from 0.
         event: the column that says which: 1 or True for an event, 0 or False if last seen.
         until: the last time of the curve.
-        bins: of equal width until then. Whoever was last seen within a bin counts as half at risk
-            in it (a life table, which is Kaplan and Meier's estimate where bins are narrow).
+        bins: of equal width until then, at whose ends the curve is given. To count, time is cut
+            further, into 128 to 255 steps, or into the bins if there are more.
 
-    Labels are the bins' ends. A record with a missing time or event is left out.
+    Labels are the bins' ends. A record with a missing time or event is left out. As usual, whoever
+    was last seen at the time of an event was at risk of it. The order within a step is unknown, and
+    losses count as after events: this is Kaplan and Meier's estimate if no step holds two different
+    times (24 months, 7 years), and otherwise higher by a little, which the intervals contain.
 
     Example:
         >>> import numpy as np, randquant as rq
@@ -61,109 +70,131 @@ class KaplanMeier:
         return self
 
     def block(self) -> Tree:
-        """Events in each bin, no event until the end, last seen in each bin."""
-        return Tree(2 * self.bins + 1)
+        """Events in each step, and losses likewise."""
+        return Tree(2 * (_steps(self.bins) + 1))
 
     def rows(self, columns: query.Columns) -> np.ndarray:
         """The number of the cell."""
-        return _cells(columns, self.time, self.event, self.until, self.bins)
+        return _cells(columns, self.time, self.event, self.until, _steps(self.bins))
 
     def answer(self, totals: query.Totals) -> Answer:
         """The curve at the ends of the bins, with Greenwood's variance and the noise's."""
         counts, mixing = self.block().counts(
             totals.values, totals.records, totals.amplitude, totals.norm
         )
-        edges = np.linspace(0.0, self.until, self.bins + 1)[1:]
-        events, risk = _events_and_risk(self.bins)
-        e, n = events @ counts[:-1], risk @ counts[:-1]
-        of_events, of_risk = events @ mixing[:-1], risk @ mixing[:-1]
-        # Of those who are at risk in a bin, some must be known to come through.
-        through, noisy = np.minimum(n, n - e), np.maximum(
-            np.linalg.norm(of_risk, axis=1), np.linalg.norm(of_risk - of_events, axis=1)
-        )  # fmt: skip
-        certain = through > LIKELY * np.maximum(noisy * totals.noise.deviation, 0.5)
-        known = int(np.argmin(certain)) if not certain.all() else self.bins
-        k = slice(known)
-        return _curve(e[k], n[k], of_events[k], of_risk[k], edges, totals.noise)
+        edges = np.linspace(0.0, self.until, self.bins + 1)[1:].tolist()
+        step = _steps(self.bins) // self.bins
+        curve = _curve(counts[:-1], mixing[:-1], totals.noise)[step::step]
+        estimates = {f"{edge:.6g}": each for edge, each in zip(edges, curve, strict=True)}
+        return Answer(estimates, tuple(edges), alike=True)
 
 
-def _curve(
-    e: np.ndarray,
-    n: np.ndarray,
-    of_events: np.ndarray,
-    of_risk: np.ndarray,
-    edges: np.ndarray,
-    noise: SumNoise,
-) -> Answer:
-    """Estimates at all edges from events and numbers at risk, which are known in the first bins."""
-    hazard = e / n
-    steps = (of_events - hazard[:, None] * of_risk) / (n * (1 - hazard))[:, None]
-    noisy = noise.deviation * np.linalg.norm(np.cumsum(steps, axis=0), axis=1)
-    # theory/statistics.md, Proposition 9: what noise lowers a logarithm by is put back.
-    lowered = (noise.deviation * np.linalg.norm(steps, axis=1)) ** 2 / 2
-    log = np.cumsum(np.log1p(-hazard) + lowered)
-    curve, repaired = _repaired(e, n)
-    greenwood = np.cumsum(repaired / ((1 - np.minimum(repaired, 0.9)) * n))
-    sampling = np.sqrt(greenwood + (UNSEEN / n) ** 2)
+def _curve(counts: np.ndarray, mixing: np.ndarray, noise: SumNoise) -> list[Estimate]:
+    """Estimates after each step."""
+    (e, n), (of_e, of_n) = _events_and_risk(counts), _events_and_risk(mixing)
+    through, of_through = n - e, of_n - of_e
+    by_n, by_through = (noise.deviation**2 * _squares(each) for each in (of_n, of_through))
+    # Of those who are at risk in a step, some must be known to come through.
+    least = LIKELY * np.sqrt(np.maximum(np.maximum(by_n, by_through), 0.25))
+    k = slice(_first_not(np.minimum(n, through) > least))
+    moved = (of_e[k] - (e[k] / n[k])[:, None] * of_n[k]) / through[k][:, None]
+    noisy = noise.deviation * np.sqrt(_squares(np.cumsum(moved, axis=0)))
+    # theory/statistics.md, Proposition 9: what noise moves logarithms by is put back.
+    lowered = (by_through[k] / through[k] ** 2 - by_n[k] / n[k] ** 2) / 2
+    log = np.cumsum(np.log(through[k] / n[k]) + lowered)
+    hazards = _hazards(e[k], n[k])
+    greenwood = np.cumsum(hazards / ((1 - np.minimum(hazards, 0.9)) * n[k]))
+    sampling = np.sqrt(greenwood + (UNSEEN / n[k]) ** 2)
+    order = np.cumsum(hazards * np.maximum(_smoothed(_losses(e, n)[k]), 0.0) / n[k])
 
-    def padded(values: np.ndarray, rest: float) -> np.ndarray:
-        return np.append(values, np.full(len(edges) - len(e), rest))
+    def padded(values: np.ndarray, rest: float) -> list[float]:
+        return [*values.tolist(), *[rest] * (len(n) - len(values))]
 
     def ends(half: np.ndarray) -> list[Interval]:
         """Where nobody is known to be at risk, the curve only falls."""
-        lower, upper = (np.minimum(np.exp(log + sign * half), 1.0) for sign in (-1, 1))
-        rest = float(upper[-1]) if len(e) else 1.0
-        return list(map(Interval, padded(lower, 0.0).tolist(), padded(upper, rest).tolist()))
+        lower, upper = np.exp(log - half - order), np.minimum(np.exp(log + half), 1.0)
+        rest = float(upper[-1]) if len(upper) else 1.0
+        return list(map(Interval, padded(np.minimum(lower, 1.0), 0.0), padded(upper, rest)))
 
-    alone = noise.tail * noisy
-    errors = zip(
-        padded(curve, curve[-1] if len(e) else 1.0), padded(curve * noisy, math.inf),
-        padded(curve * sampling, math.inf), ends(np.hypot(alone, NORMAL * sampling)), ends(alone),
-        strict=True,
+    later = n > np.maximum(LIKELY / 2 * np.sqrt(by_n), 0.5)
+    later[k] = True
+    rest = slice(len(log), _first_not(later))
+    less_sure = np.cumprod(np.clip(through[rest] / n[rest], 0.0, 1.0))
+    last = math.exp(log[-1]) if len(log) else 1.0
+    curve = -_increasing(-np.minimum(np.append(np.exp(log), last * less_sure), 1.0))
+    alone, errors = noise.tail * noisy, (curve[: len(log)] * each for each in (noisy, sampling))
+    columns = zip(
+        padded(curve, float(curve[-1]) if len(curve) else 1.0),
+        *(padded(each, math.inf) for each in errors),
+        ends(np.hypot(alone, NORMAL * sampling)), ends(alone), strict=True,
     )  # fmt: skip
-    estimates = {
-        f"{edge:.6g}": Estimate(min(max(float(s), both.lower), both.upper), float(by_noise),
-                                float(by_sample), both, records)
-        for edge, (s, by_noise, by_sample, both, records) in zip(edges, errors, strict=True)
-    }  # fmt: skip
-    return Answer(estimates, tuple(edges.tolist()), alike=True)
+    return [
+        Estimate(min(max(s, both.lower), both.upper), by_noise, by_sample, both, records)
+        for s, by_noise, by_sample, both, records in columns
+    ]
 
 
-def _repaired(e: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A curve that only falls, and its hazards: cumulative events are made monotone."""
+def _first_not(true: np.ndarray) -> int:
+    """The first place that is not true, or the end."""
+    return len(true) if true.all() else int(np.argmin(true))
+
+
+def _squares(rows: np.ndarray) -> np.ndarray:
+    return np.einsum("ij,ij->i", rows, rows)
+
+
+def _increasing(values: np.ndarray) -> np.ndarray:
+    """The nearest sequence that never falls."""
     from scipy.optimize import isotonic_regression
 
-    if not len(e):
-        return np.zeros(0), np.zeros(0)
-    cumulative = np.maximum(isotonic_regression(np.cumsum(e)).x, 0.0)
-    hazards = np.clip(np.diff(cumulative, prepend=0.0) / n, 0.0, 1.0)
-    return np.cumprod(1 - hazards), hazards
+    return isotonic_regression(values).x if len(values) else values
 
 
-def _cells(columns: query.Columns, time: str, event: str, until: float, bins: int) -> np.ndarray:
-    """Numbers of the cells of `KaplanMeier.block`."""
+def _hazards(e: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """Within 0 and 1, so that cumulative events never fall."""
+    events = np.diff(np.maximum(_increasing(np.cumsum(e)), 0.0), prepend=0.0)
+    return np.minimum(events / n, 1.0)
+
+
+def _losses(e: np.ndarray, n: np.ndarray) -> np.ndarray:
+    return n - e - np.append(n[1:], 0.0)
+
+
+def _smoothed(losses: np.ndarray) -> np.ndarray:
+    from scipy.ndimage import uniform_filter1d
+
+    return uniform_filter1d(losses, SMOOTHED, mode="nearest")
+
+
+def _steps(bins: int) -> int:
+    """Steps that so many bins are cut into."""
+    return max(STEPS // bins, 1) * bins
+
+
+def _cells(columns: query.Columns, time: str, event: str, until: float, steps: int) -> np.ndarray:
+    """Cells of records: of events from time zero on, then of losses; the last of all others.
+
+    A step holds its end: whoever has an event or was last seen there was at risk until then.
+    """
     times = query.numbers(columns[time], time)
     happened = query.numbers(columns[event], event)
     for bad in happened[~np.isnan(happened) & (happened != 0) & (happened != 1)][:1]:
         raise ValueError(
             f"Expected 0 or 1 in column {event!r}, got {bad:g}: 1 for an event, 0 if last seen."
         )
-    edges = np.linspace(0.0, until, bins + 1)
-    # A bin holds its upper end: whoever has an event there has had it until then.
-    place = np.clip(np.searchsorted(edges, times, side="left") - 1, 0, bins - 1)
-    seen = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, bins - 1)
-    cell = np.where(happened == 1, place, bins + 1 + seen)
-    beyond = (times > until) | ((times == until) & (happened == 0))
-    cell = np.where(beyond, bins, cell)
-    return np.where(np.isnan(times) | np.isnan(happened), 2 * bins + 1, cell).astype(np.int64)
+    # Less than any step, and more than what float32 has times of whole units off.
+    slack = 1e-4
+    place = np.ceil(np.clip(times, 0.0, until) / until * steps - slack)
+    lost = (happened == 0) | (times > until * (1 + slack / steps))
+    cell = np.where(times > until * (1 + slack / steps), steps, place) + (steps + 1) * lost
+    missing = np.isnan(times) | np.isnan(happened)
+    return np.where(missing, 2 * (steps + 1), cell).astype(np.int64)
 
 
-def _events_and_risk(bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """What events and numbers at risk in each bin are, as sums of cells: (bins, 2 · bins + 1)."""
-    events = np.eye(bins, 2 * bins + 1)
-    later = np.triu(np.ones((bins, bins)))
-    risk = np.hstack([later, np.ones((bins, 1)), later - 0.5 * np.eye(bins)])
-    return events, risk
+def _events_and_risk(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What happens in each step and how many are at risk in it, from (cells, ...)."""
+    events, losses = np.split(cells, 2)
+    return events, np.cumsum((events + losses)[::-1], axis=0)[::-1]
 
 
 @final
@@ -178,7 +209,7 @@ class LogRank:
 
     Labels: `observed - expected`, the events of the first group less those to be expected if both
     were alike; and `z`, the same in its standard deviations, noise included: about normal if both
-    are alike, so that the p-value is 2 · Φ(-|z|). Late bins, in which noise hides how many are at
+    are alike, so that the p-value is 2 · Φ(-|z|). Late times, at which noise hides how many are at
     risk, are left out of both; the interval of the first holds with them.
     """
 
@@ -203,12 +234,12 @@ class LogRank:
 
     def block(self) -> Tree:
         """The cells of a curve for each group."""
-        return Tree(2 * (2 * self.bins + 1))
+        return Tree(4 * (_steps(self.bins) + 1))
 
     def rows(self, columns: query.Columns) -> np.ndarray:
         """The number of the cell."""
-        cells = 2 * self.bins + 1
-        cell = _cells(columns, self.time, self.event, self.until, self.bins)
+        cells = 2 * (_steps(self.bins) + 1)
+        cell = _cells(columns, self.time, self.event, self.until, _steps(self.bins))
         group = query.categories(columns[self.by], self.groups)
         missing = (cell == cells) | (group == 2)
         return np.where(missing, 2 * cells, group * cells + cell)
@@ -218,38 +249,50 @@ class LogRank:
         counts, mixing = self.block().counts(
             totals.values, totals.records, totals.amplitude, totals.norm
         )
-        events, risk = _events_and_risk(self.bins)
-        zero = np.zeros_like(events)
-        own_events, own_risk = np.hstack([events, zero]), np.hstack([risk, zero])
-        all_events, all_risk = np.hstack([events, events]), np.hstack([risk, risk])
-        e_one, n_one = own_events @ counts[:-1], own_risk @ counts[:-1]
-        e, n = all_events @ counts[:-1], all_risk @ counts[:-1]
-        floor = totals.noise.deviation * np.linalg.norm(all_risk @ mixing[:-1], axis=1)
-        known = np.cumprod(n > np.maximum(LIKELY / 2 * floor, 1.0)).astype(bool)
-        # Later events are left out: no more than there are at risk, and half of what counts twice.
-        last = int(np.argmin(known))
-        later = 0.0 if known.all() else max(n[last], 0.0) + totals.noise.tail * floor[last] + 1
-        n = np.where(known, n, np.inf)
-        share, hazard = np.clip(n_one / n, 0.0, 1.0), np.clip(e / n, 0.0, 1.0)
-        gap = float(np.sum((e_one - share * e)[known]))
-        weights = known[:, None]
-        gradient = np.sum(
-            weights * (own_events - share[:, None] * all_events)
-            - hazard[:, None] * weights * (own_risk - share[:, None] * all_risk),
-            axis=0,
+        noise = totals.noise
+        (e_one, n_one), (e_two, n_two) = map(_events_and_risk, np.split(counts[:-1], 2))
+        of_one, of_two = map(_events_and_risk, np.split(mixing[:-1], 2))
+        e, n = e_one + e_two, n_one + n_two
+        of_e, of_n = of_one[0] + of_two[0], of_one[1] + of_two[1]
+        floor = noise.deviation * np.sqrt(_squares(of_n))
+        last = _first_not(n > np.maximum(LIKELY / 2 * floor, 1.5))
+        k, later = slice(last), 0.0
+        if last < len(n):  # theory/statistics.md, Proposition 9: what is left out is no more
+            later = max(n[last] + noise.tail * floor[last], 0.0) / math.e
+        e, n, of_e, of_n = e[k], n[k], of_e[k], of_n[k]
+        share, hazard = np.clip(n_one[k] / n, 0.0, 1.0), np.clip(e / n, 0.0, 1.0)
+        of_share = of_one[1][k] - share[:, None] * of_n  # times the number at risk
+        of_gap = of_one[0][k] - share[:, None] * of_e - hazard[:, None] * of_share
+        gap = float(np.sum(e_one[k] - share * e))
+        # What the product of both noises, in shares and in events, takes from it.
+        of_hazard = of_e - hazard[:, None] * of_n
+        gap += noise.deviation**2 * float(np.sum(np.sum(of_share * of_hazard, axis=1) / n))
+        noisy = noise.deviation * float(np.linalg.norm(of_gap.sum(axis=0)))
+        hazards = _hazards(e, n)
+        weights = share * (1 - share) * (1 - hazards) * n / (n - 1)
+        # The variance with what noise may have taken from it.
+        variance = max(float(weights @ e), 0.0) + noise.deviation * float(
+            np.linalg.norm(weights @ of_e)
         )
-        noisy = error(mixing[:-1], gradient, totals.noise)
-        variance = float(np.sum((share * (1 - share) * np.maximum(e, 0.0) * (1 - hazard))[known]))
-        sampling = math.sqrt(max(variance, 1.0))
-        spread = math.hypot(noisy, sampling)
-        z = smooth(gap / spread, noisy / spread, sampling / spread, totals.noise)
-        both = smooth(gap, noisy, sampling, totals.noise)
-        ends = [Interval(each.lower - later, each.upper + later)
-                for each in (both.interval, both.among_records)]  # fmt: skip
+        sampling = math.sqrt(max(variance, 1e-12))
+        lost_one, lost_two = (_losses(*each)[k] for each in ((e_one, n_one), (e_two, n_two)))
+        order = float(hazards @ _smoothed((1 - share) * lost_one - share * lost_two))
+
+        def within(half: float, more: float) -> Interval:
+            return Interval(
+                gap - half - more + min(order, 0.0), gap + half + more + max(order, 0.0)
+            )
+
+        alone, spread = noise.tail * noisy, math.hypot(noisy, sampling)
+        both = math.hypot(alone, NORMAL * sampling) + 0.5  # events come in steps
+        ends = within(both, 0.0)
+        of_z = Interval(ends.lower / spread, ends.upper / spread)
         return Answer(
             {
-                "observed - expected": Estimate(gap, noisy, sampling, *ends),
+                "observed - expected": Estimate(
+                    gap, noisy, sampling, within(both, later), within(alone, later)
+                ),
                 # There is no z without the noise, which its unit is made of.
-                "z": replace(z, among_records=z.interval),
+                "z": Estimate(gap / spread, noisy / spread, sampling / spread, of_z, of_z),
             }
         )
