@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import re
@@ -25,7 +24,7 @@ from randquant.local_training.clients import (
 )
 from randquant.local_training.examples import Columns, Examples, StoredExamples, examples_of
 from randquant.local_training.generators import seeded
-from randquant.local_training.inputs import in_float32, stored
+from randquant.local_training.inputs import copied, in_float32, stored
 from randquant.local_training.local import BUFFERS, Buffers
 from randquant.local_training.statistics import ServerStatistics
 from randquant.local_training.trial import Loss, Trial, check_labels, guess_of, is_binary, tried
@@ -210,11 +209,11 @@ def checked_problem(
         )
     names = parts_of(model, parts, frozen)
     types = tuple(tensor.dtype for tensor in stored(model))
-    copied, loss = in_float32(copy.deepcopy(model).cpu()), _plain(loss)
-    trial = tried(copied, names, clients, loss, buffers)
+    own, loss = in_float32(copied(model).cpu()), _plain(loss)
+    trial = tried(own, names, clients, loss, buffers)
     if public is not None:
-        ServerStatistics(copy.deepcopy(copied), public, torch.device("cpu")).refresh()
-    problem = Problem(copied, clients, loss, test, names, types, trial, buffers, public)
+        ServerStatistics(copied(own), public, torch.device("cpu")).refresh()
+    problem = Problem(own, clients, loss, test, names, types, trial, buffers, public)
     _check_labels(problem)
     return problem
 

@@ -77,6 +77,7 @@ def create(
     key = hidden.key if config.seed is None else Key.from_seed(config.seed)
     # An invalid configuration must fail before anything is written.
     prepared = prepare(config, key, given)
+    prepared.learner.check()
     rounds, most = declared = prepared.schedule.declared()
     bound = binding.bind(prepared.problem, key)
     if folder.exists() and any(folder.iterdir()):
@@ -125,6 +126,7 @@ def execute(
             stop_at_epsilon.
         BlockingIOError: another process is training this run.
     """
+    folder = folder.absolute()  # whoever is called may change directory
     run_folder.read_config(folder)  # do not create a lock where there is no run
     with locks.folder(folder), _threads_kept():
         if changes:
