@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import stat
 
 import by_name
@@ -221,6 +222,58 @@ def test_callbacks_see_every_round_and_may_stop_the_run(clients, test_data, tmp_
             on_round=stop_after(4, RuntimeError("broken")), **CHEAP,
         )  # fmt: skip
     assert "the same call goes on" in caught.value.__notes__[0]
+
+
+def test_a_change_of_directory_does_not_lose_the_folder(clients, monkeypatch, tmp_path):
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    leave = lambda metrics: os.chdir(tmp_path / "there")  # noqa: E731
+    run = train(a_model(), clients, mechanism=noisy(), folder="run", on_round=leave, **CHEAP)
+    assert run.folder == tmp_path / "run"
+    assert run.summary.rounds == 6
+    assert (run.folder / "summary.json").exists()
+    assert not list((tmp_path / "there").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("round", "damage", "said"),
+    [
+        (None, None, "The run was stopped before its first round."),
+        (1, None, "what was sent is on record in {folder}"),
+        (3, lambda folder: (folder / "sent.json").unlink(), "all rounds that were declared as spe"),
+        (3, lambda folder: (folder / "sent.json").write_text("{}"), "all rounds that were declar"),
+        (3, shutil.rmtree, "no record of what it sent can be read in {folder}: take all rounds"),
+    ],
+)
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_what_was_sent_is_said_as_it_is_on_record(
+    stop, round, damage, said, clients, monkeypatch, tmp_path
+):
+    """A run whose record cannot be read is not said to have sent nothing."""
+    monkeypatch.setattr(federated.tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "own").mkdir()
+    homes = []
+    begin, run = execution.create, execution._train
+    monkeypatch.setattr(execution, "create", lambda *a, **k: homes.append(a[0]) or begin(*a, **k))
+    monkeypatch.setattr(execution, "_train", lambda *args: dies() if round is None else run(*args))
+
+    def damaging(metrics):
+        if damage is not None and metrics.round == round:
+            damage(homes[-1])
+        if metrics.round == round:
+            raise stop
+
+    def dies():
+        raise stop
+
+    for folder in (None, tmp_path / "own" / "run"):
+        with pytest.raises(stop) as caught:
+            train(a_model(), clients, mechanism=noisy(), folder=folder, on_round=damaging, **CHEAP)
+        words = " ".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+        assert said.format(folder=homes[-1]) in words
+        # What is left of a run that has sent something stays, whatever its record is like.
+        nothing = damage is shutil.rmtree or (folder is None and round is None)
+        assert (homes[-1] / "key").exists() != nothing
 
 
 def test_a_temporary_folder_disappears_with_the_run(clients, monkeypatch, tmp_path):

@@ -159,13 +159,14 @@ def _trained(
     progress: bool,
 ) -> Run:
     if folder is not None:
-        home = validate.path("folder", folder)
+        home = validate.path("folder", folder).absolute()  # whoever is called may change directory
         return _in_folder(config, given, home, callbacks, progress)
     home = Path(tempfile.mkdtemp(prefix="randquant-"))
     try:
         return _in_folder(config, given, home, callbacks, progress, temporary=True)
     except BaseException:
-        if not run_folder.has_sent(home):  # else it is all that is left of the run
+        unborn = not (home / run_folder.CONFIG).exists()
+        if unborn or run_folder.has_sent(home) is False:  # else it is all that is left of the run
             shutil.rmtree(home, ignore_errors=True)
         raise
 
@@ -244,7 +245,13 @@ def _advised(home: Path, temporary: bool) -> Iterator[None]:
     """Say how to go on when a run is stopped."""
 
     def how() -> str:
-        if not run_folder.has_sent(home):
+        sent = run_folder.has_sent(home)
+        if sent is None:
+            return (
+                f"The run was stopped, and no record of what it sent can be read in {home}: take "
+                "all rounds that were declared as spent."
+            )
+        if not sent:
             return "The run was stopped before its first round."
         call = f"the same call with folder={str(home)!r}" if temporary else "the same call"
         return (
@@ -256,6 +263,8 @@ def _advised(home: Path, temporary: bool) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how()) from None
+    except BlockingIOError:
+        raise  # another process trains it, and nothing was stopped
     except Exception as error:
         error.add_note(how())
         raise

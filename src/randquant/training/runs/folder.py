@@ -70,7 +70,8 @@ def make_way(folder: Path, overwrite: bool) -> None:
 def _unborn(folder: Path) -> bool:
     """Whether a folder holds nothing but the first files of a run that has not sent anything."""
     names = {path.name.removesuffix(".partial") for path in folder.iterdir()}
-    return names <= _FIRST and (SECRET in names or SENT in names) and not has_sent(folder)
+    sent = has_sent(folder) if (folder / SENT).exists() else False  # it comes before all others
+    return names <= _FIRST and (SECRET in names or SENT in names) and sent is False
 
 
 def begin(
@@ -104,12 +105,12 @@ def begin(
     run_log.begin(folder / LOG)
 
 
-def has_sent(folder: Path) -> bool:
-    """Return whether the run in a folder has begun to ask or send, even if files are missing."""
+def has_sent(folder: Path) -> bool | None:
+    """Return whether the run in a folder has begun to ask or send; None if no record says."""
     try:
-        return (folder / SENT).exists() and _sent(folder).begun
-    except ValueError:
-        return True  # damaged: it cannot be ruled out
+        return _sent(folder).begun
+    except (ValueError, OSError):
+        return None
 
 
 def read_config(folder: Path) -> TrainConfig:
