@@ -189,12 +189,12 @@ def test_another_problem_or_setting_is_refused_by_name(clients, test_data, tmp_p
     cell = functools.partial(train, mechanism=noisy(), folder=tmp_path / "run", seed=0, **CHEAP)
     cell(a_model(), clients, test=test_data)
     changed = {**clients, "phone 3": examples(8, 99)}
-    other = a_model()
-    with torch.no_grad():
-        other.bias += 1
+    named = {name.replace("3", "three"): data for name, data in clients.items()}
+    other = nn.Sequential(a_model())
     for model, data, settings, sentence in [
         (a_model(), changed, {"test": test_data}, "clients' data"),
-        (other, clients, {"test": test_data}, "model"),
+        (other, clients, {"test": test_data}, "model, frozen weights and trained parts"),
+        (a_model(), named, {"test": test_data}, "clients' data"),
         (a_model(), clients, {"test": examples(50, 7)}, "test data"),
         (a_model(), clients, {"test": test_data, "loss": nn.functional.nll_loss}, "loss"),
         (a_model(), clients, {"test": test_data, "cohort": 9, "mechanism": noisy(2, 9)}, "cohort"),
@@ -207,6 +207,44 @@ def test_another_problem_or_setting_is_refused_by_name(clients, test_data, tmp_p
     # How often to evaluate may change, and delta, which is stated anew.
     again = cell(a_model(), clients, test=test_data, evaluate_every=2)
     assert again.summary.rounds == 6
+
+
+@pytest.mark.parametrize("rate", [None, 0.5])  # steps without a rate, and SGD
+def test_a_cell_that_builds_its_model_goes_on_from_the_weights_it_began_with(
+    rate, clients, tmp_path
+):
+    """Interrupt the cell, run it again: the model has other random weights."""
+    settings = {"mechanism": noisy(), "seed": 5, "learning_rate": rate, **CHEAP}
+    built = [nn.Linear(FEATURES, CLASSES) for _ in range(3)]
+    whole = train(built[0], clients, **settings)
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            built[0], clients, folder=folder, on_round=stop_after(3, KeyboardInterrupt()),
+            **settings,
+        )  # fmt: skip
+    for model in built[1:]:  # also when it is finished
+        with pytest.warns(UserWarning, match="goes on from the initial weights that it began w"):
+            again = train(model, clients, folder=folder, **settings)
+        assert [m.mean for m in again.history] == [m.mean for m in whole.history]
+        assert np.array_equal(weights(again), weights(whole))
+    os.remove(folder / "initial.safetensors")
+    with pytest.raises(ValueError, match=r"initial\.safetensors, the weights that the run began"):
+        train(built[1], clients, folder=folder, **settings)
+
+
+def test_other_frozen_weights_are_another_model(clients, tmp_path):
+    """They are in no file of the run."""
+
+    def built():
+        return nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, CLASSES))
+
+    cell = functools.partial(
+        train, clients=clients, mechanism=noisy(), folder=tmp_path / "run", frozen="0.*", **CHEAP
+    )
+    cell(built())
+    with pytest.raises(ValueError, match=r"frozen weights .*got another: .*\(torch.manual_seed"):
+        cell(built())
 
 
 def test_callbacks_see_every_round_and_may_stop_the_run(clients, test_data, tmp_path):
@@ -307,7 +345,7 @@ def test_a_folder_that_was_begun_and_not_finished_is_begun_again(
 ):
     """A kill between the first file and the configuration leaves nothing that was sent."""
     whole = {"mechanism": noisy(), "seed": seed, "baseline": True, **CHEAP}
-    for number in range(6):
+    for number in range(7):
         folder = tmp_path / str(number)
         with monkeypatch.context() as patched:
             patched.setattr(os, "replace", dying(os.replace, [number]))

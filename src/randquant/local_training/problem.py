@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,15 @@ class Problem:
     def binary(self) -> bool:
         """Whether outputs are logits of one of two answers each."""
         return is_binary(self.loss)
+
+    def starting_at(self, weights: np.ndarray) -> Problem:
+        """The same from other initial weights of what is trained, (d,) float32."""
+        model, sizes = copied(self.model), [math.prod(shape) for shape in self.shapes]
+        parameters = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, part in zip(self.parts, torch.from_numpy(weights).split(sizes), strict=True):
+                parameters[name].copy_(part.view_as(parameters[name]))
+        return replace(self, model=model)
 
     @property
     def digest(self) -> str:

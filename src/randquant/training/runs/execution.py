@@ -30,7 +30,7 @@ from randquant.training.config import TrainConfig, check_config
 from randquant.training.records import RoundMetrics, Sent
 from randquant.training.runs import binding, checkpoint, secret, standardization
 from randquant.training.runs import folder as run_folder
-from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE
+from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE, INITIAL
 from randquant.training.runs.log import RESTORE, RunLog
 from randquant.training.runs.outcome import evaluated, measured, same, summarized
 from randquant.training.runs.secret import Secret
@@ -89,6 +89,10 @@ def create(
     commitment = secret.commitment(config, key)
     run_folder.begin(folder, config, declared, prepared.fingerprint, epsilon, commitment)
     binding.write(folder, bound)
+    if config.task.by_objects:
+        identity = run_folder.read_sent(folder, config).identity
+        first = State(0, prepared.learner.parameters(), np.zeros(0, dtype=np.int64))
+        checkpoint.save(folder / INITIAL, first, identity)
     if config.server.baseline:
         beside = without_privacy(config, rounds, prepared.mechanism)
         run_folder.begin(folder / BASELINE, beside, declared)
@@ -153,6 +157,18 @@ def load_parameters(folder: Path) -> np.ndarray:
     state = checkpoint.load(folder / CHECKPOINT, sent.identity)
     if state is None:
         raise ValueError(f"Expected a checkpoint in {folder}, found none: the run has not started.")
+    return state.parameters
+
+
+def load_initial(folder: Path) -> np.ndarray:
+    """Return the weights that a run with a model passed as an object began with, (d,) float32."""
+    sent = run_folder.read_sent(folder, run_folder.read_config(folder))
+    state = checkpoint.load(folder / INITIAL, sent.identity)
+    if state is None:
+        raise ValueError(
+            f"Expected {folder / INITIAL}, the weights that the run began with, found none. "
+            f"{RESTORE}"
+        )
     return state.parameters
 
 

@@ -2,6 +2,7 @@
 
     RUN/config.json             what determines the run
     RUN/problem.json            digests of the model, the loss and the data that it began with
+    RUN/initial.safetensors     its first weights, if the model was passed as an object
     RUN/key                     its secret key, if it has no simulation seed
     RUN/sent.json               rounds that were declared and sent, including the current one
     RUN/standardization.json    the figures it standardises by, if it asked for them
@@ -33,10 +34,11 @@ from randquant.training.runs.log import RESTORE, Lines, RunLog
 
 CONFIG, SENT, LOG = "config.json", "sent.json", "metrics.jsonl"
 CHECKPOINT, SUMMARY, REPORT = "checkpoint.safetensors", "summary.json", "report.html"
+INITIAL = "initial.safetensors"
 BASELINE, BINDING, SECRET = "baseline", "problem.json", "key"
 FIGURES = "standardization.json"
 
-_FIRST = {SECRET, BINDING, LOG, SENT, CONFIG, BASELINE, "lock"}
+_FIRST = {SECRET, BINDING, INITIAL, LOG, SENT, CONFIG, BASELINE, "lock"}
 """What is written before a run's configuration, which comes last."""
 
 FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
