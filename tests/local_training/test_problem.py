@@ -119,6 +119,9 @@ def contrast(output, targets):
     return (output @ output.T).logsumexp(1).mean()
 
 
+MINE = nn.Linear(7, 2)
+"""A closure of the user's holds it."""
+
 BAD_LOSSES = {
     "sum": (summed, ValueError, "got a sum: a batch twice has twice the loss"),
     "vector": (each, ValueError, r"returns one number, got shape \(6,\).*reduction='mean'"),
@@ -130,6 +133,11 @@ BAD_LOSSES = {
     "others": (contrast, ValueError, "may not depend on the others"),
     "labels": (functional.mse_loss, ValueError, "a loss of an output"),
     "name": ("cross_entropy", TypeError, "to be a function, got 'cross_entropy': give one of"),
+    "another model's": (
+        lambda o, t: functional.cross_entropy(o, t) + MINE.weight.abs().sum(),
+        ValueError,
+        r"a parameter of shape \(2, 7\) which is not the trained model's",
+    ),
     "wrong arguments": (lambda o: o.mean(), ValueError, "Expected a loss of an output"),
 }
 
@@ -193,7 +201,29 @@ def overwriting():
     return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Dropout(0.5, inplace=True))
 
 
+class Listed(nn.Module):
+    """Its second layer is in a list, which torch does not look into."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.others = nn.Linear(4, 6), [nn.Linear(6, 3)]
+
+    def forward(self, x):
+        return self.others[0](self.first(x))
+
+
+def test_constants_that_a_loss_reads_are_no_parameters():
+    def distilled(output, targets):
+        with torch.no_grad():
+            soft = MINE.weight.sum()
+        return functional.cross_entropy(output, targets) + 0 * soft + 0 * MINE.bias.detach().sum()
+
+    problem_of(linear(), some_clients(), loss=distilled)
+    problem_of(linear(), some_clients(), parts=("0.*",))  # those that are frozen are its own
+
+
 BAD_MODELS |= {
+    "listed": (Listed(), ValueError, r"of shape \(3, 6\) which .* nn.ModuleList"),
     "in place": (overwriting(), ValueError, "loss with a gradient, got Runt.* inplace=False"),
     "bent": (
         Two(lambda a, b: (a * 0).abs().sqrt() + b),

@@ -6,7 +6,7 @@ import contextlib
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -69,8 +69,8 @@ def tried(
     Raises:
         TypeError, ValueError: the model does not take the features, returns something other than a
             tensor, keeps running statistics, or changes its own parameters; or the loss is no mean
-            over the batch, is not finite, has no finite gradient, or does not depend on the
-            parameters.
+            over the batch, is not finite, has no finite gradient, does not depend on the
+            parameters, or depends on another model's.
     """
     model = copied(model)
     for name, parameter in model.named_parameters():
@@ -95,6 +95,7 @@ def tried(
         again = _loss(loss, _output(model, twice[0]), twice[1])
     _check_repeats(first, again)
     _check_dependence(first, parts)
+    _check_own(first, model)
     _check_gradient(first, model)
     model.eval()
     with seeded(0):
@@ -151,6 +152,27 @@ def _check_dependence(loss: Tensor, parts: Sequence[str]) -> None:
             "compute it from the model's output without detaching, and train what it uses; "
             f"trained are {', '.join(parts[:3])}{', …' if len(parts) > 3 else ''}."
         )
+
+
+def _check_own(loss: Tensor, model: nn.Module) -> None:
+    """Refuse a loss or a model that depends on a parameter which is not the model's own."""
+    own = {id(parameter) for parameter in model.parameters()}
+    left, known = [loss.grad_fn], set()
+    while left:
+        node: Any = left.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        left += [before for before, _ in node.next_functions]
+        other = getattr(node, "variable", None)
+        if other is not None and id(other) not in own:
+            raise ValueError(
+                f"Expected a loss of the output and the targets, got one that also depends on a "
+                f"parameter of shape {tuple(other.shape)} which is not the trained model's: a copy "
+                "of your model is trained, so a penalty on your model's weights would be one on "
+                "constants. Give Server('SGD', options={'weight_decay': 0.01}) for weight decay, "
+                "keep layers in nn.ModuleList, and call requires_grad_(False) on what is constant."
+            )
 
 
 def _check_gradient(loss: Tensor, model: nn.Module) -> None:
