@@ -159,3 +159,33 @@ def test_a_round_of_a_model_that_draws_does_not_depend_on_the_workers():
             collect = collector(learner, ClippedSGD(1e30), pool, workers)
             found.append(collect([2, 0, 1], KEY, 0).mean)
     assert np.array_equal(*found)
+
+
+def in_batches(size):
+    """Batch norm that keeps nothing, and normalises a batch by itself: one example it cannot."""
+    norm = nn.BatchNorm1d(3, track_running_stats=False)
+    model = nn.Sequential(nn.Linear(16, 3), norm, nn.Linear(3, 2))
+    rng = np.random.default_rng(0)
+    return problem_of(
+        model, {name: (features(rng, n), made(rng, n, None)) for name, n in (("a", 8), ("b", size))}
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "work", "refused"),
+    [
+        (2, Work(), None), (1, Work(), 1), (5, Work(batch=1), 1), (5, Work(batch=4), None),
+        (5, Work(4, 1, 0.1), 1), (6, Work(4, 1, "auto"), None), (9, Work(2, 1, 0.1), 1),
+        (5, Work(example_norm=1.0), 1), (3, Work(9, 2, 0.1), None),
+    ],
+)  # fmt: skip
+def test_the_smallest_step_is_tried_before_anybody_is_asked(size, work, refused):
+    learner = Learner(in_batches(size), work)
+    if refused is None:
+        learner.check()
+        learner.updates([0, 1], Key.from_seed(0))
+        return
+    with pytest.raises(ValueError, match=f"learns from {refused} of client [ab]'s examples at on"):
+        learner.check()
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        learner.updates([0, 1], Key.from_seed(0))

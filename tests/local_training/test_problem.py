@@ -1,11 +1,15 @@
 """What may be trained and what is refused, each with its sentence."""
 
+import threading
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from data_forms import Pairs
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import prune
 from torch.utils.data import DataLoader, TensorDataset
 
 from randquant.local_training.client import Learner
@@ -115,6 +119,9 @@ def contrast(output, targets):
     return (output @ output.T).logsumexp(1).mean()
 
 
+MINE = nn.Linear(7, 2)
+"""A closure of the user's holds it."""
+
 BAD_LOSSES = {
     "sum": (summed, ValueError, "got a sum: a batch twice has twice the loss"),
     "vector": (each, ValueError, r"returns one number, got shape \(6,\).*reduction='mean'"),
@@ -126,6 +133,11 @@ BAD_LOSSES = {
     "others": (contrast, ValueError, "may not depend on the others"),
     "labels": (functional.mse_loss, ValueError, "a loss of an output"),
     "name": ("cross_entropy", TypeError, "to be a function, got 'cross_entropy': give one of"),
+    "another model's": (
+        lambda o, t: functional.cross_entropy(o, t) + MINE.weight.abs().sum(),
+        ValueError,
+        r"a parameter of shape \(2, 7\) which is not the trained model's",
+    ),
     "wrong arguments": (lambda o: o.mean(), ValueError, "Expected a loss of an output"),
 }
 
@@ -176,7 +188,49 @@ class Remembering(nn.Module):
         return self.linear(x) * (self.seen if self.generator is None else 1) + noise
 
 
+class Locked(nn.Linear):
+    """Holds what cannot be copied."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        self.lock = threading.Lock()
+
+
+def overwriting():
+    """The gradient of a ReLU needs its output, which the dropout overwrites."""
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Dropout(0.5, inplace=True))
+
+
+class Listed(nn.Module):
+    """Its second layer is in a list, which torch does not look into."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.others = nn.Linear(4, 6), [nn.Linear(6, 3)]
+
+    def forward(self, x):
+        return self.others[0](self.first(x))
+
+
+def test_constants_that_a_loss_reads_are_no_parameters():
+    def distilled(output, targets):
+        with torch.no_grad():
+            soft = MINE.weight.sum()
+        return functional.cross_entropy(output, targets) + 0 * soft + 0 * MINE.bias.detach().sum()
+
+    problem_of(linear(), some_clients(), loss=distilled)
+    problem_of(linear(), some_clients(), parts=("0.*",))  # those that are frozen are its own
+
+
 BAD_MODELS |= {
+    "listed": (Listed(), ValueError, r"of shape \(3, 6\) which .* nn.ModuleList"),
+    "in place": (overwriting(), ValueError, "loss with a gradient, got Runt.* inplace=False"),
+    "bent": (
+        Two(lambda a, b: (a * 0).abs().sqrt() + b),
+        ValueError,
+        r"finite gradient at the initial weights, got NaN or infinity for a\.weight",
+    ),
+    "lock": (Locked(), ValueError, "can be copied, got TypeError from copy.deepcopy: cannot pickl"),
     "memory": (Remembering(), ValueError, "Expected the same loss of the same batch"),
     "generator": (Remembering(torch.Generator()), ValueError, "Expected the same loss"),
 }
@@ -274,6 +328,49 @@ def test_tied_parameters_are_counted_once():
     trained = learner.trained_model()
     assert trained.decoder.weight is trained.encoder.weight
     assert torch.equal(trained.decoder.weight, torch.arange(16.0).view(4, 4))
+
+
+class Filtering(nn.Module):
+    """Weighs frequencies by a frozen complex parameter."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, CLASSES)
+        self.filter = nn.Parameter(torch.randn(3, dtype=torch.cfloat), requires_grad=False)
+
+    def forward(self, x):
+        return self.linear(torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=4))
+
+
+def test_a_frozen_complex_parameter_is_as_wide_as_the_others():
+    double = Filtering().double()
+    double.filter.data = double.filter.data.cdouble()
+    narrow, wide = (problem_of(model, some_clients()) for model in (Filtering(), double))
+    first, second = (Learner(problem) for problem in (narrow, wide))
+    assert np.array_equal(first.updates([0, 1])[0], second.updates([0, 1])[0])
+    assert second.trained_model().filter.dtype == torch.cdouble
+    assert narrow.parts == ("linear.weight", "linear.bias")
+
+
+@pytest.mark.parametrize("computed", [nn.utils.weight_norm, prune.l1_unstructured])
+def test_weights_that_a_layer_computes_from_others_may_be_there(computed):
+    """Torch does not copy a model with them; nor do they hold up after a step."""
+    torch.manual_seed(0)
+    layer = nn.Linear(4, CLASSES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the old form of weight_norm is
+        computed(layer, "weight", *([] if computed is nn.utils.weight_norm else [0.5]))
+    model = nn.Sequential(layer)
+    learner = Learner(problem_of(model, some_clients()))
+    learner.load(learner.parameters() + np.float32(0.5))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.5
+    x, y = map(torch.from_numpy, some_clients()["c2"])
+    parts = torch.autograd.grad(functional.cross_entropy(model(x), y), list(model.parameters()))
+    found = learner.updates([2])[0][0]
+    assert np.allclose(found, torch.cat([part.reshape(-1) for part in parts]), atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ">f4"])

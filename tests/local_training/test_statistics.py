@@ -61,20 +61,54 @@ class Late(Own):
         return self.linear(x - self.mean)
 
 
+class Filled(nn.Module):
+    """Keeps a mean where it kept none."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("mean", None)
+
+    def forward(self, x):
+        if self.training:
+            self.mean = x.mean(0)
+        return self.linear(x)
+
+
+class Still(Own):
+    """Writes what was there before, of the first examples."""
+
+    def forward(self, x):
+        if self.training:
+            self.mean.copy_(self.mean)
+        return self.linear(x - self.mean)
+
+
+def spectral(of):
+    torch.manual_seed(0)
+    model = nn.Sequential(of(nn.Linear(4, 3)))
+    model(torch.ones(2, 4))  # the old form keeps what it computed in a call
+    return model
+
+
 @pytest.mark.parametrize(
-    ("model", "named"),
+    ("model", "named", "normalises"),
     [
-        (normalised(), "BatchNorm1d with 1.running_mean"),
-        (nn.Sequential(Own(True)), "Own with 0.mean"),
-        (nn.Sequential(Own(False)), "Own with 0.mean"),
-        (nn.Sequential(parametrizations.spectral_norm(nn.Linear(4, 3))), "_SpectralNorm with 0.pa"),
+        (normalised(), "BatchNorm1d with 1.running_mean", True),
+        (nn.Sequential(Own(True)), "Own with 0.mean", False),
+        (nn.Sequential(Own(False)), "Own with 0.mean", False),
+        (nn.Sequential(Filled()), "Filled with 0.mean", False),
+        (nn.Sequential(Still(True)), "Still with 0.mean", False),
+        (spectral(parametrizations.spectral_norm), "_SpectralNorm with 0.parametrizations", False),
+        (spectral(nn.utils.spectral_norm), "Linear with 0.weight_u", False),
     ],
 )
-def test_running_statistics_are_refused_with_the_way_out(model, named):
+def test_running_statistics_are_refused_with_the_way_out(model, named, normalises):
     with pytest.raises(ValueError, match=f"without running statistics, got {named}") as refused:
         problem_of(model, clients())
-    for way in ("GroupNorm", "buffers='frozen'", "buffers='server'"):
-        assert way in str(refused.value)
+    assert "buffers='frozen'" in str(refused.value)
+    for way in ("GroupNorm", "buffers='server'"):
+        assert (way in str(refused.value)) == normalises
 
 
 def test_other_buffers_are_no_statistics():
@@ -105,7 +139,35 @@ def test_frozen_statistics_stay_as_they_are(build, local):
     assert problem.trial.draws == any(isinstance(each, nn.Dropout) for each in model.modules())
 
 
+@pytest.mark.parametrize("build", [nn.utils.spectral_norm, parametrizations.spectral_norm])
+def test_spectral_norm_keeps_its_vectors_where_they_are_frozen(build):
+    model = spectral(build)
+    learner = Learner(problem_of(model, clients(), buffers="frozen"), Work())
+    found = learner.updates([1], Key.from_seed(0))[0][0]
+    x, y = map(torch.from_numpy, clients()[1])
+    loss = functional.cross_entropy(model.eval()(x), y)
+    parts = torch.autograd.grad(loss, list(model.parameters()))
+    assert np.allclose(found, torch.cat([part.reshape(-1) for part in parts]), atol=1e-6)
+    before, after = model.state_dict(), learner.trained_model().state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+class Counting(nn.Linear):
+    """Counts what it evaluates."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        if not self.training:
+            self.count += len(x)
+        return super().forward(x)
+
+
 def test_buffers_that_change_anyway_are_refused():
+    with pytest.raises(ValueError, match="stay as they are in evaluation mode, got another count"):
+        problem_of(Counting(), clients())
     for in_place in (True, False):
         with pytest.raises(ValueError, match="stay as they are in evaluation mode, got another 0"):
             problem_of(nn.Sequential(Own(in_place, always=True)), clients(), buffers="frozen")
@@ -122,19 +184,6 @@ def test_a_buffer_that_changes_later_is_refused_before_anybody_sees_it(in_place,
         learner.updates([2, 0], Key.from_seed(0))
 
 
-class Filled(nn.Module):
-    """Keeps a mean where it kept none."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 3)
-        self.register_buffer("mean", None)
-
-    def forward(self, x):
-        self.mean = x.mean(0)
-        return self.linear(x)
-
-
 def words(**options):
     torch.manual_seed(0)
     embedding = nn.Embedding(9, 4, **options)
@@ -146,18 +195,29 @@ def of_words():
     return [(rng.integers(0, 9, (5, 2)), rng.integers(0, 3, 5)) for _ in range(3)]
 
 
-def test_a_buffer_that_was_none_is_refused_too():
-    learner = Learner(problem_of(Filled(), clients()), Work(epochs=2, learning_rate=0.1))
-    with pytest.raises(ValueError, match="that training leaves alone, got another mean"):
-        learner.updates([0, 1], Key.from_seed(0))
+@pytest.mark.parametrize("largest", [0.1, 100.0])
+def test_an_embedding_does_not_rescale_weights_that_others_see(largest):
+    """It does so in its forward pass, in place, for the words that a client has."""
+    with pytest.raises(ValueError, match=r"changes 0\.weight: .* leave max_norm out"):
+        problem_of(words(max_norm=largest), of_words())
+
+
+class Rescaling(nn.Linear):
+    """Changes its weights where features are large, which the first client's are not."""
+
+    def forward(self, x):
+        if x.abs().max() > 100:
+            with torch.no_grad():
+                self.weight.mul_(0.5)
+        return super().forward(x)
 
 
 @pytest.mark.parametrize("local", [Work(), Work(example_norm=1.0)])
-def test_an_embedding_does_not_rescale_weights_that_others_see(local):
-    """It does so in its forward pass, in place, for the words that a client has."""
-    learner = Learner(problem_of(words(max_norm=0.1), of_words()), local)
-    with pytest.raises(ValueError, match=r"that training leaves alone, got another 0\.weight"):
-        learner.updates([0, 1], Key.from_seed(0))
+def test_weights_that_change_later_are_refused_before_anybody_sees_them(local):
+    everyone = clients()[1:] + [(1e3 * x, y) for x, y in clients()[:1]]
+    learner = Learner(problem_of(Rescaling(4, 3), everyone), local)
+    with pytest.raises(ValueError, match="that training leaves alone, got another weight"):
+        learner.updates([0, 2], Key.from_seed(0))
 
 
 @pytest.mark.parametrize(

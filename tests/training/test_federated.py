@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import stat
 
 import by_name
@@ -188,12 +189,12 @@ def test_another_problem_or_setting_is_refused_by_name(clients, test_data, tmp_p
     cell = functools.partial(train, mechanism=noisy(), folder=tmp_path / "run", seed=0, **CHEAP)
     cell(a_model(), clients, test=test_data)
     changed = {**clients, "phone 3": examples(8, 99)}
-    other = a_model()
-    with torch.no_grad():
-        other.bias += 1
+    named = {name.replace("3", "three"): data for name, data in clients.items()}
+    other = nn.Sequential(a_model())
     for model, data, settings, sentence in [
         (a_model(), changed, {"test": test_data}, "clients' data"),
-        (other, clients, {"test": test_data}, "model"),
+        (other, clients, {"test": test_data}, "model, frozen weights and trained parts"),
+        (a_model(), named, {"test": test_data}, "clients' data"),
         (a_model(), clients, {"test": examples(50, 7)}, "test data"),
         (a_model(), clients, {"test": test_data, "loss": nn.functional.nll_loss}, "loss"),
         (a_model(), clients, {"test": test_data, "cohort": 9, "mechanism": noisy(2, 9)}, "cohort"),
@@ -206,6 +207,44 @@ def test_another_problem_or_setting_is_refused_by_name(clients, test_data, tmp_p
     # How often to evaluate may change, and delta, which is stated anew.
     again = cell(a_model(), clients, test=test_data, evaluate_every=2)
     assert again.summary.rounds == 6
+
+
+@pytest.mark.parametrize("rate", [None, 0.5])  # steps without a rate, and SGD
+def test_a_cell_that_builds_its_model_goes_on_from_the_weights_it_began_with(
+    rate, clients, tmp_path
+):
+    """Interrupt the cell, run it again: the model has other random weights."""
+    settings = {"mechanism": noisy(), "seed": 5, "learning_rate": rate, **CHEAP}
+    built = [nn.Linear(FEATURES, CLASSES) for _ in range(3)]
+    whole = train(built[0], clients, **settings)
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            built[0], clients, folder=folder, on_round=stop_after(3, KeyboardInterrupt()),
+            **settings,
+        )  # fmt: skip
+    for model in built[1:]:  # also when it is finished
+        with pytest.warns(UserWarning, match="goes on from the initial weights that it began w"):
+            again = train(model, clients, folder=folder, **settings)
+        assert [m.mean for m in again.history] == [m.mean for m in whole.history]
+        assert np.array_equal(weights(again), weights(whole))
+    os.remove(folder / "initial.safetensors")
+    with pytest.raises(ValueError, match=r"initial\.safetensors, the weights that the run began"):
+        train(built[1], clients, folder=folder, **settings)
+
+
+def test_other_frozen_weights_are_another_model(clients, tmp_path):
+    """They are in no file of the run."""
+
+    def built():
+        return nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, CLASSES))
+
+    cell = functools.partial(
+        train, clients=clients, mechanism=noisy(), folder=tmp_path / "run", frozen="0.*", **CHEAP
+    )
+    cell(built())
+    with pytest.raises(ValueError, match=r"frozen weights .*got another: .*\(torch.manual_seed"):
+        cell(built())
 
 
 def test_callbacks_see_every_round_and_may_stop_the_run(clients, test_data, tmp_path):
@@ -221,6 +260,58 @@ def test_callbacks_see_every_round_and_may_stop_the_run(clients, test_data, tmp_
             on_round=stop_after(4, RuntimeError("broken")), **CHEAP,
         )  # fmt: skip
     assert "the same call goes on" in caught.value.__notes__[0]
+
+
+def test_a_change_of_directory_does_not_lose_the_folder(clients, monkeypatch, tmp_path):
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    leave = lambda metrics: os.chdir(tmp_path / "there")  # noqa: E731
+    run = train(a_model(), clients, mechanism=noisy(), folder="run", on_round=leave, **CHEAP)
+    assert run.folder == tmp_path / "run"
+    assert run.summary.rounds == 6
+    assert (run.folder / "summary.json").exists()
+    assert not list((tmp_path / "there").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("round", "damage", "said"),
+    [
+        (None, None, "The run was stopped before its first round."),
+        (1, None, "what was sent is on record in {folder}"),
+        (3, lambda folder: (folder / "sent.json").unlink(), "all rounds that were declared as spe"),
+        (3, lambda folder: (folder / "sent.json").write_text("{}"), "all rounds that were declar"),
+        (3, shutil.rmtree, "no record of what it sent can be read in {folder}: take all rounds"),
+    ],
+)
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_what_was_sent_is_said_as_it_is_on_record(
+    stop, round, damage, said, clients, monkeypatch, tmp_path
+):
+    """A run whose record cannot be read is not said to have sent nothing."""
+    monkeypatch.setattr(federated.tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "own").mkdir()
+    homes = []
+    begin, run = execution.create, execution._train
+    monkeypatch.setattr(execution, "create", lambda *a, **k: homes.append(a[0]) or begin(*a, **k))
+    monkeypatch.setattr(execution, "_train", lambda *args: dies() if round is None else run(*args))
+
+    def damaging(metrics):
+        if damage is not None and metrics.round == round:
+            damage(homes[-1])
+        if metrics.round == round:
+            raise stop
+
+    def dies():
+        raise stop
+
+    for folder in (None, tmp_path / "own" / "run"):
+        with pytest.raises(stop) as caught:
+            train(a_model(), clients, mechanism=noisy(), folder=folder, on_round=damaging, **CHEAP)
+        words = " ".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+        assert said.format(folder=homes[-1]) in words
+        # What is left of a run that has sent something stays, whatever its record is like.
+        nothing = damage is shutil.rmtree or (folder is None and round is None)
+        assert (homes[-1] / "key").exists() != nothing
 
 
 def test_a_temporary_folder_disappears_with_the_run(clients, monkeypatch, tmp_path):
@@ -254,7 +345,7 @@ def test_a_folder_that_was_begun_and_not_finished_is_begun_again(
 ):
     """A kill between the first file and the configuration leaves nothing that was sent."""
     whole = {"mechanism": noisy(), "seed": seed, "baseline": True, **CHEAP}
-    for number in range(6):
+    for number in range(7):
         folder = tmp_path / str(number)
         with monkeypatch.context() as patched:
             patched.setattr(os, "replace", dying(os.replace, [number]))

@@ -25,6 +25,9 @@ def scheduled(parameters):
 
 SHAPES = [(3, 4), (5,), (2, 1, 2)]
 DIMENSION = 21
+MINE = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
+"""Of a model that a closure holds, of which a copy is trained."""
+
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.3),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9, nesterov=True),
@@ -95,6 +98,9 @@ class Odd(torch.optim.SGD):
         (lambda p: torch.optim.SGD(p, lr=-1.0), ValueError, "Invalid learning rate"),
         (lambda p: torch.optim.SGD(p, lr=0.1, speed=2), ValueError, "speed"),
         (lambda p: None, TypeError, "Expected server_optimizer to return"),
+        (lambda p: torch.optim.SGD(MINE, lr=0.1), ValueError, "of the 3 parameters .* of others"),
+        (lambda p: torch.optim.SGD(p[:2], lr=0.1), ValueError, "got SGD of others"),
+        (lambda p: torch.optim.SGD([*p, *MINE], lr=0.1), ValueError, "got SGD of others"),
         (
             lambda p: Odd(p, lr=0.1),
             TypeError,

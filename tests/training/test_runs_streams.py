@@ -1,6 +1,7 @@
 """No random word of a run is read for two things: rounds, clients, purposes, parts."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import chance
 import interrupted
@@ -10,10 +11,17 @@ import torch
 from streams import recorded
 from torch import nn
 
+import randquant as rq
+from randquant.aggregation.baselines import LocalGaussian
+from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.problem import problem_of
+from randquant.local_training.standardize import Standardize, answered, asked_by
 from randquant.local_training.work import Work
+from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.training.algorithm import distributed_sgd
+from randquant.training.optimizer import OptimizerStep
 from randquant.training.schedule import sample
 
 BASE = interrupted.SMALL.changed(seed=None)
@@ -92,3 +100,79 @@ def test_batches_are_drawn_anew_by_every_client_in_every_round():
     assert chance.mean_is(found[:, ::2] == found[:, 1::2], same, 1.0)
     assert chance.mean_is(found[::2] == found[1::2], same, 1.0)
     assert chance.mean_is(found[::2, ::2] == found[1::2, 1::2], same, 1.0)  # nor shifted by one
+
+
+# What each client's noise follows from
+
+SAME = 8
+"""Clients that have the same examples, so that only noise tells their payloads apart."""
+
+SENDERS = {
+    "codes": (ChannelMechanism(rq.stochastic_rounding(1.0, 2, margin=1.0)), None),
+    "noise": (LocalGaussian(1.0, 1.0), None),
+    "hidden": (LocalGaussian(1.0, 1.0), HiddenCohorts("poisson", SAME, 3, 9)),
+}
+
+
+def sent(name, key, monkeypatch):
+    """What each of them sends in rounds 1 and 2, where nobody's step moves the model."""
+    mechanism, hidden = SENDERS[name]
+    data = [(torch.ones(2, 128), torch.zeros(2, 1))] * SAME
+    model = nn.Linear(128, 1, bias=False)
+    problem = problem_of(model, data, loss=lambda output, targets: output.mean())
+    server = OptimizerStep(lambda p: torch.optim.SGD(p, lr=0.0), problem.shapes)
+    payloads = []
+
+    def mean(self, received, *rest):
+        payloads.append(list(received))
+        return decode(self, received, *rest)
+
+    decode = type(mechanism).mean
+    with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:
+        patched.setattr(type(mechanism), "mean", mean)
+        algorithm = distributed_sgd(
+            Learner(problem), mechanism, population=SAME, server=server, pool=pool, workers=1,
+            hidden=hidden,
+        )  # fmt: skip
+        state = algorithm.init()
+        for _ in range(2):
+            # Who is absent sends an encoding of zeros where cohorts are hidden.
+            cohort = range(SAME) if hidden is None else range(3)
+            state, _ = algorithm.apply(state, cohort, key)
+    return payloads
+
+
+@pytest.mark.parametrize("name", SENDERS)
+def test_noise_is_each_clients_own_and_follows_from_the_secret_key_alone(name, monkeypatch):
+    """128 coordinates of at least half a bit: by chance two are equal with less than 2^-64."""
+    runs = [sent(name, ROOT.fold_in(number), monkeypatch) for number in range(2)]
+    every = [payload for rounds in runs for payloads in rounds for payload in payloads]
+    assert len(every) == len(set(every)) == 4 * SAME
+    assert sent(name, ROOT.fold_in(0), monkeypatch) == runs[0]
+
+
+def test_two_runs_without_a_seed_share_nothing_that_is_drawn():
+    """All that the server and others know is the same: settings, names, data, the model."""
+    x = torch.randn(6, 2, 64, generator=torch.Generator().manual_seed(0))
+    clients = [(part, (part[:, 0] > 0).long()) for part in x]
+    model = nn.Linear(64, 2)
+    means = [
+        metrics.mean
+        for _ in range(2)
+        for metrics in rq.train(
+            model, clients, mechanism=LocalGaussian(1.0, 1.0), rounds=3, cohort=3, progress=False
+        ).history
+    ]
+    assert len(set(means)) == len(means) == 6
+
+
+def test_each_client_draws_its_own_record_to_standardise_by():
+    """Each has a 0 and a 1: a draw that they shared would have a mean of 0 or 1."""
+    clients, rows = 400, np.array([[0.0], [1.0]])
+    wanted = Standardize(0.0, 1.0, share=0.9)
+    asked = asked_by(wanted, (1, 0), np.full(clients, 2), (30.0, 1e-5), "aggregate", "client")
+    first, second = (answered(asked, [rows] * clients, ROOT.fold_in(number)) for number in range(2))
+    assert first != second
+    # Hoeffding's bound for 400 draws of 0 or 1; noise of so much epsilon is far below it.
+    slack = np.sqrt(np.log(2 / 1e-7) / (2 * clients)) + 0.02
+    assert all(abs(each.means[0] - 0.5) < slack for each in (first, second))

@@ -16,7 +16,7 @@ from randquant.local_training.copies import Copies
 from randquant.local_training.curvature import gradients
 from randquant.local_training.gathering import Gathering
 from randquant.local_training.generators import seeded
-from randquant.local_training.inputs import called
+from randquant.local_training.inputs import called, copied
 from randquant.local_training.one_client import OneClient
 from randquant.local_training.problem import Loss, Problem
 from randquant.local_training.statistics import ServerStatistics
@@ -124,7 +124,7 @@ class Learner:
 
         Its parameters and buffers have the types that they were given in.
         """
-        model = copy.deepcopy(self.problem.model)
+        model = copied(self.problem.model)
         self._copies.fill(model, self.problem.types)
         return model.eval()
 
@@ -167,6 +167,29 @@ class Learner:
                 if guess is not None:
                     row[:] = shorten(row, here, loss / guess, self._work.noise)
         return rows, losses
+
+    def check(self) -> None:
+        """Refuse a model that cannot compute the smallest step that a client has.
+
+        Raises:
+            ValueError: it cannot, as batch norm cannot normalise one example by itself.
+        """
+        sizes, batch = self.problem.clients.sizes, self._work.batch
+        steps = np.minimum(sizes, batch or sizes)
+        if self._work.example_norm is not None:
+            steps = np.ones_like(sizes)
+        elif self._work.learning_rate is not None:
+            steps = (sizes - 1) % steps + 1  # the last of an epoch
+        client = int(steps.argmin())
+        places, name = self.problem.clients.places[client], self.problem.clients.names[client]
+        try:
+            self._alone.of_steps(client, [places[: steps[client]]], Key.from_seed(0))
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ValueError(
+                f"Expected a model that learns from {steps[client]} of client {name}'s examples at "
+                f"once, got {type(error).__name__}: {str(error).rstrip('.')}. Take another batch, "
+                "or a layer that does not need the other examples."
+            ) from error
 
     def evaluate(self, client: int | None = None) -> Evaluation:
         """Accuracy and loss of the loaded weights on test data, or on all of a client's."""
@@ -211,7 +234,7 @@ def _laid_out(
     layout = torch.contiguous_format
     if convolutional and not light and not _is_gpu(device) and _takes_channels_last(problem):
         layout = torch.channels_last
-    model = copy.deepcopy(problem.model)
+    model = copied(problem.model)
     model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
     work_mode(model, problem.trial.still)
     return model, Gathering(problem, device, layout)
@@ -224,7 +247,7 @@ def _takes_channels_last(problem: Problem) -> bool:
     """
     found = []
     for layout in (torch.contiguous_format, torch.channels_last):
-        model = copy.deepcopy(problem.model).to(memory_format=layout)  # type: ignore[call-overload]
+        model = copied(problem.model).to(memory_format=layout)  # type: ignore[call-overload]
         work_mode(model, problem.trial.still)
         weights = list(Copies(model, problem.parts).trained().values())
         data, places = Gathering(problem, torch.device("cpu"), layout), problem.clients.places[0]

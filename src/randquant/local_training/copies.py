@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import threading
 from collections.abc import Iterable, Sequence
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from randquant.local_training.inputs import stored
+from randquant.local_training.inputs import copied, stored
 
 
 class Copies:
@@ -106,8 +105,8 @@ class Copies:
 
     def apart(self) -> Copies:
         """The same of a copy of the model that shares nothing with it."""
-        return Copies(copy.deepcopy(self._model), self._parts)
+        return Copies(copied(self._model), self._parts)
 
     def _copy(self, shared: Iterable[Tensor]) -> nn.Module:
         """A copy of the model that shares these tensors with it."""
-        return copy.deepcopy(self._model, {id(tensor): tensor for tensor in shared})
+        return copied(self._model, shared)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -71,7 +71,33 @@ def stored(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
 
 
+def copied(model: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
+    """Copy a model, which shares these tensors with it.
+
+    What layers have computed from their parameters, as those of weight_norm do, is detached from
+    them, or torch would not copy it; they compute it anew.
+
+    Raises:
+        ValueError: the model cannot be copied.
+    """
+    memo = {id(tensor): tensor for tensor in shared}
+    for layer in model.modules():
+        for value in vars(layer).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+    try:
+        return copy.deepcopy(model, memo)
+    except (RuntimeError, TypeError, copy.Error) as error:
+        raise ValueError(
+            f"Expected a model that can be copied, got {type(error).__name__} from copy.deepcopy: "
+            f"{str(error).rstrip('.')}. Build it anew without what holds that."
+        ) from error
+
+
 def in_float32(model: nn.Module) -> nn.Module:
     """Return the model, or a copy in float32 if none of its parameters is: features are."""
     kinds = {parameter.dtype for parameter in model.parameters()}
-    return model if not kinds or torch.float32 in kinds else copy.deepcopy(model).float()
+    if not kinds or torch.float32 in kinds:
+        return model
+    narrow = copied(model).float()
+    return narrow._apply(lambda each: each.cfloat() if each.is_complex() else each)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from randquant.local_training.clients import (
 )
 from randquant.local_training.examples import Columns, Examples, StoredExamples, examples_of
 from randquant.local_training.generators import seeded
-from randquant.local_training.inputs import in_float32, stored
+from randquant.local_training.inputs import copied, in_float32, stored
 from randquant.local_training.local import BUFFERS, Buffers
 from randquant.local_training.statistics import ServerStatistics
 from randquant.local_training.trial import Loss, Trial, check_labels, guess_of, is_binary, tried
@@ -85,6 +84,15 @@ class Problem:
     def binary(self) -> bool:
         """Whether outputs are logits of one of two answers each."""
         return is_binary(self.loss)
+
+    def starting_at(self, weights: np.ndarray) -> Problem:
+        """The same from other initial weights of what is trained, (d,) float32."""
+        model, sizes = copied(self.model), [math.prod(shape) for shape in self.shapes]
+        parameters = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, part in zip(self.parts, torch.from_numpy(weights).split(sizes), strict=True):
+                parameters[name].copy_(part.view_as(parameters[name]))
+        return replace(self, model=model)
 
     @property
     def digest(self) -> str:
@@ -210,11 +218,11 @@ def checked_problem(
         )
     names = parts_of(model, parts, frozen)
     types = tuple(tensor.dtype for tensor in stored(model))
-    copied, loss = in_float32(copy.deepcopy(model).cpu()), _plain(loss)
-    trial = tried(copied, names, clients, loss, buffers)
+    own, loss = in_float32(copied(model).cpu()), _plain(loss)
+    trial = tried(own, names, clients, loss, buffers)
     if public is not None:
-        ServerStatistics(copy.deepcopy(copied), public, torch.device("cpu")).refresh()
-    problem = Problem(copied, clients, loss, test, names, types, trial, buffers, public)
+        ServerStatistics(copied(own), public, torch.device("cpu")).refresh()
+    problem = Problem(own, clients, loss, test, names, types, trial, buffers, public)
     _check_labels(problem)
     return problem
 

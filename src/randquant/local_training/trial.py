@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from randquant.local_training.clients import ClientSet, named
 from randquant.local_training.generators import drawn, seeded
-from randquant.local_training.inputs import Features, called, described, of_each, tensors
+from randquant.local_training.inputs import (
+    Features,
+    called,
+    copied,
+    described,
+    of_each,
+    tensors,
+)
 from randquant.local_training.statistics import is_batch_norm
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -62,10 +68,11 @@ def tried(
 
     Raises:
         TypeError, ValueError: the model does not take the features, returns something other than a
-            tensor, or keeps running statistics; or the loss is no mean over the batch, is not
-            finite, or does not depend on the parameters.
+            tensor, keeps running statistics, or changes its own parameters; or the loss is no mean
+            over the batch, is not finite, has no finite gradient, does not depend on the
+            parameters, or depends on another model's.
     """
-    model = copy.deepcopy(model)
+    model = copied(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in parts)
     batch, reading_draws = _first_batch(clients)
@@ -88,6 +95,8 @@ def tried(
         again = _loss(loss, _output(model, twice[0]), twice[1])
     _check_repeats(first, again)
     _check_dependence(first, parts)
+    _check_own(first, model)
+    _check_gradient(first, model)
     model.eval()
     with seeded(0):
         one = _loss(loss, _output(model, batch[0]), batch[1])
@@ -145,6 +154,45 @@ def _check_dependence(loss: Tensor, parts: Sequence[str]) -> None:
         )
 
 
+def _check_own(loss: Tensor, model: nn.Module) -> None:
+    """Refuse a loss or a model that depends on a parameter which is not the model's own."""
+    own = {id(parameter) for parameter in model.parameters()}
+    left, known = [loss.grad_fn], set()
+    while left:
+        node: Any = left.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        left += [before for before, _ in node.next_functions]
+        other = getattr(node, "variable", None)
+        if other is not None and id(other) not in own:
+            raise ValueError(
+                f"Expected a loss of the output and the targets, got one that also depends on a "
+                f"parameter of shape {tuple(other.shape)} which is not the trained model's: a copy "
+                "of your model is trained, so a penalty on your model's weights would be one on "
+                "constants. Give Server('SGD', options={'weight_decay': 0.01}) for weight decay, "
+                "keep layers in nn.ModuleList, and call requires_grad_(False) on what is constant."
+            )
+
+
+def _check_gradient(loss: Tensor, model: nn.Module) -> None:
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    try:
+        parts = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    except (RuntimeError, NotImplementedError) as error:
+        raise ValueError(
+            f"Expected a loss with a gradient, got {type(error).__name__}: {_sentence(error)} "
+            "Where a layer overwrites what the gradient needs, as a dropout after a ReLU may, take "
+            "inplace=False."
+        ) from error
+    for name, part in zip(trained, parts, strict=True):
+        if part is not None and not part.to_dense().isfinite().all():
+            raise ValueError(
+                f"Expected a finite gradient at the initial weights, got NaN or infinity for "
+                f"{name}: check the model, the loss and the scale of the features."
+            )
+
+
 def work_mode(model: nn.Module, still: Sequence[str]) -> None:
     """Set a model to how clients train it: layers named in `still` keep their statistics."""
     model.train()
@@ -187,22 +235,28 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
 def _still(model: nn.Module, features: Features, buffers: str) -> tuple[str, ...]:
     """Names of the layers whose buffers would change in training, if that is to be prevented."""
     moved = _moved(model, features, ())
+    _check_parameters(model, moved)
     still = tuple(dict.fromkeys(name.rpartition(".")[0] for name in moved))
     layers = [model.get_submodule(name) for name in still]
+    other = next((each for each in layers if not is_batch_norm(each)), None)
     if moved and buffers == "refuse":
+        ways = "keep them as they are with buffers='frozen'" + (
+            "; or replace BatchNorm by GroupNorm, or compute its statistics on public examples "
+            "with buffers='server'"
+            if other is None
+            else ""
+        )
         raise ValueError(
             f"Expected a model without running statistics, got {type(layers[0]).__name__} with "
-            f"{moved[0]}, of which each client would have its own: replace BatchNorm by GroupNorm, "
-            "or keep statistics as they are with buffers='frozen', or compute them on public "
-            "examples with buffers='server'."
+            f"{moved[0]}, of which each client would have its own: {ways}."
         )
-    if buffers == "server" and not all(map(is_batch_norm, layers)):
-        other = next(layer for layer in layers if not is_batch_norm(layer))
+    if buffers == "server" and other is not None:
         raise ValueError(
             f"Expected BatchNorm layers with buffers='server', got {type(other).__name__}: take "
             "buffers='frozen'."
         )
-    moved = _moved(model, features, still)
+    every = [name for name, _ in model.named_modules()]
+    moved = _moved(model, features, still) or _moved(model, features, every)
     if moved:
         raise ValueError(
             f"Expected buffers that stay as they are in evaluation mode, got another {moved[0]}: "
@@ -211,20 +265,40 @@ def _still(model: nn.Module, features: Features, buffers: str) -> tuple[str, ...
     return still
 
 
+def _check_parameters(model: nn.Module, moved: Sequence[str]) -> None:
+    """Refuse a model whose forward pass changes a parameter."""
+    for name, _ in model.named_parameters():
+        if name in moved:
+            layer = model.get_submodule(name.rpartition(".")[0])
+            way = "leave max_norm out" if isinstance(layer, nn.Embedding) else "replace that layer"
+            raise ValueError(
+                f"Expected a forward pass that leaves parameters as they are, got one of "
+                f"{type(layer).__name__} that changes {name}: other clients would see whose "
+                f"examples it saw; {way}."
+            )
+
+
 def _moved(model: nn.Module, features: Features, still: Sequence[str]) -> list[str]:
-    """Names of the buffers that a forward pass in training changes, in a copy."""
-    if next(model.buffers(), None) is None:
-        return []
-    model = copy.deepcopy(model)
+    """Names of buffers and parameters that a forward pass in training writes to, in a copy."""
+    model = copied(model)
     work_mode(model, still)
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    before = _held(model)
+    state = {name: (each._version, each.detach().clone()) for name, each in before.items()}
     _output(model, features)
-    after = dict(model.named_buffers())
-    return [
-        name
-        for name in {**before, **after}
-        if name not in before or name not in after or not _equal(before[name], after[name])
-    ]
+    after = _held(model)
+
+    def written(name: str) -> bool:
+        if after.get(name) is not before.get(name):
+            return True
+        # A later client may write something else than what was there; batch norm has no version.
+        version, value = state[name]
+        return after[name]._version != version or not _equal(after[name].detach(), value)
+
+    return [name for name in {**before, **after} if written(name)]
+
+
+def _held(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_buffers()), **dict(model.named_parameters())}
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -348,5 +422,5 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    words = " ".join(str(error).split())
+    words = " ".join(str(error).partition(" Hint:")[0].split())
     return (words if len(words) <= 200 else words[:199] + "…").rstrip(".") + "."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import warnings
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from randquant.local_training.copies import Copies
 from randquant.local_training.examples import StoredExamples
 from randquant.local_training.gathering import Gathering
 from randquant.local_training.generators import seeded
-from randquant.local_training.inputs import called, of_each, stored
+from randquant.local_training.inputs import called, copied, of_each, stored
 from randquant.local_training.one_client import OneClient
 from randquant.local_training.problem import Problem
 from randquant.local_training.together import Together
@@ -160,7 +159,7 @@ def _is_hooked(model: nn.Module) -> bool:
 
 def numbers_kept(problem: Problem) -> float:
     """How many numbers a gradient step keeps for each example: a measure of its arithmetic."""
-    model, count = copy.deepcopy(problem.model).eval(), 0
+    model, count = copied(problem.model).eval(), 0
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
     weights = {_place(tensor) for tensor in stored(model)}

@@ -24,6 +24,7 @@ from randquant.privacy.guarantee import Trust
 from randquant.training.server import Server
 from randquant.training.task import OWN, Task
 
+Rounds = Annotated[int, Meta(ge=1, le=1_000_000)]
 Delta = Annotated[float, Meta(ge=0, lt=1)]
 
 MEASURED = ("accuracy", "loss", "num-examples")
@@ -80,7 +81,7 @@ class TrainConfig:
     mechanism: Mechanism[str]
     parameters: Mechanism[Mapping[str, Any]] = field(default_factory=dict)
     cohort: Clients[Count] = 40
-    rounds: declared.Server[Count] = 300
+    rounds: declared.Server[Rounds] = 300
     delta: declared.Privacy[Delta] = 1e-5
     trust: declared.Privacy[Trust | None] = None
     stop_at_epsilon: declared.Privacy[Annotated[float, Meta(gt=0)] | None] = None

@@ -6,6 +6,7 @@ import contextlib
 import math
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +27,8 @@ from randquant.planning.privacy import Privacy
 from randquant.training import display, settings
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
-from randquant.training.request import complete
-from randquant.training.runs import execution, secret
+from randquant.training.request import callers, complete
+from randquant.training.runs import binding, execution, secret
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.secret import Secret
 from randquant.training.runs.setup import Given
@@ -93,9 +94,9 @@ def train(
             what travels beside updates. Unless `max_participations` is given, all clients take part
             equally often.
         folder: where the run's files are kept. The same call with the same folder goes on from the
-            last checkpoint, to the same bits; a folder of another run is refused. None for a
-            temporary folder, which disappears with the returned object; of a run that is stopped it
-            stays, and the error says where.
+            last checkpoint, to the same bits, from the initial weights that it began with; a folder
+            of another run is refused. None for a temporary folder, which disappears with the
+            returned object; of a run that is stopped it stays, and the error says where.
         seed: a simulation seed, with which everything can be repeated, and the noise undone by
             whoever knows it. None to draw a secret key, which is kept in the folder only.
         progress: show a bar on a terminal or in a notebook.
@@ -114,7 +115,8 @@ def train(
         TypeError, ValueError: an argument cannot be trained with; a client is named where it is
             one's data. A target that is out of reach is an `OutOfReach`, which says what would be
             needed.
-        UserWarning: (a warning) whether anything is learnt depends on the task, or epsilon is left.
+        UserWarning: (a warning) whether anything is learnt depends on the task, or epsilon is left,
+            or a run goes on from other initial weights than those that were given.
         FileExistsError: the folder holds other files.
         KeyboardInterrupt: the run was stopped; the message says how to go on.
 
@@ -159,13 +161,14 @@ def _trained(
     progress: bool,
 ) -> Run:
     if folder is not None:
-        home = validate.path("folder", folder)
+        home = validate.path("folder", folder).absolute()  # whoever is called may change directory
         return _in_folder(config, given, home, callbacks, progress)
     home = Path(tempfile.mkdtemp(prefix="randquant-"))
     try:
         return _in_folder(config, given, home, callbacks, progress, temporary=True)
     except BaseException:
-        if not run_folder.has_sent(home):  # else it is all that is left of the run
+        unborn = not (home / run_folder.CONFIG).exists()
+        if unborn or run_folder.has_sent(home) is False:  # else it is all that is left of the run
             shutil.rmtree(home, ignore_errors=True)
         raise
 
@@ -181,6 +184,7 @@ def _in_folder(
 ) -> Run:
     changes: dict[str, Any] = {}
     if (home / run_folder.CONFIG).exists():
+        config, given = _as_begun(home, config, given)
         changes = _changes(home, config, given)
     else:
         own = Secret.fresh()
@@ -215,14 +219,37 @@ def _in_folder(
     return Run(trained, record, home, temporary=temporary)
 
 
+def _as_begun(home: Path, config: TrainConfig, given: Given) -> tuple[TrainConfig, Given]:
+    """The same from the initial weights of the run in a folder, if all else is as it began."""
+    begun, problem = run_folder.read_config(home), given.problem
+    assert problem is not None
+    if not begun.task.by_objects or problem.digest == begun.task.problem:
+        return config, given
+    weights = execution.load_initial(home)
+    own = problem.starting_at(weights) if len(weights) == problem.dimension else problem
+    if own.digest != begun.task.problem:
+        return config, given  # it is refused
+    warnings.warn(
+        f"The run in {home} goes on from the initial weights that it began with. Those of the "
+        "model that was given are others, and are not used: choose another folder to train it.",
+        UserWarning,
+        stacklevel=callers(),
+    )
+    return config.changed(problem=own.digest), replace(given, problem=own)
+
+
 def _changes(home: Path, config: TrainConfig, given: Given) -> dict[str, Any]:
     """The settings that the run in a folder goes on with; ValueError if it is another run."""
     begun = run_folder.read_config(home)
     if begun.seed != config.seed:
         raise _other(home, ["seed"])
-    asked = complete(config, given, secret.key_of(begun, home))
+    key = secret.key_of(begun, home)
+    asked = complete(config, given, key)
     differing = settings.changes(begun, asked)
     if run_folder.settings(asked) != run_folder.settings(begun):
+        if "problem" in differing:  # it says of what
+            assert given.problem is not None
+            binding.check(home, binding.bind(given.problem, key))
         raise _other(home, list(differing))
     return differing
 
@@ -244,7 +271,13 @@ def _advised(home: Path, temporary: bool) -> Iterator[None]:
     """Say how to go on when a run is stopped."""
 
     def how() -> str:
-        if not run_folder.has_sent(home):
+        sent = run_folder.has_sent(home)
+        if sent is None:
+            return (
+                f"The run was stopped, and no record of what it sent can be read in {home}: take "
+                "all rounds that were declared as spent."
+            )
+        if not sent:
             return "The run was stopped before its first round."
         call = f"the same call with folder={str(home)!r}" if temporary else "the same call"
         return (
@@ -256,6 +289,8 @@ def _advised(home: Path, temporary: bool) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how()) from None
+    except BlockingIOError:
+        raise  # another process trains it, and nothing was stopped
     except Exception as error:
         error.add_note(how())
         raise

@@ -82,7 +82,8 @@ class OptimizerStep:
         privacy.
 
     Raises:
-        ValueError: the optimiser cannot be made, or needs more than gradients, as LBFGS does.
+        ValueError: the optimiser cannot be made, holds other parameters than it is given, or needs
+            more than gradients, as LBFGS does.
 
     References:
         Reddi et al. 2021 (adaptive federated optimisation); Hsu, Qi and Brown 2019 (FedAvgM).
@@ -175,6 +176,14 @@ def _make(make: MakeOptimizer, tensors: list[nn.Parameter]) -> torch.optim.Optim
             "Expected server_optimizer to return a torch optimiser of the parameters, got "
             f"{type(optimizer).__name__}: give for example lambda p: torch.optim.Adam(p, lr=0.01); "
             "a step hook of its own may change its lr."
+        )
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    if held != {id(each) for each in tensors}:
+        raise ValueError(
+            f"Expected a server_optimizer of the {len(tensors)} parameters that it is given, got "
+            f"{type(optimizer).__name__} of others: they are a copy's, and a step of your model's "
+            "own would move nothing; give lambda p: torch.optim.Adam(p, lr=0.01), and leave "
+            "parameters out by parts or frozen."
         )
     return optimizer
 

@@ -42,7 +42,7 @@ def complete(config: TrainConfig, given: Given, key: Key) -> TrainConfig:
     need, examples = _need(config, given.problem, key)
     chosen = choose(need, examples=examples)
     if chosen.warning:
-        warnings.warn(chosen.warning, UserWarning, stacklevel=_callers())
+        warnings.warn(chosen.warning, UserWarning, stacklevel=callers())
     return config.changed(
         mechanism=chosen.mechanism, parameters=chosen.parameters, clip_norm=chosen.clip_norm
     )
@@ -83,7 +83,7 @@ def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | 
     return need, examples
 
 
-def _callers() -> int:
+def callers() -> int:
     """The `stacklevel` of a warning of our caller that points at who uses the package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("randquant"):

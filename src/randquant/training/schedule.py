@@ -143,13 +143,30 @@ class Schedule:
         Raises:
             ValueError: the first round would exceed `stop_at_epsilon`.
         """
-        if self.config.stop_at_epsilon is None:
-            return self.config.rounds, most_participations(self.config, self.key)
+        hidden, most = self.ledger.hidden, most_participations(self.config, self.key)
+        low, high = 0, self.config.rounds if hidden else most
+        if self._affords(high):
+            return self.config.rounds, most
+        # Epsilon rises with rounds and takes long to compute: it is for few numbers of them.
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._affords(middle) else (low, middle)
+        if hidden and low:
+            return low, most_participations(self.config.changed(rounds=low), self.key)
         done, participations = 0, np.zeros(self.config.task.population, dtype=np.int64)
-        while (cohort := self.step(done, participations).cohort) is not None:
+        while (
+            participations[cohort := self._cohort(done + 1, participations)].max(initial=-1) < low
+        ):
             participations[cohort] += 1
             done += 1
+        if not done:
+            self.step(done, participations)  # it says what the first round costs
         return done, int(participations.max())
+
+    def _affords(self, rounds: int) -> bool:
+        """Whether so many rounds of one client, or of a run that hides who takes part, may be."""
+        limit, cost = self.config.stop_at_epsilon, self.ledger.epsilon(rounds)
+        return limit is None or cost is None or cost <= limit
 
     def _cohort(self, round: int, participations: np.ndarray) -> list[int]:
         return sample(self.config, round, participations, self.key)

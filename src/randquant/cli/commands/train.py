@@ -73,6 +73,7 @@ def run(
     else:
         folder = Path(resume)
         changes = _changes(given, others=bool(run or overwrite or no_baseline or config or data))
+    folder = folder.absolute()  # a user's function may change directory
     with progress.RunBars(quiet) as bars:
 
         def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:

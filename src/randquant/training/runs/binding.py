@@ -29,7 +29,8 @@ class Binding:
 
     Attributes:
         model: names, shapes and initial weights of the model, which of them are trained, and the
-            public examples for running statistics.
+            public examples for running statistics. A run that goes on has its own first weights of
+            what is trained, whatever it is given.
         loss: the name of the loss, with the settings that its repr shows.
         clients: names, sizes and data of all clients; of data that is read from elsewhere during
             training, names and sizes.
@@ -43,7 +44,7 @@ class Binding:
 
 
 _NAMED = {
-    "model": "model, initial weights and trained parts",
+    "model": "model, frozen weights and trained parts",
     "loss": "loss",
     "clients": "clients' data",
     "test": "test data",
@@ -97,9 +98,11 @@ def check(folder: Path, binding: Binding) -> None:
         ) from None
     for field in fields(Binding):
         if getattr(begun, field.name) != getattr(binding, field.name):
+            drawn = " (torch.manual_seed before it is built draws the same weights)"
             raise ValueError(
                 f"Expected the {_NAMED[field.name]} that the run in {folder} began with, got "
-                "another: give the same again, or choose another folder for a new run."
+                f"another: give the same again{drawn * (field.name == 'model')}, or choose another "
+                "folder for a new run."
             )
 
 

@@ -30,7 +30,7 @@ from randquant.training.config import TrainConfig, check_config
 from randquant.training.records import RoundMetrics, Sent
 from randquant.training.runs import binding, checkpoint, secret, standardization
 from randquant.training.runs import folder as run_folder
-from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE
+from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE, INITIAL
 from randquant.training.runs.log import RESTORE, RunLog
 from randquant.training.runs.outcome import evaluated, measured, same, summarized
 from randquant.training.runs.secret import Secret
@@ -77,6 +77,7 @@ def create(
     key = hidden.key if config.seed is None else Key.from_seed(config.seed)
     # An invalid configuration must fail before anything is written.
     prepared = prepare(config, key, given)
+    prepared.learner.check()
     rounds, most = declared = prepared.schedule.declared()
     bound = binding.bind(prepared.problem, key)
     if folder.exists() and any(folder.iterdir()):
@@ -88,6 +89,10 @@ def create(
     commitment = secret.commitment(config, key)
     run_folder.begin(folder, config, declared, prepared.fingerprint, epsilon, commitment)
     binding.write(folder, bound)
+    if config.task.by_objects:
+        identity = run_folder.read_sent(folder, config).identity
+        first = State(0, prepared.learner.parameters(), np.zeros(0, dtype=np.int64))
+        checkpoint.save(folder / INITIAL, first, identity)
     if config.server.baseline:
         beside = without_privacy(config, rounds, prepared.mechanism)
         run_folder.begin(folder / BASELINE, beside, declared)
@@ -125,6 +130,7 @@ def execute(
             stop_at_epsilon.
         BlockingIOError: another process is training this run.
     """
+    folder = folder.absolute()  # whoever is called may change directory
     run_folder.read_config(folder)  # do not create a lock where there is no run
     with locks.folder(folder), _threads_kept():
         if changes:
@@ -151,6 +157,18 @@ def load_parameters(folder: Path) -> np.ndarray:
     state = checkpoint.load(folder / CHECKPOINT, sent.identity)
     if state is None:
         raise ValueError(f"Expected a checkpoint in {folder}, found none: the run has not started.")
+    return state.parameters
+
+
+def load_initial(folder: Path) -> np.ndarray:
+    """Return the weights that a run with a model passed as an object began with, (d,) float32."""
+    sent = run_folder.read_sent(folder, run_folder.read_config(folder))
+    state = checkpoint.load(folder / INITIAL, sent.identity)
+    if state is None:
+        raise ValueError(
+            f"Expected {folder / INITIAL}, the weights that the run began with, found none. "
+            f"{RESTORE}"
+        )
     return state.parameters
 
 

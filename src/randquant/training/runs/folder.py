@@ -2,6 +2,7 @@
 
     RUN/config.json             what determines the run
     RUN/problem.json            digests of the model, the loss and the data that it began with
+    RUN/initial.safetensors     its first weights, if the model was passed as an object
     RUN/key                     its secret key, if it has no simulation seed
     RUN/sent.json               rounds that were declared and sent, including the current one
     RUN/standardization.json    the figures it standardises by, if it asked for them
@@ -33,10 +34,11 @@ from randquant.training.runs.log import RESTORE, Lines, RunLog
 
 CONFIG, SENT, LOG = "config.json", "sent.json", "metrics.jsonl"
 CHECKPOINT, SUMMARY, REPORT = "checkpoint.safetensors", "summary.json", "report.html"
+INITIAL = "initial.safetensors"
 BASELINE, BINDING, SECRET = "baseline", "problem.json", "key"
 FIGURES = "standardization.json"
 
-_FIRST = {SECRET, BINDING, LOG, SENT, CONFIG, BASELINE, "lock"}
+_FIRST = {SECRET, BINDING, INITIAL, LOG, SENT, CONFIG, BASELINE, "lock"}
 """What is written before a run's configuration, which comes last."""
 
 FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
@@ -70,7 +72,8 @@ def make_way(folder: Path, overwrite: bool) -> None:
 def _unborn(folder: Path) -> bool:
     """Whether a folder holds nothing but the first files of a run that has not sent anything."""
     names = {path.name.removesuffix(".partial") for path in folder.iterdir()}
-    return names <= _FIRST and (SECRET in names or SENT in names) and not has_sent(folder)
+    sent = has_sent(folder) if (folder / SENT).exists() else False  # it comes before all others
+    return names <= _FIRST and (SECRET in names or SENT in names) and sent is False
 
 
 def begin(
@@ -104,12 +107,12 @@ def begin(
     run_log.begin(folder / LOG)
 
 
-def has_sent(folder: Path) -> bool:
-    """Return whether the run in a folder has begun to ask or send, even if files are missing."""
+def has_sent(folder: Path) -> bool | None:
+    """Return whether the run in a folder has begun to ask or send; None if no record says."""
     try:
-        return (folder / SENT).exists() and _sent(folder).begun
-    except ValueError:
-        return True  # damaged: it cannot be ruled out
+        return _sent(folder).begun
+    except (ValueError, OSError):
+        return None
 
 
 def read_config(folder: Path) -> TrainConfig:
