@@ -7,7 +7,17 @@ import math
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app
-from flower_rounds import ANYTHING, STEPS, exact, fedavg, grid_of, mean_of, model, one_round, run
+from flower_rounds import (
+    ANYTHING,
+    STEPS,
+    exact,
+    fedavg,
+    grid_of,
+    mean_of,
+    model,
+    one_round,
+    run,
+)
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAdam, FedAvgM
@@ -85,6 +95,42 @@ def test_arrays_keep_their_dtypes_and_counters_their_values():
         step = 2 * getattr(strategy, "server_learning_rate", 1.0)
         assert found["half"].numpy().tolist() == [[step] * 3] * 2
         assert found["double"].numpy().tolist() == [step] * 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        fedavg,
+        lambda: FedAdam(fraction_evaluate=0.0, eta=0.1),
+        lambda: FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.5, server_momentum=0.5),
+    ],
+)
+def test_a_parameter_without_a_side_is_trained_and_outlasts_a_restart(make, tmp_path):
+    """As `nn.Parameter(torch.tensor(1.0))` is: NumPy's arithmetic makes numbers of such arrays."""
+    arrays = ArrayRecord(
+        {
+            "temperature": Array(np.array(1.0, np.float32)),
+            "w": Array(np.zeros(2)),
+            "num_batches": Array(np.array(7)),
+        }
+    )
+    step = {"temperature": np.float32(1.0), "w": np.array([1.0, -1.0]), "num_batches": 0}
+    grid = InProcessGrid(client_app(ANYTHING, lambda _, name, array: array + step[name]), [1, 2, 3])
+
+    def end(folder, *rounds):
+        for last in rounds:
+            found = run(QuantizedStrategy(make(), exact(), folder=folder), grid, arrays, last)
+        return {name: array.numpy() for name, array in found.arrays.items()}
+
+    whole, again = end(tmp_path / "whole", 2), end(tmp_path / "again", 1, 2)
+    assert {name: (a.shape, a.dtype) for name, a in whole.items()} == {
+        name: (array.shape, array.dtype) for name, array in arrays.items()
+    }
+    assert whole["num_batches"] == 7
+    if make is fedavg:
+        assert (whole["temperature"], *whole["w"]) == (3.0, 2.0, -2.0)
+    assert whole["temperature"] > 1.0
+    assert all(np.array_equal(whole[name], again[name]) for name in whole)
 
 
 def test_any_strategy_takes_the_step_that_it_would_without_us():

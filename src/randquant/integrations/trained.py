@@ -151,7 +151,8 @@ class Layout:
             start += part.size
             wide = np.promote_types(dtype, np.float32)
             with np.errstate(over="ignore"):
-                moved[name] = np.add(old[name], part, dtype=wide).astype(dtype)
+                # NumPy makes a number of the sum of two arrays ().
+                moved[name] = np.asarray(np.add(old[name], part, dtype=wide), dtype=dtype)
             if not np.isfinite(moved[name]).all():
                 raise ValueError(
                     f"Expected finite numbers in array {name!r} after a step, got NaN or infinity: "
