@@ -106,7 +106,8 @@ def for_target(
     validate.kind("privacy", privacy, Privacy)
     for name, plain in (("unit", "client"), ("sampling", "fixed")):
         validate.choice(name, getattr(privacy, name), (plain,))
-    strategy = ParameterFree() if strategy is None else strategy
+    if strategy is None:
+        strategy = ParameterFree(min_train_nodes=cohort, min_available_nodes=cohort)
     most = min(rounds, privacy.max_participations or rounds)
     delta = min(MOST_DELTA, 0.1 / population) if delta is None else delta
     dimension = _dimension(model, options.get("local", Local())) + len(privacy.numbers)

@@ -218,8 +218,7 @@ class QuantizedStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the privacy settings, and the strategy's own summary."""
-        wrapped.summarise(self.run.mechanism, self.accountant, self.least)
-        self.strategy.summary()
+        wrapped.summarise(self.strategy, self.run, self.least)
 
     def start(
         self,
