@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvgM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import randquant as rq
 from randquant.aggregation.registry import update_mechanism
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.mod import QuantizeMod
@@ -69,6 +70,24 @@ def test_whoever_leaves_at_whatever_step_the_rest_is_summed_exactly(data, client
     else:
         assert strategy.history[0].failed
         assert not found.any()
+
+
+def test_tied_weights_are_refused_before_anybody_is_asked():
+    """A state dict has them under two names: each would get noise of its own."""
+    weight = np.arange(6, dtype=np.float32)
+    arrays = {"in.weight": Array(weight), "bias": Array(np.zeros(6, np.float32))}
+    tied = ArrayRecord({**arrays, "out.weight": Array(weight)})
+    grid, refused = grid_of(nodes=[1, 2, 3]), "got 'in.weight' and 'out.weight' with the same"
+    with pytest.raises(ValueError, match=refused):
+        run(QuantizedStrategy(fedavg(), exact()), grid, tied)
+    with pytest.raises(ValueError, match=refused):
+        QuantizedStrategy.for_target(epsilon=8.0, rounds=1, cohort=3, model=tied)
+    assert not grid.seen
+    # What is not trained may be the same.
+    frozen = QuantizedStrategy(fedavg(), exact(), local=rq.Local(frozen="out.*"))
+    assert run(frozen, grid, tied).arrays["out.weight"].numpy().tolist() == weight.tolist()
+    once = run(QuantizedStrategy(fedavg(), exact()), grid, ArrayRecord(arrays)).arrays
+    assert set(once) == set(arrays)
 
 
 def test_arrays_keep_their_dtypes_and_counters_their_values():

@@ -11,7 +11,7 @@ import numpy as np
 
 from randquant._internal import patterns
 from randquant._internal.patterns import Patterns
-from randquant.aggregation.layout import is_running
+from randquant.aggregation.layout import check_tied, is_running
 
 Buffers = Literal["refuse", "frozen", "server"]
 BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
@@ -111,6 +111,10 @@ class Layout:
     def dimension(self) -> int:
         """Coordinates of an update."""
         return sum(math.prod(shape) for _, shape, _ in self.trained)
+
+    def check_tied(self, model: Arrays) -> None:
+        """Refuse tied weights among the trained arrays of a run's first model: `check_tied`."""
+        check_tied({name: model[name] for name in self.parts})
 
     def finite(self, model: Arrays) -> bool:
         """Whether all trained arrays are finite."""

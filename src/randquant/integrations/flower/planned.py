@@ -146,7 +146,7 @@ def _spared(cohort: int, dropouts: int, trust: str, sums: AmongClients | WithHel
 
 
 def _dimension(model: Any, local: Local) -> int:
-    """Coordinates of an update; ValueError if the model has running statistics to refuse."""
+    """Coordinates of an update; ValueError if the model has what is refused."""
     if isinstance(model, int):
         return validate.whole("model", model, low=1, why="it is a number of coordinates")
     record = model
@@ -162,4 +162,5 @@ def _dimension(model: Any, local: Local) -> int:
     arrays = arrays_of(record)
     layout = Layout.of(arrays, parts_of(arrays, local.parts, local.frozen))
     layout.check_running(local.buffers)
+    layout.check_tied(arrays)
     return layout.dimension

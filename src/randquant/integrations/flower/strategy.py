@@ -335,6 +335,7 @@ class QuantizedStrategy(Strategy):
         self.run.begin()
         model = messages.arrays_of(initial)
         layout = self._layout(model)  # checks it
+        layout.check_tied(model)
         if self._path is None or not self._path.exists():
             return initial
         record, arrays, of_run = state.load(self._path, self.strategy)
