@@ -200,6 +200,16 @@ def test_what_cannot_be_wrapped_says_so():
         QuantizedStrategy(fedavg(), exact(cohort=1))
 
 
+def test_a_function_that_looks_for_clients_metrics_is_refused_before_anybody_has_answered():
+    def mean_loss(contents, weight):
+        return MetricRecord({"loss": np.mean([each["metrics"]["loss"] for each in contents])})
+
+    with pytest.raises(ValueError, match=r"train_metrics_aggr_fn of FedAvg .* got KeyError\('loss"):
+        QuantizedStrategy(fedavg(train_metrics_aggr_fn=mean_loss), exact())
+    counts = lambda contents, weight: MetricRecord({"replies": len(contents)})  # noqa: E731
+    assert QuantizedStrategy(fedavg(train_metrics_aggr_fn=counts), exact())
+
+
 def test_losses_that_no_graph_withstands_fail_a_round_before_anybody_is_asked(caplog):
     sums = AmongClients(losses=Losses(step=0.1))
     _, _, strategy = one_round(exact(), [1, 2, 3, 4], sums=sums, patience=2)

@@ -239,9 +239,9 @@ class QuantizedStrategy(Strategy):
         Args:
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn:
                 as in Flower's.
-            statistics: with `buffers="server"`, called with the model after each step; what it
-                returns has the server's running statistics, from data of its own. None keeps those
-                that the model began with.
+            statistics: with `buffers="server"`, called with the first model, on trial, and with the
+                model after each step; what it returns has the server's running statistics, from
+                data of its own. None keeps those that the model began with.
             connect_timeout: seconds to wait for the nodes that a round needs.
 
         Raises:
@@ -260,11 +260,13 @@ class QuantizedStrategy(Strategy):
                 stack.enter_context(locks.folder(self._path.parent))
             arrays = self._restored(initial_arrays)
             done, planned = self.run.done, self.rounds if num_rounds is None else num_rounds
+            self._last, self._statistics = planned, statistics
             if planned > done:
+                model = messages.arrays_of(arrays)
+                self._settle(self._layout(model), model, ArrayRecord({**arrays}))  # on trial
                 if self.run.mechanism.trust == "aggregate":
                     self.sums.check(log, helper_node.asking(grid, self.sums.step_timeout))
                 wrapped.check_nodes(grid, self.strategy, self.needed, connect_timeout)
-            self._last, self._statistics = planned, statistics
 
             def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
                 return evaluate_fn(number + done, model) if evaluate_fn else None

@@ -7,6 +7,7 @@ import time
 from logging import INFO, WARNING
 from typing import Any
 
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as strategies
@@ -50,11 +51,25 @@ def check_inner(strategy: Strategy) -> None:
         )
     if name == "QuantizedStrategy" or name.startswith("DifferentialPrivacy"):
         raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")
+    _try_metrics(strategy, name)
     if getattr(strategy, "fraction_evaluate", 0):
         log(
             WARNING, "randquant: clients' evaluations are sent as they are, and no epsilon covers "
             "them: set fraction_evaluate=0, and release what you need by numbers=[...].",
         )  # fmt: skip
+
+
+def _try_metrics(strategy: Strategy, name: str) -> None:
+    """Refuse a strategy that would look for clients' metrics after they have answered."""
+    metrics = RecordDict({"arrays": ArrayRecord(), "metrics": MetricRecord({EXAMPLES: 1.0})})
+    try:
+        getattr(strategy, "train_metrics_aggr_fn", lambda *_: None)([metrics], EXAMPLES)
+    except Exception as error:  # whatever the user's function raises
+        raise ValueError(
+            f"Expected a train_metrics_aggr_fn of {name} that needs no metrics of clients, got "
+            f"{validate.shown(error)} without them: they are not sent. Release what you need by "
+            "numbers=[...], and leave train_metrics_aggr_fn out."
+        ) from error
 
 
 def summarise(strategy: Strategy, run: ServerRun, least: int) -> None:
