@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -60,6 +62,47 @@ def test_another_state_dict_is_refused_for_the_true_reason(change, kind, match):
         del state["bn.weight"]
     with pytest.raises(kind, match=match):
         StateLayout.of(STATE).flatten(state)
+
+
+def test_weights_under_two_names_are_refused_wherever_a_state_dict_is_taken():
+    """Each name would be noised by itself, and the two part."""
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Embedding(20, 8), torch.nn.Linear(8, 20, bias=False))
+    model[1].weight = model[0].weight
+    refused = "got '0.weight' and '1.weight' with the same numbers: tied"
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    difference = {name: x + 0.01 * x**2 for name, x in before.items()}
+    mechanism = rq.VectorMechanism(COIN, clip_norm=1.0)
+    planned = functools.partial(rq.plan, population=9, cohort=9, rounds=1, epsilon=8)
+    for use in (
+        lambda: StateLayout.of(model.state_dict()),
+        lambda: StateLayout.of({name: x.numpy() for name, x in before.items()}),
+        lambda: dimension_of(model.state_dict()),
+        lambda: planned(model.state_dict()),
+        lambda: mechanism.encode(difference, Key.generate()),
+    ):
+        with pytest.raises(ValueError, match=refused):
+            use()
+    with torch.no_grad():
+        model[0].weight.zero_()
+    with pytest.raises(ValueError, match=refused):  # one memory, whatever its numbers
+        StateLayout.of(model.state_dict())
+    once = dict(model.named_parameters())  # the way out: counted once
+    assert StateLayout.of(once).dimension == dimension_of(model) == 160
+
+
+def test_arrays_that_are_constant_or_of_another_shape_are_not_tied():
+    rng = np.random.default_rng(0)
+    whole, weight = rng.normal(size=(2, 6)), rng.normal(size=(2, 3))
+    state = {f"{n}.bias": np.zeros(3) for n in range(3)} | {f"{n}.scale": np.ones(3) for n in "ab"}
+    state |= {"odd": whole[:, 1::2], "even": whole[:, ::2]}  # in one memory, at other places
+    state |= {"weight": weight, "double": weight.reshape(3, 2).copy(), "half": weight.astype("f4")}
+    state |= {"empty": np.zeros(0), "none": np.zeros(0), "again.running_mean": weight.copy()}
+    layout = StateLayout.of(state)
+    assert layout.left_out == ("again.running_mean",)
+    assert all(
+        np.array_equal(layout.unflatten(layout.flatten(state))[n], state[n]) for n in layout.names
+    )
 
 
 def test_what_is_no_state_dict_is_refused():

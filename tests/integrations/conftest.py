@@ -4,6 +4,13 @@ import pytest
 
 from randquant.aggregation.rank.mechanism import RankMechanism
 from randquant.aggregation.vector import VectorMechanism
+from randquant.integrations.flower import mod
+
+
+@pytest.fixture(autouse=True)
+def logging_anew():
+    """Each test is a process of its own to what is logged once."""
+    mod.log_once.cache_clear()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from randquant._internal.rounding import round_up
 from randquant.aggregation.vector import VectorMechanism
 from randquant.channels import wire
 from randquant.integrations.among_clients import AmongClients
-from randquant.integrations.flower import messages
+from randquant.integrations.flower import messages, mod
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import RoundMessage
@@ -106,7 +106,8 @@ def test_the_log_says_what_a_client_with_a_directory_knows_of_the_others(tmp_pat
         identify(grid, grid.contexts, tmp_path)
         caplog.clear()
         one_round(noisy(cohort=4), grid=grid, **options)
-        assert sum(expected in record.getMessage() for record in caplog.records) == 5
+        mod.log_once.cache_clear()
+        assert sum(expected in record.getMessage() for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_what_a_figure_assumes_follows_from_the_offer(mechanism, assumed, caplog
     caplog.set_level(logging.INFO, logger="flwr")
     one_round(mechanism)
     said = [record.getMessage() for record in caplog.records]
-    assert sum("answers so far" in each and assumed in each for each in said) == 5
+    assert sum("answers so far" in each and assumed in each for each in said) == 1  # alike
 
 
 class Refused(Exception):

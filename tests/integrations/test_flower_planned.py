@@ -7,16 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app
-from flower_rounds import ANYTHING, exact, fedavg, grid_of, model, mover, rounds_of, run
+from flower_rounds import ANYTHING, exact, fedavg, grid_of, model, mover, noisy, rounds_of, run
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg
 from pages import Page, drawn
 
 import randquant as rq
 from randquant.integrations.among_clients import AmongClients
+from randquant.integrations.flower import planned as planned_module
 from randquant.integrations.flower.mod import QuantizeMod
 from randquant.integrations.flower.strategy import QuantizedStrategy
 from randquant.integrations.flower.wrapped import TooFewNodes
 from randquant.integrations.history import History, RoundRow
+from randquant.planning.choice import Calibrated
 from randquant.reports.flower import page
 from randquant.secure_sums.secagg.graphs import Losses
 
@@ -53,6 +56,58 @@ def test_a_cohort_larger_than_the_nodes_is_refused_before_anybody_is_asked_unles
 
     grid.get_node_ids = later
     assert run(planned(), grid, model(650), connect_timeout=5.0).train_metrics_clientapp
+
+
+@pytest.mark.parametrize(
+    ("nodes", "strategy", "said"),
+    [
+        (
+            1,
+            fedavg(),
+            "Expected 2 nodes .*FedAvg waits for them without end.* got 1 .* connect 1 more",
+        ),
+        (3, fedavg(min_available_nodes=5), "Expected 5 nodes .* got 3 .* to 3"),
+        (
+            1,
+            FedAvg(min_train_nodes=1, min_available_nodes=1, fraction_evaluate=1.0),
+            "Expected 2 nodes .* min_evaluate_nodes to 1",
+        ),
+    ],
+)
+def test_nobody_waits_without_end_for_nodes_that_the_strategy_wants(nodes, strategy, said):
+    grid = grid_of(nodes=range(nodes))
+    with pytest.raises(TooFewNodes, match=said):
+        run(QuantizedStrategy(strategy, exact("local")), grid, connect_timeout=0.0)
+    assert not grid.seen
+
+
+def test_one_node_is_enough_where_one_was_planned(monkeypatch):
+    calibrated = Calibrated("local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 9.0}, None)
+    monkeypatch.setattr(planned_module, "choose", lambda need: calibrated)
+    target = {**TARGET, "cohort": 1, "trust": "local", "model": 5}
+    strategy = QuantizedStrategy.for_target(**target)
+    assert list(run(strategy, grid_of(nodes=[1]), rounds=1).train_metrics_clientapp) == [1]
+
+
+@pytest.mark.parametrize(
+    ("privacy", "said"),
+    [
+        ({}, "nothing: all clients count alike"),
+        ({"numbers": [rq.Number("n", 0, 9)], "weighted_by": "n"}, "n"),
+    ],
+)
+def test_the_summary_says_by_what_clients_are_weighted(privacy, said, caplog):
+    inner = fedavg()
+    QuantizedStrategy(inner, noisy(), privacy=rq.Privacy(**privacy)).summary()
+    assert f"Weighted by: '{said}'" in caplog.text
+    assert inner.weighted_by_key == "num-examples"  # the wrapped strategy is as it was
+
+
+def test_clients_of_one_process_do_not_all_say_the_same(caplog):
+    """Of a simulation: one line of their accounts a round, and not one for each client."""
+    run(QuantizedStrategy(fedavg(), noisy()), grid_of(), rounds=2)
+    said = [r.getMessage() for r in caplog.records if "answers so far" in r.getMessage()]
+    assert len(said) == len(set(said)) == 2
 
 
 def test_a_strategy_that_selects_too_few_is_refused_before_anybody_is_asked():

@@ -7,13 +7,24 @@ import math
 import numpy as np
 import pytest
 from flower_grid import InProcessGrid, client_app
-from flower_rounds import ANYTHING, STEPS, exact, fedavg, grid_of, mean_of, model, one_round, run
+from flower_rounds import (
+    ANYTHING,
+    STEPS,
+    exact,
+    fedavg,
+    grid_of,
+    mean_of,
+    model,
+    one_round,
+    run,
+)
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import randquant as rq
 from randquant.aggregation.registry import update_mechanism
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.mod import QuantizeMod
@@ -61,6 +72,24 @@ def test_whoever_leaves_at_whatever_step_the_rest_is_summed_exactly(data, client
         assert not found.any()
 
 
+def test_tied_weights_are_refused_before_anybody_is_asked():
+    """A state dict has them under two names: each would get noise of its own."""
+    weight = np.arange(6, dtype=np.float32)
+    arrays = {"in.weight": Array(weight), "bias": Array(np.zeros(6, np.float32))}
+    tied = ArrayRecord({**arrays, "out.weight": Array(weight)})
+    grid, refused = grid_of(nodes=[1, 2, 3]), "got 'in.weight' and 'out.weight' with the same"
+    with pytest.raises(ValueError, match=refused):
+        run(QuantizedStrategy(fedavg(), exact()), grid, tied)
+    with pytest.raises(ValueError, match=refused):
+        QuantizedStrategy.for_target(epsilon=8.0, rounds=1, cohort=3, model=tied)
+    assert not grid.seen
+    # What is not trained may be the same.
+    frozen = QuantizedStrategy(fedavg(), exact(), local=rq.Local(frozen="out.*"))
+    assert run(frozen, grid, tied).arrays["out.weight"].numpy().tolist() == weight.tolist()
+    once = run(QuantizedStrategy(fedavg(), exact()), grid, ArrayRecord(arrays)).arrays
+    assert set(once) == set(arrays)
+
+
 def test_arrays_keep_their_dtypes_and_counters_their_values():
     arrays = ArrayRecord(
         {
@@ -85,6 +114,42 @@ def test_arrays_keep_their_dtypes_and_counters_their_values():
         step = 2 * getattr(strategy, "server_learning_rate", 1.0)
         assert found["half"].numpy().tolist() == [[step] * 3] * 2
         assert found["double"].numpy().tolist() == [step] * 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        fedavg,
+        lambda: FedAdam(fraction_evaluate=0.0, eta=0.1),
+        lambda: FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.5, server_momentum=0.5),
+    ],
+)
+def test_a_parameter_without_a_side_is_trained_and_outlasts_a_restart(make, tmp_path):
+    """As `nn.Parameter(torch.tensor(1.0))` is: NumPy's arithmetic makes numbers of such arrays."""
+    arrays = ArrayRecord(
+        {
+            "temperature": Array(np.array(1.0, np.float32)),
+            "w": Array(np.zeros(2)),
+            "num_batches": Array(np.array(7)),
+        }
+    )
+    step = {"temperature": np.float32(1.0), "w": np.array([1.0, -1.0]), "num_batches": 0}
+    grid = InProcessGrid(client_app(ANYTHING, lambda _, name, array: array + step[name]), [1, 2, 3])
+
+    def end(folder, *rounds):
+        for last in rounds:
+            found = run(QuantizedStrategy(make(), exact(), folder=folder), grid, arrays, last)
+        return {name: array.numpy() for name, array in found.arrays.items()}
+
+    whole, again = end(tmp_path / "whole", 2), end(tmp_path / "again", 1, 2)
+    assert {name: (a.shape, a.dtype) for name, a in whole.items()} == {
+        name: (array.shape, array.dtype) for name, array in arrays.items()
+    }
+    assert whole["num_batches"] == 7
+    if make is fedavg:
+        assert (whole["temperature"], *whole["w"]) == (3.0, 2.0, -2.0)
+    assert whole["temperature"] > 1.0
+    assert all(np.array_equal(whole[name], again[name]) for name in whole)
 
 
 def test_any_strategy_takes_the_step_that_it_would_without_us():
@@ -133,6 +198,16 @@ def test_what_cannot_be_wrapped_says_so():
         QuantizedStrategy(fedavg(), exact(cohort=5), sums=AmongClients(least=4))
     with pytest.raises(ValueError, match="a sum of one hides nothing"):
         QuantizedStrategy(fedavg(), exact(cohort=1))
+
+
+def test_a_function_that_looks_for_clients_metrics_is_refused_before_anybody_has_answered():
+    def mean_loss(contents, weight):
+        return MetricRecord({"loss": np.mean([each["metrics"]["loss"] for each in contents])})
+
+    with pytest.raises(ValueError, match=r"train_metrics_aggr_fn of FedAvg .* got KeyError\('loss"):
+        QuantizedStrategy(fedavg(train_metrics_aggr_fn=mean_loss), exact())
+    counts = lambda contents, weight: MetricRecord({"replies": len(contents)})  # noqa: E731
+    assert QuantizedStrategy(fedavg(train_metrics_aggr_fn=counts), exact())
 
 
 def test_losses_that_no_graph_withstands_fail_a_round_before_anybody_is_asked(caplog):

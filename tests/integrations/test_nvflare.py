@@ -73,6 +73,14 @@ def test_a_site_counts_the_unit_that_it_set_whatever_the_server_states(stated, o
     assert ask(due * 1.01)
 
 
+def test_tied_weights_are_refused_before_any_site_is_asked(tmp_path, monkeypatch):
+    weight = np.arange(6, dtype=np.float32)
+    monkeypatch.setitem(MODEL, "embedding", weight)
+    monkeypatch.setitem(MODEL, "head", weight.copy())
+    with pytest.raises(ValueError, match="got 'embedding' and 'head' with the same numbers: tied"):
+        Server(tmp_path)
+
+
 def test_the_server_stops_before_its_limit(tmp_path):
     two = account([MECHANISM.release(14, 2)], 1e-5).epsilon
     server = Server(tmp_path, rounds=9, stop_at_epsilon=two * 1.01).run()

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -32,6 +33,23 @@ def test_every_participation_is_accounted_for(neighboring):
         assert ledger.guarantee(rounds).epsilon <= ledger.epsilon(rounds)
     assert ledger.epsilon(0) == 0.0
     assert ledger.epsilon(1) < ledger.epsilon(2) < ledger.epsilon(7)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+@pytest.mark.parametrize("rounds", [1, 20])
+def test_what_was_spent_before_leaves_the_rest_of_delta(share, rounds):
+    """Epsilons and deltas add up (Dwork et al. 2006): the run has what is left, and no more."""
+    before = Guarantee(1.5, share * 1e-5, "replace_one", "local", math.inf, 1)
+    ledger = Ledger(NOISY, 5, delta=1e-5, spent=before)
+    release, rest = NOISY.release(5, rounds), Fraction(1e-5) - Fraction(before.delta)
+    for quick, found in ((False, ledger.guarantee(rounds).epsilon), (True, ledger.epsilon(rounds))):
+        low, high = (
+            rq.account([release], float(rest) * factor, quick=quick).epsilon
+            for factor in (1 + 1e-9, 1 - 1e-9)
+        )
+        assert (1.5 + low) * (1 - 1e-15) <= found <= (1.5 + high) * (1 + 1e-15)
+        assert found > 1.5 + rq.account([release], 1e-5, quick=quick).epsilon
+    assert ledger.guarantee(rounds).delta == 1e-5
 
 
 def test_about_the_limit_epsilon_is_as_low_as_accounting_gets(monkeypatch):

@@ -156,6 +156,16 @@ def test_cohorts_of_a_fixed_size_are_within_the_bound(population, cohort):
             assert exact(order) * (1 - 1e-14) <= sampled.renyi(order)
 
 
+@pytest.mark.parametrize("rate", [0.001, 0.25, 1.0])
+def test_however_seldom_a_client_takes_part_every_rounds_draws_are_as_far_from_their_law(rate):
+    """Whoever takes part draws noise: the law of each cohort is off, so their mixture is, too."""
+    rows, off, rounds = (Fraction(3, 10), Fraction(7, 10)), 2.0**-30, 300
+    sampled = Sampled(Published(rows, cohort=4, distance=off), rate, rounds)
+    assert off * rounds <= sampled.distance <= off * rounds * (1 + 1e-12)
+    # Whatever epsilon: a delta below the distance is used up by it.
+    assert rq.account([sampled], 0.9 * off * rounds, quick=True).epsilon == math.inf
+
+
 CHANNEL = rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.4)
 GAUSSIAN = rq.GaussianRelease(1.0, 5, 1)
 CLOSER = rq.GaussianRelease(2.0, 5, 1, neighboring="zero_out")

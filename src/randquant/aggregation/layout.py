@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.encoding.inputs import floats, vector
+from randquant.channels.encoding.inputs import Widen, floats, vector
 
 Update = Any
 """An update: an array, tensor or list (d,) of floats, or a mapping of names to arrays or tensors
@@ -31,6 +31,35 @@ def is_running(name: str) -> bool:
         (True, True, False)
     """
     return name.removesuffix(":0").endswith(RUNNING)
+
+
+def check_tied(arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse tied weights: one array of several numbers under two names.
+
+    Each name would be clipped, counted and noised by itself, and the two would part. Arrays that
+    are constant, such as biases of zeros, are tied only if they are in the same memory.
+
+    Raises:
+        ValueError: two arrays of one shape and dtype are the same; the error names them.
+
+    Example:
+        >>> check_tied({"in.bias": np.zeros(3), "out.bias": np.zeros(3)})
+    """
+    alike: dict[Any, list[str]] = {}
+    for name, array in arrays.items():
+        others = alike.setdefault((array.shape, array.dtype), [])
+        varied = bool(others) and array.size > 0 and array.min() != array.max()
+        for other in others:
+            known = arrays[other]
+            same = array.size > 0 and array.ctypes.data == known.ctypes.data
+            if same or (varied and array.flat[0] == known.flat[0] and np.array_equal(array, known)):
+                raise ValueError(
+                    f"Expected each array once, got {other!r} and {name!r} with the same numbers: "
+                    "tied weights would be counted twice, and noise would part them. Send one of "
+                    "them, as dict(model.named_parameters()) has it, and load it with strict=False;"
+                    " arrays that only begin alike must differ in a number."
+                )
+        others.append(name)
 
 
 def as_vector(update: Update) -> np.ndarray:
@@ -91,10 +120,12 @@ class StateLayout:
 
         Raises:
             TypeError: state is no mapping, or holds something other than arrays of numbers.
-            ValueError: it holds no array of floats.
+            ValueError: it holds no array of floats, or one under two names (`check_tied`).
         """
         _check_names(state)
-        shapes = {name: _shape(name, x) for name, x in state.items() if _sent(name, x)}
+        sent = {name: _array(name, x)[0] for name, x in state.items() if _sent(name, x)}
+        check_tied(sent)
+        shapes = {name: array.shape for name, array in sent.items()}
         if not shapes:
             raise ValueError(
                 f"Expected at least one array of floats in a state dict, got {len(state)} entries "
@@ -205,13 +236,9 @@ def _sent(name: str, x: Any) -> bool:
     return not kind.startswith(("int", "uint", "bool")) and not is_running(name)
 
 
-def _shape(name: str, x: Any) -> tuple[int, ...]:
-    return _of(name, lambda: floats(x)[0].shape)
-
-
 def _part(name: str, x: Any, shape: tuple[int, ...]) -> np.ndarray:
     """One entry, (size,) float32 or float64."""
-    array, widen = _of(name, lambda: floats(x))
+    array, widen = _array(name, x)
     if array.shape != shape:
         raise ValueError(f"Expected {name!r} of shape {shape}, got {array.shape}.")
     part = widen(array)
@@ -226,9 +253,9 @@ def _part(name: str, x: Any, shape: tuple[int, ...]) -> np.ndarray:
     return part.reshape(-1)
 
 
-def _of(name: str, read: Any) -> Any:
-    """What `read` returns; its error names the entry."""
+def _array(name: str, x: Any) -> tuple[np.ndarray, Widen]:
+    """An entry as `floats` has it; its error names the entry."""
     try:
-        return read()
+        return floats(x)
     except TypeError as error:
         raise TypeError(f"In {name!r}: {error}") from None

@@ -110,7 +110,7 @@ class Member:
             if request.terms:
                 own = replace(own, helped=_helped(own, request.terms))
         else:
-            own = Membership.recall(self.state, request.session, self.files)
+            own = self._recalled(request.session)
         mechanism = self._in_round(own, request)
         if own.client is not None:
             own.client.look_at(request.of_others)
@@ -118,6 +118,11 @@ class Member:
         if layout.kept:
             self.log(INFO, f"randquant: no update is sent of {logged(', '.join(layout.kept))}.")
         return Agreed(request, own, mechanism, layout)
+
+    def _recalled(self, session: bytes) -> Membership:
+        """What this client has agreed to in a round's earlier messages."""
+        own = Membership.recall(self.state, session, self.files)
+        return replace(own, examples=self.examples)
 
     def _in_round(self, own: Membership, request: RoundMessage) -> UpdateMechanism:
         """The offered mechanism with the round's seed; ProtocolError unless its proof is valid."""
@@ -213,7 +218,7 @@ class Member:
             inbox = {} if own.client is None else {self.number: own.client.advertise()}
             own.remember(self.state)
             return RoundMessage(step, own.session, part=own.part, inbox=inbox)
-        own = Membership.recall(self.state, request.session, self.files)
+        own = self._recalled(request.session)
         if own.client is None:
             raise ProtocolError("Expected a step of a secure sum in a secure sum only.")
         ledger = self.ledger

@@ -11,7 +11,7 @@ import numpy as np
 
 from randquant._internal import patterns
 from randquant._internal.patterns import Patterns
-from randquant.aggregation.layout import is_running
+from randquant.aggregation.layout import check_tied, is_running
 
 Buffers = Literal["refuse", "frozen", "server"]
 BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
@@ -112,6 +112,10 @@ class Layout:
         """Coordinates of an update."""
         return sum(math.prod(shape) for _, shape, _ in self.trained)
 
+    def check_tied(self, model: Arrays) -> None:
+        """Refuse tied weights among the trained arrays of a run's first model: `check_tied`."""
+        check_tied({name: model[name] for name in self.parts})
+
     def finite(self, model: Arrays) -> bool:
         """Whether all trained arrays are finite."""
         return all(np.isfinite(model[name]).all() for name, _, _ in self.trained)
@@ -151,7 +155,8 @@ class Layout:
             start += part.size
             wide = np.promote_types(dtype, np.float32)
             with np.errstate(over="ignore"):
-                moved[name] = np.add(old[name], part, dtype=wide).astype(dtype)
+                # NumPy makes a number of the sum of two arrays ().
+                moved[name] = np.asarray(np.add(old[name], part, dtype=wide), dtype=dtype)
             if not np.isfinite(moved[name]).all():
                 raise ValueError(
                     f"Expected finite numbers in array {name!r} after a step, got NaN or infinity: "

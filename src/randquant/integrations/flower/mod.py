@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from logging import WARNING
 
@@ -56,7 +57,7 @@ class QuantizeMod(ClientLimits):
                 return _as_helper(message, context)
             request, config = messages.read(message.content), context.node_config
             state = messages.ClientState(context)
-            member = Member(context.node_id, self.of_node(config), state, config, log)
+            member = Member(context.node_id, self.of_node(config), state, config, log_once)
             if request.step != UPLOAD:
                 answer = member.answer(request)
             else:
@@ -66,6 +67,15 @@ class QuantizeMod(ClientLimits):
             log(WARNING, refusal_line(reason, why))
             return messages.refusal(message, reason)
         return Message(RecordDict({**messages.records(answer)}), reply_to=message)
+
+
+@functools.lru_cache(maxsize=64)
+def log_once(level: int, line: str) -> None:
+    """Log a line unless this process has just done so: simulated clients share one, and say alike.
+
+    What a client logs of its account differs from answer to answer.
+    """
+    log(level, line)
 
 
 def _as_helper(message: Message, context: Context) -> Message:

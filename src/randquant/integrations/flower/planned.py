@@ -106,7 +106,8 @@ def for_target(
     validate.kind("privacy", privacy, Privacy)
     for name, plain in (("unit", "client"), ("sampling", "fixed")):
         validate.choice(name, getattr(privacy, name), (plain,))
-    strategy = ParameterFree() if strategy is None else strategy
+    if strategy is None:
+        strategy = ParameterFree(min_train_nodes=cohort, min_available_nodes=cohort)
     most = min(rounds, privacy.max_participations or rounds)
     delta = min(MOST_DELTA, 0.1 / population) if delta is None else delta
     dimension = _dimension(model, options.get("local", Local())) + len(privacy.numbers)
@@ -145,7 +146,7 @@ def _spared(cohort: int, dropouts: int, trust: str, sums: AmongClients | WithHel
 
 
 def _dimension(model: Any, local: Local) -> int:
-    """Coordinates of an update; ValueError if the model has running statistics to refuse."""
+    """Coordinates of an update; ValueError if the model has what is refused."""
     if isinstance(number := validate.number(model), int):
         return validate.whole("model", number, low=1, why="it is a number of coordinates")
     record = model
@@ -161,4 +162,5 @@ def _dimension(model: Any, local: Local) -> int:
     arrays = arrays_of(record)
     layout = Layout.of(arrays, parts_of(arrays, local.parts, local.frozen))
     layout.check_running(local.buffers)
+    layout.check_tied(arrays)
     return layout.dimension

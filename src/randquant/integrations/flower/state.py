@@ -65,6 +65,7 @@ def _arrays_in(value: Any) -> dict[str, np.ndarray]:
     """Arrays by name of a list or dictionary, such as an optimiser's moments; else empty."""
     if isinstance(value, list):
         value = {f"#{place}": part for place, part in enumerate(value)}
-    if isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
-        return value
+    kinds = np.ndarray | np.number  # of an array (), NumPy's arithmetic makes a number
+    if isinstance(value, dict) and value and all(isinstance(v, kinds) for v in value.values()):
+        return {key: np.asarray(part) for key, part in value.items()}
     return {}

@@ -218,8 +218,7 @@ class QuantizedStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the privacy settings, and the strategy's own summary."""
-        wrapped.summarise(self.run.mechanism, self.accountant, self.least)
-        self.strategy.summary()
+        wrapped.summarise(self.strategy, self.run, self.least)
 
     def start(
         self,
@@ -240,9 +239,9 @@ class QuantizedStrategy(Strategy):
         Args:
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn:
                 as in Flower's.
-            statistics: with `buffers="server"`, called with the model after each step; what it
-                returns has the server's running statistics, from data of its own. None keeps those
-                that the model began with.
+            statistics: with `buffers="server"`, called with the first model, on trial, and with the
+                model after each step; what it returns has the server's running statistics, from
+                data of its own. None keeps those that the model began with.
             connect_timeout: seconds to wait for the nodes that a round needs.
 
         Raises:
@@ -261,11 +260,13 @@ class QuantizedStrategy(Strategy):
                 stack.enter_context(locks.folder(self._path.parent))
             arrays = self._restored(initial_arrays)
             done, planned = self.run.done, self.rounds if num_rounds is None else num_rounds
+            self._last, self._statistics = planned, statistics
             if planned > done:
+                model = messages.arrays_of(arrays)
+                self._settle(self._layout(model), model, ArrayRecord({**arrays}))  # on trial
                 if self.run.mechanism.trust == "aggregate":
                     self.sums.check(log, helper_node.asking(grid, self.sums.step_timeout))
                 wrapped.check_nodes(grid, self.strategy, self.needed, connect_timeout)
-            self._last, self._statistics = planned, statistics
 
             def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
                 return evaluate_fn(number + done, model) if evaluate_fn else None
@@ -336,6 +337,7 @@ class QuantizedStrategy(Strategy):
         self.run.begin()
         model = messages.arrays_of(initial)
         layout = self._layout(model)  # checks it
+        layout.check_tied(model)
         if self._path is None or not self._path.exists():
             return initial
         record, arrays, of_run = state.load(self._path, self.strategy)

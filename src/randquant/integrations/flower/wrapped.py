@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from logging import INFO, WARNING
+from typing import Any
 
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import Strategy
 
 from randquant._internal import validate
-from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.flower.messages import EXAMPLES
+from randquant.integrations.run import ServerRun
 from randquant.local_training.local import Local
 
 LOOK_AT_EACH = (
@@ -49,6 +51,7 @@ def check_inner(strategy: Strategy) -> None:
         )
     if name == "QuantizedStrategy" or name.startswith("DifferentialPrivacy"):
         raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")
+    _try_metrics(strategy, name)
     if getattr(strategy, "fraction_evaluate", 0):
         log(
             WARNING, "randquant: clients' evaluations are sent as they are, and no epsilon covers "
@@ -56,12 +59,29 @@ def check_inner(strategy: Strategy) -> None:
         )  # fmt: skip
 
 
-def summarise(mechanism: UpdateMechanism, accountant: RunAccountant, least: int) -> None:
-    """Log the privacy settings of a strategy."""
+def _try_metrics(strategy: Strategy, name: str) -> None:
+    """Refuse a strategy that would look for clients' metrics after they have answered."""
+    metrics = RecordDict({"arrays": ArrayRecord(), "metrics": MetricRecord({EXAMPLES: 1.0})})
+    try:
+        getattr(strategy, "train_metrics_aggr_fn", lambda *_: None)([metrics], EXAMPLES)
+    except Exception as error:  # whatever the user's function raises
+        raise ValueError(
+            f"Expected a train_metrics_aggr_fn of {name} that needs no metrics of clients, got "
+            f"{validate.shown(error)} without them: they are not sent. Release what you need by "
+            "numbers=[...], and leave train_metrics_aggr_fn out."
+        ) from error
+
+
+def summarise(strategy: Strategy, run: ServerRun, least: int) -> None:
+    """Log the privacy settings, and a strategy's own summary with what really weights clients."""
+    accountant, alongside = run.accountant, run.alongside
     limit = "none" if accountant.max_epsilon is None else f"epsilon {accountant.max_epsilon}"
-    log(INFO, "\t├──> Private updates: %s trust, limit: %s", mechanism.trust, limit)
+    log(INFO, "\t├──> Private updates: %s trust, limit: %s", run.mechanism.trust, limit)
     log(INFO, "\t│\t├── delta: %s, %s", accountant.delta, accountant.neighboring)
     log(INFO, "\t│\t└── clients in a sum, at least: %d", least)
+    shown: Any = copy.copy(strategy)
+    shown.weighted_by_key = (alongside and alongside.weight) or "nothing: all clients count alike"
+    shown.summary()
 
 
 def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> None:
@@ -69,16 +89,18 @@ def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> N
 
     Args:
         grid: where nodes connect.
-        strategy: the wrapped one, which selects clients among them.
+        strategy: the wrapped one, which selects clients among them, and might wait for ever.
         least: fewest clients in a round.
         seconds: how long to wait.
 
     Raises:
         TooFewNodes: fewer are connected, or the strategy would select fewer of them.
     """
+    evaluates = getattr(strategy, "fraction_evaluate", 0) > 0
+    wanted = max(fewest(strategy, least), evaluates * getattr(strategy, "min_evaluate_nodes", 0))
     end = time.monotonic() + seconds
-    while (nodes := len(list(grid.get_node_ids()))) < least and time.monotonic() < end:
-        log(INFO, "randquant: %d nodes are connected, a round needs %d: waiting.", nodes, least)
+    while (nodes := len(list(grid.get_node_ids()))) < wanted and time.monotonic() < end:
+        log(INFO, "randquant: %d nodes are connected, a round needs %d: waiting.", nodes, wanted)
         time.sleep(min(POLL, max(end - time.monotonic(), 0.0)))
     if nodes < least:
         raise TooFewNodes(
@@ -86,15 +108,21 @@ def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> N
             f"every sum, got {nodes} within {seconds:g} s: connect {least - nodes} more, or "
             f"plan for a cohort of {nodes} (QuantizedStrategy.for_target says what that costs)."
         )
-    share = getattr(strategy, "fraction_train", None)
+    name, share = type(strategy).__name__, getattr(strategy, "fraction_train", None)
+    if nodes < wanted:
+        raise TooFewNodes(
+            f"Expected {wanted} nodes connected before round 1 ({name} waits for them without "
+            f"end), got {nodes} within {seconds:g} s: connect {wanted - nodes} more, or set its "
+            f"min_train_nodes, min_available_nodes and min_evaluate_nodes to {nodes}."
+        )
     if not share:  # selects by a rule of its own, or does not train
         return
     selected = max(int(nodes * share), getattr(strategy, "min_train_nodes", 0))
     if selected < least:
         raise TooFewNodes(
             f"Expected a strategy that selects {least} clients or more a round, which the "
-            f"guarantee counts on, got {type(strategy).__name__} with fraction_train={share}, "
-            f"which selects {selected} of {nodes}: set min_train_nodes={least}."
+            f"guarantee counts on, got {name} with fraction_train={share}, which selects "
+            f"{selected} of {nodes}: set min_train_nodes={least}."
         )
 
 

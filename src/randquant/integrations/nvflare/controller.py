@@ -122,6 +122,7 @@ class QuantizeController(Controller):
         if START in self._model:
             raise ValueError(f"Expected a model without an array {START!r}, which is the run's.")
         self._take_over(self._model)
+        self._layout().check_tied(self._model)
         self._offer()  # checks the model
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:

@@ -194,7 +194,8 @@ def _remedies(need: Need, excess: float) -> str:
         ways += f", or at most {formatting.count(most, 'parameter')}"
     return (
         "If single records of a client are to be protected and not all that it holds, "
-        'unit="example" of randquant.train takes far less noise where each client holds many. '
+        "far less noise will do where each client holds many: randquant.train and NVFlare count "
+        'so (unit="example", examples), Flower does not. '
         f"Else it would take {ways}."
     )
 

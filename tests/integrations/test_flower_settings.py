@@ -1,0 +1,204 @@
+"""Every setting of a strategy on Flower: changing it changes what it must, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import math
+
+import numpy as np
+import pytest
+from flower_grid import InProcessGrid, client_app
+from flower_rounds import ANYTHING, exact, fedavg, noisy
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import FedAdam
+
+import randquant as rq
+from randquant.integrations.among_clients import AmongClients
+from randquant.integrations.flower import planned
+from randquant.integrations.flower.messages import HEAD
+from randquant.integrations.flower.parameter_free import ParameterFree
+from randquant.integrations.flower.strategy import QuantizedStrategy
+from randquant.integrations.offer import Offer
+from randquant.planning.choice import Calibrated
+from randquant.planning.privacy import Privacy
+from randquant.privacy.guarantee import Guarantee
+from randquant.secure_sums.secagg import Losses
+
+MODEL = ArrayRecord({"stem": Array(np.zeros(3)), "head": Array(np.zeros(2))})
+ONE_BIT = Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.7}, 1.0)
+ACCURACY = rq.Number("accuracy")
+
+
+def first_requests(strategy):
+    """The offer and the terms of the first messages, and what Flower is told of them."""
+    grid = InProcessGrid(client_app(ANYTHING), range(1, 7))
+    sent = []
+    grid.send_and_receive = lambda messages, *, timeout=None: sent.append((messages, timeout)) or []
+    strategy.configure_train(1, MODEL, ConfigRecord(), grid)
+    ([message, *others], timeout) = sent[0]
+    head = message.content[HEAD]
+    offer, terms = Offer.from_text(head["offer"]), json.loads(head["terms"])
+    return offer, {**terms, "clients": len(others) + 1}, timeout
+
+
+def observed(strategy):
+    """All that follows from the settings of a strategy, by name."""
+    offer, terms, timeout = first_requests(strategy)
+    account, run = strategy.accountant, strategy.run
+    return {
+        "mechanism": offer.mechanism, "dimension": offer.dimension, "parts": offer.parts,
+        "buffers": offer.buffers, "numbers": offer.beside and offer.beside.numbers,
+        "weight": offer.beside and offer.beside.weight, "scaled": offer.scaled,
+        "least": terms["least"], "neighbours": terms["neighbours"], "timeout": timeout,
+        "limit": account.max_epsilon, "delta": account.delta, "relation": account.neighboring,
+        "stable": account.stable, "patience": run.patience,
+        "strategy": type(strategy.strategy).__name__, "folder": strategy._path,
+    }  # fmt: skip
+
+
+def strategy_of(**changes):
+    return QuantizedStrategy(**{"strategy": fedavg(), "mechanism": noisy(), **changes})
+
+
+STRATEGY = {  # setting: [(a value, what changes)]
+    "strategy": [(FedAdam(fraction_evaluate=0.0), {"strategy": "FedAdam"}),
+                 (ParameterFree(), {"strategy": "ParameterFree", "scaled": True})],
+    "mechanism": [(exact(cohort=4), {"mechanism": exact(cohort=4), "least": 4})],
+    "stop_at_epsilon": [(1e9, {"limit": 1e9})],
+    "delta": [(1e-7, {"delta": 1e-7})],
+    "privacy": [
+        (Privacy(neighboring="zero_out"), {"relation": "zero_out"}),
+        (Privacy(numbers=[ACCURACY]), {"numbers": (ACCURACY,), "dimension": 6}),
+        (Privacy(numbers=[ACCURACY], weighted_by="accuracy"),
+         {"numbers": (ACCURACY,), "weight": "accuracy", "dimension": 6}),
+    ],
+    "local": [
+        (rq.Local(parts="head"), {"parts": ("head",), "dimension": 2}),
+        (rq.Local(frozen="head"), {"parts": ("stem",), "dimension": 3}),
+        (rq.Local(buffers="server"), {"buffers": "server"}),
+    ],
+    "sums": [
+        (AmongClients(least=5), {"least": 5}),
+        (AmongClients(neighbours=4), {"neighbours": 4}),
+        (AmongClients(stable_numbers=True), {"stable": True}),
+        (AmongClients(step_timeout=7.0), {"timeout": 7.0}),
+    ],
+    "folder": [("somewhere", None)],
+    "patience": [(9, {"patience": 9})],
+}  # fmt: skip
+
+
+def test_every_setting_of_a_strategy_is_here():
+    settings = [*inspect.signature(QuantizedStrategy.__init__).parameters][1:]
+    assert list(STRATEGY) == settings
+
+
+@pytest.mark.parametrize("name", STRATEGY)
+def test_a_setting_of_a_strategy_changes_what_it_must_and_nothing_else(name, tmp_path):
+    usual = observed(strategy_of())
+    for value, changes in STRATEGY[name]:
+        if name == "folder":
+            value, changes = tmp_path, {"folder": tmp_path / "server.state"}
+        found = observed(strategy_of(**{name: value}))
+        assert found == usual | changes != usual, name
+
+
+def test_every_setting_of_sums_among_clients_is_used():
+    """Those that a first message does not show; `directory` is among the tests of sums."""
+    shown = {"least", "neighbours", "stable_numbers", "step_timeout"}
+    assert {f.name for f in dataclasses.fields(AmongClients)} - shown == {"losses", "directory"}
+    chosen = AmongClients(losses=Losses(step=0.01)).degree(1000, lambda level, line: None)
+    assert chosen == Losses(step=0.01).graph(1000).neighbours < 999
+    keys = {n: bytes([n]) * 32 for n in range(1, 7)}
+    begun = AmongClients(directory=keys).begin(Offer(noisy(), 5), [*keys], lambda *_: None)
+    assert begun._server._directory == keys
+
+
+TARGET = {"strategy": None, "epsilon": 8.0, "rounds": 3, "cohort": 6, "model": MODEL}
+PLANNED = {  # setting: (a value, what changes of what is planned, what changes of the strategy)
+    "strategy": (FedAdam(fraction_evaluate=0.0), {}, {"strategy": "FedAdam", "scaled": False}),
+    "epsilon": (4.0, {"epsilon": 4.0}, {"limit": 4.0}),
+    "rounds": (5, {"rounds": 5, "participations": 5}, {"rounds": 5}),
+    "cohort": (
+        5, {"cohort": 5, "population": 5}, {"cohort": 5, "least": 5, "needed": 5, "nodes": 5},
+    ),
+    "model": (7, {"dimension": 7}, {}),
+    "clients": (10**6, {"population": 10**6, "delta": 0.1 / 10**6}, {"delta": 0.1 / 10**6}),
+    "dropouts": (1, {"cohort": 5}, {"cohort": 5, "least": 5}),
+    "delta": (1e-8, {"delta": 1e-8}, {"delta": 1e-8}),
+    "trust": ("local", {"trust": "local"}, {"trust": "local", "cohort": 1, "least": 1}),
+    "local": (rq.Local(parts="head"), {"dimension": 2}, {"parts": ("head",)}),
+    "sums": (AmongClients(stable_numbers=True), {}, {"stable": True}),
+    "patience": (9, {}, {"patience": 9}),
+}  # fmt: skip
+OF_PRIVACY = {
+    "neighboring": ("zero_out", {}, {"relation": "zero_out"}),
+    "bits": (2, {}, {}),
+    "clip_norm": (2.0, {}, {}),
+    "coordinates": (2, {}, {"coordinates": 2}),
+    "max_participations": (2, {"participations": 2}, {}),
+    "numbers": ((ACCURACY.text,), {"dimension": 6}, {"numbers": (ACCURACY,)}),
+    "weighted_by": ("accuracy", {"dimension": 6}, {"numbers": (ACCURACY,), "weight": "accuracy"}),
+}
+REFUSED = {
+    "unit": "example",
+    "sampling": "poisson",
+    "spent": Guarantee(1.0, 1e-6, "replace_one", "aggregate", math.inf, 1),
+}
+"""What a target on Flower cannot be for: it is not dropped, but refused."""
+
+
+def test_every_setting_of_a_target_is_here():
+    named = inspect.signature(QuantizedStrategy.for_target).parameters.keys()
+    assert PLANNED.keys() - {"local", "sums", "patience"} == named - {"privacy", "options"}
+    fields = {field.name for field in dataclasses.fields(Privacy)}
+    assert fields == OF_PRIVACY.keys() | REFUSED.keys()
+
+
+@pytest.fixture
+def target(monkeypatch):
+    """What is planned for a target, and the strategy that it gives, by name."""
+    needs = []
+    monkeypatch.setattr(planned, "choose", lambda need: needs.append(need) or ONE_BIT)
+
+    def made(**changes):
+        strategy = QuantizedStrategy.for_target(**{**TARGET, **changes})
+        need, run, account, inner = needs[-1], strategy.run, strategy.accountant, strategy.strategy
+        layout = strategy._layout({name: array.numpy() for name, array in MODEL.items()})
+        offer = run.offer(layout, strategy.local.buffers)
+        assert inner.min_train_nodes == inner.min_available_nodes
+        return {f.name: getattr(need, f.name) for f in dataclasses.fields(need)}, {
+            "strategy": type(inner).__name__, "scaled": offer.scaled, "limit": account.max_epsilon,
+            "delta": account.delta, "relation": account.neighboring, "stable": account.stable,
+            "rounds": strategy.rounds, "needed": strategy.needed, "least": strategy.least,
+            "nodes": inner.min_train_nodes, "cohort": offer.mechanism.cohort,
+            "trust": offer.mechanism.trust, "coordinates": offer.mechanism.coordinates,
+            "parts": offer.parts, "patience": run.patience,
+            "numbers": offer.beside and offer.beside.numbers,
+            "weight": offer.beside and offer.beside.weight,
+        }  # fmt: skip
+
+    return made
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_setting_of_a_target_changes_what_is_planned_and_what_is_run(name, target):
+    (need, run), (value, planned_for, changes) = target(), PLANNED[name]
+    changed = (need | planned_for, run | changes)
+    assert target(**{name: value}) == changed != (need, run)
+
+
+@pytest.mark.parametrize("name", OF_PRIVACY)
+def test_a_setting_of_privacy_changes_what_is_planned_and_what_is_run(name, target):
+    (need, run), (value, planned_for, changes) = target(), OF_PRIVACY[name]
+    beside = {"numbers": [ACCURACY]} if name == "weighted_by" else {}
+    privacy = Privacy(**{**beside, name: value})
+    assert target(privacy=privacy) == (need | {"privacy": privacy} | planned_for, run | changes)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_setting_of_privacy_that_flower_does_not_have_is_refused(name, target):
+    with pytest.raises(ValueError, match=f"Expected .*{name}"):
+        target(privacy=Privacy(**{name: REFUSED[name]}))

@@ -1,0 +1,126 @@
+"""Every setting of a client: with one value it agrees to a request, with another it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import re
+
+import numpy as np
+import pytest
+from flower_rounds import EXACT, NOISY
+from helper_sums import PINNED, helper_in
+
+from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation.vector import VectorMechanism
+from randquant.integrations import protocol
+from randquant.integrations.flower.mod import QuantizeMod
+from randquant.integrations.limits import ClientLimits
+from randquant.integrations.member import Member
+from randquant.integrations.offer import Offer
+from randquant.integrations.protocol import RoundMessage
+from randquant.privacy.accounting.accountant import account
+from randquant.secure_sums.helper.terms import HelperTerms
+from randquant.secure_sums.secagg.terms import ProtocolError, Terms
+
+MODEL = {"stem": np.zeros(3, np.float32), "head": np.zeros(2, np.float32)}
+SESSION = bytes(16)
+LOCAL = Offer(VectorMechanism(NOISY, 1.0), 5)
+SUMMED = Offer(ChannelMechanism(EXACT, "aggregate", 2), 5)
+FEW = Offer(VectorMechanism(NOISY, 1.0, "aggregate", 3), 5)
+NO_LIMIT = ClientLimits(math.inf)
+
+
+def uploads(limits, offer=LOCAL, terms=""):
+    """Whether a client of these limits agrees to answer an offer in one message, and counts it."""
+    member = Member(1, limits, {}, {}, lambda level, line: None)
+    request = RoundMessage(protocol.UPLOAD, SESSION, offer.to_text(), terms)
+    agreed = member.agree(request, MODEL)
+    member.charge(agreed.own, protocol.UPLOAD)
+
+
+def sums(limits, offer=SUMMED, clients=(1, 2, 3, 4, 5), **others):
+    """Whether it agrees to a sum among clients."""
+    terms = {"bits": offer.bits(len(clients)), "least": 2, "neighbours": 4, **others}
+    text = protocol.terms_text(Terms(SESSION, clients, offer.size, **terms))
+    member = Member(1, limits, {}, {}, lambda level, line: None)
+    member.answer(RoundMessage(protocol.ADVERTISE, SESSION, offer.to_text(), text))
+
+
+def helped(limits, folder):
+    """Whether it agrees to a sum with a helper."""
+    digest = hashlib.sha256(SUMMED.to_text().encode()).digest()
+    bits, key = SUMMED.bits(5), helper_in(folder).key
+    uploads(limits, SUMMED, HelperTerms(SESSION, key, 5, 2, SUMMED.size, bits, digest).to_text())
+
+
+def epsilon_of(offer, delta=1e-5, neighboring="replace_one", trust="local"):
+    return account([offer.release(1, neighboring, trust)], delta, quick=True).epsilon
+
+
+BETWEEN_DELTAS = (epsilon_of(LOCAL) + epsilon_of(LOCAL, 1e-9)) / 2
+BETWEEN_RELATIONS = (epsilon_of(LOCAL) + epsilon_of(LOCAL, neighboring="zero_out")) / 2
+CASES = {  # setting: (what is asked, a value with which it agrees, one with which not, the refusal)
+    "epsilon": (uploads, 99.0, 0.01, "within epsilon 0.01, this client's limit, got"),
+    "delta": (uploads, 1e-5, 1e-9, "at delta 1e-09"),
+    "neighboring": (uploads, "zero_out", "replace_one", "this client's limit"),
+    "epsilon_alone": (
+        lambda limits, _: sums(limits, FEW, least=3), 99.0, 0.02,
+        "within epsilon 0.02, this client's limit if all other clients are invented",
+    ),
+    "trust": (sums, "aggregate", "local", "an offer of local trust, as this client demands"),
+    "all_neighbours": (
+        lambda limits, _: sums(limits, neighbours=2), False, True, "all 4 others as neighbours"
+    ),
+    "colluders": (sums, 0, 1, "a cohort of at most 1, "),
+    "threshold": (
+        lambda limits, _: sums(limits, threshold=3), 0.75, 0.76, "Expected a threshold of 4 of 4"
+    ),
+    "parts": (uploads, ["stem", "head"], "head", "to train the 1 arrays"),
+    "frozen": (uploads, [], "stem", "to train the 1 arrays"),
+    "buffers": (uploads, "refuse", "server", "with buffers='server', as this client demands"),
+    "helper": (helped, PINNED.hex(), bytes(32).hex(), "signed by the helper that this client"),
+}  # fmt: skip
+BESIDE = {"delta": {"epsilon": BETWEEN_DELTAS}, "neighboring": {"epsilon": BETWEEN_RELATIONS}}
+"""What else is set: a limit of epsilon that lies between the two."""
+
+
+def test_every_setting_is_here():
+    assert CASES.keys() == {field.name for field in dataclasses.fields(ClientLimits)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_client_agrees_with_one_value_of_a_setting_and_refuses_with_another(name, tmp_path):
+    ask, good, bad, refusal = CASES[name]
+    others = BESIDE.get(name, {})
+    for value in (good, bad):
+        limits = dataclasses.replace(NO_LIMIT, **{**others, name: value})
+        asking = (limits, tmp_path) if ask not in (uploads, sums) else (limits,)
+        if value is good:
+            ask(*asking)
+        else:
+            with pytest.raises(ProtocolError, match=re.escape(refusal)):
+                ask(*asking)
+
+
+OF_NODES = {
+    "randquant-epsilon": ("epsilon", "0.5", 0.5),
+    "randquant-epsilon-alone": ("epsilon_alone", 3, 3.0),
+    "randquant-delta": ("delta", "1e-9", 1e-9),
+    "randquant-all-neighbours": ("all_neighbours", "false", False),
+    "randquant-threshold": ("threshold", 0.8, 0.8),
+    "randquant-helper": ("helper", PINNED.hex(), PINNED.hex()),
+}
+FILES = {"randquant-ledger", "randquant-identity", "randquant-directory"}
+
+
+@pytest.mark.parametrize("name", OF_NODES)
+def test_what_a_nodes_operator_sets_takes_the_place_of_that_setting_and_of_no_other(name):
+    field, text, value = OF_NODES[name]
+    found = NO_LIMIT.of_node({name: text, "partition-id": 3})
+    assert found == dataclasses.replace(NO_LIMIT, **{field: value}) != NO_LIMIT
+
+
+def test_every_setting_of_a_node_is_here():
+    assert set(re.findall("randquant-[a-z-]+", str(QuantizeMod.__doc__))) == OF_NODES.keys() | FILES

@@ -1,0 +1,122 @@
+"""Every setting of a job and of a site on NVFlare: changing it changes what it must."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+
+import pytest
+from helper_sums import PINNED, helper_in
+from nvflare_job import SITES, Server, context_of
+
+from randquant.aggregation.vector import VectorMechanism
+from randquant.integrations.nvflare import JobOptions, QuantizeController, QuantizeFilter
+from randquant.integrations.untuned import REACH
+from randquant.integrations.with_helper import WithHelper
+from randquant.mechanisms import stochastic_rounding
+
+COARSER = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.4), clip_norm=1.0)
+SUMMED = VectorMechanism(stochastic_rounding(0.5, 2, 2.0), 1.0, "aggregate", len(SITES))
+
+
+class Seen(Server):
+    """A server whose sites do not answer: what it asks for, and of whom."""
+
+    def get_component(self, name):
+        self.persistor = name
+        return self
+
+    def broadcast_and_wait(self, task, context, sites, *_, **options):
+        self.task, self.asked = task, sites
+
+
+def observed(folder, **changes):
+    """All that follows from a job's settings, by name."""
+    server = Seen(folder, **{"rounds": 3, "patience": 1, **changes})
+    controller = server.controller
+    server.run()
+    run, task = controller._run, server.task
+    offer, account = controller._offer(), run.accountant
+    return {
+        "mechanism": offer.mechanism, "examples": offer.examples, "scaled": offer.scaled,
+        "limit": account.max_epsilon, "delta": account.delta, "relation": account.neighboring,
+        "counts on": account.counts_on, "failures": len(run.history), "least": controller._least,
+        "reach": run.untuned and run.untuned.reach, "rounds": task.data.get_header("num_rounds"),
+        "timeout": task.timeout, "task": task.name, "persistor": server.persistor,
+        "folder": controller._path.parent, "sum": type(server.sums[-1]).__name__,
+    }  # fmt: skip
+
+
+JOB = {  # setting: (a value, what changes)
+    "mechanism": (COARSER, {"mechanism": COARSER}),
+    "rounds": (7, {"rounds": 7}),
+    "stop_at_epsilon": (1e6, {"limit": 1e6}),
+    "delta": (1e-7, {"delta": 1e-7}),
+    "examples": (8, {"examples": 8, "scaled": False}),
+    "min_clients": (3, {"least": 3}),
+    "learning_rate": (2.0, {"reach": None, "scaled": False}),
+    "predicts": ("numbers", {"reach": REACH["numbers"]}),
+    "patience": (2, {"failures": 2}),
+    "neighboring": ("zero_out", {"relation": "zero_out"}),
+    "timeout": (7, {"timeout": 7}),
+    "task_name": ("other", {"task": "other"}),
+    "persistor_id": ("mine", {"persistor": "mine"}),
+}
+
+
+def test_every_setting_of_a_job_is_here():
+    own = [*inspect.signature(QuantizeController.__init__).parameters][1:]
+    options = [field.name for field in dataclasses.fields(JobOptions)]
+    assert JOB.keys() | {"folder", "options", "sums"} == {*own, *options}
+
+
+@pytest.mark.parametrize("name", JOB)
+def test_a_setting_of_a_job_changes_what_it_must_and_nothing_else(name, tmp_path):
+    value, changes = JOB[name]
+    usual, found = observed(tmp_path / "a"), observed(tmp_path / "b", **{name: value})
+    assert usual.pop("folder") == tmp_path / "a" / "server"
+    assert found.pop("folder") == tmp_path / "b" / "server"
+    assert found == usual | changes != usual
+
+
+def test_with_a_helper_a_job_sums_and_says_what_it_counts_on(tmp_path):
+    sums = WithHelper(helper_in(tmp_path / "helper"))
+    found = observed(tmp_path / "a", mechanism=SUMMED, sums=sums)
+    assert (found["sum"], found["counts on"], found["least"]) == (
+        "HelperRound", sums.counts_on, SUMMED.cohort
+    )  # fmt: skip
+
+
+SITE = {  # setting: (a value, what changes)
+    "epsilon": (0.5, {"epsilon": 0.5}),
+    "folder": ("other", None),
+    "delta": (1e-8, {"delta": 1e-8}),
+    "neighboring": ("zero_out", {"neighboring": "zero_out"}),
+    "examples": (8, {"member examples": 8}),
+    "helper": (PINNED.hex(), {"helper": PINNED.hex(), "trust": "aggregate"}),
+    "identity": ("key.pem", {"identity": "key.pem"}),
+}
+
+
+def test_every_setting_of_a_site_is_here():
+    assert list(SITE) == [*inspect.signature(QuantizeFilter.__init__).parameters][1:]
+
+
+@pytest.mark.parametrize("name", SITE)
+def test_a_setting_of_a_site_changes_its_limits_or_files_and_nothing_else(name, tmp_path):
+    """What limits do is `test_limits_settings`; that a site counts its unit is `test_nvflare`."""
+
+    def limits(**changes):
+        site = QuantizeFilter(**{"epsilon": math.inf, "folder": str(tmp_path / "a"), **changes})
+        member = site._member(context_of("va"))
+        own = {f.name: getattr(member.limits, f.name) for f in dataclasses.fields(member.limits)}
+        files = {name.removeprefix("randquant-"): path for name, path in member.files.items()}
+        return {**own, **files, "member examples": member.examples, "drawn": member.drawn}
+
+    value, changes = SITE[name]
+    usual = limits()
+    assert usual["ledger"] == str(tmp_path / "a" / "va.account")
+    if name == "folder":
+        value, changes = str(tmp_path / "b"), {"ledger": str(tmp_path / "b" / "va.account")}
+    assert limits(**{name: value}) == usual | changes != usual
