@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+import inspect
 import math
 import re
 from decimal import Decimal
@@ -15,12 +17,16 @@ import torch
 from settings import ALL_CALLS, KINDS, differences, foreign, half, of_kind
 
 import randquant as rq
+from randquant import planning
 from randquant._internal import validate
 from randquant.aggregation.baselines import LocalGaussian
+from randquant.mechanisms import UpdateSetting
 from randquant.mechanisms.noise.laws import DiscreteGaussian
+from randquant.planning.limits import gaussian_multiplier
+from randquant.privacy.accounting.cohorts import HiddenCohorts
 
 SOURCE = Path(rq.__file__).parent
-SLOW = {"plan", "at_equal_epsilon", "RunAccountant", "for_target", "tune_update"}
+SLOW = {"plan", "at_equal_epsilon", "RunAccountant", "for_target", "tune_update", "train"}
 
 REALS = (
     np.float16, np.float32, np.float64, np.longdouble, np.array, Fraction, Decimal, torch.tensor,
@@ -180,3 +186,121 @@ def test_an_argument_that_is_used_as_it_came_is_found():
     assert not unused("def f(x):\n    return validate.real('x', x)\n")
     field = "class A:\n    def __post_init__(self):\n        validate.real('x', self.x)\n"
     assert unused(field) == ["__post_init__: self.x"]
+
+
+BIT, NARROW = rq.stochastic_rounding(1.0, 2, 3.0), rq.stochastic_rounding(1.0, 2, 1.0)
+ONE, ABSENT = rq.GaussianRelease(1.0, 10, 1), rq.GaussianRelease(2.0, 10, 1, "central", "zero_out")
+
+
+def accounted(kind, quick=True):
+    return lambda **given: rq.account([kind(**given)], 1e-5, quick=quick)
+
+
+def epsilons(found):
+    """What is compared: an epsilon, the noise for one, an error."""
+    if isinstance(found, rq.Guarantee | rq.Certificate | rq.SumCertificate):
+        return getattr(found.epsilon, "upper", found.epsilon)
+    return getattr(found, "noise", getattr(found, "upper", found))
+
+
+MORE, LESS, OTHER = "more", "less", "another result"
+COUNTING = {
+    "account": (rq.account, {"releases": [ONE], "delta": 1e-5},
+        {"releases": ([ONE, ONE], MORE), "delta": (1e-7, MORE),
+         "attacked": (False, OTHER)}, {"quick", "near"}),
+    "ChannelRelease": (accounted(rq.ChannelRelease),
+        {"channel": BIT, "dimension": 10, "rounds": 3, "trust": "aggregate",
+         "neighboring": "replace_one", "cohort": 9},
+        {"channel": (NARROW, MORE), "dimension": (20, MORE), "rounds": (6, MORE),
+         "trust": ({"trust": "local", "cohort": 1}, MORE), "neighboring": ("zero_out", LESS),
+         "cohort": (4, MORE)}, set()),
+    "VectorRelease": (accounted(rq.VectorRelease),
+        {"channel": BIT, "clip_norm": 1.0, "dimension": 10, "rounds": 3, "trust": "aggregate",
+         "neighboring": "replace_one", "cohort": 9, "examples": 5},
+        {"channel": (NARROW, MORE), "clip_norm": (2.0, MORE), "dimension": (20, OTHER),
+         "rounds": (6, MORE), "trust": ({"trust": "local", "cohort": 1}, MORE),
+         "neighboring": ("zero_out", LESS), "cohort": (4, MORE), "examples": (10, LESS),
+         "whole_norm": (4.0, MORE)}, set()),
+    "GaussianRelease": (accounted(rq.GaussianRelease),
+        {"noise_multiplier": 1.0, "dimension": 10, "rounds": 3},
+        {"noise_multiplier": (2.0, LESS), "dimension": (20, OTHER), "rounds": (6, MORE),
+         "trust": ("local", OTHER), "neighboring": ("zero_out", OTHER),
+         "one_example": (True, OTHER)}, set()),
+    "Sampled": (accounted(rq.Sampled, quick=False), {"release": ONE, "rate": 0.1, "rounds": 30},
+        {"release": (rq.GaussianRelease(2.0, 10, 1), LESS), "rate": (0.2, MORE),
+         "rounds": (60, MORE), "scheme": ("fixed", OTHER), "absent": (ABSENT, OTHER),
+         "hidden": ({"release": rq.GaussianRelease(1.0, 10, 1, "local"), "hidden": True}, OTHER),
+         "models": (True, OTHER)}, set()),
+    "Sampled.of_cohort": (accounted(rq.Sampled.of_cohort),
+        {"release": ONE, "population": 100, "cohort": 10, "rounds": 30},
+        {"release": (rq.GaussianRelease(2.0, 10, 1), LESS), "population": (200, LESS),
+         "cohort": (20, MORE), "rounds": (60, MORE)}, set()),
+    "certify": (rq.certify, {"channel": BIT, "order": 4.0},
+        {"channel": (NARROW, MORE), "order": (8.0, MORE), "neighboring": ("zero_out", LESS)},
+        set()),
+    "certify_pair": (rq.certify_pair, {"channel": BIT, "x": 0.5, "other": -0.5, "order": 4.0},
+        {"channel": (NARROW, MORE), "x": (1.0, MORE), "other": (-1.0, MORE), "order": (8.0, MORE)},
+        set()),
+    "certify_sum": (rq.certify_sum, {"channel": BIT, "clients": 5, "order": 4.0},
+        {"channel": (NARROW, MORE), "clients": (4, MORE), "order": (8.0, MORE),
+         "neighboring": ("zero_out", LESS)}, set()),
+    "kappa": (rq.kappa, {"channel": BIT, "order": 4.0},
+        {"channel": (NARROW, MORE), "order": (8.0, MORE)}, set()),
+    "kappa_sum": (rq.kappa_sum, {"channel": BIT, "clients": 5, "order": 4.0},
+        {"channel": (NARROW, MORE), "clients": (4, MORE), "order": (8.0, MORE)}, set()),
+    "squared_distance": (rq.squared_distance, {"channel": BIT, "distance": 0.5, "dimension": 9},
+        {"channel": (rq.stochastic_rounding(0.1, 2, 1.0), LESS), "distance": (1.0, MORE),
+         "dimension": (1, OTHER)}, set()),
+    "calibrate": (rq.calibrate,
+        {"build": lambda z: LocalGaussian(1.0, z), "epsilon": 4.0, "delta": 1e-5, "dimension": 10,
+         "rounds": 3},
+        {"build": (lambda z: LocalGaussian(1.0, z / 2), MORE), "epsilon": (2.0, MORE),
+         "delta": (1e-7, MORE), "dimension": (20, OTHER), "rounds": (6, MORE),
+         "neighboring": ("zero_out", LESS), "examples": (5, LESS), "reach": ((8.0, 9.0), MORE),
+         "cohorts": (HiddenCohorts("fixed", 100, 10, 3), OTHER)}, {"start"}),
+    "tune_update": (lambda **given: planning.tune_update(**given).calibration,
+        {"name": "local-gaussian", "setting": UpdateSetting(10, 10, 1), "epsilon": 4.0,
+         "delta": 1e-5, "rounds": 3, "deviation": 1.0},
+        {"name": ("sign-sgd", OTHER),
+         "setting": (UpdateSetting(10, 10, 1, neighboring="zero_out"), LESS),
+         "epsilon": (2.0, MORE), "delta": (1e-7, MORE), "rounds": (6, MORE),
+         "examples": (5, LESS), "cohorts": (HiddenCohorts("fixed", 100, 10, 3), OTHER)},
+        {"deviation"}),
+    "gaussian_multiplier": (gaussian_multiplier, {"epsilon": 4.0, "delta": 1e-5, "rounds": 3},
+        {"epsilon": (2.0, MORE), "delta": (1e-7, MORE), "rounds": (6, MORE)}, set()),
+    "compare": (lambda **given: given and rq.compare(**given).entries,
+        {"clip": 1.0, "bits": 2, "epsilon": 1.0, "mechanisms": ["rqm"]},
+        {"clip": (2.0, OTHER), "bits": (1, OTHER), "epsilon": (2.0, OTHER),
+         "objective": ("mse", OTHER), "order": (4.0, OTHER), "mechanisms": (["pbm"], OTHER)},
+        set()),
+}  # fmt: skip
+"""What users call in privacy and planning: settings, others and what each must do to the result;
+those that only say where a search begins, or how long it may take."""
+
+
+@functools.cache
+def unchanged(name):
+    function, base, _, _ = COUNTING[name]
+    return function(**base)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"), [(n, s) for n, each in COUNTING.items() for s in each[2]]
+)
+def test_a_setting_that_is_changed_changes_the_result(name, setting):
+    function, base, settings, _ = COUNTING[name]
+    value, effect = settings[setting]
+    before = unchanged(name)
+    after = function(**{**base, **(value if isinstance(value, dict) else {setting: value})})
+    assert list(differences(before, after))
+    if effect != OTHER:
+        assert (epsilons(after) > epsilons(before)) == (effect == MORE)
+        assert epsilons(after) != epsilons(before)
+
+
+def test_every_setting_is_among_those_that_are_changed():
+    for name, (_, base, settings, searching) in COUNTING.items():
+        called = {"tune_update": planning.tune_update, "gaussian_multiplier": gaussian_multiplier}
+        function = called.get(name) or functools.reduce(getattr, name.split("."), rq)
+        assert {*inspect.signature(function).parameters} == {*settings, *searching}, name
+        assert {*base} <= {*settings, *searching}

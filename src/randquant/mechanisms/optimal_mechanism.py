@@ -67,12 +67,13 @@ def optm(
     clip = validate.real("clip", clip, low=1e-30, high=1e30)
     epsilon = validate.real("epsilon", epsilon, low=1e-12, high=40)
     samples = None if density is None else _samples(density, clip)
-    if isinstance(number := validate.number(bins), int):
-        count = validate.whole("bins", number, low=2, high=16)
+    plain = validate.number(bins)
+    if isinstance(plain, int):
+        count = validate.whole("bins", plain, low=2, high=16)
         return _on_searched_bins(clip, count, epsilon, samples, _reach(reach, clip))
     if reach is not None:
         raise ValueError("Expected reach only where bins is a number of bins to search for.")
-    grid = tuple(float(value) for value in bins_of(bins, clip) / clip)
+    grid = tuple(float(value) for value in bins_of(plain, clip) / clip)
     return _on_bins(clip, grid, epsilon, samples)
 
 
