@@ -6,6 +6,7 @@ The only place where mechanisms for whole updates convert; it imports no torch.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,14 +34,22 @@ def is_running(name: str) -> bool:
     return name.removesuffix(":0").endswith(RUNNING)
 
 
-def check_tied(arrays: Mapping[str, np.ndarray]) -> None:
-    """Refuse tied weights: one array of several numbers under two names.
+TIED = (
+    "tied weights would be counted twice, and noise would part them. Send one of them, as "
+    "dict(model.named_parameters()) has it, and load it with strict=False."
+)
 
-    Each name would be clipped, counted and noised by itself, and the two would part. Arrays that
-    are constant, such as biases of zeros, are tied only if they are in the same memory.
+
+def check_tied(arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse tied weights, one array under two names, and warn where they might be.
+
+    Each name would be clipped, counted and noised by itself, and the two would part. Arrays in one
+    memory are tied. Equal numbers in two places may be, once a model was copied or sent; or they
+    only begin alike, as the layers of torch's TransformerEncoder do. Of constant arrays, such as
+    biases of zeros, nothing is said.
 
     Raises:
-        ValueError: two arrays of one shape and dtype are the same; the error names them.
+        ValueError: two arrays of one shape and dtype are in one memory; the error names them.
 
     Example:
         >>> check_tied({"in.bias": np.zeros(3), "out.bias": np.zeros(3)})
@@ -51,14 +60,11 @@ def check_tied(arrays: Mapping[str, np.ndarray]) -> None:
         varied = bool(others) and array.size > 0 and array.min() != array.max()
         for other in others:
             known = arrays[other]
-            same = array.size > 0 and array.ctypes.data == known.ctypes.data
-            if same or (varied and array.flat[0] == known.flat[0] and np.array_equal(array, known)):
-                raise ValueError(
-                    f"Expected each array once, got {other!r} and {name!r} with the same numbers: "
-                    "tied weights would be counted twice, and noise would part them. Send one of "
-                    "them, as dict(model.named_parameters()) has it, and load it with strict=False;"
-                    " arrays that only begin alike must differ in a number."
-                )
+            what = f"{other!r} and {name!r} with the same numbers"
+            if array.size and array.ctypes.data == known.ctypes.data:
+                raise ValueError(f"Expected each array once, got {what}: {TIED}")
+            if varied and array.flat[0] == known.flat[0] and np.array_equal(array, known):
+                warnings.warn(f"Got {what}. If they are tied: {TIED}", stacklevel=3)
         others.append(name)
 
 

@@ -113,7 +113,7 @@ class Layout:
         return sum(math.prod(shape) for _, shape, _ in self.trained)
 
     def check_tied(self, model: Arrays) -> None:
-        """Refuse tied weights among the trained arrays of a run's first model: `check_tied`."""
+        """Name the trained arrays of a run's first model that may be tied: `check_tied`."""
         check_tied({name: model[name] for name in self.parts})
 
     def finite(self, model: Arrays) -> bool:
