@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ class Copies:
         self._versions = {name: each._version for name, each in self._held().items()}
 
     def _held(self) -> dict[str, Tensor]:
-        return dict(itertools.chain(self._model.named_buffers(), self._model.named_parameters()))
+        return held(self._model)
 
     def check(self) -> None:
         """Refuse the work of a client that changed what the next client would see.
@@ -48,12 +49,12 @@ class Copies:
             ValueError: a buffer of this thread's copies, or a loaded weight, has changed since
                 `settle`.
         """
-        held = self._held()
-        changed = [name for name, each in held.items() if each._version != self._versions[name]]
+        now = self._held()
+        changed = [name for name, each in now.items() if each._version != self._versions[name]]
         for model in vars(self._threads).values():
             own = dict(model.named_buffers())
             for name in {**dict(self._model.named_buffers()), **own}:
-                if own.get(name) is not held.get(name):  # it may have been none, and filled
+                if own.get(name) is not now.get(name):  # it may have been none, and filled
                     changed.append(name)
         if changed:
             raise ValueError(
@@ -110,3 +111,29 @@ class Copies:
     def _copy(self, shared: Iterable[Tensor]) -> nn.Module:
         """A copy of the model that shares these tensors with it."""
         return copied(self._model, shared)
+
+
+def held(model: nn.Module) -> dict[str, Tensor]:
+    """Return a model's buffers and parameters by name."""
+    return dict(itertools.chain(model.named_buffers(), model.named_parameters()))
+
+
+def check_own(loss: Tensor, model: nn.Module) -> None:
+    """Refuse a loss or a model that depends on a parameter which is not the model's own."""
+    own = {id(parameter) for parameter in model.parameters()}
+    left, known = [loss.grad_fn], set()
+    while left:
+        node: Any = left.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        left += [before for before, _ in node.next_functions]
+        other = getattr(node, "variable", None)
+        if other is not None and id(other) not in own:
+            raise ValueError(
+                f"Expected a loss of the output and the targets, got one that also depends on a "
+                f"parameter of shape {tuple(other.shape)} which is not the trained model's: a copy "
+                "of your model is trained, so a penalty on your model's weights would be one on "
+                "constants. Give Server('SGD', options={'weight_decay': 0.01}) for weight decay, "
+                "keep layers in nn.ModuleList, and call requires_grad_(False) on what is constant."
+            )

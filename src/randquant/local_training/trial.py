@@ -6,12 +6,13 @@ import contextlib
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from randquant.local_training.clients import ClientSet, named
+from randquant.local_training.copies import check_own, held
 from randquant.local_training.generators import drawn, seeded
 from randquant.local_training.inputs import (
     Features,
@@ -95,7 +96,7 @@ def tried(
         again = _loss(loss, _output(model, twice[0]), twice[1])
     _check_repeats(first, again)
     _check_dependence(first, parts)
-    _check_own(first, model)
+    check_own(first, model)
     _check_gradient(first, model)
     model.eval()
     with seeded(0):
@@ -152,27 +153,6 @@ def _check_dependence(loss: Tensor, parts: Sequence[str]) -> None:
             "compute it from the model's output without detaching, and train what it uses; "
             f"trained are {', '.join(parts[:3])}{', …' if len(parts) > 3 else ''}."
         )
-
-
-def _check_own(loss: Tensor, model: nn.Module) -> None:
-    """Refuse a loss or a model that depends on a parameter which is not the model's own."""
-    own = {id(parameter) for parameter in model.parameters()}
-    left, known = [loss.grad_fn], set()
-    while left:
-        node: Any = left.pop()
-        if node is None or node in known:
-            continue
-        known.add(node)
-        left += [before for before, _ in node.next_functions]
-        other = getattr(node, "variable", None)
-        if other is not None and id(other) not in own:
-            raise ValueError(
-                f"Expected a loss of the output and the targets, got one that also depends on a "
-                f"parameter of shape {tuple(other.shape)} which is not the trained model's: a copy "
-                "of your model is trained, so a penalty on your model's weights would be one on "
-                "constants. Give Server('SGD', options={'weight_decay': 0.01}) for weight decay, "
-                "keep layers in nn.ModuleList, and call requires_grad_(False) on what is constant."
-            )
 
 
 def _check_gradient(loss: Tensor, model: nn.Module) -> None:
@@ -240,12 +220,9 @@ def _still(model: nn.Module, features: Features, buffers: str) -> tuple[str, ...
     layers = [model.get_submodule(name) for name in still]
     other = next((each for each in layers if not is_batch_norm(each)), None)
     if moved and buffers == "refuse":
-        ways = "keep them as they are with buffers='frozen'" + (
-            "; or replace BatchNorm by GroupNorm, or compute its statistics on public examples "
-            "with buffers='server'"
-            if other is None
-            else ""
-        )
+        ways = "keep them as they are with buffers='frozen'"
+        if other is None:
+            ways += "; or replace BatchNorm by GroupNorm, or take public ones, buffers='server'"
         raise ValueError(
             f"Expected a model without running statistics, got {type(layers[0]).__name__} with "
             f"{moved[0]}, of which each client would have its own: {ways}."
@@ -282,10 +259,10 @@ def _moved(model: nn.Module, features: Features, still: Sequence[str]) -> list[s
     """Names of buffers and parameters that a forward pass in training writes to, in a copy."""
     model = copied(model)
     work_mode(model, still)
-    before = _held(model)
+    before = held(model)
     state = {name: (each._version, each.detach().clone()) for name, each in before.items()}
     _output(model, features)
-    after = _held(model)
+    after = held(model)
 
     def written(name: str) -> bool:
         if after.get(name) is not before.get(name):
@@ -295,10 +272,6 @@ def _moved(model: nn.Module, features: Features, still: Sequence[str]) -> list[s
         return after[name]._version != version or not _equal(after[name].detach(), value)
 
     return [name for name in {**before, **after} if written(name)]
-
-
-def _held(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_buffers()), **dict(model.named_parameters())}
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
