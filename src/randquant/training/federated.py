@@ -7,7 +7,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +38,22 @@ from randquant.training.trained import Run
 LARGEST_COHORT = 1000
 """Clients a round by default, if there are as many."""
 
+ELSEWHERE = {
+    **{
+        each.name: f"{place}=randquant.{kind.__name__}({each.name}=…)"
+        for place, kind in (("privacy", Privacy), ("server", Server), ("local", Local))
+        for each in fields(kind)
+    },
+    "learning_rate": "local=randquant.Local(learning_rate=…) for clients' steps, or "
+    "server=randquant.Server('SGD', learning_rate=…)",
+    "eps": "epsilon=…",
+    "cohort_size": "cohort=…",
+    "num_rounds": "rounds=…",
+}
+"""What to write instead of arguments that `train` does not have."""
 
+
+@validate.hinting(ELSEWHERE)
 def train(
     model: nn.Module,
     clients: Any,
