@@ -1,3 +1,4 @@
+import io
 import os
 import re
 import subprocess
@@ -8,6 +9,7 @@ from command_line import as_json, printed, refused
 
 import randquant as rq
 from randquant.cli.command import all_commands
+from randquant.cli.main import main as randquant_main
 from randquant.cli.main import parse
 
 NOISE = "account gaussian --clip-norm 1 --noise-multiplier 0.5 --dimension 8 --rounds 4"
@@ -174,3 +176,12 @@ def test_a_reader_that_has_read_enough_gets_no_traceback():
     done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_terminal_without_our_signs_gets_others(encoding, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    assert randquant_main(["--version"]) == 0
+    print("∞ ≤ ☃", file=sys.stdout, flush=True)
+    assert out.buffer.getvalue().decode(encoding).splitlines()[-1] == "inf <= ?"

@@ -86,7 +86,7 @@ BAD_CLIENTS = {
     "pixels": (with_change("c0", np.zeros((3, 4), np.uint8)), ValueError,
                "Client c0: Expected features in float32, got uint8.*divide them by 255"),
     "words": (with_change("c0", None, np.array(["a", "b", "c"])), TypeError,
-              "Client c0: Expected numbers, got a ndarray of <U1"),
+              "Client c0: Expected targets as numbers, got a ndarray of <U1"),
     "bool": (with_change("c0", np.zeros((3, 4), bool)), TypeError, "Client c0: Expected real"),
     "complex": (with_change("c0", np.zeros((3, 4), complex)), TypeError, "Client c0: Expected"),
     "numbers": ({"a": (1.0, 2.0)}, TypeError, "Client a: Expected a tuple .* got a tuple of num"),

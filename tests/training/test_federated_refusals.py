@@ -63,7 +63,7 @@ REFUSED = {
     ),
     "sparse": (
         {"clients": [(torch.eye(FEATURES).to_sparse(), torch.zeros(FEATURES).long())]},
-        TypeError, "Client 0: Expected dense tensors, got torch.sparse_coo",
+        TypeError, "Client 0: Expected dense features, got torch.sparse_coo",
     ),
     "loss class": (
         {"loss": nn.CrossEntropyLoss}, TypeError, r"Expected loss to be a function, got the class",

@@ -9,14 +9,16 @@ import inspect
 import math
 import numbers
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def number(value: Any) -> Any:
@@ -197,6 +199,36 @@ def shown(value: Any) -> str:
     """A wrong value as part of one sentence: its kind if it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"a value of type {type(value).__name__}"
+
+
+def callers() -> int:
+    """The `stacklevel` of a warning of our caller that points at who uses the package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("randquant"):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def hinting(ways: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function say where an argument goes that it does not have.
+
+    Args:
+        ways: what to write instead of an argument, by its name.
+    """
+
+    def hinted(function: Callable[P, T]) -> Callable[P, T]:
+        own = inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            for name in kwargs.keys() - own.keys():
+                way = f": give {ways[name]}." if name in ways else nearest(name, [*own, *ways])
+                raise TypeError(f"Expected arguments of {function.__name__}, got {name}={way}")
+            return function(*args, **kwargs)
+
+        return call
+
+    return hinted
 
 
 def nearest(word: Any, options: Iterable[str]) -> str:

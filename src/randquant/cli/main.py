@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,11 +17,29 @@ from randquant.cli.command import Invocation
 REFUSED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, MemoryError)
 
 
+PLAIN = "randquant.plain"
+"""How what a terminal cannot show is written instead, as a name of codecs."""
+
+SIGNS = {"∞": "inf", "≤": "<=", "≥": ">=", "…": "...", "–": "-", "−": "-", "·": "*", "×": "x"}
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return "".join(SIGNS.get(sign, "?") for sign in lacking), error.end
+
+
+codecs.register_error(PLAIN, _plainly)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0, 2 for a wrong option, file or value.
 
     An audit that contradicts the stated guarantee returns 1.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # of a terminal that may lack our signs
+            stream.reconfigure(errors=PLAIN)
     words = list(sys.argv[1:] if arguments is None else arguments)
     called = " ".join(["randquant", *words[:1]])
     invocation = None

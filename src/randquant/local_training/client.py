@@ -12,6 +12,7 @@ from torch import nn
 
 from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.channels.keys import Key
+from randquant.local_training.clients import MADE, named
 from randquant.local_training.copies import Copies
 from randquant.local_training.curvature import gradients
 from randquant.local_training.gathering import Gathering
@@ -20,21 +21,21 @@ from randquant.local_training.inputs import called, copied
 from randquant.local_training.one_client import OneClient
 from randquant.local_training.problem import Loss, Problem
 from randquant.local_training.statistics import ServerStatistics
-from randquant.local_training.together import Together, fewer_and_fewer, is_linear
-from randquant.local_training.trial import TRIED, work_mode
-from randquant.local_training.vectorised import ALIKE, made_up, may_be_together, numbers_kept
+from randquant.local_training.together import Together, fewer_and_fewer, is_linear, width
+from randquant.local_training.trial import work_mode
+from randquant.local_training.vectorised import ALIKE, may_be_together, numbers_kept
 from randquant.local_training.work import GRADIENT, Evaluation, Work
 
 LIGHT_GROUP = 20
 """Most clients that are computed together on a CPU."""
 
 LIGHT = 250_000
-"""Numbers in a client's step, trained ones included, below which calls of torch take longer than
+"""Numbers in a client's pass, trained ones included, below which calls of torch take longer than
 the arithmetic: one vectorised pass over many clients is then faster than one pass per client, and
 one thread faster than two that wait for each other (`benchmarks/cohort.py`)."""
 
 GATHERED, GATHERED_ON_DEVICE = 2**23, 2**27
-"""Most numbers that a pass over many clients keeps, unless one client has more: 32 MiB on a CPU,
+"""Most numbers that a pass over many clients keeps, unless one client's are more: 32 MiB on a CPU,
 512 MiB on a GPU."""
 
 
@@ -49,8 +50,13 @@ class Learner:
         problem: the model, the clients' data and the loss; none of it is changed.
         work: what a client computes.
         device: where the data and the model are: `cpu`, or a GPU as torch names it (`cuda`).
+        apart: compute every client by itself, so that not even who else takes part has an
+            influence on its last bits.
 
     Guarantees:
+        How clients are computed, in which groups and shapes, follows from the model, the settings
+        and the shape of an example: neither a client's data nor how many they are have an influence
+        on another's update, bit for bit.
         If training draws random numbers, as dropout does, a client's depend on its key only, and
         torch's own generator is as it was.
 
@@ -58,12 +64,19 @@ class Learner:
         ValueError: torch sees no such device.
     """
 
-    def __init__(self, problem: Problem, work: Work = GRADIENT, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        work: Work = GRADIENT,
+        device: str = "cpu",
+        *,
+        apart: bool = False,
+    ) -> None:
         self._device = _checked_device(device)
         self.on_gpu = _is_gpu(self._device)
         self.problem, self._work = problem, work
-        sizes, each = problem.clients.sizes, numbers_kept(problem)
-        light = each * (work.batch or sizes.mean()) + problem.dimension < LIGHT
+        in_a_pass = width(work) * numbers_kept(problem) + problem.dimension
+        light = in_a_pass < LIGHT
         model, self._data = _laid_out(problem, self._device, light=light)
         self._copies = Copies(model, problem.parts)
         self._loss = _on_device(problem.loss, self._device)
@@ -76,12 +89,11 @@ class Learner:
         held = self._copies, self._data, self._loss
         self._alone, self._together = OneClient(problem, work, *held), None
         faster = self.on_gpu or linear or light
-        if faster and may_be_together(problem, work, *held, linear=linear):
-            self._together = Together(*held, work.learning_rate, linear=linear)
+        if faster and not apart and may_be_together(problem, work, *held, linear=linear):
+            self._together = Together(*held, work, linear=linear)
         self.one_thread = problem.trial.draws or (light and self._together is None)
-        largest = min(int(sizes.max()), work.batch or int(sizes.sum()))
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
-        self._group = max(1, min(most, int(room / (largest * each + self.dimension))))
+        self._group = max(1, min(most, int(room / in_a_pass)))
 
     @property
     def dimension(self) -> int:
@@ -156,14 +168,19 @@ class Learner:
             steps = [self._alone.steps(client, key) for client in clients]
             updates, losses = self._together.updates(steps)
         else:
-            each = [self._alone.update(client, key) for client in clients]
+            each = []
+            for client in clients:
+                with named(self.problem.clients.names[client]):
+                    each.append(self._alone.update(client, key))
             updates = torch.stack([update for update, _ in each])
             losses = np.array([loss for _, loss in each])
         rows = updates.cpu().numpy()
         if self._work.length is not None:
             guess, here = self.problem.guess, self._copies.vector().cpu().numpy()
-            for row, loss in zip(rows, losses, strict=True):
-                row[:] = scale_to_norm(row, self._work.length)
+            for client, row, loss in zip(clients, rows, losses, strict=True):
+                with named(self.problem.clients.names[client]):
+                    _check_finite(row)
+                    row[:] = scale_to_norm(row, self._work.length)
                 if guess is not None:
                     row[:] = shorten(row, here, loss / guess, self._work.noise)
         return rows, losses
@@ -215,6 +232,14 @@ class Learner:
         return Evaluation(right / labels if labels else None, loss / count if count else None)
 
 
+def _check_finite(update: np.ndarray) -> None:
+    if not np.isfinite(update).all():
+        raise ValueError(
+            "Expected a finite update, got NaN or infinity: check the scale of its features and "
+            "targets; far-out ones overflow in training."
+        )
+
+
 def _checked_device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
@@ -250,12 +275,11 @@ def _takes_channels_last(problem: Problem) -> bool:
         model = copied(problem.model).to(memory_format=layout)  # type: ignore[call-overload]
         work_mode(model, problem.trial.still)
         weights = list(Copies(model, problem.parts).trained().values())
-        data, places = Gathering(problem, torch.device("cpu"), layout), problem.clients.places[0]
-        if problem.clients.table is not None:  # no client's data change how others are computed
-            data, places = data.instead(made_up(problem)), np.arange(TRIED)
+        data = Gathering(problem, torch.device("cpu"), layout)
+        data = data.instead(problem.clients.made_up(problem.trial.classes))
         try:
             with seeded(0):
-                batch = data.of_client(0, places[:TRIED])
+                batch = data.rows(np.arange(MADE))
                 parts = gradients(model, weights, batch, problem.loss).parts
                 found.append(torch.cat([part.reshape(-1) for part in parts]))
                 called(model.eval(), batch[0])

@@ -12,8 +12,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from randquant.local_training.examples import Columns, Examples, StoredExamples, examples_of
+from randquant.local_training.examples import (
+    Columns,
+    Examples,
+    StoredExamples,
+    examples_of,
+    is_table,
+)
 from randquant.local_training.inputs import Features, described, of_each, tensors
+
+MADE = 12
+"""Examples that are made up to decide how clients are computed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +56,30 @@ class ClientSet:
         with named(self.names[client]):
             return self.sources[client].take(places)
 
+    def made_up(
+        self, classes: int | None = None, low: float = 0.0, high: float = 1.0, below: int = 2
+    ) -> StoredExamples:
+        """Random examples of the shapes and types that every client's must have.
+
+        How clients are computed is decided by these: no client's data may change how another's are.
+
+        Args:
+            classes: how many labels there are; None where targets are no classes.
+            low, high: bounds of floating-point numbers.
+            below: one more than the largest of integers.
+        """
+        draw = torch.Generator().manual_seed(0)
+
+        def like(tensor: Tensor, below: int) -> Tensor:
+            shape = (MADE, *tensor.shape[1:])
+            if tensor.is_floating_point():
+                return low + (high - low) * torch.rand(shape, generator=draw)
+            return torch.randint(below, shape, generator=draw)
+
+        features, targets = self.take(0, self.places[0][:1])
+        return StoredExamples(of_each(lambda x: like(x, below), features),
+                              like(targets, classes or below))  # fmt: skip
+
 
 @contextmanager
 def named(name: str, what: str = "Client ") -> Iterator[None]:
@@ -77,8 +110,8 @@ def client_set(clients: Any, columns: Columns | None = None) -> ClientSet:
     """Check all clients' data.
 
     Args:
-        clients: a mapping from names to each client's data, or a sequence of clients' data, in
-            any form that `examples_of` takes.
+        clients: a mapping from names to each client's data, a sequence of clients' data, in any
+            form that `examples_of` takes, or what `groupby` makes of one table.
         columns: names of the features' and the targets' column, where they have names.
 
     Raises:
@@ -88,6 +121,8 @@ def client_set(clients: Any, columns: Columns | None = None) -> ClientSet:
             than the first one, targets of another number than features, or NaN or infinity. The
             client is named.
     """
+    if _is_grouped(clients):
+        clients = {_only(name): table for name, table in clients}
     if isinstance(clients, Mapping) and not _has_columns(clients):
         names, data = [str(name) for name in clients], list(clients.values())
     else:
@@ -157,6 +192,11 @@ def _rows(examples: StoredExamples, places: np.ndarray) -> Iterator[bytes]:
 
 def _several(clients: Any) -> None:
     """Refuse one data set in the place of several."""
+    if is_table(clients):
+        raise TypeError(
+            "Expected the data of several clients, got one table: give its groups, "
+            'table.groupby("client"), or a list of tables.'
+        )
     pair = isinstance(clients, tuple) and len(clients) == 2 and _is_array(clients[1])
     if _is_array(clients) or pair or isinstance(clients, Dataset) or _has_columns(clients):
         kind = "a pair of arrays" if pair else f"a {type(clients).__name__}"
@@ -169,6 +209,15 @@ def _several(clients: Any) -> None:
             "Expected clients as a mapping from names to data or as a sequence, got "
             f"a {type(clients).__name__}: put each client's data in a list or a dict."
         )
+
+
+def _is_grouped(clients: Any) -> bool:
+    """Whether it gives pairs of a name and a table, as groupby of pandas and polars do."""
+    return type(clients).__name__ in ("DataFrameGroupBy", "GroupBy")
+
+
+def _only(name: Any) -> Any:
+    return name[0] if isinstance(name, tuple) and len(name) == 1 else name
 
 
 def _is_array(value: Any) -> bool:

@@ -9,9 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
+from randquant.local_training.generators import seed_cpu, seeded
 from randquant.local_training.inputs import Features, described, of_each, tensors
+from randquant.statistics.records import columns_of
 
 TARGETS = ("label", "labels", "target", "targets", "y")
 """Names of a column that are understood as the targets."""
@@ -24,7 +26,8 @@ Columns = tuple[str | Sequence[str], str]
 
 FORMS = (
     "a tuple (features, targets) of tensors or arrays, a torch Dataset of such pairs, or columns "
-    "by name (several inputs of a model are one tuple or dict: ((a, b), targets))"
+    "by name (several inputs of a model are one tuple or dict: ((a, b), targets)), or a table of "
+    "pandas, polars or arrow"
 )
 
 
@@ -33,8 +36,11 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, places: np.ndarray) -> tuple[Features, Tensor]:
-        """Features (k, *shape) and targets (k, …) of the examples at these places, (k,) int64."""
+    def take(self, places: np.ndarray, seed: int = 0) -> tuple[Features, Tensor]:
+        """Features (k, *shape) and targets (k, …) of the examples at these places, (k,) int64.
+
+        What reading an example draws from global generators follows from the seed and its place.
+        """
         ...
 
 
@@ -53,7 +59,7 @@ class StoredExamples:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def take(self, places: np.ndarray) -> tuple[Features, Tensor]:
+    def take(self, places: np.ndarray, seed: int = 0) -> tuple[Features, Tensor]:
         """See `Examples`."""
         index = torch.from_numpy(places)
         return of_each(lambda tensor: tensor[index], self.features), self.targets[index]
@@ -74,9 +80,17 @@ class ReadExamples:
     def __len__(self) -> int:
         return len(self.source)
 
-    def take(self, places: np.ndarray) -> tuple[Features, Tensor]:
+    def take(self, places: np.ndarray, seed: int = 0) -> tuple[Features, Tensor]:
         """See `Examples`."""
-        features, targets = zip(*(self._pair(int(place)) for place in places), strict=True)
+        with seeded(seed):
+            pairs = [self._pair(int(place), seed) for place in places]
+        features, targets = zip(*pairs, strict=True)
+        kinds = [[each.dtype for each in (*tensors(x), y)] for x, y in pairs]
+        if any(kind != kinds[0] for kind in kinds):  # torch.stack would convert the others
+            raise ValueError(
+                "Expected examples of one dtype, got integers and floats: convert them when they "
+                "are read."
+            )
         try:
             joined = of_each(lambda *parts: torch.stack(parts), *features)
             return joined, torch.stack(targets)
@@ -87,7 +101,8 @@ class ReadExamples:
                 "them."
             ) from error
 
-    def _pair(self, place: int) -> tuple[Features, Tensor]:
+    def _pair(self, place: int, seed: int) -> tuple[Features, Tensor]:
+        seed_cpu((seed + place) % 2**63)  # what one example draws changes no other
         item = self.source[place]
         if self.columns is not None:
             item = _picked(item, self.columns)
@@ -104,13 +119,15 @@ def examples_of(data: Any, columns: Columns | None = None) -> Examples:
 
     Args:
         data: a tuple (features, targets) of tensors or arrays, n >= 1 rows each; a map-style torch
-            Dataset of pairs; or columns: a mapping of arrays, or a Hugging Face `Dataset`, such as
+            Dataset of pairs; a table of pandas, polars or arrow, whose columns of features are
+            put side by side, (n, columns) float32; or columns: a mapping of arrays, or a Hugging
+            Face `Dataset`, such as
             flwr-datasets' partitions are. Features that are a tuple of tensors or arrays, or a dict
             of them, are several inputs: the model is called by `model(*features)` or
             `model(**features)`. A list is rows.
         columns: names of the features' and the targets' column, where they have names. By default
             the targets' is one of TARGETS, and the features' the only other one or one of FEATURES.
-            Several names of features give a dict of these columns.
+            Several names of features give a dict of these columns, unless they are a table's.
 
     Returns:
         Floating-point numbers as float32 and integers as int64, on the CPU. Tensors and arrays are
@@ -127,6 +144,8 @@ def examples_of(data: Any, columns: Columns | None = None) -> Examples:
             "dataset, or gather a stream in tensors; batches are drawn here."
         )
     data = _in_memory(data)
+    if is_table(data):
+        return _of_table(columns_of(data, "the table"), columns)
     if isinstance(data, Mapping):
         data = _picked(data, _columns(list(data), columns))
     if isinstance(data, tuple):
@@ -154,11 +173,36 @@ def as_features(value: Any) -> Features:
 
 def as_targets(value: Any) -> Tensor:
     """Return targets as a float32 or int64 tensor on the CPU, or refuse."""
-    return _ready(_tensor(value))
+    return _ready(_tensor(value, "targets"))
+
+
+def is_table(value: Any) -> bool:
+    """Whether it is a table of pandas, polars or arrow, in memory."""
+    named = isinstance(value, Dataset) or isinstance(getattr(value, "columns", None), Mapping)
+    return hasattr(type(value), "__len__") and hasattr(value, "columns") and not named
+
+
+def _of_table(table: Mapping[str, np.ndarray], columns: Columns | None) -> StoredExamples:
+    names, target = _columns(list(table), columns)
+    features = [_numbers(table, name) for name in ([names] if isinstance(names, str) else names)]
+    side_by_side = np.stack([each.astype(np.float32) for each in features], axis=1)
+    return _stored((side_by_side, _numbers(table, target)))
+
+
+def _numbers(table: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    column = table[name]
+    if column.dtype == object:  # as nullable columns come
+        column = np.array([*column.tolist()])
+    if column.dtype.kind not in "fiu":
+        raise TypeError(
+            f"Expected numbers in column {name}, got {column.dtype}: convert texts, dates and "
+            "truth values to numbers, and fill or leave out what is missing."
+        )
+    return column
 
 
 def _feature(value: Any) -> Tensor:
-    tensor = _tensor(value)
+    tensor = _tensor(value, "features")
     if tensor.dtype == torch.uint8:
         raise ValueError(
             "Expected features in float32, got uint8, as pixels come: divide them by 255 and "
@@ -229,7 +273,7 @@ def _picked(item: Any, columns: Columns) -> tuple[Any, Any]:
     return item[names] if several is None else several, item[target]
 
 
-def _tensor(value: Any) -> Tensor:
+def _tensor(value: Any, what: str) -> Tensor:
     if type(value).__module__.partition(".")[0] == "PIL":
         raise TypeError(
             "Expected features as numbers, got a PIL image: convert images when they are read, "
@@ -237,19 +281,33 @@ def _tensor(value: Any) -> Tensor:
         )
     if isinstance(value, Tensor):
         if value.is_meta:
-            raise ValueError("Expected tensors that hold numbers, got one on the meta device.")
+            raise ValueError(
+                f"Expected {what} that hold numbers, got a tensor on the meta device: give data."
+            )
+        if value.is_nested:
+            raise TypeError(
+                f"Expected {what} in rows of one shape, got a nested tensor: pad it by "
+                "torch.nested.to_padded_tensor."
+            )
         if value.layout != torch.strided:
-            raise TypeError(f"Expected dense tensors, got {value.layout}: call .to_dense().")
+            raise TypeError(f"Expected dense {what}, got {value.layout}: call .to_dense().")
         return value.detach().cpu()
+    if hasattr(value, "toarray"):
+        raise TypeError(f"Expected dense {what}, got {_kind(value)}: call .toarray().")
+    if np.ma.is_masked(value):
+        raise ValueError(
+            f"Expected {what} without masked values, got some: fill them, or leave those out."
+        )
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise TypeError(
-            "Expected rows of equal length, got ragged ones: pad them; several inputs of a model "
-            "are a tuple (a, b) of tensors or arrays, not a list."
+            f"Expected {what} in rows of equal length, got ragged ones: pad them; several inputs "
+            "of a model are a tuple (a, b) of tensors or arrays, not a list."
         ) from error
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"Expected numbers, got {_kind(value)} of {array.dtype}: convert them.")
+        way = "number labels from 0 by one list for all clients" if what == "targets" else "convert"
+        raise TypeError(f"Expected {what} as numbers, got {_kind(value)} of {array.dtype}: {way}.")
     if not array.dtype.isnative or not array.flags.writeable or any(s < 0 for s in array.strides):
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
     return torch.from_numpy(array)
@@ -260,7 +318,7 @@ def _ready(tensor: Tensor) -> Tensor:
         raise TypeError(
             f"Expected real numbers, got {tensor.dtype}: convert them to float32 or int64."
         )
-    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64).contiguous()
 
 
 def _is_array(data: Any) -> bool:

@@ -44,8 +44,13 @@ class Gathering:
         other.table, other._threads = self._here(table), threading.local()
         return other
 
-    def of_client(self, client: int, places: np.ndarray) -> tuple[Features, Tensor]:
+    def of_client(self, client: int, places: np.ndarray, seed: int = 0) -> tuple[Features, Tensor]:
         """Features and targets of a client's examples, until this thread gathers again.
+
+        Args:
+            client: whose.
+            places: of the examples.
+            seed: of the random numbers that reading them may draw.
 
         Raises:
             ValueError: one that is read now holds NaN, infinity or a label out of range.
@@ -54,7 +59,7 @@ class Gathering:
             return self.rows(places)
         clients = self._problem.clients
         with self._reading, named(clients.names[client]):
-            return self._read(clients.sources[client], places)
+            return self._read(clients.sources[client], places, seed)
 
     def rows(self, places: np.ndarray) -> tuple[Any, Tensor]:
         """Features and targets of an array of the table's rows, until this thread gathers again."""
@@ -87,9 +92,11 @@ class Gathering:
                 with named("data", "Test "):
                     yield self._read(self._test, places)
 
-    def _read(self, examples: Examples, places: np.ndarray) -> tuple[Features, Tensor]:
+    def _read(
+        self, examples: Examples, places: np.ndarray, seed: int = 0
+    ) -> tuple[Features, Tensor]:
         """Examples on the device, checked where they could not be checked before."""
-        features, targets = examples.take(places)
+        features, targets = examples.take(places, seed)
         if not isinstance(examples, StoredExamples):
             check_finite(features, targets)
             check_labels(targets, self._problem.labels)

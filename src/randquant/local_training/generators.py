@@ -23,9 +23,7 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
     numpys, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=[device] if there else []):
-            torch.default_generator.manual_seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002 (data sets of others draw from it)
-            random.seed(seed)
+            seed_cpu(seed)
             if there:
                 with torch.cuda.device(device):
                     torch.cuda.manual_seed(seed)
@@ -33,6 +31,13 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
     finally:
         np.random.set_state(numpys)  # noqa: NPY002
         random.setstate(pythons)
+
+
+def seed_cpu(seed: int) -> None:
+    """Seed the generators of the CPU; within `seeded`, which puts them back."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (data sets of others draw from it)
+    random.seed(seed)
 
 
 def drawn() -> tuple[bytes, bytes, object]:

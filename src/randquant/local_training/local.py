@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
+import torch
 from msgspec import Meta
 
 from randquant._internal import declared
@@ -42,7 +43,7 @@ class Local:
         public: for --buffers server: module:function or FILE.py:function, which returns examples
             that no client holds.
         columns: names of the features' column, or several columns, and of the targets'.
-        device: where updates are computed: cpu, cuda or cuda:NUMBER.
+        device: where updates are computed: cpu, cuda or cuda:NUMBER, or such a torch.device.
         threads: threads to simulate clients on; rounding depends on them.
         standardize: bring features, and a regression's targets, to mean 0 and deviation 1, by
             figures that the run asks its clients for; by default they stay as they are.
@@ -69,6 +70,8 @@ class Local:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "standardize", Standardize.of(self.standardize))
+        if isinstance(self.device, torch.device):
+            object.__setattr__(self, "device", str(self.device))
         for name in ("parts", "frozen"):
             patterns: Any = getattr(self, name)
             if patterns is not None:

@@ -15,6 +15,7 @@ from randquant.aggregation.clipping import add_clipped
 from randquant.channels.keys import Key
 from randquant.local_training.copies import Copies
 from randquant.local_training.curvature import gradients, length_along
+from randquant.local_training.examples import StoredExamples
 from randquant.local_training.gathering import Gathering
 from randquant.local_training.generators import seeded
 from randquant.local_training.inputs import Features, called, of_each
@@ -43,7 +44,8 @@ class OneClient:
         self._work, self._copies, self._data, self._loss = work, copies, data, loss
         self._parameters = list(copies.trained().values())
         self._device = self._parameters[0].device
-        self._by_vmap = work.example_norm is not None and self._vmap_works()
+        made = problem.clients.made_up(problem.trial.classes)
+        self._by_vmap = work.example_norm is not None and self._vmap_works(made)
 
     def steps(self, client: int, key: Key | None) -> list[np.ndarray]:
         """The samples of each local step."""
@@ -76,6 +78,15 @@ class OneClient:
         self._copies.check()
         return result
 
+    def _batch(
+        self, client: int, samples: np.ndarray, key: Key | None, number: int = 0
+    ) -> tuple[Features, Tensor]:
+        """The samples of a client's step; what reading them draws comes from its key."""
+        if self._data.table is not None or key is None:
+            return self._data.of_client(client, samples)
+        seed = int(key.fold_in("reading", client, number).words(1)[0])
+        return self._data.of_client(client, samples, seed)
+
     def _random_numbers(self, key: Key | None, *labels: int) -> AbstractContextManager[None]:
         """Take the random numbers of a client's training step from its key."""
         if not self._draws:
@@ -87,8 +98,8 @@ class OneClient:
         self, client: int, steps: Sequence[np.ndarray], key: Key | None
     ) -> tuple[Tensor, float]:
         model = self._copies.shared()
+        batch = self._batch(client, steps[0], key)
         with self._random_numbers(key, client):
-            batch = self._data.of_client(client, steps[0])
             found = gradients(model, self._parameters, batch, self._loss)
         return torch.cat([part.reshape(-1) for part in found.parts]), float(found.loss)
 
@@ -103,16 +114,14 @@ class OneClient:
             for weight, start in zip(weights, self._parameters, strict=True):
                 weight.copy_(start)
         for number, samples in enumerate(steps):
+            batch = self._batch(client, samples, key, number)
             with self._random_numbers(key, client, number):
-                batch = self._data.of_client(client, samples)
                 found = gradients(model, weights, batch, self._loss)
             losses.append(float(found.loss))
             if rate != "auto":
                 length = rate
             else:
                 with self._random_numbers(key, client, number):  # the same, for the same outputs
-                    if self._draws:
-                        batch = self._data.of_client(client, samples)
                     length = length_along(model, weights, batch, self._loss, found)
             with torch.no_grad():
                 for weight, part in zip(weights, found.parts, strict=True):
@@ -144,17 +153,18 @@ class OneClient:
         """
         if self._by_vmap:
             for start in range(0, len(samples), EXAMPLES_AT_ONCE):
-                yield from self._by_example(client, samples[start : start + EXAMPLES_AT_ONCE])
+                some = samples[start : start + EXAMPLES_AT_ONCE]
+                yield from self._by_example(self._batch(client, some, key))
             return
         model = self._copies.shared()
         for number in range(len(samples)):
+            batch = self._batch(client, samples[number : number + 1], key)
             with self._random_numbers(key, client, number):
-                batch = self._data.of_client(client, samples[number : number + 1])
                 found = gradients(model, self._parameters, batch, self._loss)
             flat = torch.cat([part.reshape(-1) for part in found.parts])
             yield flat.cpu().numpy(), float(found.loss)
 
-    def _by_example(self, client: int, samples: np.ndarray) -> list[tuple[np.ndarray, float]]:
+    def _by_example(self, batch: tuple[Features, Tensor]) -> list[tuple[np.ndarray, float]]:
         """Gradients and losses of some examples in one vectorised pass."""
         weights, model = self._copies.weights(), self._copies.own()
 
@@ -163,12 +173,12 @@ class OneClient:
             return self._loss(called(model, alone, weights), target[None])
 
         gradients_of = vmap(grad_and_value(loss_of), (None, 0, 0))
-        parts, losses = gradients_of(weights, *self._data.of_client(client, samples))
-        rows = [parts[name].reshape(len(samples), -1) for name in weights]
+        parts, losses = gradients_of(weights, *batch)
+        rows = [parts[name].reshape(len(losses), -1) for name in weights]
         return list(zip(torch.cat(rows, dim=1).cpu().numpy(), losses.tolist(), strict=True))
 
-    def _vmap_works(self) -> bool:
-        """Whether vmap computes single examples' gradients of this model.
+    def _vmap_works(self, made: StoredExamples) -> bool:
+        """Whether vmap computes single examples' gradients of this model, for made-up ones.
 
         It refuses what depends on the numbers (`if x.sum() > 0`), and for some operations there is
         no rule: then it would loop itself, with a warning.
@@ -178,7 +188,7 @@ class OneClient:
         with seeded(0, self._device), warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                self._by_example(0, self._places[0][:2])
-            except (RuntimeError, ValueError, TypeError, NotImplementedError, UserWarning):
+                self._by_example(self._data.instead(made).rows(np.arange(2)))
+            except Exception:  # also of the user's own model, which was not made for these numbers
                 return False
         return True

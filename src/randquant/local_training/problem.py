@@ -161,9 +161,10 @@ def problem_of(
 
     Guarantees:
         Nothing but the parameters in `parts` is changed by training, or sent.
-        No client's examples have an influence on what another client computes, though how many
-        they are may change its last bits in float32, where clients are computed together. (Buffers
-        are checked; a module must not keep data of one call for the next in any other way.)
+        No client's examples, nor how many they are, have an influence on what another client
+        computes, in any bit: whatever decides how clients are computed follows from the model, the
+        settings and the shape of an example, which all have in common. (Buffers are checked; a
+        module must not keep data of one call for the next in any other way.)
 
     Raises:
         TypeError: an argument is of another kind.

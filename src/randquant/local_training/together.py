@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from randquant.local_training.gathering import Gathering
 from randquant.local_training.inputs import Features, called
 from randquant.local_training.problem import Problem
 from randquant.local_training.trial import Loss
+from randquant.local_training.work import Work
 
 
 def each_loss(loss: Loss, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -196,14 +197,39 @@ def _moved(weights: dict, parts: dict, lengths: torch.Tensor) -> dict:
     }
 
 
+class _Pass(NamedTuple):
+    """Examples of n clients, s of each, with their weights: features, targets and weight (n, s)."""
+
+    features: Features
+    targets: torch.Tensor
+    weight: torch.Tensor
+
+    def own(self, values: torch.Tensor) -> torch.Tensor:
+        """Values (n, ...) of the clients that have an example here, and zeros."""
+        here = self.weight.any(1)
+        return values.where(here.view(-1, *[1] * (values.ndim - 1)), 0)
+
+
+WIDTH = 32
+"""Most examples of a client in a pass over several clients."""
+
+
+def width(work: Work) -> int:
+    """Examples of each client in a pass over several; those that it lacks have no weight."""
+    return min(work.batch or WIDTH, WIDTH)
+
+
 class Together:
     """Computes the local steps of several clients at once.
+
+    A pass has one shape, whoever has how many examples: another shape may round others' gradients
+    otherwise. A client with more examples than its width takes part in several.
 
     Args:
         copies: the model, with the loaded weights.
         data: the clients' examples.
         loss: the mean loss over a batch.
-        rate: step size; auto for one by curvature, None for one gradient.
+        work: what a client computes.
         linear: whether the model is one linear layer with a loss that has a formula.
     """
 
@@ -212,12 +238,12 @@ class Together:
         copies: Copies,
         data: Gathering,
         loss: Loss,
-        rate: float | Literal["auto"] | None,
+        work: Work,
         *,
         linear: bool,
     ) -> None:
-        self._copies, self._data, self._rate = copies, data, rate
-        self._loss, self._linear = loss, linear
+        self._copies, self._data, self._loss = copies, data, loss
+        self._rate, self._width, self._linear = work.learning_rate, width(work), linear
 
     def updates(self, steps: Sequence[list[np.ndarray]]) -> tuple[torch.Tensor, np.ndarray]:
         """Return updates (n, d) and first losses (n,) of clients with these samples of each step.
@@ -251,36 +277,50 @@ class Together:
 
         Also its loss, and how many gradients long its step is.
         """
-        sizes = np.array([len(samples) for samples in batches])
-        # Clients with fewer samples are padded with one of their own, of weight zero: infinity
-        # times zero is no number, and nobody else's sample may be what overflows.
-        real = np.arange(sizes.max()) < sizes[:, None]
-        own = [[*samples[:1], first][0] for samples, first in zip(batches, firsts, strict=True)]
-        index = np.repeat(np.array(own)[:, None], real.shape[1], axis=1)
-        index[real] = np.concatenate(batches)
-        share = (real / np.maximum(sizes, 1)[:, None]).astype(np.float32)
-        features, targets = self._data.rows(index)
-        weight = torch.from_numpy(share).to(targets.device)
-        if self._linear:
-            features = features.flatten(2)
-            parts, losses = linear_gradients(weights, features, targets, weight, self._loss)
-        else:
-            model = self._copies.own()
-            parts, losses = weighted_gradients(
-                model, weights, shared, features, targets, weight, self._loss
-            )
-        if not sizes.all():  # a client without samples left is not moved
-            left = weight.any(1)
-            parts = {
-                name: part.where(left.view(-1, *[1] * (part.ndim - 1)), 0)
-                for name, part in parts.items()
-            }
+        starts = range(0, max(map(len, batches)), self._width)
+        only = self._pass(batches, firsts, 0) if len(starts) == 1 else None
+        parts: dict[str, Any] = dict.fromkeys(weights, 0.0)
+        losses: Any = 0.0
+        for start in starts:
+            some = only or self._pass(batches, firsts, start)
+            more, theirs = self._gradients(weights, shared, some)
+            # Who has no example here is not moved, even by what overflows.
+            parts = {name: each + some.own(more[name]) for name, each in parts.items()}
+            losses = losses + some.own(theirs)
         if not isinstance(self._rate, str):
             return parts, losses, torch.full_like(losses, self._rate or 0.0)
         square = squares(parts.values())
-        output, change = self._changes(weights, shared, parts, square, features)
-        bent = bend(self._loss, output, change, targets, weight)
+        bent: Any = 0.0
+        for start in starts:
+            some = only or self._pass(batches, firsts, start)
+            output, change = self._changes(weights, shared, parts, square, some.features)
+            bent = bent + some.own(bend(self._loss, output, change, some.targets, some.weight))
         return parts, losses, step_length(square, bent, losses)
+
+    def _pass(self, batches: Sequence[np.ndarray], firsts: np.ndarray, start: int) -> _Pass:
+        """Each client's examples from `start` of its batch on, as many as are wide."""
+        some = [samples[start : start + self._width] for samples in batches]
+        real = np.arange(self._width) < np.array([[len(samples)] for samples in some])
+        # Clients with fewer samples are padded with one of their own, of weight zero: infinity
+        # times zero is no number, and nobody else's sample may be what overflows.
+        own = [[*samples[:1], first][0] for samples, first in zip(some, firsts, strict=True)]
+        index = np.repeat(np.array(own)[:, None], self._width, axis=1)
+        index[real] = np.concatenate(some)
+        sizes = np.array([[max(1, len(samples))] for samples in batches])
+        features, targets = self._data.rows(index)
+        if self._linear:
+            features = features.flatten(2)
+        weight = torch.from_numpy((real / sizes).astype(np.float32)).to(targets.device)
+        return _Pass(features, targets, weight)
+
+    def _gradients(
+        self, weights: dict, shared: int | None, some: _Pass
+    ) -> tuple[dict, torch.Tensor]:
+        if self._linear:
+            assert isinstance(some.features, torch.Tensor)
+            return linear_gradients(weights, some.features, some.targets, some.weight, self._loss)
+        model = self._copies.own()
+        return weighted_gradients(model, weights, shared, *some, self._loss)
 
     def _changes(
         self,

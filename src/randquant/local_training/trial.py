@@ -11,8 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from randquant._internal import validate
 from randquant.local_training.clients import ClientSet, named
 from randquant.local_training.copies import check_own, held
+from randquant.local_training.examples import StoredExamples
 from randquant.local_training.generators import drawn, seeded
 from randquant.local_training.inputs import (
     Features,
@@ -30,6 +32,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 TRIED = 8
 """Examples of the first client that are run through the model."""
 
+IGNORED = -100
+"""The label that torch's cross entropy leaves out by default."""
+
 APART = 1e-3
 """Relative difference between a mean loss over a batch and over the same batch twice, beyond which
 the loss is no mean: a hundred times what rounding to float32 makes of it."""
@@ -40,7 +45,8 @@ class Trial(NamedTuple):
 
     Attributes:
         classes: how many classes there are; None where the task is no classification.
-        draws: whether a training step draws random numbers.
+        draws: whether a training step draws random numbers, as far as made-up examples show; also
+            where the model does not take such.
         still: names of layers that are kept in evaluation mode.
         outputs: numbers that the model gives for an example.
     """
@@ -76,7 +82,7 @@ def tried(
     model = copied(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in parts)
-    batch, reading_draws = _first_batch(clients)
+    batch = _first_batch(clients)
     # Twice, because BatchNorm takes no single example in training.
     features = of_each(lambda tensor: torch.cat([tensor] * 2), batch[0])
     twice = features, torch.cat([batch[1]] * 2)
@@ -84,40 +90,46 @@ def tried(
         still = _still(model, twice[0], buffers)
     work_mode(model, still)
     with seeded(0):
-        before = drawn()
         output = _output(model, twice[0])
         if loss is nn.functional.cross_entropy:
             _check_several(output)
+            _check_scores(output)
             with named(clients.names[0]):
                 check_labels(twice[1], class_number(output, twice[1]))
         first = _loss(loss, output, twice[1])
-        draws = before != drawn()
     with seeded(0):
         again = _loss(loss, _output(model, twice[0]), twice[1])
     _check_repeats(first, again)
     _check_dependence(first, parts)
     check_own(first, model)
     _check_gradient(first, model)
+    classes, outputs = class_number(output, twice[1]), output.numel() // len(twice[1])
+    draws = _draws(model, clients.made_up(classes), loss)
     model.eval()
     with seeded(0):
         one = _loss(loss, _output(model, batch[0]), batch[1])
     with seeded(0):
         two = _loss(loss, _output(model, twice[0]), twice[1])
     _check_mean(float(one.detach()), float(two.detach()))
-    classes, outputs = class_number(output, twice[1]), output.numel() // len(twice[1])
-    return Trial(classes, draws or reading_draws, still, outputs)
+    return Trial(classes, draws, still, outputs)
 
 
-def _first_batch(clients: ClientSet) -> tuple[tuple[Features, Tensor], bool]:
-    """Features and targets of the first client's first examples; whether reading them is random."""
+def _draws(model: nn.Module, examples: StoredExamples, loss: Loss) -> bool:
+    """Whether a training step on these draws random numbers, or cannot be taken."""
+    with seeded(0):
+        before = drawn()
+        try:
+            loss(called(copied(model), examples.features), examples.targets)
+        except Exception:  # of the user's own model, which was not made for these numbers
+            return True
+        return before != drawn()
+
+
+def _first_batch(clients: ClientSet) -> tuple[Features, Tensor]:
+    """Features and targets of the first client's first examples."""
     places = clients.places[0][:TRIED]
     with named(clients.names[0]):
-        with seeded(0):
-            before = drawn()
-            batch = clients.take(0, places)
-            draws = before != drawn()
-        with seeded(0):
-            again = clients.take(0, places)
+        batch, again = (clients.take(0, places) for _ in range(2))
         parts = ([*tensors(features), targets] for features, targets in (batch, again))
         if not all(torch.equal(*pair) for pair in zip(*parts, strict=True)):
             raise ValueError(
@@ -125,7 +137,7 @@ def _first_batch(clients: ClientSet) -> tuple[tuple[Features, Tensor], bool]:
                 "and Python's global random numbers, got another: a run that is resumed must read "
                 "what it read before; draw from those generators."
             )
-    return batch, draws
+    return batch
 
 
 def _check_several(output: Tensor) -> None:
@@ -134,6 +146,18 @@ def _check_several(output: Tensor) -> None:
             "Expected a score for each of several classes with cross_entropy, got one output, for "
             "which it is 0 whatever the model does: give the loss, "
             "loss=torch.nn.functional.mse_loss for numbers, for example."
+        )
+
+
+def _check_scores(output: Tensor) -> None:
+    """Warn of probabilities, of which cross_entropy would take the softmax again."""
+    rows = output.detach()
+    if bool(((rows >= 0) & (rows <= 1)).all()) and bool(((rows.sum(1) - 1).abs() < 1e-4).all()):
+        warnings.warn(
+            "The model's outputs are probabilities, which add up to 1, and cross_entropy takes the "
+            "softmax of outputs itself: leave out the model's last softmax, or it learns slowly.",
+            UserWarning,
+            stacklevel=validate.callers(),
         )
 
 
@@ -208,8 +232,17 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
     if low < 0 or high >= classes:
         raise ValueError(
             f"Expected labels from 0 to {classes - 1}, one for each output of the model, got "
-            f"{low if low < 0 else high}: renumber them, or give the model more outputs."
+            f"{low if low < 0 else high}: {_no_class(low)}."
         )
+
+
+def _no_class(low: int) -> str:
+    if low == IGNORED:
+        return (
+            "which cross_entropy ignores, so that its mean is over fewer targets; leave those "
+            "examples out, or give a loss of your own that handles them"
+        )
+    return "renumber them, or give the model more outputs"
 
 
 def _still(model: nn.Module, features: Features, buffers: str) -> tuple[str, ...]:
@@ -286,7 +319,7 @@ def _output(model: nn.Module, features: Features) -> Tensor:
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
             f"Expected a model that takes features {described(features, _sized)}, got "
-            f"{type(error).__name__}: {_sentence(error)}"
+            f"{type(error).__name__}: {_sentence(error)}{_as_floats(model, features)}"
         ) from error
     if not isinstance(output, Tensor):
         raise TypeError(
@@ -295,6 +328,15 @@ def _output(model: nn.Module, features: Features) -> Tensor:
             "the loss takes."
         )
     return output
+
+
+def _as_floats(model: nn.Module, features: Features) -> str:
+    """What to do about integers that a model takes as floats."""
+    if any(not each.is_floating_point() for each in tensors(features)):
+        with contextlib.suppress(Exception):
+            called(model, of_each(lambda each: each.float(), features))
+            return " It takes features as float32: convert them."
+    return ""
 
 
 def _sized(tensor: Tensor) -> str:

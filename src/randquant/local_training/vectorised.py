@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,15 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from randquant.local_training.clients import MADE
 from randquant.local_training.copies import Copies
-from randquant.local_training.examples import StoredExamples
 from randquant.local_training.gathering import Gathering
 from randquant.local_training.generators import seeded
-from randquant.local_training.inputs import called, copied, of_each, stored
+from randquant.local_training.inputs import called, copied, stored
 from randquant.local_training.one_client import OneClient
 from randquant.local_training.problem import Problem
 from randquant.local_training.together import Together
-from randquant.local_training.trial import TRIED, Loss
+from randquant.local_training.trial import Loss
 from randquant.local_training.work import Work
 
 KNOWN_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
@@ -41,9 +42,6 @@ where it is the cross entropy. Others may leave examples out, weigh them or comp
 
 ALIKE = 5e-3
 """Relative difference of two updates below which they are the same but for rounding."""
-
-MADE = 12
-"""Examples that are made up to compare the two."""
 
 MADE_UP = ((0.0, 1.0, 2), (-4.0, 4.0, 6), (-300.0, 300.0, 60))
 """From where to where made-up numbers are, and below what integers: what a model does with its
@@ -85,12 +83,12 @@ def may_be_together(
     with seeded(0), KNOWN_ATTENTION(), warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         for usual, numbers in zip((True, False, False), MADE_UP, strict=True):
-            made = data.instead(made_up(problem, *numbers))
+            made = data.instead(problem.clients.made_up(problem.trial.classes, *numbers))
             tries = [(small, 2), (work, 1)] if usual else [(small, 2)]
             for (each, count), steps in itertools.product(tries, STEPS):
                 several = copies.apart()
                 alone = OneClient(problem, each, copies.apart(), made, loss)
-                together = Together(several, made, loss, each.learning_rate, linear=linear)
+                together = Together(several, made, loss, each, linear=linear)
                 alike = _are_alike(alone, together, several, [own[:count] for own in steps])
                 if not alike and (usual or alike is not None):
                     return False
@@ -113,7 +111,9 @@ def _are_alike(
         return False
     expected = torch.stack([update for update, _ in each])
     far = (updates - expected).norm(dim=1) > ALIKE * expected.norm(dim=1)
-    same = np.allclose(losses, [loss for _, loss in each], ALIKE, 0, equal_nan=True)
+    # Of one that overflows, its weight may make infinity or NaN; both are refused.
+    one, other = (np.where(np.isfinite(x), x, np.inf) for x in (losses, [x for _, x in each]))
+    same = np.allclose(one, other, ALIKE, 0)
     return bool(not far.any()) and same and kept == _kept(copies.own())
 
 
@@ -129,23 +129,6 @@ def _kept(model: nn.Module) -> list[tuple[str, int]]:
     return found
 
 
-def made_up(
-    problem: Problem, low: float = 0.0, high: float = 1.0, below: int = 2
-) -> StoredExamples:
-    """Random examples of the shapes and types of a problem's, with numbers from low to high."""
-    table, draw = problem.clients.table, torch.Generator().manual_seed(0)
-    assert table is not None
-
-    def like(tensor: Tensor, below: int) -> Tensor:
-        shape = (MADE, *tensor.shape[1:])
-        if tensor.is_floating_point():
-            return (low + (high - low) * torch.rand(shape, generator=draw)).to(tensor)
-        return torch.randint(below, shape, generator=draw).to(tensor)
-
-    features = of_each(lambda tensor: like(tensor, below), table.features)
-    return StoredExamples(features, like(table.targets, problem.trial.classes or below))
-
-
 def _is_hooked(model: nn.Module) -> bool:
     """Whether a function of the user's own runs with a forward or backward pass."""
     return any(
@@ -158,7 +141,10 @@ def _is_hooked(model: nn.Module) -> bool:
 
 
 def numbers_kept(problem: Problem) -> float:
-    """How many numbers a gradient step keeps for each example: a measure of its arithmetic."""
+    """How many numbers a gradient step keeps for each example: a measure of its arithmetic.
+
+    Counted for made-up examples; infinite where the model does not take such.
+    """
     model, count = copied(problem.model).eval(), 0
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
@@ -170,10 +156,13 @@ def numbers_kept(problem: Problem) -> float:
             count += tensor.numel()
         return tensor
 
+    features = problem.clients.made_up(problem.trial.classes).features
     with seeded(0), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        features, targets = problem.clients.take(0, problem.clients.places[0][:TRIED])
-        called(model, features)
-    return count / len(targets)
+        try:
+            called(model, features)
+        except Exception:  # of the user's own model, which was not made for these numbers
+            return math.inf
+    return count / MADE
 
 
 def _place(tensor: Tensor) -> int:

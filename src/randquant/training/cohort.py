@@ -92,7 +92,9 @@ def collector(
 
     def by_payloads(cohort: Sequence[int], key: Key, seed: int) -> Collected:
         groups, now = learner.groups(cohort, workers), mechanism.in_round(seed)
-        here = len(groups) == 1 or learner.on_gpu
+        # A worker has one thread of torch: where cohorts are hidden, not even their size may round
+        # a client's update otherwise.
+        here = learner.on_gpu or (len(groups) == 1 and hidden is None)
         replies = _replies(learner, pool, here, upload, [(g, key, now) for g in groups])
         payloads = [payload for reply in replies for payload in reply[0]]
         senders = len(cohort)

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from randquant.planning.privacy import Privacy
 from randquant.training import display, settings
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
-from randquant.training.request import callers, complete
+from randquant.training.request import complete
 from randquant.training.runs import binding, execution, secret
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.secret import Secret
@@ -39,7 +39,22 @@ from randquant.training.trained import Run
 LARGEST_COHORT = 1000
 """Clients a round by default, if there are as many."""
 
+ELSEWHERE = {
+    **{
+        each.name: f"{place}=randquant.{kind.__name__}({each.name}=…)"
+        for place, kind in (("privacy", Privacy), ("server", Server), ("local", Local))
+        for each in fields(kind)
+    },
+    "learning_rate": "local=randquant.Local(learning_rate=…) for clients' steps, or "
+    "server=randquant.Server('SGD', learning_rate=…)",
+    "eps": "epsilon=…",
+    "cohort_size": "cohort=…",
+    "num_rounds": "rounds=…",
+}
+"""What to write instead of arguments that `train` does not have."""
 
+
+@validate.hinting(ELSEWHERE)
 def train(
     model: nn.Module,
     clients: Any,
@@ -233,7 +248,7 @@ def _as_begun(home: Path, config: TrainConfig, given: Given) -> tuple[TrainConfi
         f"The run in {home} goes on from the initial weights that it began with. Those of the "
         "model that was given are others, and are not used: choose another folder to train it.",
         UserWarning,
-        stacklevel=callers(),
+        stacklevel=validate.callers(),
     )
     return config.changed(problem=own.digest), replace(given, problem=own)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import Any
 
@@ -42,7 +41,7 @@ def complete(config: TrainConfig, given: Given, key: Key) -> TrainConfig:
     need, examples = _need(config, given.problem, key)
     chosen = choose(need, examples=examples)
     if chosen.warning:
-        warnings.warn(chosen.warning, UserWarning, stacklevel=callers())
+        warnings.warn(chosen.warning, UserWarning, stacklevel=validate.callers())
     return config.changed(
         mechanism=chosen.mechanism, parameters=chosen.parameters, clip_norm=chosen.clip_norm
     )
@@ -81,14 +80,6 @@ def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | 
         config.rounds, *left, trust, privacy, most, hidden,
     )  # fmt: skip
     return need, examples
-
-
-def callers() -> int:
-    """The `stacklevel` of a warning of our caller that points at who uses the package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("randquant"):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _with_own(config: TrainConfig, mechanism: UpdateMechanism) -> TrainConfig:

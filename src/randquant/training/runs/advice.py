@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from torch.nn.functional import mse_loss
 
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.local_training.examples import StoredExamples
+from randquant.local_training.problem import Problem
 from randquant.training.config import TrainConfig
 
 SCALE = (
@@ -128,6 +131,56 @@ def about_steps(
             "would help."
         )
     return ""
+
+
+def best_constant(problem: Problem) -> float | None:
+    """The least loss on test data of a model whose output is the same for all of them.
+
+    None where there are no test data in memory, or for another loss than the cross entropy of
+    classes or of single logits, or the mean square.
+    """
+    test, classes = problem.test, problem.labels
+    if not isinstance(test, StoredExamples):
+        return None
+    targets = test.targets
+    if classes is not None:
+        return _entropy(np.bincount(targets.reshape(-1).numpy(), minlength=classes))
+    exact = targets.reshape(len(targets), -1).double().numpy()
+    if problem.binary:
+        ones = exact.mean(0)
+        return float(np.mean([_entropy(np.array([one, 1 - one])) for one in ones]))
+    return float(exact.var(0).mean()) if problem.loss is mse_loss else None
+
+
+def _entropy(shares: np.ndarray) -> float:
+    shares = shares[shares > 0] / shares.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def about_constant(losses: Sequence[float], constant: float | None) -> str:
+    """Say if a model is worse on its test data than the best constant output.
+
+    Args:
+        losses: the mean loss of each evaluation (T,).
+        constant: see `best_constant`.
+
+    Returns:
+        A sentence with what to do; empty if it is not, or there is nothing to tell it by.
+
+    Example:
+        >>> about_constant(10 * [0.5], 0.11)[:56]
+        'The loss on test data is 0.5, where the same output for '
+        >>> about_constant(10 * [0.1], 0.11)
+        ''
+    """
+    if constant is None or len(losses) < FEWEST or losses[-1] <= RISEN * constant:
+        return ""
+    return (
+        f"The loss on test data is {losses[-1]:.3g}, where the same output for all, the classes' "
+        f"shares or the mean target, would have {constant:.3g}: the model tells nothing apart that "
+        "would make up for its errors, whatever its accuracy where one class is frequent. More "
+        "clients or rounds, or a larger epsilon would help."
+    )
 
 
 def about_loss(losses: Sequence[float], accuracy: float, classes: int) -> str:

@@ -37,7 +37,7 @@ from randquant.training.parameter_free import (
     squared_noise,
 )
 from randquant.training.records import RoundMetrics
-from randquant.training.runs.advice import about_loss, about_steps
+from randquant.training.runs.advice import about_constant, about_loss, about_steps, best_constant
 from randquant.training.schedule import Schedule
 from randquant.training.server import AUTO
 
@@ -93,8 +93,7 @@ class Prepared:
     def standardized(self, figures: Figures) -> Prepared:
         """The same on what figures make of the data."""
         config, problem = self.schedule.config, standardized(self.problem, figures)
-        learner = Learner(problem, _work(config, self.mechanism, problem), config.local.device)
-        return replace(self, problem=problem, learner=learner)
+        return replace(self, problem=problem, learner=_learner(config, self.mechanism, problem))
 
     def advice(self, state: State, metrics: Sequence[RoundMetrics]) -> str:
         """What the released means, and the loss on test data, say about a run that has ended."""
@@ -104,10 +103,11 @@ class Prepared:
         lengths = [each.mean_norm for each in metrics if each.mean_norm is not None]
         size = len(state.parameters)
         found = about_steps(self.schedule.config, self.mechanism, size, lengths, agreement)
+        losses = [each.loss for each in metrics if each.loss is not None]
         classes, last = self.problem.labels, metrics[-1].accuracy
-        if found or classes is None or last is None:
-            return found
-        return about_loss([each.loss for each in metrics if each.loss is not None], last, classes)
+        if not found and classes is not None and last is not None:
+            found = about_loss(losses, last, classes)
+        return found or about_constant(losses, best_constant(self.problem))
 
 
 def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
@@ -124,7 +124,7 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     mechanism = _mechanism(config) if given.mechanism is None else given.mechanism
     _check_sums(config, mechanism)
     problem = problem_of(config) if given.problem is None else given.problem
-    learner = Learner(problem, _work(config, mechanism, problem), config.local.device)
+    learner = _learner(config, mechanism, problem)
     size = learner.dimension + len(config.privacy.numbers)
     alongside = alongside_of(config, mechanism)
     if alongside is not None:
@@ -225,6 +225,11 @@ def problem_of(config: TrainConfig) -> Problem:
         functions.check_population(config, problem)
         return problem
     return named_problem(config)
+
+
+def _learner(config: TrainConfig, mechanism: UpdateMechanism, problem: Problem) -> Learner:
+    work, hidden = _work(config, mechanism, problem), config.hidden_cohorts is not None
+    return Learner(problem, work, config.local.device, apart=hidden)
 
 
 def _work(config: TrainConfig, mechanism: UpdateMechanism, problem: Problem) -> Work:

@@ -1,0 +1,161 @@
+"""Data as tables give them, and what is refused with the way out."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from torch import nn
+
+import randquant as rq
+from randquant.local_training.client import Learner
+from randquant.local_training.problem import problem_of
+
+
+class Column:
+    def __init__(self, values):
+        self.values = values
+
+    def to_numpy(self):
+        return np.asarray(self.values)
+
+    def __len__(self):
+        return len(self.values)
+
+
+class Frame:
+    """As pandas and polars answer: `frame[0]` is a KeyError."""
+
+    def __init__(self, **columns):
+        self.held, self.columns = columns, list(columns)
+
+    def __len__(self):
+        return len(next(iter(self.held.values())))
+
+    def __getitem__(self, name):
+        return Column(self.held[name])
+
+
+class Arrow(Frame):
+    """As arrow's tables answer."""
+
+    def __init__(self, **columns):
+        super().__init__(**columns)
+        self.column_names, self.columns = list(columns), list(columns.values())
+
+
+class DataFrameGroupBy:
+    def __init__(self, names, frames):
+        self.pairs = zip(names, frames, strict=True)
+
+    def __iter__(self):
+        return self.pairs
+
+
+DRAW = np.random.default_rng(0)
+ROWS = [
+    {"site": [k] * 5, "age": DRAW.integers(20, 90, 5) / 4, "dose": np.arange(5) - k,
+     "sick": DRAW.integers(0, 2, 5)}
+    for k in range(3)
+]  # fmt: skip
+ARRAYS = [(np.stack([row["age"], row["dose"]], 1).astype(np.float32), row["sick"]) for row in ROWS]
+NAMED = (("age", "dose"), "sick")
+
+
+def updates(clients, columns=None):
+    torch.manual_seed(0)
+    problem = problem_of(nn.Linear(2, 2), clients, columns=columns)
+    return problem.clients.names, Learner(problem).updates([0, 1, 2])[0]
+
+
+@pytest.mark.parametrize("kind", [Frame, Arrow])
+def test_features_of_a_table_are_its_columns_side_by_side(kind):
+    tables = [kind(**row) for row in ROWS]
+    _, expected = updates(ARRAYS)
+    assert np.array_equal(updates(tables, NAMED)[1], expected)
+    assert np.array_equal(updates(dict(zip("abc", tables, strict=True)), NAMED)[1], expected)
+    for names in ("xyz", [("x",), ("y",), ("z",)]):
+        found, changes = updates(DataFrameGroupBy(names, tables), NAMED)
+        assert found == ("x", "y", "z")
+        assert np.array_equal(changes, expected)
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        (Frame(**ROWS[0]), r'several clients, got one table: .*groupby\("client"\)'),
+        ([Frame(**{**ROWS[0], "age": list("abcde")})], "Client 0: Expected numbers in column age"),
+        ([Frame(**{**ROWS[0], "sick": [True] * 5})], "Expected numbers in column sick, got bool"),
+        ([Frame(**{**ROWS[0], "dose": [1, None, 2, 3, 4]})], "in column dose, got object.*missing"),
+        (
+            [Frame(**{**ROWS[0], "dose": [1, np.nan, 2, 3, 4]})],
+            "Client 0: Expected finite features",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_trained_on_is_refused_by_column(clients, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        problem_of(nn.Linear(2, 2), clients, columns=NAMED)
+
+
+X, Y = ARRAYS[0]
+NESTED = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ((np.ma.masked_less(X, 1), Y), "Client 1: Expected features without masked values"),
+        ((X, np.ma.masked_equal(Y, 1)), "Expected targets without masked values"),
+        ((NESTED, Y), "Expected features in rows of one shape, got a nested tensor: pad it"),
+        ((sparse.csr_matrix(X), Y), r"Expected dense features, got a csr_matrix: call .toarray"),
+        ((X, np.array(list("abcab"))), "Expected targets as numbers.*number labels from 0"),
+    ],
+)
+def test_other_forms_are_refused_with_the_way_out(pair, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        problem_of(nn.Linear(2, 2), [ARRAYS[1], pair])
+
+
+def test_masks_that_hide_nothing_are_arrays():
+    assert np.array_equal(updates([(np.ma.array(X), Y), *ARRAYS[1:]])[1], updates(ARRAYS)[1])
+
+
+def test_integers_where_a_model_takes_floats_are_refused_with_the_way_out():
+    with pytest.raises(ValueError, match=r"got RuntimeError.* It takes features as float32"):
+        problem_of(nn.Linear(2, 2), [(X.astype(np.int64), Y)])
+
+
+def test_labels_that_would_be_ignored_are_refused():
+    with pytest.raises(ValueError, match=r"Client 0: .* got -100: which cross_entropy ignores"):
+        problem_of(nn.Linear(2, 2), [(X, np.where(Y == 1, -100, Y))])
+
+
+def test_probabilities_under_cross_entropy_are_told():
+    with pytest.warns(UserWarning, match="outputs are probabilities.*leave out") as warned:
+        problem_of(nn.Sequential(nn.Linear(2, 2), nn.Softmax(1)), ARRAYS)
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize("local", [rq.Local(), rq.Local(learning_rate=1e30)])
+def test_a_client_whose_update_overflows_is_named(local):
+    far = X.copy()
+    far[2, 0] = 1e20
+    problem = problem_of(nn.Linear(2, 2), {"a": ARRAYS[1], "b": (far, Y)})
+    learner = Learner(problem, local.complete("client").work(length=1.0))
+    with pytest.raises(ValueError, match=r"Client b: Expected a finite update.*scale"):
+        learner.updates([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("eps", "give epsilon="), ("cohort_size", "give cohort="), ("bits", r"Privacy\(bits=…\)"),
+     ("learning_rate", r"Local\(learning_rate=…\) for clients.* or server="),
+     ("epochs", r"local=randquant.Local\(epochs=…\)"), ("epsilom", "epsilon")],
+)  # fmt: skip
+def test_an_argument_of_another_place_is_refused_with_it(name, way):
+    with pytest.raises(TypeError, match=f"Expected arguments of train, got {name}=.*{way}"):
+        rq.train(nn.Linear(2, 2), ARRAYS, **{name: 1})
+
+
+def test_a_device_of_torch_is_a_device():
+    assert rq.Local(device=torch.device("cuda", 1)) == rq.Local(device="cuda:1")
