@@ -184,6 +184,29 @@ def test_a_buffer_that_changes_later_is_refused_before_anybody_sees_it(in_place,
         learner.updates([2, 0], Key.from_seed(0))
 
 
+class LateStatistics(nn.Linear):
+    """Counts in a running mean, by torch's own kernel, once features are large."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("variance", torch.ones(4))
+
+    def forward(self, x):
+        large = bool(x.abs().max() > 100)
+        x = functional.batch_norm(x, self.mean, self.variance, training=large)
+        return super().forward(x)
+
+
+def test_running_statistics_that_one_late_client_moves_are_refused():
+    """The kernel does not mark them as changed."""
+    data = [(1e3 * x if late else x, y) for late, (x, y) in enumerate(clients()[:2])]
+    learner = Learner(problem_of(LateStatistics(), data), Work())
+    learner.updates([0], Key.from_seed(0))
+    with pytest.raises(ValueError, match="that training leaves alone, got another mean"):
+        learner.updates([1], Key.from_seed(0))
+
+
 def words(**options):
     torch.manual_seed(0)
     embedding = nn.Embedding(9, 4, **options)

@@ -38,6 +38,8 @@ class Copies:
     def settle(self) -> None:
         """Take the buffers and weights as they are now for those that no client may change."""
         self._versions = {name: each._version for name, each in self._held().items()}
+        # torch's own batch_norm writes running statistics without a new version.
+        self._numbers = {name: each.clone() for name, each in self._model.named_buffers()}
 
     def _held(self) -> dict[str, Tensor]:
         return held(self._model)
@@ -51,6 +53,7 @@ class Copies:
         """
         now = self._held()
         changed = [name for name, each in now.items() if each._version != self._versions[name]]
+        changed += [name for name, each in self._numbers.items() if not _same(each, now[name])]
         for model in vars(self._threads).values():
             own = dict(model.named_buffers())
             for name in {**dict(self._model.named_buffers()), **own}:
@@ -111,6 +114,11 @@ class Copies:
     def _copy(self, shared: Iterable[Tensor]) -> nn.Module:
         """A copy of the model that shares these tensors with it."""
         return copied(self._model, shared)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two buffers hold the same numbers, of which NaN is one."""
+    return torch.equal(one, other) or bool(((one == other) | (one != one) & (other != other)).all())
 
 
 def held(model: nn.Module) -> dict[str, Tensor]:
