@@ -82,9 +82,10 @@ def test_nobody_waits_without_end_for_nodes_that_the_strategy_wants(nodes, strat
 
 
 def test_one_node_is_enough_where_one_was_planned(monkeypatch):
-    calibrated = Calibrated("local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 9.0}, None)
+    bit = {"clip": 0.3, "levels": 2, "margin": 0.7}
+    calibrated = Calibrated("stochastic-rounding", bit, 1.0)
     monkeypatch.setattr(planned_module, "choose", lambda need: calibrated)
-    target = {**TARGET, "cohort": 1, "trust": "local", "model": 5}
+    target = {**TARGET, "cohort": 1, "trust": "local", "model": 5, "epsilon": 99.0}
     strategy = QuantizedStrategy.for_target(**target)
     assert list(run(strategy, grid_of(nodes=[1]), rounds=1).train_metrics_clientapp) == [1]
 
