@@ -84,7 +84,7 @@ WRONG = [
     (f"{NOISE} --participation poisson", "--of-rounds"),
     (f"{NOISE} --participation poisson --of-rounds 3", "rounds"),
     (f"{NOISE} --participation fixed --of-rounds 64 --everybody-sends", "poisson"),
-    (f"{NOISE} --examples 20 --participation poisson --of-rounds 64", "--participation seen"),
+    (f"{NOISE} --examples 20 --participation poisson --of-rounds 64", "participation that is seen"),
     (f"certify rqm {PAPER} --pair 9 0", "within"),
     (f"certify rqm {PAPER} --pair 1 0 --clients 2", "both"),
     (f"certify rqm {PAPER} --neighboring zero_out", "--clients"),

@@ -93,7 +93,7 @@ BAD = {
     "pixels": (lambda: partition(slice(None), convert=lambda x: x.astype(np.uint8)), ValueError,
                "Client 0: Expected features in float32, got uint8"),
     "words": (lambda: partition(slice(None), convert=lambda x: ["a word"] * 12), TypeError,
-              "Client 0: Expected targets as numbers, got a str"),
+              "Client 0: Expected features as numbers, got a str"),
     "not pairs": (lambda: list(X), TypeError,
                   "Client 0: Expected examples .* got a ndarray as example 0"),
     "three": (lambda: [(x, 0, 1) for x in X], TypeError, "Client 0: Expected examples"),

@@ -11,8 +11,8 @@ FAULTS = {
         ("return _rounded(value, ROUND_CEILING, digits, grouped)",
          'return _rounded(value, "ROUND_HALF_EVEN", digits, grouped)',
          "round_up to nearest"),
-        ("context.plus(Decimal(value))",
-         "context.plus(Decimal(repr(float(value))))",
+        ("Decimal(validate.number(value))",
+         "Decimal(repr(float(value)))",
          "rounds the repr, not the number"),
     ],
     "privacy/accounting/integer_noise.py": [

@@ -1,6 +1,7 @@
 """Records in every form that people have, and others, which are refused in one sentence."""
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -208,6 +209,68 @@ def test_one_client_is_not_hidden_by_a_sum():
 def test_rows_of_one_table_are_clients():
     with pytest.raises(ValueError, match=r"^Expected clients with columns of many records"):
         ask(FORMS["rows"][0], unit="example")
+
+
+BIG = 2**53 + 1
+COUNTS = rq.Counts([BIG, 5, "five", True])
+ODD_VALUES = [
+    math.nan, 0.5, 2**63, 10**400, None, "", "x", b"x", True, Decimal("5.5"), [1], {},
+    np.datetime64("NaT"), np.float32(5), np.array(5),
+]  # fmt: skip
+
+
+class Lists(Frame):
+    """A table whose columns become lists, as those of arrow and polars."""
+
+    def __getitem__(self, name):
+        return type("Listed", (Column,), {"to_list": lambda self: list(self.values)})(
+            self.held[name]
+        )
+
+
+@pytest.mark.parametrize("odd", ODD_VALUES, ids=repr)
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda values: [{"site": each} for each in values],
+        lambda values: {k: {"site": each} for k, each in enumerate(values)},
+        lambda values: [{"site": list(values)}],
+        lambda values: [{"site": np.array([*values, None], dtype=object)[:-1]}],
+        lambda values: [Lists(site=values)],
+        lambda values: Lists(site=values),
+    ],
+)
+def test_one_record_does_not_change_how_another_is_read(form, odd):
+    """A type that a whole column shares would change with one value: 2**53 + 1 is no float."""
+    usual = [BIG, 5, "five", True, 1, 5.0, BIG - 1, "true"]
+    counts = COUNTS.named("site", {})
+    frames, _ = frames_of(form([odd, *usual]))
+    assert [row for each in frames for row in counts.rows(each)][1:] == [0, 1, 2, 3, 4, 1, 4, 4]
+    if not isinstance(odd, str | bytes | list | tuple | dict):
+        frames, _ = frames_of(form([odd, 7, True, Fraction(1, 3), BIG]))
+        read = [each for frame in frames for each in numbers(frame["site"], "site")]
+        assert read[1:] == [7, 1, 1 / 3, BIG - 1]
+
+
+def test_a_count_of_large_whole_numbers_is_exact_whatever_one_person_says():
+    for odd in (math.nan, 0.5, 2**63):
+        people = [{"site": BIG}] * 999 + [{"site": odd}]
+        table = ask(people, {"site": rq.Counts([BIG, 5])})
+        assert table["site"][str(BIG)].estimate == pytest.approx(999, abs=0.5)
+
+
+@pytest.mark.parametrize("unit", ["ns", "us", "s", "D", "M", "Y"])
+@pytest.mark.parametrize("kind", ["timedelta64", "datetime64"])
+def test_dates_and_durations_are_refused_by_their_column(kind, unit):
+    """As numbers they would count nanoseconds; those that are none are missing."""
+    values = np.array([3, "NaT"], dtype=f"{kind}[{unit}]")
+    for column in (values, list(values)):
+        with pytest.raises(TypeError, match=r"^Expected numbers in column 'age', got .* days"):
+            ask([{"age": column}], unit="example")
+        with pytest.raises(TypeError, match=r"^Expected categories in column 'sex', got"):
+            ask([{"sex": column}], {"sex": rq.Counts([3])}, unit="example")
+    none = ask([{"age": values[1:], "sex": values[1:]}], MEAN | COUNT, unit="example")
+    assert none["age"]["present"].estimate == pytest.approx(0, abs=0.5)
 
 
 class NAType:

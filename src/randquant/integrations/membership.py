@@ -64,9 +64,20 @@ class Membership:
     def offer(self) -> Offer:
         """The server's offer; ProtocolError if it is none."""
         try:
-            return _offer(self.text, self.examples)
+            offer = _offer(self.text)
         except ValueError as error:
-            raise ProtocolError(str(error)) from error
+            raise ProtocolError(
+                "Expected an offer of this package's version, with the certificate that its "
+                "channel has, got something else."
+            ) from error
+        try:
+            return offer.for_unit(self.examples)
+        except ValueError as error:
+            raise ProtocolError(
+                "Expected an offer that can be counted for one example, as this client counts, got "
+                "one of numbers beside an update, of a survey of clients, or of another mechanism "
+                "for which no distance of one example is derived."
+            ) from error
 
     def mechanism(self, number: int, proof: bytes) -> UpdateMechanism:
         """The offered mechanism with the round's seed; ProtocolError unless the proof is valid.
@@ -128,10 +139,10 @@ class Membership:
 
 
 @functools.lru_cache(maxsize=8)  # an offer's text, with certificates, is made once
-def _offer(text: str, examples: int | None) -> Offer:
+def _offer(text: str) -> Offer:
     from randquant.integrations.offer import Offer
 
-    return Offer.from_text(text).for_unit(examples)
+    return Offer.from_text(text)
 
 
 def _checksum(fields: Mapping[str, object]) -> bytes:

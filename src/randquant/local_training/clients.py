@@ -86,10 +86,11 @@ def named(name: str, what: str = "Client ") -> Iterator[None]:
     """Errors within say which client, or which other data, they are about."""
     try:
         yield
-    except TypeError as error:
-        raise TypeError(f"{what}{name}: {error}") from error
-    except ValueError as error:
-        raise ValueError(f"{what}{name}: {error}") from error
+    except (TypeError, ValueError) as error:
+        if str(error).startswith(f"{what}{name}: "):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{what}{name}: {error}") from error
     except Exception as error:
         error.add_note(f"{what}{name}.")
         raise

@@ -86,11 +86,12 @@ class ReadExamples:
             pairs = [self._pair(int(place), seed) for place in places]
         features, targets = zip(*pairs, strict=True)
         kinds = [[each.dtype for each in (*tensors(x), y)] for x, y in pairs]
-        if any(kind != kinds[0] for kind in kinds):  # torch.stack would convert the others
-            raise ValueError(
-                "Expected examples of one dtype, got integers and floats: convert them when they "
-                "are read."
-            )
+        for kind in kinds:
+            if len(kind) == len(kinds[0]) and kind != kinds[0]:  # torch.stack would convert others
+                raise ValueError(
+                    f"Expected examples of one dtype, got {kinds[0]} and {kind}: convert them when "
+                    "they are read."
+                )
         try:
             joined = of_each(lambda *parts: torch.stack(parts), *features)
             return joined, torch.stack(targets)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-import torch
 from msgspec import Meta
 
 from randquant._internal import declared
@@ -70,8 +69,8 @@ class Local:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "standardize", Standardize.of(self.standardize))
-        if isinstance(self.device, torch.device):
-            object.__setattr__(self, "device", str(self.device))
+        # A torch.device, in a module that those without torch import.
+        object.__setattr__(self, "device", str(self.device))
         for name in ("parts", "frozen"):
             patterns: Any = getattr(self, name)
             if patterns is not None:

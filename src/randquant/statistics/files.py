@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from randquant._internal import validate
-from randquant._internal.declared import plain
 from randquant._internal.files import parse_toml, read_text
 from randquant.statistics.query import Query
 from randquant.statistics.saving import query_from
 
 TABLES = 'queries as tables of TOML, such as [age] with kind = "mean"'
 
-CATEGORIES = ("of", "groups")
-"""Fields that hold categories, which are read as cells are."""
+CATEGORIES = ("of", "groups", "by")
+"""Fields that hold categories, which are texts as in the files of records."""
 
-Record = dict[str, Any]
+DELIMITERS = ",;\t|"
+
+Record = dict[str, str | None]
 
 
 def read_queries(path: str | Path) -> tuple[dict[str, Query], dict[str, float]]:
@@ -42,8 +43,7 @@ def read_queries(path: str | Path) -> tuple[dict[str, Query], dict[str, float]]:
         if not isinstance(fields, Mapping):
             raise TypeError(f"Expected {TABLES}, in {path}, got {name} = {validate.shown(fields)}.")
         fields = {
-            key: _cell(value) if key in CATEGORIES or isinstance(value, dict) else value
-            for key, value in fields.items()
+            key: _texts(value) if key in CATEGORIES else value for key, value in fields.items()
         }
         if "weight" in fields:
             weights[name] = fields.pop("weight")
@@ -55,12 +55,16 @@ def read_queries(path: str | Path) -> tuple[dict[str, Query], dict[str, float]]:
 
 
 def read_records(path: str | Path) -> list[Record]:
-    """Read records of equal columns; None where a value is missing.
+    """Read records of equal columns as texts; None where a value is missing.
 
     Args:
-        path: of a CSV file whose first line names the columns, or, if its name ends in .jsonl or
-            .ndjson, of a file with one JSON object a line. An empty text is missing, and one that
-            reads as a number, true or false is one.
+        path: of a CSV file whose first line names the columns, and has the most of the comma,
+            semicolon, tab or bar that separates all cells; or, if its name ends in .jsonl or
+            .ndjson, of a file with one JSON object a line.
+
+    Guarantees:
+        What a cell becomes depends on no other record. Numbers stay as they are written, so that
+        each query reads a text as what it asks for, and no two ids are the same number.
 
     Raises:
         OSError: the file cannot be read.
@@ -85,9 +89,9 @@ def by_client(records: Sequence[Record], column: str) -> dict[str, dict[str, lis
     validate.choice("the column of clients", column, records[0])
     clients: dict[str, list[Record]] = {}
     for place, record in enumerate(records, 1):
-        if record[column] is None:
+        if (name := record[column]) is None:
             raise ValueError(f"Expected a client in {column!r} of record {place}, got none.")
-        clients.setdefault(str(record[column]), []).append(record)
+        clients.setdefault(name, []).append(record)
     return {
         name: {each: [record[each] for record in own] for each in own[0]}
         for name, own in clients.items()
@@ -96,7 +100,9 @@ def by_client(records: Sequence[Record], column: str) -> dict[str, dict[str, lis
 
 def _csv(text: str, path: Path) -> list[Record]:
     try:
-        lines = list(csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True))
+        text = text.removeprefix("\ufeff")
+        delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)
+        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise ValueError(f"Expected CSV in {path}, got: {error}.") from None
     columns = [name.strip() for name in lines[0]] if lines else []
@@ -107,14 +113,15 @@ def _csv(text: str, path: Path) -> list[Record]:
             raise ValueError(
                 f"Expected {len(columns)} cells in line {place} of {path}, got {len(line)}."
             )
-    return [dict(zip(columns, map(_cell, line), strict=False)) for line in lines[1:] if line]
+    return [dict(zip(columns, map(_text, line), strict=False)) for line in lines[1:] if line]
 
 
 def _json_lines(text: str, path: Path) -> list[Record]:
     records = []
-    for place, line in enumerate(text.splitlines(), 1):
+    # Not splitlines: a text may hold other ends of lines, such as U+2028.
+    for place, line in enumerate(text.split("\n"), 1):
         try:
-            record = json.loads(line) if line.strip() else None
+            record = json.loads(line, **AS_WRITTEN) if line.strip() else None
         except (ValueError, RecursionError):
             record = line
         if record is None:
@@ -124,17 +131,24 @@ def _json_lines(text: str, path: Path) -> list[Record]:
                 f"Expected an object of single values in line {place} of {path}, got "
                 f"{validate.shown(record)}."
             )
-        records.append({column: _cell(value) for column, value in record.items()})
+        records.append({column: _text(value) for column, value in record.items()})
     return records
 
 
-def _cell(value: Any) -> Any:
-    """A text as the number or truth value that it reads as; None if it is empty.
+AS_WRITTEN: dict[str, Any] = {"parse_int": str, "parse_float": str, "parse_constant": str}
+"""How numbers of JSON are read: not at all."""
 
-    What one record becomes never depends on another.
-    """
-    if isinstance(value, list):
-        return [_cell(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _cell(each) for key, each in value.items()}
-    return (plain(value) if value.strip() else None) if isinstance(value, str) else value
+
+def _text(value: Any) -> str | None:
+    """A cell as text without spaces around it; None if it is empty."""
+    text = str(value).lower() if isinstance(value, bool) else value
+    return text.strip() or None if text is not None else None
+
+
+def _texts(categories: Any) -> Any:
+    """Categories as the texts that they are in files of records."""
+    if isinstance(categories, list):
+        return [_text(each if isinstance(each, str | bool) else str(each)) for each in categories]
+    if isinstance(categories, dict):
+        return {column: _texts(known) for column, known in categories.items()}
+    return categories

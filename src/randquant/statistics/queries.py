@@ -111,8 +111,8 @@ class Counts:
     """How many records are in each category, or in each bin of a number; crossed with others.
 
     Args:
-        of: the categories, texts or whole numbers; all other values, missing ones too, are counted
-            together as `ELSE`.
+        of: the categories, texts, whole numbers or truth values, of which none equals another's
+            kind; all other values, missing ones too, are counted together as `ELSE`.
         bins: in their place, increasing edges of bins of a number: each holds its lower edge, and
             the first and the last hold all values beyond.
         by: a column to cross with, or several: by name if another query of the table counts its
@@ -184,10 +184,10 @@ class Counts:
         """The number of the cell, or that after the last if any column is in no category."""
         assert isinstance(self.by, Mapping)
         values = columns[self.column]
-        parts = [(query.categories(columns[name], known), len(known))
+        parts = [(query.categories(columns[name], known, name), len(known))
                  for name, known in self.by.items()]  # fmt: skip
         if self.of:
-            parts.append((query.categories(values, self.of), len(self.of)))
+            parts.append((query.categories(values, self.of, self.column), len(self.of)))
         else:
             edges = np.array(self.bins)
             parts.append((query.places(query.numbers(values, self.column), edges), len(edges) - 1))

@@ -22,6 +22,10 @@ MOST_CELLS = 4096
 MISSING = ("NAType", "NaTType")
 """Kinds of pandas' own marks of a missing value."""
 
+WORDS = {"": math.nan, **dict.fromkeys(("na", "n/a", "nan", "null", "none", "?"), math.nan),
+         "true": 1.0, "false": 0.0}  # fmt: skip
+"""Texts that stand for a missing number, or for a truth value, in small letters."""
+
 LARGEST = 1e100
 """Largest bound, whose square float64 can still hold."""
 
@@ -77,19 +81,29 @@ def numbers(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def _number(value: Any, what: str) -> float:
-    if value is None or type(value).__name__ in MISSING:
+    if is_missing(value):
         return math.nan
     try:
-        if np.iscomplexobj(value):  # float() would leave out a part
+        # float() would leave out a part, or count nanoseconds.
+        if np.iscomplexobj(value) or isinstance(value, np.datetime64 | np.timedelta64):
             raise TypeError
+        if isinstance(value, str) and (word := value.strip().lower()) in WORDS:
+            return WORDS[word]
         return float(value)
     except OverflowError:  # a whole number beyond all floats
-        return math.inf if value > 0 else -math.inf
+        return math.inf if int(value) > 0 else -math.inf
     except (TypeError, ValueError):
         raise TypeError(
-            f"Expected numbers in column {what!r}, got {validate.shown(value)}: convert them, or "
-            "ask for rq.Counts of categories."
+            f"Expected numbers in column {what!r}, got {validate.shown(value)}: convert "
+            "them, dates and durations to numbers of one unit such as days, or ask for rq.Counts."
         ) from None
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is a mark of a missing one: None, pandas' NA, a time that is none."""
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    return value is None or type(value).__name__ in MISSING
 
 
 def scaled(values: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -107,18 +121,35 @@ def places(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values), len(edges) - 1, bins).astype(np.int64)
 
 
-def categories(values: np.ndarray, known: Sequence[Any]) -> np.ndarray:
-    """Number of each value's category, (n,) int64; that after the last for all others."""
-    number = {each: k for k, each in enumerate(known)}
-    plain = values.tolist()
-    return np.array([_place(each, number) for each in plain], dtype=np.int64)
+def categories(values: np.ndarray, known: Sequence[Any], what: str) -> np.ndarray:
+    """Number of each value's category, (n,) int64; that after the last for all others.
+
+    Texts, truth values and numbers are never the same; numbers are compared exactly.
+
+    Raises:
+        TypeError: a value is a date or a duration of NumPy, which has no one way to write it.
+    """
+    number = {_typed(each): k for k, each in enumerate(known)}
+    # A duration of NumPy would become a number of nanoseconds.
+    plain = values if values.dtype.kind in "mM" else values.tolist()
+    return np.array([_place(each, number, what) for each in plain], dtype=np.int64)
 
 
-def _place(value: Any, number: Mapping[Any, int]) -> int:
+def _place(value: Any, number: Mapping[Any, int], what: str) -> int:
+    if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):
+        raise TypeError(
+            f"Expected categories in column {what!r}, got {validate.shown(value)}: write dates and "
+            "durations as text."
+        )
     try:
-        return number.get(value, len(number))
+        return number.get(_typed(value), len(number))
     except TypeError:  # a list, which is no category
         return len(number)
+
+
+def _typed(value: Any) -> tuple[bool, Any]:
+    """A value that equals only what is the same: True is not 1."""
+    return isinstance(value, bool | np.bool_), value
 
 
 def bounds(name: str, low: Any, high: Any) -> tuple[float, float]:
@@ -146,9 +177,11 @@ def checked_categories(known: Any) -> tuple[Any, ...]:
                 f"Expected categories of text or whole numbers, got {validate.shown(each)}: cut "
                 "other numbers into bins=[...], and write dates as text."
             )
-    if len(set(listed)) < len(listed) or not 1 <= len(listed) <= MOST_CELLS:
+    if (different := len({_typed(each) for each in listed})) < len(listed) or not (
+        1 <= len(listed) <= MOST_CELLS
+    ):
         raise ValueError(
             f"Expected 1 to {MOST_CELLS} different categories, got {len(listed)} of which "
-            f"{len(set(listed))} differ."
+            f"{different} differ."
         )
     return listed

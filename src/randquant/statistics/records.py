@@ -105,8 +105,7 @@ def columns_of(record: Any, name: str) -> dict[str, np.ndarray]:
     _check_names(names, name)
     columns = {}
     for each in names:
-        values = record[each]
-        values = values.to_numpy() if hasattr(values, "to_numpy") else values
+        values = _plain(record[each])
         columns[str(each)] = _array(values if _is_column(values) else [values])
     lengths = {len(each) for each in columns.values()}
     if len(lengths) != 1:
@@ -117,15 +116,33 @@ def columns_of(record: Any, name: str) -> dict[str, np.ndarray]:
     return columns
 
 
+def _plain(values: Any) -> Any:
+    """A table's column as a list of its values.
+
+    An array of them would be of one type, which a missing value, or one person's, may change.
+    """
+    for way in ("to_pylist", "to_list", "to_numpy"):  # of arrow; of pandas and polars; of others
+        if hasattr(values, way):
+            return getattr(values, way)()
+    return values
+
+
 def _array(values: Any) -> np.ndarray:
-    """A column; mixed values stay as they are, and masked ones are missing."""
+    """A column, in which each value stays what it is; masked ones are missing."""
     if isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray):
         array = values
     else:
         values = values.tolist() if isinstance(values, np.ma.MaskedArray) else list(values)
-        values = [each.item() if getattr(each, "ndim", 1) == 0 else each for each in values]
-        plain = all(isinstance(each, bool | int | float) for each in values)
-        array = np.array(values) if plain else np.array([*values, None], dtype=object)[:-1]
+        # Durations of NumPy would become numbers of nanoseconds.
+        values = [
+            each.item()
+            if getattr(each, "ndim", 1) == 0
+            and not isinstance(each, np.datetime64 | np.timedelta64)
+            else each
+            for each in values
+        ]
+        # None keeps NumPy from looking for one type, or for rows.
+        array = np.array([*values, None], dtype=object)[:-1]
     if array.ndim != 1:
         raise ValueError(f"Expected columns of single values, got an array of shape {array.shape}.")
     return array

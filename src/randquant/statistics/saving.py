@@ -39,7 +39,7 @@ def query_from(fields: Mapping[str, Any]) -> Query:
 
     Example:
         >>> query_from({"kind": "mean", "low": 18, "high": 100})
-        Mean(low=18, high=100, column='')
+        Mean(low=18.0, high=100.0, column='')
     """
     if not isinstance(fields, Mapping):
         raise TypeError(f"Expected a query's kind and arguments, got {validate.shown(fields)}.")

@@ -209,7 +209,7 @@ def survey(
         "epsilon", epsilon, low=1e-6, high=64, why="beyond, nobody is protected"
     )
     delta = validate.real(
-        "delta", delta, above=0, high=0.1,
+        "delta", delta, low=1e-100, high=0.1,
         why="tables that noise is drawn from are off by some 1e-50; 1e-30 is as good as none",
     )  # fmt: skip
     named = _named(queries)

@@ -240,7 +240,7 @@ class LogRank:
         """The number of the cell."""
         cells = 2 * (_steps(self.bins) + 1)
         cell = _cells(columns, self.time, self.event, self.until, _steps(self.bins))
-        group = query.categories(columns[self.by], self.groups)
+        group = query.categories(columns[self.by], self.groups, self.by)
         missing = (cell == cells) | (group == 2)
         return np.where(missing, 2 * cells, group * cells + cell)
 

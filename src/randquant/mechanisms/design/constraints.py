@@ -65,7 +65,7 @@ def constraint_of(name: str, epsilon: float, order: float | None = None) -> Cons
 
     Example:
         >>> constraint_of("renyi", 1.0, order=2)
-        Renyi(epsilon=1.0, order=2)
+        Renyi(epsilon=1.0, order=2.0)
     """
     validate.choice("constraint", name, ("pure", "renyi", "l1", "l2", "fisher"))
     if (name == "renyi") != (order is not None):
