@@ -15,10 +15,16 @@ FAULTS = {
          "Decimal(repr(float(value)))",
          "rounds the repr, not the number"),
     ],
-    "privacy/accounting/integer_noise.py": [
-        ("math.sqrt(self.squared_distance) * share(examples) + 2 * math.sqrt(self.dimension)",
-         "math.sqrt(self.squared_distance) * share(examples)",
+    "privacy/accounting/neighbours.py": [
+        ("steps + 2 * math.sqrt(size)",
+         "steps",
          "one example: what rounding to the grid adds"),
+        ("min(reach, clip_norm * (1 / examples + ROUNDING))",
+         "reach * (1 / examples + ROUNDING)",
+         "one example: its share of what is sent, though its gradient may lie there"),
+        ('radii = 2 if neighboring == "replace_one" else 1',
+         "radii = 1",
+         "half of the distance"),
     ],
     "privacy/accounting/accountant.py": [
         ("cost = math.log(distance) + epsilon + math.log1p(math.exp(-epsilon))",
@@ -100,8 +106,10 @@ FAULTS = {
          "a fixed size without what stands in for zeros"),
     ],
     "privacy/accounting/ledger.py": [
-        ("self._mechanism.release(self._dimension, rounds, self._neighboring)",
-         "self._mechanism.release(self._dimension, 1, self._neighboring)",
+        ("release_of(self._mechanism, self._dimension, rounds, self._neighboring, "
+         "examples=self._examples, cohorts=self._cohorts)",
+         "release_of(self._mechanism, self._dimension, 1, self._neighboring, "
+         "examples=self._examples, cohorts=self._cohorts)",
          "participations forgotten"),
     ],
     "privacy/accounting/martingale.py": [
@@ -118,15 +126,12 @@ FAULTS = {
         ("return rounded_up(self.releases * per_coordinate)",
          "return rounded_up(self.rounds * per_coordinate)",
          "channel: dimension forgotten"),
-        ("self._apart * math.sqrt(self.dimension) + moved",
-         "self._apart * math.sqrt(self.dimension)",
+        ("self.sensitivity * math.sqrt(self.dimension) + moved",
+         "self.sensitivity * math.sqrt(self.dimension)",
          "vector: rounding of inputs forgotten in L1"),
         ("return kappa_sum(self.channel, self.cohort, order).upper",
          "return kappa_sum(self.channel, self.cohort + 1, order).upper",
          "vector: one client too many"),
-        ('worlds = 2 if self.neighboring == "replace_one" else 1',
-         "worlds = 1",
-         "vector: half of the distance"),
         ("return certify_sum(channel, cohort, order, neighboring).epsilon.upper",
          "return certify_sum(channel, cohort + 1, order, neighboring).epsilon.upper",
          "sum: one client too many"),

@@ -57,8 +57,8 @@ FAULTS = {
          "a helper is told of another offer than the one that is answered"),
     ],
     "integrations/membership.py": [
-        ("Offer.from_text(text).for_unit(examples)",
-         "Offer.from_text(text)",
+        ("offer.for_unit(self.examples)",
+         "offer",
          "a server says whether a client or an example is counted"),
     ],
     "integrations/protocol.py": [
