@@ -24,7 +24,7 @@ def run(
 
     Args:
         data: records in a file: CSV, an empty cell is a missing value; or JSON lines, if its name
-            ends in .jsonl or .ndjson.
+            ends in .jsonl or .ndjson. Ids and categories are texts, as they are written.
         queries: a TOML file with a table for each: its kind, its fields and, if it shall be more
             accurate than others, its weight.
         delta: probability with which epsilon may fail.
