@@ -1,5 +1,6 @@
 """A survey on engines: the same sums, accounts and refusals as a round of training."""
 
+import dataclasses
 import hashlib
 import json
 
@@ -18,6 +19,7 @@ from randquant.flower import Offer, QuantizedStrategy, QuantizeMod, WithHelper
 from randquant.privacy.accounting.cohorts import release_of
 from randquant.secure_sums.helper import Helper
 from randquant.statistics import SurveyMechanism, survey
+from randquant.statistics.surveys import EXACT
 
 ASKED = {
     "age": rq.Mean(0, 100),
@@ -205,3 +207,13 @@ def test_a_server_cannot_move_what_a_vector_is_compared_with(tmp_path):
     half = np.append(np.full(mechanism.terms.dimension, 0.5), mechanism._marks)
     with pytest.raises(ValueError, match="Expected whole numbers"):
         mechanism.encode(half, Key.generate())
+
+
+def test_a_survey_whose_vectors_float32_would_round_apart_is_refused() -> None:
+    """Of some 40000 records at this amplitude, float32 moved neighbours by up to 1004, not 1001."""
+    counts = {"a": rq.Counts(bins=[0, 1, 2])}
+    terms = survey(counts, 1.0, 1e-6, "local", clients=9, records=9, unit="example", most=100)
+    assert SurveyMechanism(terms).terms.largest <= EXACT * 1.01
+    for changed in ({"most": 2**20}, {"amplitudes": {"a": 2**20}}):
+        with pytest.raises(ValueError, match="exact in float32"):
+            SurveyMechanism(dataclasses.replace(terms, **changed))

@@ -20,7 +20,7 @@ from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.statistics.answers import Table
 from randquant.statistics.records import columns_of, one_of_each
 from randquant.statistics.saving import survey_from, text_of
-from randquant.statistics.surveys import Survey
+from randquant.statistics.surveys import EXACT, Survey
 
 MARKS = 16
 """Numbers behind a vector that say which survey it is of: a whole SHA-256, since whoever found two
@@ -73,6 +73,13 @@ class SurveyMechanism(MechanismDefaults):
                 "rq.statistics itself."
             )
         validate.whole("a survey's bits", self.terms.bits, low=2, high=32)
+        # No integer of a record is larger than two records can be apart: whole numbers up to here
+        # are exact in float32, and rounding would part neighbours (theory/statistics.md, 1).
+        if (largest := self.terms.largest) > 2 * EXACT:
+            raise ValueError(
+                f"Expected a survey with vectors up to {2 * EXACT}, exact in float32, got up to "
+                f"{largest:.6g}: lower its amplitudes, or its records of a client."
+            )
 
     @property
     def terms(self) -> Survey:

@@ -106,6 +106,11 @@ class Survey:
         return sum(query.block().size for query in self.queries.values())
 
     @property
+    def largest(self) -> float:
+        """A bound of the integers of a client's vector, without noise."""
+        return self.most * _apart(self.queries, self.amplitudes, self.norm)
+
+    @property
     def release(self) -> Release:
         """What accounting sees of the table: the release of one record."""
         return self.released(1, "replace_one", self.unit)
