@@ -10,7 +10,7 @@ from randquant._internal import validate
 from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.ledger import OWN
 from randquant.integrations.offer import Offer
-from randquant.secure_sums.helper.helper import Affords
+from randquant.secure_sums.helper.helper import Affords, Check
 from randquant.secure_sums.helper.terms import HelperTerms
 
 
@@ -38,9 +38,10 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
     if examples is not None:
         examples = validate.whole("examples", examples, low=1)
 
-    def affords(terms: HelperTerms, sums: Mapping[str, int]) -> bool:
+    def affords(terms: HelperTerms, sums: Mapping[str, int], check: Check) -> bool:
         account = RunAccountant(delta)
         for text, count in sums.items():
+            check()
             try:
                 offer = Offer.from_text(text).for_unit(examples)
             except ValueError:  # also where there is no bound for one example
@@ -49,6 +50,7 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
             if now and (offer.mechanism.cohort > terms.least or offer.size != terms.dimension):
                 return False
             account.compose(RoundEvent(offer, frozenset({OWN})), count)
+        check()
         return epsilon == math.inf or account.get_epsilon(delta) <= epsilon
 
     return affords
