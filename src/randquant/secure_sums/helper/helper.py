@@ -48,16 +48,18 @@ class HelperLimits:
     Args:
         least: fewest clients in a sum, whatever its terms say.
         most_sums: in how many sums a client may be; None for any number.
-        clients, coordinates: most of a sum: what memory and time one request may take. A code that
-            is proven counts as its bits.
+        clients, coordinates: most of a sum: what memory one request may take. A code that is proven
+            counts as its bits.
+        masks: most clients times coordinates: what time it may take.
         affords: a limit of epsilon: asked for each different account with this sum added. Requests
             must then bring the offer whose digest the terms have.
     """
 
     least: int = 2
     most_sums: int | None = None
-    clients: int = 2**20
-    coordinates: int = 2**27
+    clients: int = 2**17
+    coordinates: int = 2**25
+    masks: int = 2**33
     affords: Affords | None = None
 
     def __post_init__(self) -> None:
@@ -67,6 +69,7 @@ class HelperLimits:
             validate.whole("most_sums", self.most_sums, low=1)
         validate.whole("clients", self.clients, low=2)
         validate.whole("coordinates", self.coordinates, low=1)
+        validate.whole("masks", self.masks, low=1)
 
     def check(self, request: HelperRequest) -> None:
         """Raise ProtocolError unless a request is within what does not depend on accounts."""
@@ -85,6 +88,11 @@ class HelperLimits:
         most = min(terms.cohort, self.clients)
         if count > most:
             raise ProtocolError(f"Expected {most} clients at most in this sum, got {count}.")
+        if count * size > self.masks:
+            raise ProtocolError(
+                f"Expected clients times coordinates of {self.masks} at most, this helper's limit, "
+                f"got {count} times {size}."
+            )
         asked = self.affords is not None or bool(request.offer)
         if asked and hashlib.sha256(request.offer.encode()).digest() != terms.offer:
             raise ProtocolError(
