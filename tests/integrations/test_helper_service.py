@@ -12,6 +12,7 @@ from helper_sums import IDENTITY, helper_in, seeds_in
 from tls import keep, parties
 
 import randquant as rq
+from randquant.integrations.foreign import DamagedFile
 from randquant.integrations.helper_member import helper_of
 from randquant.integrations.helper_service import (
     CALLS_OF_ONE,
@@ -186,3 +187,29 @@ def test_each_limit_of_an_operator_is_that_of_an_account(change, allowed, settin
             helper.answer(write_request(terms, seeds, OFFER.to_text()))
             answered += 1
     assert answered == allowed
+
+
+PUBLIC = IDENTITY.public_key().public_bytes_raw().hex()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"1": "{PUBLIC}", "1": "{"ab" * 32}"}}',
+        f'{{"1": "{PUBLIC}", "01": "{"ab" * 32}"}}',
+        f'{{"1": "{PUBLIC}", "2": "{PUBLIC}"}}',
+        f'{{"1": "{PUBLIC[:-2]}"}}',
+        f'{{"1": "{"00" * 32}"}}',
+        f'{{"-1": "{PUBLIC}"}}',
+        f'[["1", "{PUBLIC}"]]',
+        "[]",
+    ],
+)
+def test_a_directory_in_which_clients_are_not_one_each_is_refused(text, settings, tmp_path):
+    file = tmp_path / "directory.json"
+    own = {**settings, "randquant-directory": str(file)}
+    file.write_text(f'{{"1": "{PUBLIC}"}}')
+    helper_of(own)
+    file.write_text(text)
+    with pytest.raises(DamagedFile, match="the directory of all clients, but"):
+        helper_of(own)

@@ -130,3 +130,43 @@ def test_memory_is_believed_before_an_edited_journal(tmp_path, edit):
             helper.answer(request)
     if edit == "gone":
         assert helper.answer(first) == answer
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_journal_that_others_may_read_or_that_has_another_name_is_refused(tmp_path, kept):
+    helper_in(tmp_path, kept=kept)
+    path = tmp_path / "helper.sqlite"
+    for mode in (0o644, 0o640, 0o602):
+        path.chmod(mode)
+        with pytest.raises(OSError, match=f"for its owner alone, got one of mode {mode:o}"):
+            helper_in(tmp_path, kept=kept)
+    path.chmod(0o600)
+    (tmp_path / "other").hardlink_to(path)
+    with pytest.raises(OSError, match="got one with 2 hard links"):
+        helper_in(tmp_path, kept=kept)
+    (tmp_path / "other").unlink()
+    helper_in(tmp_path, kept=kept)
+
+
+def test_no_row_that_was_replaced_or_deleted_is_left_in_the_file(tmp_path):
+    """Keys of both lengths, and sessions of earlier keys."""
+    gone = []
+    for suite in ("X25519", "MLKEM768_X25519", "X25519"):
+        helper = helper_in(tmp_path, suite=suite, kept=True)
+        gone.append(helper._opening.secret)
+        for _ in range(3):
+            terms, seeds = seeds_in(helper, range(4))
+            request = asked(terms, seeds)
+            helper.answer(request)
+            gone.append(hashlib.sha256(request).digest())
+        stored = (tmp_path / "helper.sqlite").read_bytes()
+        assert all(each in stored for each in gone[-4:])
+    helper_in(tmp_path)
+    stored = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    assert not any(each in stored for each in gone)
+
+
+def test_what_is_answered_is_on_the_disk_by_the_database_s_own_word(tmp_path):
+    with helper_in(tmp_path)._journal._changing() as database:
+        for name, value in (("synchronous", 3), ("fullfsync", 1), ("secure_delete", 1)):
+            assert database.execute(f"PRAGMA {name}").fetchone() == (value,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import signal
 import sys
 import threading
@@ -120,6 +121,9 @@ def _keygen(path: Path) -> Output:
     secret = identity.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = identity.public_key().public_bytes_raw().hex()
     beside = path.with_name(path.name + ".pub")
+    for each in (path, beside):  # a private key without its public half would stay behind
+        if os.path.lexists(each):
+            raise _there(each)
     _write_new(path, secret, 0o600)
     _write_new(beside, (public + "\n").encode(), 0o644)
     result = {"private": str(path), "public": str(beside), "identity": public}
@@ -137,14 +141,18 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
         try:
             file = open(path, "xb", opener=functools.partial(opener, mode=mode))  # noqa: SIM115
         except FileExistsError:
-            raise FileExistsError(
-                f"Expected a new file {path}, got one that is there: choose another name."
-            ) from None
+            raise _there(path) from None
         with contextlib.closing(file):
             file.write(data)
             file.flush()
             flush(file.fileno())
         sync_folder(path.parent)
+
+
+def _there(path: Path) -> FileExistsError:
+    return FileExistsError(
+        f"Expected a new file {path}, got one that is there: choose another name."
+    )
 
 
 def _status(folder: Path) -> Output:

@@ -13,7 +13,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from randquant._internal import validate
-from randquant.secure_sums import masks
+from randquant.secure_sums import identities, masks
 from randquant.secure_sums.helper import joint_seed, proven
 from randquant.secure_sums.helper.journal import ANOTHER, Accounts, HelperJournal
 from randquant.secure_sums.helper.request import (
@@ -195,6 +195,8 @@ class Helper:
     ) -> None:
         validate.kind("identity", identity, Ed25519PrivateKey)
         validate.choice("suite", suite, SUITES)
+        if directory is not None:
+            identities.check_directory(directory)
         self._limits, self._directory = limits or HelperLimits(), directory
         self._identity = identity
         self._journal = HelperJournal(validate.path("folder", folder))

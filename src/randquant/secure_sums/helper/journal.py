@@ -14,7 +14,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from randquant._internal.disk import make_folder, opener, sync_folder
+from randquant._internal.disk import (
+    check_one_name,
+    check_private,
+    make_folder,
+    opener,
+    sync_folder,
+)
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 NAME = "helper.sqlite"
@@ -60,14 +66,17 @@ class HelperJournal:
         folder: is created if it is not there. Only this user can read the file.
 
     Raises:
-        OSError: it cannot be written, is no regular file, or is damaged.
+        OSError: it cannot be written, is no regular file, has another name, is open to other users
+            or is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
         self.path = folder / NAME
-        with open(self.path, "ab", opener=functools.partial(opener, mode=0o600)):
-            pass  # SQLite itself would let others read it
+        # SQLite itself would let others read it.
+        with open(self.path, "ab", opener=functools.partial(opener, mode=0o600)) as file:
+            check_private(self.path, file.fileno())
+            check_one_name(self.path, file.fileno())
         sync_folder(folder)
         with self._changing() as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
