@@ -39,3 +39,9 @@ def test_the_status_of_a_helper_counts_its_clients(tmp_path, capsys):
         helper.answer(collected(terms, messages_of(terms, codes_of(terms, clients))).request())
     assert as_json(capsys, status) == {"clients": 4, "most_sums": 2, "by_sums": {"1": 1, "2": 3}}
     assert "clients in so many" in printed(capsys, status)
+
+
+def test_no_private_key_is_left_where_its_public_half_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "helper.key.pub").write_text("another's")
+    assert "helper.key.pub" in refused(capsys, ["helper", "keygen", tmp_path / "helper.key"])
+    assert [each.name for each in tmp_path.iterdir()] == ["helper.key.pub"]

@@ -80,7 +80,7 @@ CASES = {  # setting: (what is asked, a value with which it agrees, one with whi
     "parts": (uploads, ["stem", "head"], "head", "to train the 1 arrays"),
     "frozen": (uploads, [], "stem", "to train the 1 arrays"),
     "buffers": (uploads, "refuse", "server", "with buffers='server', as this client demands"),
-    "helper": (helped, PINNED.hex(), bytes(32).hex(), "signed by the helper that this client"),
+    "helper": (helped, PINNED.hex(), "ab" * 32, "signed by the helper that this client"),
 }  # fmt: skip
 BESIDE = {"delta": {"epsilon": BETWEEN_DELTAS}, "neighboring": {"epsilon": BETWEEN_RELATIONS}}
 """What else is set: a limit of epsilon that lies between the two."""
@@ -124,3 +124,11 @@ def test_what_a_nodes_operator_sets_takes_the_place_of_that_setting_and_of_no_ot
 
 def test_every_setting_of_a_node_is_here():
     assert set(re.findall("randquant-[a-z-]+", str(QuantizeMod.__doc__))) == OF_NODES.keys() | FILES
+
+
+@pytest.mark.parametrize("identity", ["00" * 32, "01" + "00" * 31, "00" * 31 + "80"])
+def test_a_client_trusts_no_helper_for_which_anybody_can_sign(identity):
+    with pytest.raises(ValueError, match="for which anybody can sign"):
+        ClientLimits(math.inf, helper=identity)
+    with pytest.raises(ValueError, match="for which anybody can sign"):
+        NO_LIMIT.of_node({"randquant-helper": identity})

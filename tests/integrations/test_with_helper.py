@@ -1,6 +1,7 @@
 """Sums with a helper on Flower: one message from each client, and a helper over mutual TLS."""
 
 import hashlib
+import json
 import math
 import threading
 from dataclasses import replace
@@ -38,6 +39,7 @@ from randquant.integrations.helper_service import service
 from randquant.integrations.offer import Offer
 from randquant.integrations.run import RoundsFailed
 from randquant.secure_sums.helper import Helper, HelperLimits, HelperTerms
+from randquant.secure_sums.helper.request import LONGEST_OFFER, write_request
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 NODES = range(1, 6)
@@ -203,24 +205,70 @@ def test_the_helpers_own_limit_leaves_clients_out(tmp_path, identity, trusting):
 def terms_for(offer, folder):
     key = Helper(folder, Ed25519PrivateKey.generate(), suite="X25519").key
     text = offer.to_text()
-    digest = hashlib.sha256(text.encode()).digest()
-    return text, HelperTerms(b"s", key, 9, 3, offer.size, 8, digest)
+    return text, HelperTerms(b"s", key, 9, 3, offer.size, 8, digest_of(text))
+
+
+def digest_of(text):
+    return hashlib.sha256(text.encode()).digest()
 
 
 def test_a_helper_limits_epsilon_by_the_offers_that_it_is_shown(tmp_path):
     offer = Offer(noisy(cohort=3), 5)
     text, terms = terms_for(offer, tmp_path)
     one = rq.account([offer.release(1, "replace_one", "aggregate")], 1e-5).epsilon
-    assert within(1.2 * one)(terms, {text: 1})
-    assert not within(1.2 * one)(terms, {text: 2})
-    assert not within(1e9)(terms, {text: 1, "": 1})  # a sum of an unknown offer
-    assert not within(1e9)(replace(terms, least=2), {text: 1})  # fewer than it counts on
-    assert within(math.inf)(terms, {text: 10**6})
+    assert within(1.2 * one)(terms, {text: 1}, print)
+    assert not within(1.2 * one)(terms, {text: 2}, print)
+    assert not within(1e9)(terms, {text: 1, "": 1}, print)  # a sum of an unknown offer
+    assert not within(1e9)(replace(terms, least=2), {text: 1}, print)  # fewer than it counts on
+    assert within(math.inf)(terms, {text: 10**6}, print)
     # A server's word that a client has a million examples must not make its epsilon small.
     for each in (offer, replace(offer, examples=10**6)):
         text, terms = terms_for(each, tmp_path)
-        assert not within(0.9 * one)(terms, {text: 1})
-        assert within(0.9 * one, examples=10)(terms, {text: 1})
+        assert not within(0.9 * one)(terms, {text: 1}, print)
+        assert within(0.9 * one, examples=10)(terms, {text: 1}, print)
+
+
+def other_texts(text):
+    """The same offer in texts that are longer, or say more."""
+    record = json.loads(text)
+    yield text + " " * 9
+    yield json.dumps(record, sort_keys=True, indent=1)
+    yield json.dumps(dict(reversed(record.items())))
+    yield text.replace("{", '{"dimension": 7, ', 1)  # the later one counts
+    for name in ("channel", "certificate"):
+        record = json.loads(text)
+        place = record["channel"] if name == "channel" else record["channel"]["certificate"]
+        place["more"] = "x" * 300
+        yield json.dumps(record, sort_keys=True)
+
+
+def test_a_helper_takes_offers_only_as_this_package_writes_them(tmp_path):
+    """It keeps each text: one offer in many long ones would fill its disk and everybody's time."""
+    channel = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
+    offer = Offer(rq.VectorMechanism(channel, 1.0, trust="aggregate", cohort=3), 5)
+    text, terms = terms_for(offer, tmp_path)
+    assert within(math.inf)(terms, {text: 1}, print)
+    record = json.loads(text)
+    record["channel"]["certificate"]["epsilon"]["upper"] += 1e-12  # by another machine
+    near = json.dumps(record, sort_keys=True)
+    assert within(math.inf)(replace(terms, offer=digest_of(near)), {near: 1}, print)
+    for other in other_texts(text):
+        with pytest.raises(ProtocolError, match="Expected an offer"):
+            within(math.inf)(replace(terms, offer=digest_of(other)), {other: 1}, print)
+
+
+def test_an_offer_that_is_too_long_for_a_helper_is_asked_of_nobody(
+    tmp_path, identity, trusting, monkeypatch
+):
+    helper, grid = Helper(tmp_path, identity), grid_of(trusting)
+    monkeypatch.setattr("randquant.integrations.with_helper.LONGEST_OFFER", 100)
+    with pytest.raises(RoundsFailed, match="an offer of 100 characters at most"):
+        trained(trusting, helper, grid=grid, patience=1)
+    assert not grid.seen
+    text = "x" * (LONGEST_OFFER + 1)
+    terms = HelperTerms(b"s", helper.key, 9, 3, 5, 8, digest_of(text))
+    with pytest.raises(ProtocolError, match=f"{LONGEST_OFFER} bytes at most, got"):
+        helper.answer(write_request(terms, {}, text))
 
 
 @pytest.fixture

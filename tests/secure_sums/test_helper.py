@@ -80,7 +80,7 @@ def test_a_limit_of_sums_leaves_out_the_client_that_has_reached_it(tmp_path):
 def test_a_limit_of_epsilon_is_asked_with_the_texts_of_all_offers(tmp_path):
     asked = []
 
-    def affords(terms, sums):
+    def affords(terms, sums, check):
         asked.append(dict(sums))
         return sums["large"] < 2
 

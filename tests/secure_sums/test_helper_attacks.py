@@ -127,9 +127,10 @@ def test_a_helper_whose_folder_another_has_taken_over_answers_nothing(tmp_path):
     terms, seeds = seeds_in(first, range(4))
     first.answer(asked(terms, {c: seeds[c] for c in range(3)}))
     helper_in(tmp_path)
-    for each in (seeds, {c: seeds[c] for c in range(3)}):
+    fresh = seeds_in(first, range(4))
+    for each in (fresh, (terms, {c: seeds[c] for c in range(3)})):
         with pytest.raises(ProtocolError, match="the one that started last in its folder"):
-            first.answer(asked(terms, each))
+            first.answer(asked(*each))
 
 
 def test_the_stated_limit_of_a_kept_key_is_an_old_copy_until_it_starts_afresh(tmp_path):
@@ -459,7 +460,7 @@ def test_a_disk_that_is_full_loses_one_message_and_no_sum(helper):
 
 
 def test_a_helpers_error_in_an_operators_limit_records_nothing(tmp_path):
-    def broken(terms, sums):
+    def broken(terms, sums, check):
         raise RuntimeError("no")
 
     offer = "an offer"

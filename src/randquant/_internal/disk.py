@@ -51,12 +51,26 @@ def read_own(path: Path) -> bytes:
             content when this one gets a new one.
     """
     with open(path, "rb", opener=opener) as file:
-        if (names := os.fstat(file.fileno()).st_nlink) > 1:
-            raise OSError(
-                f"Expected {path} to be a file with one name, got one with {names} hard links: "
-                "remove the others."
-            )
+        check_one_name(path, file.fileno())
         return file.read()
+
+
+def check_one_name(path: Path, file: int) -> None:
+    """Raise OSError if an open file has other names than its path."""
+    if (names := os.fstat(file).st_nlink) > 1:
+        raise OSError(
+            f"Expected {path} to be a file with one name, got one with {names} hard links: "
+            "remove the others."
+        )
+
+
+def check_private(path: Path, file: int) -> None:
+    """Raise OSError if other users may open an open file; on Windows its folder decides."""
+    if os.name != "nt" and (mode := stat.S_IMODE(os.fstat(file).st_mode)) & 0o077:
+        raise OSError(
+            f"Expected {path} to be a file for its owner alone, got one of mode {mode:o}: others "
+            f"may have read it; if not, set chmod 600."
+        )
 
 
 def _check_regular(path: str | Path, found: os.stat_result) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping
 
@@ -10,8 +11,12 @@ from randquant._internal import validate
 from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.ledger import OWN
 from randquant.integrations.offer import Offer
-from randquant.secure_sums.helper.helper import Affords
+from randquant.secure_sums.helper.helper import Affords, Check
 from randquant.secure_sums.helper.terms import HelperTerms
+from randquant.secure_sums.secagg.terms import ProtocolError
+
+CERTIFICATE_BYTES = 256
+"""By how many a certificate may differ that another machine has computed."""
 
 
 def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> Affords:
@@ -27,7 +32,7 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
     Returns:
         From the terms of a sum, and how often a client is in sums of each offer with it, to whether
         it may be. An offer that needs more clients than the terms guarantee is refused, as is one
-        that is not as certified.
+        that is not as certified, or not in the text that this package writes.
 
     Raises:
         TypeError, ValueError: an argument is out of bounds.
@@ -38,17 +43,38 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
     if examples is not None:
         examples = validate.whole("examples", examples, low=1)
 
-    def affords(terms: HelperTerms, sums: Mapping[str, int]) -> bool:
+    def affords(terms: HelperTerms, sums: Mapping[str, int], check: Check) -> bool:
         account = RunAccountant(delta)
         for text, count in sums.items():
-            try:
-                offer = Offer.from_text(text).for_unit(examples)
-            except ValueError:  # also where there is no bound for one example
-                return False
+            check()
             now = hashlib.sha256(text.encode()).digest() == terms.offer
+            try:
+                offer = Offer.from_text(text)
+                if now:
+                    _check_written(offer, text)
+                offer = offer.for_unit(examples)
+            except ValueError as error:  # also where there is no bound for one example
+                if now:
+                    raise ProtocolError(str(error)) from None
+                return False
             if now and (offer.mechanism.cohort > terms.least or offer.size != terms.dimension):
                 return False
             account.compose(RoundEvent(offer, frozenset({OWN})), count)
+        check()
         return epsilon == math.inf or account.get_epsilon(delta) <= epsilon
 
     return affords
+
+
+def _check_written(offer: Offer, text: str) -> None:
+    """Raise ProtocolError unless a text is as this package writes it: the journal keeps it."""
+    own, got = json.loads(offer.to_text()), json.loads(text)
+    same = json.dumps(got, sort_keys=True) == text
+    same = same and abs(len(text) - len(offer.to_text())) <= CERTIFICATE_BYTES
+    for record in (own, got):
+        record.get("channel", {}).pop("certificate", None)
+    if not same or json.dumps(own, sort_keys=True) != json.dumps(got, sort_keys=True):
+        raise ProtocolError(
+            "Expected an offer in the text that this package writes, got another with "
+            f"{len(text)} characters: send Offer.to_text()."
+        )

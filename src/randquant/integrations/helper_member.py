@@ -27,7 +27,8 @@ from randquant.secure_sums.secagg.terms import ProtocolError
 SETTINGS = frozenset(
     {
         JOURNAL, "randquant-identity", "randquant-directory", "randquant-helper-least",
-        "randquant-helper-most-sums", "randquant-helper-examples", "randquant-epsilon",
+        "randquant-helper-most-sums", "randquant-helper-examples", "randquant-helper-clients",
+        "randquant-helper-coordinates", "randquant-helper-masks", "randquant-epsilon",
         "randquant-delta",
     }
 )  # fmt: skip
@@ -112,9 +113,9 @@ def helper_of(settings: Mapping[str, Any], *, kept: bool = False) -> Helper:
 
     Args:
         settings: `randquant-helper-journal`, a folder; `randquant-identity`, its key in PEM;
-            and any of `randquant-directory` (as of a client), `randquant-helper-least`,
-            `randquant-helper-most-sums`, `randquant-epsilon`, `randquant-delta` and
-            `randquant-helper-examples` (`HelperLimits`, `within`).
+            and any of `randquant-directory` (as of a client), `randquant-helper-` with `least`,
+            `most-sums`, `clients`, `coordinates`, `masks` (`HelperLimits`) or `examples`,
+            `randquant-epsilon` and `randquant-delta` (`within`).
         kept: see `Helper`.
 
     Raises:
@@ -139,11 +140,13 @@ def _limits(settings: Mapping[str, Any]) -> HelperLimits:
     epsilon = float(settings.get("randquant-epsilon", math.inf))
     delta = float(settings.get("randquant-delta", 1e-5))
     affords = within(epsilon, delta, _whole(settings, "examples"))
-    most = _whole(settings, "most-sums")
-    return HelperLimits(_whole(settings, "least", 2), most, affords=affords)
+    names = ("least", "most_sums", "clients", "coordinates", "masks")
+    numbers = {name: _whole(settings, name.replace("_", "-")) for name in names}
+    set_ = {name: value for name, value in numbers.items() if value is not None}
+    return HelperLimits(**set_, affords=affords)
 
 
-def _whole(settings: Mapping[str, Any], name: str, left_out: int | None = None) -> Any:
+def _whole(settings: Mapping[str, Any], name: str) -> Any:
     """A number, which may be in text; `HelperLimits` and `within` check that it is whole."""
-    value = settings.get(f"randquant-helper-{name}", left_out)
+    value = settings.get(f"randquant-helper-{name}")
     return int(value) if isinstance(value, str) else value

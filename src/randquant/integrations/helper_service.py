@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from logging import getLogger
@@ -16,22 +19,34 @@ import grpc
 
 from randquant._internal import validate
 from randquant.integrations.foreign import logged
-from randquant.secure_sums.helper.helper import Helper
+from randquant.secure_sums.helper import joint_seed
+from randquant.secure_sums.helper.helper import Check, Helper
 from randquant.secure_sums.helper.sealing import HelperKey
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 SERVICE = "randquant.Helper"
 KEY, ANSWER = f"/{SERVICE}/Key", f"/{SERVICE}/Answer"
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-"""A request of 100,000 clients has 120 MB."""
-LISTENING = [*UNLIMITED, ("grpc.so_reuseport", 0), ("grpc.server_handshake_timeout_ms", 3000)]
-"""Two helpers on one port would share its calls; strangers must not keep connections open."""
+LISTENING = [
+    ("grpc.so_reuseport", 0),  # two helpers on one port would share its calls
+    ("grpc.server_handshake_timeout_ms", 3000),  # strangers must not keep connections open
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_concurrent_streams", 8),
+]
+CALLS, CALLS_OF_ONE = 32, 4
+"""Most calls at a time, and of one certificate: all but some of them wait."""
+PAUSE = 0.2
+"""Seconds after which a waiting call looks whether its caller is still there."""
 
 AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 TRIES = 3
 """Calls before a helper counts as unreachable: the same request again has the same answer."""
 STARTING = 30.0
 """Seconds, at most, to wait for a helper that is starting, before clients are asked."""
+ASKING_WHY = 3.0
+"""Seconds to ask why there is no connection: a call that waits for one is not told."""
+UNTRUSTED = ("verification", "handshake")
+"""Words of gRPC where a helper is another than is expected."""
 
 
 @dataclass(frozen=True)  # without slots: NVFlare reads its jobs' values by __dict__
@@ -108,11 +123,49 @@ class RemoteHelper:
                 if code == grpc.StatusCode.INVALID_ARGUMENT:
                     raise ProtocolError(f"The helper: {logged(details)}") from None
                 if not left or code not in AGAIN:
-                    raise OSError(f"{self.address} ({code.name.lower()})") from None
+                    why = self._why() if code in AGAIN else ""
+                    raise OSError(f"{self.address} ({code.name.lower()}{why})") from None
         raise AssertionError  # the last try returns or raises
 
+    def _why(self) -> str:
+        """Why there is no connection: gRPC does not say it where a call has waited for one."""
+        try:
+            self._channel.unary_unary(KEY)(b"", timeout=ASKING_WHY)
+        except grpc.RpcError as error:
+            _, _, last = str(error.details()).partition("last error: ")  # type: ignore[attr-defined]
+            wrong = any(words in last.lower() for words in UNTRUSTED)
+            who = ": expected a helper with a certificate of this name, signed by the authority"
+            return f"{who * wrong}: {logged(last)}" if last else ""
+        return ""
 
-def service(helper: Helper, address: str, tls: TLS) -> tuple[grpc.Server, int]:
+
+@dataclass(frozen=True)
+class ServiceLimits:
+    """What a service gives to all servers together; `HelperLimits` is about single sums.
+
+    Args:
+        workers: requests that are answered at a time; half of them, or one, of one certificate.
+        seconds: for one answer: then the work ends, and the server is told so.
+        request_bytes: of a request; 100,000 clients have 124 MB.
+
+    Raises:
+        TypeError, ValueError: a number is out of bounds.
+    """
+
+    workers: int = 2
+    seconds: float = 120.0
+    request_bytes: int = 2**27
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+        validate.whole("workers", self.workers, low=1, high=CALLS // 2)
+        validate.real("seconds", self.seconds, above=0)
+        validate.whole("request_bytes", self.request_bytes, low=2**10, high=2**31 - 1)
+
+
+def service(
+    helper: Helper, address: str, tls: TLS, limits: ServiceLimits | None = None
+) -> tuple[grpc.Server, int]:
     """A server that is ready to be started, and its port.
 
     Args:
@@ -120,18 +173,23 @@ def service(helper: Helper, address: str, tls: TLS) -> tuple[grpc.Server, int]:
         address: where to listen, `HOST:PORT`; port 0 for a free one.
         tls: the helper's files. Whoever has a certificate of this authority is heard as a server:
             it should sign servers only, and no site or client.
+        limits: what servers get.
 
     Raises:
         OSError: a file cannot be read, or nobody can listen there.
     """
+    limits = limits or ServiceLimits()
     authority, certificate, private = tls.read()
     credentials = grpc.ssl_server_credentials([(private, certificate)], authority, True)
-    server = grpc.server(ThreadPoolExecutor(2), options=LISTENING)
+    most = ("grpc.max_receive_message_length", limits.request_bytes)
+    server = grpc.server(
+        ThreadPoolExecutor(CALLS), options=[*LISTENING, most], maximum_concurrent_rpcs=CALLS
+    )
 
     def key(request: bytes, context: grpc.ServicerContext) -> bytes:
         return json.dumps(helper.key.to_record()).encode()
 
-    methods = {"Key": _handler(key), "Answer": _handler(_answering(helper))}
+    methods = {"Key": _handler(key), "Answer": _handler(_answering(helper, limits))}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
     try:
         port = server.add_secure_port(address, credentials)
@@ -144,17 +202,96 @@ def _handler(call: Callable[[bytes, grpc.ServicerContext], bytes]) -> grpc.RpcMe
     return grpc.unary_unary_rpc_method_handler(call)
 
 
-def _answering(helper: Helper) -> Callable[[bytes, grpc.ServicerContext], bytes]:
-    log = getLogger(__name__)
+def _answering(
+    helper: Helper, limits: ServiceLimits
+) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+    log, workers = getLogger(__name__), _Workers(limits.workers)
+
+    def answered(request: bytes, context: grpc.ServicerContext) -> bytes:
+        if request.startswith(joint_seed.ASKED):  # a signature, at once
+            return helper.answer(request)
+        who = repr(context.auth_context().get("x509_pem_cert"))
+        with workers.one(who, lambda: _check_present(context)):
+            return helper.answer(request, _watching(context, limits.seconds))
 
     def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
         try:
-            answered = helper.answer(request)
+            message = answered(request, context)
         except ProtocolError as error:
             log.warning("refused: %s", error)
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            raise AssertionError from None  # abort raises
-        log.info("answered a request of %d bytes", len(request))
-        return answered
+        except Exception:  # it may name files of this machine
+            log.exception("failed")
+            context.abort(grpc.StatusCode.UNAVAILABLE, "The helper's log says why.")
+        else:
+            log.info("answered a request of %d bytes", len(request))
+            return message
+        raise AssertionError  # abort raises
 
     return answer
+
+
+def _check_present(context: grpc.ServicerContext) -> None:
+    if not context.is_active():
+        raise ProtocolError("Expected a server that waits for its answer, but it has gone.")
+
+
+def _watching(context: grpc.ServicerContext, seconds: float) -> Check:
+    end = time.monotonic() + seconds
+
+    def check() -> None:
+        _check_present(context)
+        if time.monotonic() > end:
+            raise ProtocolError(
+                f"Expected a sum that takes {seconds:g} s at most, this helper's limit, got a "
+                "longer one: ask for fewer clients or coordinates."
+            )
+
+    return check
+
+
+@dataclass
+class _Share:
+    """Of one certificate: its calls that are here, and what it may have of the workers."""
+
+    workers: threading.Semaphore
+    calls: int = 0
+
+
+class _Workers:
+    """Who is answered at a time: nobody has all workers, however often it calls."""
+
+    def __init__(self, workers: int) -> None:
+        self._of_one = max(1, workers // 2)
+        self._all, self._lock = threading.Semaphore(workers), threading.Lock()
+        self._shares: dict[str, _Share] = {}
+
+    @contextlib.contextmanager
+    def one(self, who: str, check: Check) -> Iterator[None]:
+        """Wait for a worker; ProtocolError if too many calls of this one wait already."""
+        with self._lock:
+            share = self._shares.setdefault(who, _Share(threading.Semaphore(self._of_one)))
+            if share.calls == CALLS_OF_ONE:
+                raise ProtocolError(
+                    f"Expected {CALLS_OF_ONE} requests of one certificate at a time, got another: "
+                    "wait for their answers."
+                )
+            share.calls += 1
+        try:
+            with _held(share.workers, check), _held(self._all, check):
+                yield
+        finally:
+            with self._lock:
+                share.calls -= 1
+                if not share.calls:
+                    del self._shares[who]
+
+
+@contextlib.contextmanager
+def _held(semaphore: threading.Semaphore, check: Check) -> Iterator[None]:
+    while not semaphore.acquire(timeout=PAUSE):
+        check()
+    try:
+        yield
+    finally:
+        semaphore.release()

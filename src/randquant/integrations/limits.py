@@ -15,6 +15,7 @@ from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.ledger import OWN
 from randquant.integrations.trained import Arrays, Buffers, Layout, Patterns
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
+from randquant.secure_sums.identities import check_identity
 from randquant.secure_sums.secagg.terms import TWO_THIRDS, ProtocolError, Terms
 
 HELPER = re.compile("[0-9a-fA-F]{64}")
@@ -81,6 +82,8 @@ class ClientLimits:
                 "Expected a helper's identity in 64 hexadecimal digits, as randquant helper keygen "
                 f"prints it, got {validate.shown(self.helper)}."
             )
+        if self.helper is not None:
+            check_identity(bytes.fromhex(self.helper))
         if self.buffers is not None:
             validate.choice("buffers", self.buffers, trained.BUFFERS)
 

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from randquant.integrations.foreign import DamagedFile
 from randquant.integrations.ledger import State
 from randquant.integrations.protocol import read_terms, terms_text
+from randquant.secure_sums.identities import check_directory
 from randquant.secure_sums.secagg import draw
 from randquant.secure_sums.secagg.client import Client
 from randquant.secure_sums.secagg.terms import ProtocolError, Terms
@@ -160,8 +161,25 @@ def identity(
             if not isinstance(key, Ed25519PrivateKey):
                 raise ValueError("Expected an Ed25519 key in randquant-identity, got another.")
         if "randquant-directory" in files:
-            record = json.loads(Path(str(files["randquant-directory"])).read_text())
-            directory = {int(client): bytes.fromhex(public) for client, public in record.items()}
+            directory = _directory(Path(str(files["randquant-directory"])).read_text())
     except (AttributeError, RecursionError, TypeError, ValueError) as error:
-        raise DamagedFile("Expected this client's key and the directory, got others.") from error
+        raise DamagedFile(
+            f"Expected an own key and the directory of all clients, but: {error}"
+        ) from error
     return key, directory
+
+
+def _directory(text: str) -> dict[int, bytes]:
+    """Clients' identities, from JSON; ValueError if a number or an identity is there twice."""
+    record = json.loads(text, object_pairs_hook=_once)
+    directory = {int(client): bytes.fromhex(public) for client, public in record.items()}
+    if list(map(str, directory)) != list(record):
+        raise ValueError("Expected whole numbers of clients, each once, got others.")
+    check_directory(directory)
+    return directory
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(record := dict(pairs)) < len(pairs):
+        raise ValueError("Expected each client once, got one twice.")
+    return record

@@ -22,6 +22,7 @@ from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests
 from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.collector import HelperSum
 from randquant.secure_sums.helper.joint_seed import JointSeed
+from randquant.secure_sums.helper.request import LONGEST_OFFER
 from randquant.secure_sums.helper.sealing import SEALED_BYTES, SIGNATURE_BYTES, HelperKey
 from randquant.secure_sums.helper.terms import HelperTerms
 from randquant.secure_sums.secagg.terms import ProtocolError
@@ -226,9 +227,14 @@ class WithHelper:
             return PlainSum(offer, clients, log)
         least = self.fewest(offer.mechanism)
         sums.check_enough(clients, least)
+        if len(text := offer.to_text()) > LONGEST_OFFER:
+            raise ProtocolError(
+                f"Expected an offer of {LONGEST_OFFER} characters at most for a sum with a helper, "
+                f"got {len(text)}: ask for less at once, or sum among clients (AmongClients)."
+            )
         terms = HelperTerms(
             os.urandom(protocol.SESSION_BYTES), self._key(), len(clients), least, offer.size,
-            offer.bits(len(clients)), hashlib.sha256(offer.to_text().encode()).digest(),
+            offer.bits(len(clients)), hashlib.sha256(text.encode()).digest(),
         )  # fmt: skip
         verify_key = b""
         if self.integrity == "proven":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import signal
 import sys
 import threading
@@ -40,6 +41,12 @@ def run(
     epsilon: float | None = None,
     delta: float = 1e-5,
     examples: int | None = None,
+    clients: int | None = None,
+    coordinates: int | None = None,
+    masks: int | None = None,
+    workers: int = 2,
+    seconds: float = 120.0,
+    request_bytes: int = 2**27,
 ) -> Output:
     """Make a helper's identity, answer servers over mutual TLS, or show what was answered.
 
@@ -59,6 +66,12 @@ def run(
         epsilon: for serve: limit of each client's epsilon, by the offers that servers bring.
         delta: for serve: of that limit.
         examples: for serve: fewest examples (patients) of a client, if epsilon is of one of them.
+        clients: for serve: most clients in a sum; 131,072 by default.
+        coordinates: for serve: most coordinates of a sum; 33,554,432 by default.
+        masks: for serve: most clients times coordinates of a sum; 2**33 by default.
+        workers: for serve: requests that are answered at a time; half of them of one certificate.
+        seconds: for serve: most seconds for one answer.
+        request_bytes: for serve: most bytes of a request.
     """
     if action == "keygen":
         return _keygen(Path(path))
@@ -72,18 +85,24 @@ def run(
         JOURNAL: path, "randquant-identity": key, "randquant-directory": directory,
         "randquant-helper-least": least, "randquant-helper-most-sums": most_sums,
         "randquant-helper-examples": examples, "randquant-epsilon": epsilon,
-        "randquant-delta": delta,
+        "randquant-delta": delta, "randquant-helper-clients": clients,
+        "randquant-helper-coordinates": coordinates, "randquant-helper-masks": masks,
     }  # fmt: skip
     settings = {name: value for name, value in given.items() if value is not None}
-    return _serve(Path(path), settings, listen, [str(file) for file in files.values()])
+    limits = {"workers": workers, "seconds": seconds, "request_bytes": request_bytes}
+    return _serve(settings, listen, [str(file) for file in files.values()], limits)
 
 
-def _serve(folder: Path, settings: dict[str, Any], listen: str, files: Sequence[str]) -> Output:
+def _serve(
+    settings: dict[str, Any], listen: str, files: Sequence[str], limits: dict[str, Any]
+) -> Output:
     """Answer servers until the process is told to stop."""
-    from randquant.integrations.helper_service import TLS, service  # needs an engine's extra
+    # needs an engine's extra
+    from randquant.integrations.helper_service import TLS, ServiceLimits, service
 
+    own = ServiceLimits(**limits)
     helper = helper_of(settings)
-    server, port = service(helper, listen, TLS(*files))
+    server, port = service(helper, listen, TLS(*files), own)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -93,7 +112,7 @@ def _serve(folder: Path, settings: dict[str, Any], listen: str, files: Sequence[
     log.info("helper %s listens on port %d", helper.identity.hex(), port)
     stopped.wait()
     server.stop(grace=5).wait()
-    return _status(folder)
+    return _status(Path(settings[JOURNAL]))
 
 
 def _keygen(path: Path) -> Output:
@@ -102,6 +121,9 @@ def _keygen(path: Path) -> Output:
     secret = identity.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = identity.public_key().public_bytes_raw().hex()
     beside = path.with_name(path.name + ".pub")
+    for each in (path, beside):  # a private key without its public half would stay behind
+        if os.path.lexists(each):
+            raise _there(each)
     _write_new(path, secret, 0o600)
     _write_new(beside, (public + "\n").encode(), 0o644)
     result = {"private": str(path), "public": str(beside), "identity": public}
@@ -119,14 +141,18 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
         try:
             file = open(path, "xb", opener=functools.partial(opener, mode=mode))  # noqa: SIM115
         except FileExistsError:
-            raise FileExistsError(
-                f"Expected a new file {path}, got one that is there: choose another name."
-            ) from None
+            raise _there(path) from None
         with contextlib.closing(file):
             file.write(data)
             file.flush()
             flush(file.fileno())
         sync_folder(path.parent)
+
+
+def _there(path: Path) -> FileExistsError:
+    return FileExistsError(
+        f"Expected a new file {path}, got one that is there: choose another name."
+    )
 
 
 def _status(folder: Path) -> Output:

@@ -10,10 +10,17 @@ import contextlib
 import functools
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from randquant._internal.disk import make_folder, opener, sync_folder
+from randquant._internal.disk import (
+    check_one_name,
+    check_private,
+    make_folder,
+    opener,
+    sync_folder,
+)
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 NAME = "helper.sqlite"
@@ -36,6 +43,22 @@ TABLES = (
 )
 
 
+ANOTHER = "Expected one set of clients in a session, got another after the first was answered."
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """What some clients have answered.
+
+    Attributes:
+        sums: how many sums each client is in, by the digest of what it answered.
+        texts: of these offers, by their digests; empty where none was kept.
+    """
+
+    sums: Mapping[int, Counter[bytes]]
+    texts: Mapping[bytes, str]
+
+
 class HelperJournal:
     """The file in a helper's folder, which several processes of one helper may share.
 
@@ -43,14 +66,17 @@ class HelperJournal:
         folder: is created if it is not there. Only this user can read the file.
 
     Raises:
-        OSError: it cannot be written, is no regular file, or is damaged.
+        OSError: it cannot be written, is no regular file, has another name, is open to other users
+            or is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
         self.path = folder / NAME
-        with open(self.path, "ab", opener=functools.partial(opener, mode=0o600)):
-            pass  # SQLite itself would let others read it
+        # SQLite itself would let others read it.
+        with open(self.path, "ab", opener=functools.partial(opener, mode=0o600)) as file:
+            check_private(self.path, file.fileno())
+            check_one_name(self.path, file.fileno())
         sync_folder(folder)
         with self._changing() as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
@@ -93,25 +119,39 @@ class HelperJournal:
         with self._changing() as database:
             return _answered(database, terms, request)
 
+    def accounts(self, clients: Collection[int]) -> Accounts:
+        """What these clients have answered."""
+        with self._changing() as database:
+            sums = _sums(database, clients)
+            texts = database.execute(
+                "SELECT DISTINCT digest, text FROM asked JOIN sums USING (client) "
+                "JOIN offers USING (offer)"
+            )
+            return Accounts(sums, dict(texts))
+
     def record(
         self,
         fingerprint: bytes,
         terms: bytes,
         request: bytes,
         offer: tuple[bytes, str],
-        decide: Callable[[HelperJournalSums], tuple[Collection[int], bytes]],
-    ) -> bytes:
+        counted: Collection[int],
+        left_out: bytes,
+        accounts: Accounts,
+    ) -> bytes | None:
         """Put a session on the disk, and count it for its clients, before it is answered.
 
         Args:
             fingerprint: of the key of this process.
             terms, request: as in `answered`.
             offer: digest and text of what the clients have answered.
-            decide: from the accounts to the clients that are counted, and who is left out. If it
-                raises, nothing is recorded.
+            counted: the clients in the sum.
+            left_out: all others of the request.
+            accounts: what this was decided by.
 
         Returns:
-            Who is left out: as it was recorded before, if this request was.
+            Who is left out: as it was recorded before, if this request was. None, with nothing
+            recorded, if one of the accounts has changed: decide again.
 
         Raises:
             ProtocolError: another request of this session was answered, or another process has
@@ -127,7 +167,8 @@ class HelperJournal:
             before = _answered(database, terms, request)
             if before is not None:
                 return before
-            counted, left_out = decide(HelperJournalSums(database))
+            if accounts.sums != _sums(database, accounts.sums):
+                return None
             digest, text = offer
             database.execute(
                 "INSERT INTO offers (digest, text) VALUES (?, ?) ON CONFLICT (digest) DO UPDATE "
@@ -170,29 +211,16 @@ class HelperJournal:
             ) from error
 
 
-class HelperJournalSums:
-    """The accounts within a transaction."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-
-    def of(self, clients: Iterable[int]) -> dict[int, Counter[bytes]]:
-        """How many sums each of these clients is in, by the digest of what it answered."""
-        database = self._database
-        database.execute("CREATE TEMP TABLE asked (client INTEGER PRIMARY KEY)")
-        database.executemany("INSERT INTO asked VALUES (?)", ((_signed(c),) for c in clients))
-        found: dict[int, Counter[bytes]] = {}
-        for client, digest, count in database.execute(
-            "SELECT client, digest, count FROM asked JOIN sums USING (client) "
-            "JOIN offers USING (offer)"
-        ):
-            found.setdefault(client + 2**63, Counter())[digest] = count
-        database.execute("DROP TABLE asked")
-        return found
-
-    def texts(self) -> dict[bytes, str]:
-        """The texts of all offers by their digests; empty where none was sent."""
-        return dict(self._database.execute("SELECT digest, text FROM offers"))
+def _sums(database: sqlite3.Connection, clients: Collection[int]) -> dict[int, Counter[bytes]]:
+    """How many sums each of these clients is in, by the digest of what it answered; once."""
+    database.execute("CREATE TEMP TABLE asked (client INTEGER PRIMARY KEY)")
+    database.executemany("INSERT INTO asked VALUES (?)", ((_signed(c),) for c in clients))
+    sums: dict[int, Counter[bytes]] = {client: Counter() for client in clients}
+    for client, digest, count in database.execute(
+        "SELECT client, digest, count FROM asked JOIN sums USING (client) JOIN offers USING (offer)"
+    ):
+        sums[client + 2**63][digest] = count
+    return sums
 
 
 def _answered(database: sqlite3.Connection, terms: bytes, request: bytes) -> bytes | None:
@@ -203,9 +231,7 @@ def _answered(database: sqlite3.Connection, terms: bytes, request: bytes) -> byt
         return None
     # theory/helper-sums.md, Proposition 1: a second set would reveal a difference of two sums.
     if row[0] != request:
-        raise ProtocolError(
-            "Expected one set of clients in a session, got another after the first was answered."
-        )
+        raise ProtocolError(ANOTHER)
     return row[1]
 
 

@@ -187,11 +187,11 @@ def invalid(
     digest: bytes,
     verify_key: bytes,
     seeds: Mapping[int, SealedSeed],
-    opened: Mapping[int, bytes],
+    opened: Iterable[tuple[int, bytes]],
 ) -> set[int]:
     """The clients, of those whose seeds opened, whose codes are not proven valid."""
     found = set()
-    for client, seed in opened.items():
+    for client, seed in opened:
         try:
             _verify(terms, digest, verify_key, seeds[client], seed)
         except ValueError:

@@ -39,7 +39,8 @@ from randquant.secure_sums.secagg.terms import ProtocolError
 HEAD = struct.Struct(">4sIIIB")
 NUMBER_BYTES, KEY_BYTES = 8, 32
 ASKED, ANSWERED = b"RQHQ", b"RQHA"
-LONGEST_OFFER = 2**25
+LONGEST_OFFER = 2**20
+"""Bytes of an offer's text, which the journal keeps: one of a channel has 1,000 to 250,000."""
 
 LEFT_OUT = {
     1: "Expected a seed that the helper can open for this client and sum, got another.",
@@ -77,8 +78,12 @@ class HelperRequest:
         if len(message) < HEAD.size:
             raise ProtocolError("Expected a request to a helper, got fewer bytes.")
         magic, of_terms, of_offer, count, signed = HEAD.unpack_from(message)
-        if magic != ASKED or signed > 1 or of_terms > LONGEST_TEXT or of_offer > LONGEST_OFFER:
+        if magic != ASKED or signed > 1 or of_terms > LONGEST_TEXT:
             raise ProtocolError("Expected a request to a helper, got something else.")
+        if of_offer > LONGEST_OFFER:
+            raise ProtocolError(
+                f"Expected an offer of {LONGEST_OFFER} bytes at most, got {of_offer}."
+            )
         start, end = HEAD.size + of_terms, HEAD.size + of_terms + of_offer
         try:
             terms_text, offer = (

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.hpke import (
 )
 
 from randquant._internal import validate
+from randquant.secure_sums.identities import check_identity
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 SEED_BYTES, SIGNATURE_BYTES, TAG_BYTES = 32, 64, 16
@@ -78,6 +79,7 @@ class HelperKey:
     def check(self, identity: bytes) -> None:
         """Raise ProtocolError unless this helper's identity, 32 bytes, signed the key."""
         try:
+            check_identity(identity)
             public = Ed25519PublicKey.from_public_bytes(identity)
             public.verify(self.signature, _signed(self.suite, self.public))
         except (TypeError, ValueError, InvalidSignature):

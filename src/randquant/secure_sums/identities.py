@@ -1,0 +1,46 @@
+"""Public identities, 32 bytes of Ed25519: only their owners can sign for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from randquant._internal import validate
+
+BYTES = 32
+LARGEST_NUMBER = 2**64 - 1
+
+_PRIME = 2**255 - 19
+_EIGHTH = int.from_bytes(
+    bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"), "little"
+)
+_SMALL = {0, 1, _PRIME - 1, _PRIME, _PRIME + 1, _EIGHTH, _PRIME - _EIGHTH}
+"""The y of all points whose order divides 8, in every spelling: anybody signs for these."""
+
+
+def check_identity(public: bytes) -> None:
+    """Raise ValueError unless it may be the public half of somebody's key.
+
+    Example:
+        >>> check_identity(bytes(32))
+        Traceback (most recent call last):
+        ValueError: Expected an Ed25519 identity, got 0000...0000, for which anybody can sign.
+    """
+    if not isinstance(public, bytes) or len(public) != BYTES:
+        size = f"{len(public)} bytes" if isinstance(public, bytes) else validate.shown(public)
+        raise ValueError(f"Expected an identity in {BYTES} bytes of Ed25519, got {size}.")
+    if int.from_bytes(public, "little") % 2**255 in _SMALL:
+        shown = f"{public.hex()[:4]}...{public.hex()[-4:]}"
+        raise ValueError(f"Expected an Ed25519 identity, got {shown}, for which anybody can sign.")
+
+
+def check_directory(directory: Mapping[int, bytes]) -> None:
+    """Raise ValueError unless each client, by its number, has an identity of its own."""
+    owners: dict[bytes, int] = {}
+    for client, public in directory.items():
+        validate.whole("a client's number", client, low=0, high=LARGEST_NUMBER)
+        check_identity(public)
+        if (other := owners.setdefault(public, client)) != client:
+            raise ValueError(
+                f"Expected each client's own identity in the directory, got one of both {other} "
+                f"and {client}: one client would count as two."
+            )
