@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +13,7 @@ from seldom import seldom
 
 from randquant.aggregation.additive import (
     AdditiveMechanism,
+    most_bits,
     round_within,
     squared_bound,
     squared_norm,
@@ -200,3 +202,25 @@ def test_too_few_bits_say_how_many_are_needed():
     AdditiveMechanism("skellam", 1.0, 5.0, cohort=40, bits=12).plan(1000)
     with pytest.raises(ValueError, match="noise variance"):
         AdditiveMechanism("discrete-gaussian", 1.0, 1e-6, cohort=1000).plan(10)
+
+
+@pytest.mark.parametrize("kind", ["skellam", "discrete-gaussian", "binomial"])
+@pytest.mark.parametrize("cohort", [1, 2, 10, 100])
+@pytest.mark.parametrize("bits", [20, 22, 24])
+def test_too_many_bits_say_how_many_will_do(kind, cohort, bits):
+    """With as many as the message names there is a plan; with one more there is none."""
+    mechanism = AdditiveMechanism(kind, 1.0, 50.0, cohort, bits=bits)
+    fewer = most_bits(cohort)
+    assert 18 <= fewer <= 21
+    if bits > fewer:
+        with pytest.raises(ValueError, match=rf"with bits={bits} and .* use {fewer} bits\.$"):
+            mechanism.plan(1000)
+    assert 2**27 < replace(mechanism, bits=fewer).plan(1000).noise.variance <= 2**30 + 2
+    with pytest.raises(ValueError, match=f"use {fewer} bits"):
+        replace(mechanism, bits=fewer + 1).plan(1000)
+
+
+def test_noise_too_wide_for_any_number_of_bits_says_so():
+    mechanism = AdditiveMechanism("skellam", 1.0, 1e5, cohort=2, bits=24)
+    with pytest.raises(ValueError, match="lower noise_multiplier, or raise cohort"):
+        mechanism.plan(16)

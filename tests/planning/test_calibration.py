@@ -15,7 +15,7 @@ from randquant.mechanisms.noise.laws import NOISES
 from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.calibration import calibrate
 from randquant.planning.limits import gaussian_multiplier
-from randquant.planning.noise_search import EDGE, TOLERANCE, OutOfReach
+from randquant.planning.noise_search import EDGE, TOLERANCE, NoiseSearch, OutOfReach
 from randquant.planning.tuning.update import protecting_mechanisms, tuned_mechanism, update_family
 from randquant.privacy.accounting.cohorts import release_of
 
@@ -103,6 +103,18 @@ def test_between_too_little_noise_and_what_cannot_be_built_the_least_is_found(ro
 
     found = calibrate(build, 1.0, 1e-5, 10, 1, start=0.5)
     assert least * (1 - 1e-9) <= found.noise <= least * (1 + TOLERANCE)
+
+
+@pytest.mark.parametrize("proves_nothing", [lambda: math.inf, lambda: 1 / 0])
+def test_an_edge_below_which_nothing_is_proven_is_approached_in_few_steps(proves_nothing):
+    """Each step may take seconds: tables of integer noise."""
+    search = NoiseSearch(
+        lambda noise: noise,
+        lambda noise: 9 / noise if noise > 0.1 else proves_nothing(),
+        100.0, lambda epsilon: 1 / epsilon, 1e-6, 1e6,
+    )  # fmt: skip
+    assert 0.1 < search.run(1.0) < 0.1 * (1 + EDGE)
+    assert len(search.tried) < 15
 
 
 def test_an_epsilon_that_rises_again_is_searched_too():

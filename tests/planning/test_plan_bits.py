@@ -1,14 +1,17 @@
 """How many bits a code gets by itself: one, or integer noise where one bit is too coarse."""
 
 import functools
+import math
 
 import pytest
 
+from randquant.aggregation.additive import most_bits
+from randquant.mechanisms.tuning import UpdateSetting
 from randquant.planning.choice import choose
 from randquant.planning.plan.planner import plan
 from randquant.planning.plan.record import ENOUGH, Need
 from randquant.planning.privacy import Privacy
-from randquant.planning.tuning.update import FINE, fewest_bits
+from randquant.planning.tuning.update import FINE, fewest_bits, tune_update
 from randquant.reports.plan import as_json, as_text
 
 SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)
@@ -86,6 +89,14 @@ def test_integer_noise_gets_the_fewest_bits_that_do():
     assert errors[1].deviation <= FINE * errors[2].deviation < errors[0].deviation
     assert fewest_bits("sparse-ternary", setting, 0.3) == 2  # it has three codes
     assert fewest_bits("optm", setting, 0.3) == 2  # has no family: the plan says so
+
+
+@pytest.mark.parametrize(("cohort", "bits"), [(2, 20), (10, 24)])
+def test_no_more_bits_are_taken_than_noise_can_be_drawn_for(cohort, bits):
+    setting = UpdateSetting(1000, cohort, bits, "aggregate")
+    tuned = tune_update("skellam", setting, 50.0, 1e-5, 1, deviation=0.3 / math.sqrt(cohort))
+    assert tuned.parameters["bits"] == most_bits(cohort) < bits
+    assert tuned.calibration.tight
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from randquant.aggregation.subset import (
 )
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.mechanisms.noise.laws import NOISES
+from randquant.mechanisms.noise.laws import LARGEST_VARIANCE, NOISES
 from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
 from randquant.mechanisms.tuning import Tuning, UpdateFamily, UpdateSetting, noise_family
 from randquant.privacy.accounting.integer_noise import NoiseRelease
@@ -350,6 +350,18 @@ def squared_bound(norm: float, size: int) -> float:
     return min((norm + root) ** 2, norm * norm + size / 4 + norm + root / 2)
 
 
+def most_bits(cohort: int, deviations: float = 6.0) -> int:
+    """Most bits with which no noise on a cohort's sum is too wide to draw, however private it is.
+
+    Example:
+        >>> most_bits(2), most_bits(100)
+        (19, 21)
+    """
+    # Each client adds at most a cohort's share of the variance that a sum has room for.
+    largest = deviations * math.sqrt(cohort * LARGEST_VARIANCE) * (1 - 2.0**-40)
+    return 1 + math.floor(math.log2(largest))
+
+
 @functools.lru_cache(maxsize=64)
 def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
     projection = mechanism.projection(dimension)
@@ -374,14 +386,27 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
     scale = low / projection.norm_sent
     bound = math.floor(squared_bound(low, size))
     local = 4 * mechanism.noise_multiplier**2 * bound / cohort * (1 + 2.0**-48)
+    if local > LARGEST_VARIANCE:
+        fewer = most_bits(cohort, mechanism.deviations)
+        # With fewer bits than the noise alone takes, the grid has no step.
+        holds = variance(0.0) < (2.0 ** (fewer - 1) / mechanism.deviations) ** 2
+        raise ValueError(
+            f"Expected each client's noise to have a variance <= 2**30 grid steps, got {local:.6g} "
+            f"with bits={mechanism.bits} and cohort={cohort}: "
+            + (f"use {fewer} bits." if holds else "lower noise_multiplier, or raise cohort.")
+        )
     noise = NOISES[mechanism.kind](local)
     longest = math.floor(low * (1 - 2.0**-20))  # its norm is not clipped for its rounding
     return NoisePlan(size, scale, bound, longest, noise, math.sqrt(variance(low)))
 
 
 def _updates(setting: UpdateSetting) -> UpdateFamily:
-    """At least 2 bits: with fewer, the error then says how many would hold the noise."""
-    return noise_family(setting, setting.cohort, (1e-6, 1e6), bits=max(setting.bits, 2))
+    """At least 2 bits: with fewer, the error then says how many would hold the noise.
+
+    And at most `most_bits`: more make the grid finer than the noise asks for.
+    """
+    bits = min(max(setting.bits, 2), most_bits(setting.cohort))
+    return noise_family(setting, setting.cohort, (1e-6, 1e6), bits=bits)
 
 
 HELP = {

@@ -86,8 +86,9 @@ def calibrate(
         The returned guarantee is the accountant's own for the returned mechanism, built again from
         the returned number, and its epsilon is at most the target. If epsilon falls as the noise
         grows, then smaller noise either misses the target, or differs by less than six digits show
-        or by less than TOLERANCE in epsilon, or cannot be built or is within EDGE of noise that
-        cannot. If epsilon does not fall, the result still meets the target.
+        or by less than TOLERANCE in epsilon, or cannot be built or has no finite epsilon, or is
+        within EDGE of noise of which that is so. If epsilon does not fall, the result still meets
+        the target.
 
     Raises:
         OutOfReach: no noise that was tried meets the target; it names the least epsilon found.
@@ -186,7 +187,9 @@ def _roughly(
     search = NoiseSearch(lambda noise: released(noise)[1], rough, epsilon, rough.alike, *reach)
     if search.buildable(start) is None or rough.figure == "coordinates":
         return start, reach[0], len(search.tried)
-    noise = search.run(start) or start
+    noise = search.run(start)
+    if noise is None:  # nothing is known of where the target is
+        return start, reach[0], len(search.tried)
     missing = [tried for tried, found in search.tried.items() if found is None and tried < noise]
     return noise, max(missing, default=reach[0]), len(search.tried)
 

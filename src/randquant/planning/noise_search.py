@@ -17,7 +17,7 @@ STEPS = 48
 """Most points that one stage of the search evaluates."""
 
 EDGE = 1e-3
-"""How near, relatively, noise that cannot be built is looked for."""
+"""How near, relatively, noise that cannot be built or proves nothing is looked for."""
 
 JUMP = 100.0
 """Two epsilons that differ by more are not joined by a curve worth a secant."""
@@ -145,8 +145,9 @@ class NoiseSearch:
             upper, lower = self.at(bad), self.at(good)
             if good == bad or self.tight(good):
                 break
-            # To find out what cannot be built may take seconds a step.
-            if upper is None and abs(math.log(bad / good)) < EDGE:
+            # A step may take seconds, and no curve leads across such an edge.
+            edge = upper is None or math.isinf(upper)
+            if edge and abs(math.log(bad / good)) < EDGE:
                 break
             # Every fourth step bisects, so that a sharply bent curve cannot stall the secant, and
             # every step where it jumps.

@@ -246,7 +246,7 @@ def _summed_logs(ratios: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np
 def _check_variance(variance: float, low: float) -> None:
     validate.real(
         "one client's noise variance", variance, low=low, high=LARGEST_VARIANCE,
-        why="it is in units of the grid that updates are rounded to; change bits",
+        why="it is in steps of the grid that updates are rounded to: more bits make it larger",
     )  # fmt: skip
 
 
