@@ -92,12 +92,6 @@ class Survey:
         validate.real("delta", self.delta, above=0, below=1)
         validate.choice("unit", self.unit, ("client", "example"))
         validate.whole("most", self.most, low=1, high=1 if self.unit == "client" else EXACT)
-        largest = max(amplitudes.values(), default=0) * self.most
-        if self.trust != "central" and largest > EXACT:
-            raise ValueError(
-                f"Expected numbers of a client up to {EXACT}, which engines carry exactly, got "
-                f"amplitudes times records of {largest}: choose a smaller amplitude or most."
-            )
         validate.whole("bits", self.bits, low=2, high=64)
         _ = self.release  # checks the rest
 
