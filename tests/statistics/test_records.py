@@ -264,7 +264,8 @@ def test_a_count_of_large_whole_numbers_is_exact_whatever_one_person_says():
 def test_dates_and_durations_are_refused_by_their_column(kind, unit):
     """As numbers they would count nanoseconds; those that are none are missing."""
     values = np.array([3, "NaT"], dtype=f"{kind}[{unit}]")
-    for column in (values, list(values)):
+    masked = np.ma.array(values, mask=[False, True])
+    for column in (values, list(values), masked, [np.array(values[0])]):
         with pytest.raises(TypeError, match=r"^Expected numbers in column 'age', got .* days"):
             ask([{"age": column}], unit="example")
         with pytest.raises(TypeError, match=r"^Expected categories in column 'sex', got"):

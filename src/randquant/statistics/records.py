@@ -132,20 +132,20 @@ def _array(values: Any) -> np.ndarray:
     if isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray):
         array = values
     else:
-        values = values.tolist() if isinstance(values, np.ma.MaskedArray) else list(values)
-        # Durations of NumPy would become numbers of nanoseconds.
-        values = [
-            each.item()
-            if getattr(each, "ndim", 1) == 0
-            and not isinstance(each, np.datetime64 | np.timedelta64)
-            else each
-            for each in values
-        ]
+        values = [None if each is np.ma.masked else _single(each) for each in values]
         # None keeps NumPy from looking for one type, or for rows.
         array = np.array([*values, None], dtype=object)[:-1]
     if array.ndim != 1:
         raise ValueError(f"Expected columns of single values, got an array of shape {array.shape}.")
     return array
+
+
+def _single(value: Any) -> Any:
+    """A number of NumPy or torch as one of Python's; a time of NumPy, whose number is no value."""
+    if getattr(value, "ndim", 1) != 0:
+        return value
+    time = getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M")
+    return value[()] if time else value.item()
 
 
 def one_of_each(frame: Columns, key: Key) -> dict[str, np.ndarray]:

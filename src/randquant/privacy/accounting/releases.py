@@ -30,8 +30,6 @@ from randquant.privacy.guarantee import rounded_up as rounded_up
 LADDER = (2.0, 16.0, 128.0, 1024.0)
 """Orders at which kappa is checked before it is computed at a larger one."""
 
-"""The norm in which a whole update is clipped."""
-
 
 class _Codes(checks.Rounds):
     """Codes of a channel: a base."""
