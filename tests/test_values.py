@@ -7,6 +7,7 @@ import randquant as rq
 
 SOURCE = Path(rq.__file__).parent
 CHANGING = {
+    "integrations/helper_service.py": {"_Share"},
     "mechanisms/design/objectives.py": {"MeanError", "WorstVariance"},
     "mechanisms/design/tangents.py": {"Tangents"},
 }

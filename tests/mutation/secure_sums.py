@@ -11,8 +11,8 @@ FAULTS = {
          "a vector that is kept after one that was refused is read at another place"),
     ],
     "secure_sums/helper/helper.py": [
-        ("terms.key != self.key",
-         "terms.key.suite != self.key.suite",
+        ("asked.terms.key != self.key",
+         "asked.terms.key.suite != self.key.suite",
          "a session of a key of an earlier start"),
         ("_check_least(asked.terms, counted)",
          "_check_least(asked.terms, valid)",

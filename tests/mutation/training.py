@@ -41,8 +41,8 @@ FAULTS = {
         ("offer.mechanism.cohort > terms.least or offer.size != terms.dimension",
          "False",
          "a helper counts a sum of few clients as one of many"),
-        ("Offer.from_text(text).for_unit(examples)",
-         "Offer.from_text(text)",
+        ("offer.for_unit(examples)",
+         "offer",
          "a server says what a helper's limit is for"),
     ],
     "integrations/member.py": [
