@@ -136,6 +136,7 @@ def test_only_the_operator_can_read_what_a_helper_keeps(tmp_path):
 
 def test_a_journal_that_is_none_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "helper.sqlite").write_bytes(b"no database" * 100)
+    (tmp_path / "helper.sqlite").chmod(0o600)
     with pytest.raises(OSError, match=r"^Expected a helper's journal that can be read"):
         helper_in(tmp_path)
     (tmp_path / "other").mkdir()
