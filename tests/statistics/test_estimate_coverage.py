@@ -16,7 +16,7 @@ from covering import Misses, Setting, allowed, misses, noisy_answer
 import randquant as rq
 from randquant.channels.keys import Key
 
-QUICK, LONG = 80, 1000
+QUICK, LONG = 80, 250
 UNTIL = np.linspace(0, 2000, 11)[1:]
 WARDS = ["a", "b", "c", "none"]
 
@@ -361,12 +361,11 @@ def test_intervals_hold(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", range(len(TARGETS)))
+@pytest.mark.parametrize("place", [1, 2])
 @pytest.mark.parametrize("case", CASES)
-def test_intervals_hold_with_every_noise(case, place):
+def test_intervals_hold_with_more_noises(case, place):
     target = targets_of(case)[place]
-    runs = LONG if CASES[case][0].block().size < 512 else LONG // 4
-    assert_honest(misses(setting(case, target), runs, seed=crc32(f"{target}: {case}".encode())))
+    assert_honest(misses(setting(case, target), LONG, seed=crc32(f"{target}: {case}".encode())))
 
 
 @pytest.mark.parametrize(
