@@ -140,6 +140,7 @@ def test_a_plan_and_flower_say_what_is_left_instead_of_ignoring_it():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The loss on test data is")  # 20 rounds learn too little
 def test_a_mechanism_of_ones_own_is_stopped_by_the_total(tmp_path):
     whole = trained(standardize=None, mechanism=OWN, epsilon=None, rounds=20)
     limit = whole.guarantee.epsilon

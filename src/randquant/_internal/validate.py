@@ -264,10 +264,7 @@ def renyi_order(value: Any) -> float:
 
 def call(name: str, constructor: Callable[..., T], parameters: Mapping[str, Any]) -> T:
     """Return constructor(**parameters), or raise a ValueError that names the wrong parameter."""
-    if not isinstance(parameters, Mapping):
-        raise TypeError(
-            f"Expected the parameters of {name} as a dict by their names, got {shown(parameters)}."
-        )
+    check_parameters(name, parameters)
     accepted = inspect.signature(constructor).parameters
     for given in parameters:
         if given not in accepted:
@@ -280,6 +277,14 @@ def call(name: str, constructor: Callable[..., T], parameters: Mapping[str, Any]
     if missing:
         raise ValueError(f"Expected a value for {', '.join(missing)} of {name}, got none.")
     return constructor(**parameters)
+
+
+def check_parameters(name: str, parameters: Any) -> None:
+    """Raise TypeError unless these are the parameters of what bears that name, by theirs."""
+    if not isinstance(parameters, Mapping):
+        raise TypeError(
+            f"Expected the parameters of {name} as a dict by their names, got {shown(parameters)}."
+        )
 
 
 def _because(why: str) -> str:

@@ -123,7 +123,6 @@ def calibrate(
 
     def released(noise: float) -> tuple[M, Release]:
         mechanism = build(noise)
-        validate.answers("what build returns", mechanism, "a mechanism", "release")
         release = release_of(
             mechanism, dimension, rounds, neighboring, examples=examples, cohorts=cohorts
         )

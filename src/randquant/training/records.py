@@ -111,6 +111,7 @@ class Sent:
         validate.whole("declared", self.declared, low=1)
         validate.whole("round", self.round, low=0, high=self.declared)
         validate.whole("participations", self.participations, low=0, high=self.declared)
+        validate.real("delta", self.delta, low=0, high=1, why="it is a probability")
 
     @property
     def binding(self) -> bool:

@@ -177,6 +177,7 @@ def entry_of(
     """The line of one channel: its parameters, if known, its certificates and moments."""
     measured = _measure(channel, order)
     parameters = {} if parameters is None else parameters
+    validate.check_parameters(name, parameters)
     parameters = {name: validate.number(value) for name, value in parameters.items()}
     return Entry(name, parameters, channel.levels, measured, _remark(measured))
 

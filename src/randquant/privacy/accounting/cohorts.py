@@ -124,6 +124,7 @@ def release_of(
         ValueError: no distance of one example is derived for this mechanism, for numbers or for
             hidden cohorts.
     """
+    validate.answers("mechanism", mechanism, "a mechanism", "release")
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
     if examples is None:
         if cohorts is not None:
