@@ -9,6 +9,7 @@ import randquant as rq
 from randquant._internal.serialization import to_json
 from randquant.reports import answers
 from randquant.reports.figures import BandedCurve, Intervals
+from randquant.reports.kinds.intervals import draw_intervals
 
 WARD = {
     "age": [float(18 + k % 70) for k in range(4000)],
@@ -18,6 +19,7 @@ WARD = {
 ASKED = {
     "age": rq.Mean(18, 100),
     "ages": rq.Counts(bins=[18, 40, 100], column="age"),
+    "ended": rq.Counts([False, True], column="event"),
     "survival": rq.KaplanMeier("days", "event", until=40, bins=8),
     "fit": rq.LinearRegression({"age": (18, 100)}, {"days": (0, 1000)}),
 }
@@ -37,13 +39,18 @@ def test_the_page_says_every_estimate_and_what_is_promised(tmp_path):
 
 
 def test_a_picture_has_the_answers_numbers_and_none_where_nothing_is_known():
-    age, ages, survival, fit = answers.figures(TABLE)
+    age, ages, ended, survival, fit = answers.figures(TABLE)
     assert [each.estimate for each in ages.rows] == [
         each.estimate for each in TABLE["ages"].values()
     ]
     assert isinstance(ages, Intervals)
     assert ages.x is not None
     assert age.x is fit.x is None
+    assert ages.x == ended.x, "counts of records are compared over one axis"
+    domains = [draw_intervals(each, True)["layer"][0]["encoding"]["x"]["scale"]["domain"]
+               for each in (ages, ended)]  # fmt: skip
+    assert domains[0] == domains[1]
+    assert domains[0][1] >= max(each.estimate for each in TABLE["ended"].values())
     assert isinstance(survival, BandedCurve)
     assert survival.places == (0.0, *TABLE["survival"].places)
     for row, each in zip(survival.rows[1:], TABLE["survival"].values(), strict=True):

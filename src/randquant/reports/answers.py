@@ -34,15 +34,27 @@ UNCOVERED = (
 
 
 def figures(table: Table) -> list[Figure]:
-    """One picture for each query: a curve with its bands, or its estimates below each other."""
-    return [_figure(name, answer) for name, answer in table.items()]
+    """One picture for each query: a curve with its bands, or its estimates below each other.
+
+    All counts of records are drawn over one axis.
+    """
+    counts = [
+        end
+        for answer in table.values()
+        for each in answer.values()
+        for end in (*_ends(each.interval), *_ends(each.among_records))
+        if answer.unit == "records" and end is not None
+    ]
+    records = Axis("records", ends=(min(counts), max(counts)) if counts else None)
+    return [_figure(name, answer, records) for name, answer in table.items()]
 
 
-def _figure(name: str, answer: Answer) -> Figure:
+def _figure(name: str, answer: Answer, records: Axis) -> Figure:
     note = "Light: 95 % interval. Dark: what the noise leaves open."
     rows = tuple(_ranged(label, each) for label, each in answer.items())
     if answer.places is None:
-        return Intervals(title=name, rows=rows, x=Axis("") if answer.alike else None, note=note)
+        axis = {"records": records, "values": Axis("")}.get(answer.unit or "")
+        return Intervals(title=name, rows=rows, x=axis, note=note)
     one = Ranged("0", 1.0, (1.0, 1.0), (1.0, 1.0), "1")
     return BandedCurve(
         title=name, places=(0.0, *answer.places), rows=(one, *rows), x=Axis("time"),

@@ -31,12 +31,14 @@ class Axis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         log: whether it is logarithmic.
         zero: whether it must include zero.
         bound: whether its numbers are upper bounds, which are only ever rounded up.
+        ends: least and greatest number, where charts share the axis; None for those of this chart.
     """
 
     label: str
     log: bool = False
     zero: bool = False
     bound: bool = False
+    ends: tuple[Number, Number] | None = None
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

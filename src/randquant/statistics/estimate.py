@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -65,12 +66,13 @@ class Answer(Mapping[str, Estimate]):
     Attributes:
         estimates: by label.
         places: (k,) where a curve's estimates lie, such as times; None of no curve.
-        alike: whether all estimates are of one unit, and can be compared.
+        unit: of all estimates: `records`, `values` of the column, or `probability`; None if they
+            differ, and cannot be compared.
     """
 
     estimates: dict[str, Estimate]
     places: tuple[float, ...] | None = None
-    alike: bool = False
+    unit: Literal["records", "values", "probability"] | None = None
 
     @property
     def estimate(self) -> float:

@@ -209,7 +209,7 @@ class Counts:
                 )
                 for label, count in zip([*self.labels, ELSE], counts, strict=True)
             },
-            alike=True,
+            unit="records",
         )
 
 
@@ -311,7 +311,7 @@ class Quantiles:
                 float(_inverse(shares, edges, at)), by_noise, by_sample, _bins(excess, both, edges),
                 _bins(excess, alone, edges),
             )  # fmt: skip
-        return Answer(estimates, alike=True)
+        return Answer(estimates, unit="values")
 
 
 def _inverse(shares: np.ndarray, edges: np.ndarray, at: Any) -> Any:

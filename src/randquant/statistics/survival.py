@@ -86,7 +86,7 @@ class KaplanMeier:
         step = _steps(self.bins) // self.bins
         curve = _curve(counts[:-1], mixing[:-1], totals.noise)[step::step]
         estimates = {f"{edge:.6g}": each for edge, each in zip(edges, curve, strict=True)}
-        return Answer(estimates, tuple(edges), alike=True)
+        return Answer(estimates, tuple(edges), unit="probability")
 
 
 def _curve(counts: np.ndarray, mixing: np.ndarray, noise: SumNoise) -> list[Estimate]:

@@ -25,7 +25,12 @@ from randquant.privacy.divergence import UNIT
 LARGEST_VARIANCE = 2.0**30
 """Largest variance of one client's noise, whose table then has a million entries."""
 
-_TAIL = 140.0  # -log of half the mass that a binomial's certified window may exclude
+_TAIL = 100.0
+"""-log of half the mass that a binomial's certified window may exclude.
+
+Times coordinates, rounds and e^epsilon it comes out of delta: at 1e10 coordinates in all and
+delta 1e-6 it is nothing up to an epsilon of 60. With 140 sums of 204 to 282 trials have no window.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,7 @@ class Binomial:
 
     Its support is finite, so shifts of it have infinite divergence. The curvature is that of a
     different law, which differs from the sum's only outside a window that excludes at most
-    2 · exp(-140) of its mass; `distance` bounds the difference.
+    2 · exp(-100) of its mass; `distance` bounds the difference.
 
     Args:
         trials: even, 2 to 2**32.
@@ -186,7 +191,7 @@ class Binomial:
     def curvature(self, terms: int) -> float:
         """Largest second difference within the window; infinite if the sum has no such window.
 
-        Sums of at least 284 trials have one.
+        Sums of at least 204 trials have one.
         """
         total, reach = self._window(terms)
         if 2 * reach >= total:

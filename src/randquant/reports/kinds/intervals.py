@@ -16,7 +16,8 @@ def draw_intervals(figure: Intervals, alone: bool) -> Spec:
     """A thin line for the wider interval, a thick one for the narrower, a point in it."""
     rows = [_row(each, figure.x, k) for k, each in enumerate(figure.rows)]
     named = len(rows) <= MOST_NAMED
-    ends = [row[key] for row in rows for key in "abcde" if row[key] is not None]
+    shared = figure.x.ends if figure.x else None
+    ends = shared or [row[key] for row in rows for key in "abcde" if row[key] is not None]
     scale = {"domain": [*span(ends or [0.0, 1.0])], "nice": False}
     axis = None if figure.x is None else {"title": figure.x.label, "tickCount": 5, "grid": True}
     at = quantity("e", axis=axis, title=None, scale={**scale, "nice": 5} if axis else scale)
