@@ -1,6 +1,9 @@
 """Data as tables give them, and what is refused with the way out."""
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from scipy import sparse
@@ -9,47 +12,6 @@ from torch import nn
 import randquant as rq
 from randquant.local_training.client import Learner
 from randquant.local_training.problem import problem_of
-
-
-class Column:
-    def __init__(self, values):
-        self.values = values
-
-    def to_numpy(self):
-        return np.asarray(self.values)
-
-    def __len__(self):
-        return len(self.values)
-
-
-class Frame:
-    """As pandas and polars answer: `frame[0]` is a KeyError."""
-
-    def __init__(self, **columns):
-        self.held, self.columns = columns, list(columns)
-
-    def __len__(self):
-        return len(next(iter(self.held.values())))
-
-    def __getitem__(self, name):
-        return Column(self.held[name])
-
-
-class Arrow(Frame):
-    """As arrow's tables answer."""
-
-    def __init__(self, **columns):
-        super().__init__(**columns)
-        self.column_names, self.columns = list(columns), list(columns.values())
-
-
-class DataFrameGroupBy:
-    def __init__(self, names, frames):
-        self.pairs = zip(names, frames, strict=True)
-
-    def __iter__(self):
-        return self.pairs
-
 
 DRAW = np.random.default_rng(0)
 ROWS = [
@@ -67,27 +29,57 @@ def updates(clients, columns=None):
     return problem.clients.names, Learner(problem).updates([0, 1, 2])[0]
 
 
-@pytest.mark.parametrize("kind", [Frame, Arrow])
+WHOLE = pd.concat(map(pd.DataFrame, ROWS), ignore_index=True)
+GROUPS = {
+    "pandas": WHOLE.groupby("site"),
+    "pandas, by a list": WHOLE.groupby(["site"]),
+    "polars": pl.from_pandas(WHOLE).group_by("site", maintain_order=True),
+}
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pa.table])
 def test_features_of_a_table_are_its_columns_side_by_side(kind):
-    tables = [kind(**row) for row in ROWS]
+    tables = [kind(row) for row in ROWS]
     _, expected = updates(ARRAYS)
     assert np.array_equal(updates(tables, NAMED)[1], expected)
     assert np.array_equal(updates(dict(zip("abc", tables, strict=True)), NAMED)[1], expected)
-    for names in ("xyz", [("x",), ("y",), ("z",)]):
-        found, changes = updates(DataFrameGroupBy(names, tables), NAMED)
-        assert found == ("x", "y", "z")
-        assert np.array_equal(changes, expected)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_the_groups_of_a_table_are_clients(name):
+    names, changes = updates(GROUPS[name], NAMED)
+    assert names == ("0", "1", "2")
+    assert np.array_equal(changes, updates(ARRAYS)[1])
+
+
+@pytest.mark.parametrize(
+    "types",
+    [{"age": "Float64", "dose": "Int16", "sick": "Int8"},
+     {"age": "double[pyarrow]", "dose": "int32[pyarrow]", "sick": "int64[pyarrow]"}],
+)  # fmt: skip
+def test_columns_that_could_have_missing_values_and_have_none_are_numbers(types):
+    tables = [pd.DataFrame(row).astype(types) for row in ROWS]
+    assert np.array_equal(updates(tables, NAMED)[1], updates(ARRAYS)[1])
 
 
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        (Frame(**ROWS[0]), r'several clients, got one table: .*groupby\("client"\)'),
-        ([Frame(**{**ROWS[0], "age": list("abcde")})], "Client 0: Expected numbers in column age"),
-        ([Frame(**{**ROWS[0], "sick": [True] * 5})], "Expected numbers in column sick, got bool"),
-        ([Frame(**{**ROWS[0], "dose": [1, None, 2, 3, 4]})], "in column dose, got object.*missing"),
+        (pd.DataFrame(ROWS[0]), r'several clients, got one table: .*groupby\("client"\)'),
         (
-            [Frame(**{**ROWS[0], "dose": [1, np.nan, 2, 3, 4]})],
+            [pd.DataFrame({**ROWS[0], "age": list("abcde")})],
+            "Client 0: Expected numbers in column age",
+        ),
+        (
+            [pd.DataFrame({**ROWS[0], "sick": [True] * 5})],
+            "Expected numbers in column sick, got bool",
+        ),
+        (
+            [pd.DataFrame({**ROWS[0], "dose": pd.array([1, None, 2, 3, 4], "Int64")})],
+            "in column dose, got object.*missing",
+        ),
+        (
+            [pd.DataFrame({**ROWS[0], "dose": [1, np.nan, 2, 3, 4]})],
             "Client 0: Expected finite features",
         ),
     ],
