@@ -7,8 +7,8 @@ from certify import table
 from results import save
 
 import randquant as rq
-from randquant.privacy.accounting.accountant import ORDERS, _composed, _to_epsilon, account
-from randquant.privacy.accounting.releases import ChannelRelease
+from randquant.privacy import ORDERS, ChannelRelease, account
+from randquant.privacy.accounting.accountant import _composed, _to_epsilon
 
 DELTA = 1e-5
 COUNTS = (1, 10, 650, 10**4, 10**5, 10**6, 10**8, 10**9)

@@ -7,7 +7,7 @@ import numpy as np
 from results import save
 
 import randquant as rq
-from randquant.channels.probabilities import from_probabilities
+from randquant.channels import from_probabilities
 
 
 def table(vertices: int, levels: int) -> rq.Channel:

@@ -13,11 +13,7 @@ from results import save
 from torch import nn
 from torch.nn import functional
 
-from randquant.local_training import client
-from randquant.local_training.client import Learner
-from randquant.local_training.problem import problem_of
-from randquant.local_training.vectorised import KNOWN_ATTENTION
-from randquant.local_training.work import Work
+from randquant.local_training import KNOWN_ATTENTION, Learner, Work, client, problem_of
 
 CLIENTS, CLASSES, WORK = 40, 10, Work(epochs=5, learning_rate="auto", length=1.0)
 

@@ -26,7 +26,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from randquant.privacy.accounting.gaussian import gaussian_noise
+from randquant.privacy import gaussian_noise
 
 try:
     from pfl.internal.ops import numpy_ops, selector

@@ -12,9 +12,8 @@ from results import save, stored
 from tight import demo
 
 import randquant as rq
-from randquant.aggregation.registry import update_mechanism
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.release import Release
+from randquant.aggregation import update_mechanism
+from randquant.privacy import Release, account
 
 Row = tuple[str, float, Release, float]
 """A name, the epsilon that was stated, the release, and delta."""

@@ -13,8 +13,7 @@ import numpy as np
 from results import save
 
 from randquant.cli import progress
-from randquant.training.config import TrainConfig
-from randquant.training.runs import execution as runs
+from randquant.training import TrainConfig, create_run, train_run
 
 CLIP = 0.003
 CONFIG = TrainConfig.of(
@@ -33,16 +32,16 @@ CONFIG = TrainConfig.of(
 
 def accuracies(config: TrainConfig, folder: Path) -> tuple[float, float]:
     beside = folder.with_name(f"{folder.name}-seed{config.seed}")
-    runs.create(beside, config.changed(baseline=True), overwrite=True)
-    result = progress.result(beside, runs.execute(beside))
+    create_run(beside, config.changed(baseline=True), overwrite=True)
+    result = progress.result(beside, train_run(beside))
     return result["accuracy"], result["baseline_accuracy"]
 
 
 def main(data_dir: str, folder: Path) -> None:
     config = CONFIG.changed(data_dir=data_dir)
-    runs.create(folder, config.changed(baseline=True), overwrite=True)
+    create_run(folder, config.changed(baseline=True), overwrite=True)
     with progress.Display() as display:
-        run = runs.execute(folder, display.round)
+        run = train_run(folder, display.round)
     result = progress.result(folder, run)
     print("\n".join(progress.table(folder, run)))
     others = [accuracies(config.changed(seed=seed), folder) for seed in (1, 2)]

@@ -29,7 +29,7 @@ from results import save
 
 from randquant.channels import wire
 from randquant.channels.wire import upload
-from randquant.secure_sums.helper import Helper, HelperSum, HelperTerms, masked_message
+from randquant.secure_sums import Helper, HelperSum, HelperTerms, masked_message
 
 CASES = [("MLKEM768_X25519", 17), ("X25519", 17), ("MLKEM768_X25519", 12)]
 WHOLE = 100_000

@@ -24,7 +24,7 @@ from results import save
 
 import randquant as rq
 from randquant.channels import wire
-from randquant.secure_sums.helper import Helper, HelperSum, HelperTerms, masked_message
+from randquant.secure_sums import Helper, HelperSum, HelperTerms, masked_message
 
 SITES, TIMES = 4, 5
 DIMENSIONS = [13, 5_089, 100_000]

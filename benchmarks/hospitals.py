@@ -14,12 +14,11 @@ import numpy as np
 from performance_page import picture
 from results import save, stored
 
-from randquant.channels.keys import Key
-from randquant.planning.limits import gaussian_multiplier
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.cohorts import release_of
-from randquant.reports.figures import Axis, line_chart
-from randquant.training.parameter_free import ParameterFreeStep
+from randquant.channels import Key
+from randquant.planning import gaussian_multiplier
+from randquant.privacy import account, release_of
+from randquant.reports import Axis, line_chart
+from randquant.training import ParameterFreeStep
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "examples" / "hospitals"))

@@ -27,18 +27,20 @@ from results import save, stored
 import randquant as rq
 from randquant.channels import wire
 from randquant.channels.wire import upload
-from randquant.reports.figures import Axis, line_chart
-from randquant.secure_sums.helper import (
+from randquant.reports import Axis, line_chart
+from randquant.secure_sums import (
+    Client,
     Helper,
     HelperSum,
     HelperTerms,
+    ProtocolError,
+    SumServer,
+    Terms,
     commitment_of,
     masked_message,
     proven_message,
 )
-from randquant.secure_sums.secagg import Client, ProtocolError, SumServer, Terms
-from randquant.training.data import datasets
-from randquant.training.parameter_free import ParameterFreeStep
+from randquant.training import ParameterFreeStep, load_dataset
 
 EPSILON, DELTA, ROUNDS, CLASSES = 8.0, 1e-5, 30, 10
 TASKS = {"digits": (200, 5), "fashion-mnist": (700, 2)}
@@ -61,7 +63,7 @@ class Task:
     """Data of equally many examples for each client, with a feature that is always 1."""
 
     def __init__(self, name: str, folder: str | None, clients: int, seed: int) -> None:
-        data = datasets.load(name, folder)
+        data = load_dataset(name, folder)
         each = len(data.train_labels) // clients
         mixed = np.random.default_rng(seed).permutation(len(data.train_labels))[: clients * each]
         self.x = _with_one(data.train_features[mixed]).reshape(clients, each, -1)

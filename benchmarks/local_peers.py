@@ -14,10 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv, betaln, gammaln, log_expit, ndtri
 
-from randquant.aggregation.rank.release import RankRelease
-from randquant.aggregation.rank.rotations import GroupRotation
-from randquant.aggregation.rank.table import LARGEST_TOTAL, RankTable
-from randquant.privacy.guarantee import Neighboring
+from randquant.aggregation import LARGEST_TOTAL, GroupRotation, RankRelease, RankTable
+from randquant.privacy import Neighboring
 
 PARTS = 2**30
 """The sphere of PrivUnit in equal parts: its cap is so many of them, exactly."""

@@ -13,10 +13,8 @@ from results import save
 from throughput import bench
 
 import randquant as rq
-from randquant.aggregation.walsh_hadamard import hadamard
-from randquant.channels import wire
-from randquant.channels.encoding.codec import encode_payload
-from randquant.channels.encoding.threads import cores
+from randquant.aggregation import hadamard
+from randquant.channels import cores, encode_payload, wire
 
 COUNT, REPEATS = 10_000_000, 3
 CLIP = 1.5

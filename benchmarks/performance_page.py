@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from randquant.reports import charts, runtime
-from randquant.reports.figures import Axis, Figure, line_chart
+from randquant.reports import Axis, Figure, charts, line_chart, runtime
 
 ROOT = Path(__file__).parents[1]
 STYLE = (runtime.TEMPLATES / "style.css").read_text()

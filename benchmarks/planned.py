@@ -11,8 +11,7 @@ from pathlib import Path
 from results import save
 
 from randquant.planning.plan.planner import plan
-from randquant.training.config import TrainConfig
-from randquant.training.runs import execution as runs
+from randquant.training import TrainConfig, create_run, train_run
 
 MODEL, DIMENSION = "wide", 1_201_290
 POPULATION, COHORT, EPSILON, DELTA = 10_000, 100, 8.0, 1e-6
@@ -31,8 +30,8 @@ if __name__ == "__main__":
         max_participations=planned.need.participations, stop_at_epsilon=EPSILON,
     )  # fmt: skip
     if not path.exists():
-        runs.create(path, config, overwrite=False)
-    run = runs.execute(path)
+        create_run(path, config, overwrite=False)
+    run = train_run(path)
     summary = run.summary
     print(best.guarantee, summary.guarantee, sep="\n")
     assert summary.rounds == rounds

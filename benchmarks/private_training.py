@@ -13,10 +13,9 @@ from pathlib import Path
 
 from results import save
 
-from randquant.aggregation.registry import update_mechanism
-from randquant.planning.calibration import calibrate
-from randquant.training.config import TrainConfig
-from randquant.training.runs import execution as runs
+from randquant.aggregation import update_mechanism
+from randquant.planning import calibrate
+from randquant.training import TrainConfig, create_run, train_run
 
 EPSILON, DELTA = 8.0, 1e-5
 DIGITS = TrainConfig.of(
@@ -80,8 +79,8 @@ def clipped(config: TrainConfig, dimension: int) -> TrainConfig:
 def trained(config: TrainConfig) -> tuple[float, float | None, float]:
     """Return (accuracy, epsilon, seconds) of a run; epsilon is None without privacy."""
     with tempfile.TemporaryDirectory() as folder:
-        runs.create(Path(folder), config, overwrite=True)
-        run = runs.execute(Path(folder))
+        create_run(Path(folder), config, overwrite=True)
+        run = train_run(Path(folder))
     summary = run.summary
     assert summary.rounds == config.rounds
     epsilon = summary.guarantee["epsilon"] if summary.guarantee else None

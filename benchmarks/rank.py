@@ -25,20 +25,21 @@ from results import commit, save
 from results import stored as record
 from sklearn.datasets import load_digits
 
-from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.rank.designs import gain, top_sum, two_levels
-from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
-from randquant.aggregation.walsh_hadamard import hadamard
-from randquant.channels.keys import Key
-from randquant.local_training.local import Local
-from randquant.planning.calibration import calibrate
-from randquant.planning.limits import gaussian_multiplier
-from randquant.planning.noise_search import OutOfReach
+from randquant.aggregation import (
+    LocalGaussian,
+    RankMechanism,
+    gain,
+    graded_rank,
+    hadamard,
+    top_sum,
+    two_levels,
+)
+from randquant.channels import Key
+from randquant.local_training import Local
+from randquant.planning import OutOfReach, Privacy, built, calibrate, gaussian_multiplier
 from randquant.planning.plan import plan
-from randquant.planning.plan.record import built
-from randquant.planning.privacy import Privacy
-from randquant.privacy.accounting.accountant import account
-from randquant.training.federated import train
+from randquant.privacy import account
+from randquant.training import train
 
 DELTA = 1e-6
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from randquant._internal.serialization import to_json, write_atomic
-from randquant.channels.encoding.threads import cores
+from randquant._internal import to_json, write_atomic
+from randquant.channels import cores
 
 FOLDER = Path(__file__).parent / "results"
 

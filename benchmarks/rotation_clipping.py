@@ -12,7 +12,7 @@ import math
 import numpy as np
 from results import save
 
-from randquant.aggregation.rotation import Rotation
+from randquant.aggregation import Rotation
 
 MULTIPLES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 DIMENSIONS = (650, 50_226, 1_000_000)

@@ -30,12 +30,9 @@ import numpy as np
 from results import commit, save, stored
 
 import randquant as rq
-from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation import ChannelMechanism
 from randquant.channels.wire import upload
-from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.graphs import Losses
-from randquant.secure_sums.secagg.server import SumServer
-from randquant.secure_sums.secagg.terms import Terms
+from randquant.secure_sums import Client, Losses, SumServer, Terms
 
 CLIENTS, DIMENSION, LOST = 40, 1_000_000, 3
 COORDINATES, CODE_BITS, LOSSES = 100_000, (1, 4), (0.0, 0.01, 0.05)

@@ -16,9 +16,8 @@ import numpy as np
 from results import commit, save, stored
 
 import randquant as rq
-from randquant.mechanisms.design.constraints import Fisher
-from randquant.mechanisms.design.solver import optimal
-from randquant.privacy.certificates.sums.attacks import by_distance
+from randquant.mechanisms import Fisher, optimal
+from randquant.privacy import by_distance
 
 CHANNELS = {
     "1 bit, A=4c": rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0),

@@ -44,14 +44,10 @@ from shakespeare_rows import (
 from torch import nn
 
 import randquant as rq
-from randquant.aggregation.baselines import ClippedSGD
-from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.registry import update_mechanism
-from randquant.mechanisms.tuning import UpdateSetting
-from randquant.planning.calibration import calibrate
-from randquant.planning.limits import gaussian_multiplier
-from randquant.planning.tuning.update import tune_update
-from randquant.training.trained import Run
+from randquant.aggregation import ClippedSGD, UpdateMechanism, update_mechanism
+from randquant.mechanisms import UpdateSetting
+from randquant.planning import calibrate, gaussian_multiplier, tune_update
+from randquant.training import Run
 from randquant_papers.text.adapters import with_adapters
 from randquant_papers.text.directions import public_directions, with_directions
 from randquant_papers.text.evaluation import ClientScores, evaluate

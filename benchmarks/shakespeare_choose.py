@@ -15,7 +15,7 @@ from shakespeare import Task, gaussian, mean, prepared, pretrained, trained
 from shakespeare_picture import task
 from shakespeare_rows import BATCH, DAMPING, EPSILONS, FEW, PUBLIC_RATES, SETTINGS, STAND_INS
 
-from randquant.aggregation.baselines import ClippedSGD
+from randquant.aggregation import ClippedSGD
 from randquant_papers.text.evaluation import evaluate
 
 

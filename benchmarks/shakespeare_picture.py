@@ -11,7 +11,7 @@ from statistics import mean, stdev
 from performance_page import picture
 from results import stored
 
-from randquant.reports.figures import Axis, line_chart
+from randquant.reports import Axis, line_chart
 
 ROOT = Path(__file__).parents[1]
 NAME = "shakespeare"

@@ -23,14 +23,10 @@ from results import add
 from shakespeare_picture import NAME, draw, task
 from torch import nn
 
-from randquant.aggregation.registry import update_mechanism
-from randquant.channels.keys import Key
-from randquant.local_training.client import Learner
-from randquant.local_training.problem import problem_of
-from randquant.local_training.work import Work
-from randquant.training.algorithm import distributed_sgd
-from randquant.training.optimizer import OptimizerStep, torch_optimizer
-from randquant.training.participation import sample_cohort
+from randquant.aggregation import update_mechanism
+from randquant.channels import Key
+from randquant.local_training import Learner, Work, problem_of
+from randquant.training import OptimizerStep, distributed_sgd, sample_cohort, torch_optimizer
 
 COHORT, BATCH, ROUNDS, RATE = 100, 8, 12, 0.1
 ONE_BIT = {"clip": 0.067, "levels": 2, "margin": 0.06}

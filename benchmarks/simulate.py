@@ -22,15 +22,18 @@ import numpy as np
 import torch
 from results import save
 
-from randquant.aggregation.registry import update_mechanism
-from randquant.channels.keys import Key
-from randquant.local_training.client import Learner
-from randquant.training import models
-from randquant.training.algorithm import distributed_sgd
-from randquant.training.data import datasets
-from randquant.training.named import of_dataset
-from randquant.training.optimizer import OptimizerStep, torch_optimizer
-from randquant.training.participation import sample_cohort
+from randquant.aggregation import update_mechanism
+from randquant.channels import Key
+from randquant.local_training import Learner
+from randquant.training import (
+    OptimizerStep,
+    distributed_sgd,
+    load_dataset,
+    models,
+    of_dataset,
+    sample_cohort,
+    torch_optimizer,
+)
 
 POPULATION, COHORT, IMAGES, RATE = 3400, 40, 100, 0.1
 WARM, TIMED, PASSES = 3, 12, 3
@@ -57,7 +60,7 @@ def flat(model):
 def bare(name, folder, rounds, private, layout=torch.contiguous_format):
     """Forward and backward of every client's images, and plain SGD: nothing is encoded."""
     torch.set_num_threads(2)
-    data, parts, model = datasets.load("fashion-mnist", folder), split(), initial(name)
+    data, parts, model = load_dataset("fashion-mnist", folder), split(), initial(name)
     model = model.to(memory_format=layout)
     held = {
         c: (torch.from_numpy(data.train_features[parts[c]]).contiguous(memory_format=layout),
@@ -91,7 +94,7 @@ def ours_on_gpu(name, folder, rounds, private):
 
 def ours(name, folder, rounds, private, device="cpu"):
     """Gradients, clip, encode, pack, unpack, sum, decode, step: `randquant train`'s own loop."""
-    data, workers = datasets.load("fashion-mnist", folder), 2
+    data, workers = load_dataset("fashion-mnist", folder), 2
     learner = Learner(of_dataset(initial(name), data, list(split())), device=device)
     size = (learner._data.table.features.nbytes + learner._data.table.targets.nbytes) / 2**20
     del data
@@ -125,7 +128,7 @@ def pfl(name, folder, rounds, private):
     from pfl.privacy.gaussian_mechanism import GaussianMechanism
 
     torch.set_num_threads(1)
-    data, parts, network = datasets.load("fashion-mnist", folder), split(), initial(name)
+    data, parts, network = load_dataset("fashion-mnist", folder), split(), initial(name)
     features, labels = torch.from_numpy(data.train_features), torch.from_numpy(data.train_labels)
     order = iter([c for number in range(1, rounds + 2) for c in cohort(number)])
     held = {c: (features[parts[c]], labels[parts[c]])

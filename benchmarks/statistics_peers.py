@@ -21,7 +21,7 @@ import numpy as np
 from results import save
 
 import randquant as rq
-from randquant.channels.keys import Key
+from randquant.channels import Key
 from randquant.statistics import survey
 
 EPSILON, DELTA = 1.0, 1e-6

@@ -23,13 +23,11 @@ from results import FOLDER, commit, save, stored
 from wire import secagg_plus
 
 import randquant as rq
-from randquant.aggregation.baselines import CentralGaussian, ClippedSGD
-from randquant.aggregation.registry import update_mechanism
-from randquant.channels.keys import Key
-from randquant.planning.limits import gaussian_multiplier
-from randquant.reports.figures import Axis, Mark, ScatterPlot, Series
-from randquant.training import models
-from randquant.training.data import datasets
+from randquant.aggregation import CentralGaussian, ClippedSGD, update_mechanism
+from randquant.channels import Key
+from randquant.planning import gaussian_multiplier
+from randquant.reports import Axis, Mark, ScatterPlot, Series
+from randquant.training import load_dataset, models, partition_dataset
 from randquant_papers.gallery import gallery
 from randquant_papers.result import Reproduction, Table
 
@@ -44,8 +42,8 @@ WAYS = (SENT[0], "gaussian", *SENT[1:4], "no privacy", *SENT[4:])
 
 def federated(data_dir: str) -> tuple[list, tuple]:
     """Clients' examples, split at random, and the test data."""
-    dataset = datasets.load("fashion-mnist", data_dir)
-    places = datasets.partition(dataset.train_labels, POPULATION, "iid", seed=0)
+    dataset = load_dataset("fashion-mnist", data_dir)
+    places = partition_dataset(dataset.train_labels, POPULATION, "iid", seed=0)
     clients = [(dataset.train_features[own], dataset.train_labels[own]) for own in places]
     return clients, (dataset.test_features, dataset.test_labels)
 

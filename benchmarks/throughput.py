@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from randquant.channels import wire
-from randquant.channels.encoding.codec import encode_payload
-from randquant.channels.encoding.threads import cores
-from randquant.channels.keys import Key
-from randquant.mechanisms.randomized_quantization import rqm
+from randquant.channels import Key, cores, encode_payload, wire
+from randquant.mechanisms import rqm
 
 NAIVE_CHUNK = 1 << 14  # coordinates: the fastest chunk for plain torch among 2**10 to 2**21
 

@@ -15,12 +15,12 @@ import several_bits
 from results import commit, save, stored
 
 import randquant as rq
-from randquant.aggregation.registry import update_mechanism
-from randquant.cli.commands.train import DEMO
+from randquant.aggregation import update_mechanism
+from randquant.cli import DEMO
+from randquant.planning import Privacy
 from randquant.planning.plan.planner import plan
-from randquant.planning.privacy import Privacy
+from randquant.privacy import Release
 from randquant.privacy.accounting import accountant
-from randquant.privacy.accounting.release import Release
 
 CASES = [  # dimension, population, cohort, rounds, epsilon, delta, trust, bits
     (650, 200, 200, 50, 8.0, 1e-5, "aggregate", 16),

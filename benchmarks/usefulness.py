@@ -13,12 +13,9 @@ import math
 import numpy as np
 from results import save
 
-from randquant.channels.keys import Key
-from randquant.local_training.client import Learner
-from randquant.training import models
-from randquant.training.data import datasets
-from randquant.training.named import of_dataset
-from randquant.training.participation import sample_cohort
+from randquant.channels import Key
+from randquant.local_training import Learner
+from randquant.training import load_dataset, models, of_dataset, partition_dataset, sample_cohort
 
 SHARES = (0.0, 0.1, 0.3, 1.0, 3.0)
 STEPS = (0.06, 0.2, 0.6)
@@ -36,8 +33,8 @@ SETTINGS = (
 
 def accuracy(setting, share: float, step: float, seed: int) -> tuple[float, int]:
     name, model, rounds, cohort, clip_norm = setting
-    data = datasets.load(name)
-    clients = datasets.partition(data.train_labels, 200, "iid", concentration=0.3, seed=seed)
+    data = load_dataset(name)
+    clients = partition_dataset(data.train_labels, 200, "iid", concentration=0.3, seed=seed)
     built = models.build(model, data.train_features.shape[1:], data.classes, seed)
     learner = Learner(of_dataset(built, data, clients))
     parameters, noise = learner.parameters(), np.random.default_rng(seed)

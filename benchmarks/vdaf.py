@@ -18,9 +18,17 @@ from collections.abc import Callable
 import numpy as np
 from results import save
 
-from randquant.secure_sums.vdaf import Prio3, SumVec, serialization
-from randquant.secure_sums.vdaf.circuits import chunk_length
-from randquant.secure_sums.vdaf.field import Field64, Field128
+from randquant.secure_sums import (
+    Field64,
+    Field128,
+    Prio3,
+    SumVec,
+    chunk_length,
+    decode_input_share,
+    encode_input_share,
+    encode_public_share,
+    encode_verifier_share,
+)
 
 CTX = b"benchmark"
 FIELDS = {"Field64, three proofs": (Field64, 3), "Field128, one proof": (Field128, 1)}
@@ -50,10 +58,10 @@ def measured(name: str, length: int) -> dict:
     nonce, key, rand = os.urandom(16), os.urandom(32), os.urandom(prio3.RAND_SIZE)
     repetitions = max(5, min(51, 2_000_000 // length))
     public, shares = prio3.shard(CTX, bits, nonce, rand)
-    sent = [serialization.encode_input_share(prio3, share) for share in shares]
+    sent = [encode_input_share(prio3, share) for share in shares]
 
     def verify(agg_id: int, encoded: bytes) -> tuple:
-        share = serialization.decode_input_share(prio3, agg_id, encoded)
+        share = decode_input_share(prio3, agg_id, encoded)
         return prio3.verify_init(key, CTX, agg_id, nonce, public, share)
 
     prove = timed(repetitions, lambda: prio3.shard(CTX, bits, nonce, rand))
@@ -72,8 +80,8 @@ def measured(name: str, length: int) -> dict:
     return {
         "field": name, "length": length, "chunk_length": chunk, "prove_ms": prove,
         "verify_leader_ms": leader, "verify_helper_ms": helper, "decide_ms": decide,
-        "upload_bytes": len(sent[0]) + len(serialization.encode_public_share(public)),
-        "verifier_share_bytes": len(serialization.encode_verifier_share(prio3, one)),
+        "upload_bytes": len(sent[0]) + len(encode_public_share(public)),
+        "verifier_share_bytes": len(encode_verifier_share(prio3, one)),
         "false_report_refused": refused,
     }  # fmt: skip
 

@@ -18,17 +18,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from randquant.secure_sums.vdaf import (
+from randquant.secure_sums import (
     Count,
+    Field64,
+    Field128,
     Histogram,
     MultihotCountVec,
     Prio3,
     Sum,
     SumVec,
-    serialization,
+    XofTurboShake128,
+    decode_agg_share,
+    decode_input_share,
+    decode_public_share,
+    decode_verifier_message,
+    decode_verifier_share,
+    encode_agg_share,
+    encode_input_share,
+    encode_public_share,
+    encode_verifier_message,
+    encode_verifier_share,
 )
-from randquant.secure_sums.vdaf.field import Field64, Field128
-from randquant.secure_sums.vdaf.xof import XofTurboShake128
 
 MULTIPROOF = "WithMultiproof"
 """Of any type: over Field64, with three proofs and this private identifier."""
@@ -132,9 +142,9 @@ class Run:
     def shard(self, report: dict, **_: Any) -> tuple[Any, Any]:
         nonce, rand = unhex(report["nonce"]), unhex(report["rand"])
         public, shares = self.prio3.shard(self.ctx, report["measurement"], nonce, rand)
-        encoded = [serialization.encode_input_share(self.prio3, each).hex() for each in shares]
+        encoded = [encode_input_share(self.prio3, each).hex() for each in shares]
         wanted = report["public_share"], report["input_shares"]
-        return (serialization.encode_public_share(public).hex(), encoded), wanted
+        return (encode_public_share(public).hex(), encoded), wanted
 
     def verify_init(
         self, report: dict, index: int, aggregator_id: int, **_: Any
@@ -143,31 +153,31 @@ class Run:
         share = unhex(report["input_shares"][aggregator_id])
         state, verifier = self.prio3.verify_init(
             self.verify_key, self.ctx, aggregator_id, unhex(report["nonce"]),
-            serialization.decode_public_share(self.prio3, public),
-            serialization.decode_input_share(self.prio3, aggregator_id, share),
+            decode_public_share(self.prio3, public),
+            decode_input_share(self.prio3, aggregator_id, share),
         )  # fmt: skip
         self.states[index, aggregator_id] = state
-        encoded = serialization.encode_verifier_share(self.prio3, verifier).hex()
+        encoded = encode_verifier_share(self.prio3, verifier).hex()
         return encoded, report["verifier_shares"][0][aggregator_id]
 
     def verifier_shares_to_message(
         self, report: dict, round_: int, **_: Any
     ) -> tuple[Any, Callable[[], Any]]:
         shares = [
-            serialization.decode_verifier_share(self.prio3, unhex(each))
+            decode_verifier_share(self.prio3, unhex(each))
             for each in report["verifier_shares"][round_]
         ]
         message = self.prio3.verifier_shares_to_message(self.ctx, shares)
-        encoded = serialization.encode_verifier_message(message).hex()
+        encoded = encode_verifier_message(message).hex()
         return encoded, lambda: report["verifier_messages"][round_]
 
     def verify_next(
         self, report: dict, index: int, round_: int, aggregator_id: int, **_: Any
     ) -> tuple[Any, Callable[[], Any]]:
         encoded = unhex(report["verifier_messages"][round_ - 1])
-        message = serialization.decode_verifier_message(self.prio3, encoded)
+        message = decode_verifier_message(self.prio3, encoded)
         out_share = self.prio3.verify_next(self.states[index, aggregator_id], message)
-        found = serialization.encode_agg_share(self.prio3, out_share).hex()
+        found = encode_agg_share(self.prio3, out_share).hex()
         return found, lambda: "".join(report["out_shares"][aggregator_id])
 
     def aggregate(self, aggregator_id: int, **_: Any) -> tuple[Any, Any]:
@@ -175,14 +185,14 @@ class Run:
         reports = self.vector["reports"]
         for report in (each for index, each in enumerate(reports) if index not in self.ended):
             encoded = unhex("".join(report["out_shares"][aggregator_id]))
-            share = serialization.decode_agg_share(self.prio3, encoded)
+            share = decode_agg_share(self.prio3, encoded)
             total = self.prio3.agg_update(total, share)
-        found = serialization.encode_agg_share(self.prio3, total).hex()
+        found = encode_agg_share(self.prio3, total).hex()
         return found, self.vector["agg_shares"][aggregator_id]
 
     def unshard(self, **_: Any) -> tuple[Any, Any]:
         encoded = [unhex(each) for each in self.vector["agg_shares"]]
-        shares = [serialization.decode_agg_share(self.prio3, each) for each in encoded]
+        shares = [decode_agg_share(self.prio3, each) for each in encoded]
         reports = len(self.vector["reports"]) - len(self.ended)
         return self.prio3.unshard(shares, reports), self.vector["agg_result"]
 

@@ -24,11 +24,10 @@ from results import commit, save, stored, write
 from secagg import _bytes, handshake, traffic
 
 import randquant as rq
-from randquant.aggregation.modulus import wrap_probability
+from randquant.aggregation import wrap_probability
 from randquant.channels.wire import upload
-from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.draw import PART_BYTES, Draw
-from randquant.secure_sums.secagg.terms import Terms
+from randquant.secure_sums import Client, Draw, Terms
+from randquant.secure_sums.secagg.draw import PART_BYTES
 
 DIMENSION, CLIENTS, POPULATION, ROUNDS, NEIGHBOURS = 1_200_000, 1_000, 10_000, 100, 10
 COORDINATES = 2**17

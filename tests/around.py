@@ -1,6 +1,6 @@
 """A mechanism around another one: what a test replaces is replaced, all else is the other's."""
 
-from randquant.aggregation.defaults import MechanismDefaults
+from randquant.aggregation import MechanismDefaults
 
 
 class Around(MechanismDefaults):

@@ -1,7 +1,7 @@
 """`randquant.train` with all settings by their names, for tests that share and vary them."""
 
 import randquant as rq
-from randquant.training.config import PLACES
+from randquant.training import PLACES
 
 VALUES = {"local": rq.Local, "server": rq.Server, "privacy": rq.Privacy}
 

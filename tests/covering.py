@@ -10,10 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from randquant.channels.keys import Key
-from randquant.statistics.estimate import LAPLACE, NORMAL, SumNoise
-from randquant.statistics.query import Query, Totals
-from randquant.statistics.survival import KaplanMeier, LogRank
+from randquant.channels import Key
+from randquant.statistics import LAPLACE, NORMAL, KaplanMeier, LogRank, Query, SumNoise, Totals
 
 FALSE_ALARM = 1e-6
 AMPLITUDE = 2**30

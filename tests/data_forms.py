@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from randquant.channels.keys import Key
-from randquant.local_training.client import Learner
-from randquant.local_training.work import Work
+from randquant.channels import Key
+from randquant.local_training import Learner, Work
 
 
 class Pairs(Dataset):

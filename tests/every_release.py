@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 import randquant as rq
-from randquant.aggregation.rank.release import RankRelease
-from randquant.aggregation.rank.table import RankTable
-from randquant.mechanisms import sparse_ternary
-from randquant.mechanisms.noise.laws import Binomial, Skellam
-from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.laplace import LaplaceRelease
-from randquant.privacy.accounting.release import Release
-from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
-from randquant.privacy.accounting.sampled import Sampled
+from randquant.aggregation import RankRelease, RankTable
+from randquant.mechanisms import Binomial, Skellam, sparse_ternary
+from randquant.privacy import (
+    ChannelRelease,
+    GaussianRelease,
+    LaplaceRelease,
+    NoiseRelease,
+    Release,
+    Sampled,
+    VectorRelease,
+)
 
 BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
 RQM = rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.4)

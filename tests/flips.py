@@ -30,24 +30,22 @@ from interrupted import SMALL
 from torch import nn
 
 import randquant as rq
-from randquant._internal import sealed
-from randquant._internal.serialization import from_json
-from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.registry import update_mechanism
-from randquant.aggregation.vector import VectorMechanism
+from randquant._internal import from_json, sealed
+from randquant.aggregation import UpdateMechanism, VectorMechanism, update_mechanism
 from randquant.channels import wire
-from randquant.integrations.accountant import RunAccountant
+from randquant.integrations import (
+    SUM,
+    ClientState,
+    Membership,
+    QuantizedStrategy,
+    RunAccountant,
+    terms_text,
+)
 from randquant.integrations.flower import state
-from randquant.integrations.flower.messages import ClientState
-from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.membership import SUM, Membership
-from randquant.integrations.protocol import terms_text
-from randquant.privacy.certificates.file import channel_record
-from randquant.training.config import TrainConfig
-from randquant.training.federated import train
-from randquant.training.runs import binding, checkpoint, execution, secret
+from randquant.privacy import channel_record
+from randquant.training import TrainConfig, create_run, read_run, train, train_run
+from randquant.training.runs import binding, checkpoint, secret
 from randquant.training.runs import folder as run_folder
-from randquant.training.runs import status as run_status
 
 REFUSED = (ValueError, TypeError, OSError)
 
@@ -118,8 +116,8 @@ SECRET = SMALL.changed(
 def _run(folder: Path, name: str = "run", config: TrainConfig = SMALL) -> Iterator[Kind]:
     folder.mkdir(exist_ok=True)
     home = folder / name
-    execution.create(home, config.changed(baseline=config is SMALL), overwrite=False)
-    execution.execute(home)
+    create_run(home, config.changed(baseline=config is SMALL), overwrite=False)
+    train_run(home)
     yield from _of_run(name, home)
 
 
@@ -158,7 +156,7 @@ def _said(home: Path) -> tuple:
     for folder in (home, home / run_folder.BASELINE):
         if not folder.exists():
             continue
-        found = run_status.read(folder)
+        found = read_run(folder)
         if found.state != "finished":
             raise ValueError(found.error)
         config = run_folder.read_config(folder)

@@ -12,9 +12,7 @@ from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
 
-from randquant.integrations.accountant import RunAccountant
-from randquant.integrations.flower.messages import HEAD, ClientState
-from randquant.integrations.ledger import OWN, AnswerLedger
+from randquant.integrations import HEAD, OWN, AnswerLedger, ClientState, RunAccountant
 
 with contextlib.suppress(ImportError):  # older versions do without
     from flwr.supercore.task_identity import TaskIdentity

@@ -14,12 +14,9 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 from tls import keep
 
 import randquant as rq
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.vector import VectorMechanism
+from randquant.aggregation import ChannelMechanism, VectorMechanism
+from randquant.integrations import HEAD, QuantizedStrategy, QuantizeMod, RoundsFailed
 from randquant.integrations.flower import state
-from randquant.integrations.flower.messages import HEAD
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
 
 # Values -1, 0, 1 are encoded as they are: sums can be checked bit for bit.
 EXACT = rq.stochastic_rounding(clip=1.0, levels=3, margin=0.0)

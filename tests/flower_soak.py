@@ -22,11 +22,8 @@ from flower_grid import InProcessGrid, answers_of, client_app, context_of, over_
 from flower_rounds import ANYTHING, STEPS, exact, fedavg, mean_of, model, mover
 from flwr.app import RecordDict
 
-from randquant.integrations.among_clients import SecureSum
-from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
-from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.ledger import SPENT
-from randquant.integrations.membership import SUM
+from randquant.integrations import HEAD, INBOX, SPENT, SUM, QuantizedStrategy, SecureSum
+from randquant.integrations.flower.messages import PAYLOAD
 
 CLIENTS, COHORT = range(1, 13), 5
 LOST, HOSTILE, CRASHED, KILLED, RESTARTED = 0.01, 0.01, 0.01, 0.02, 0.05

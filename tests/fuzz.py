@@ -34,28 +34,26 @@ from flower_rounds import saved_state
 from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
-from randquant._internal import sealed
-from randquant._internal.serialization import to_json
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.vector import VectorMechanism
+from randquant._internal import sealed, to_json
+from randquant.aggregation import ChannelMechanism, VectorMechanism
 from randquant.channels import wire
-from randquant.integrations import accountant
+from randquant.integrations import (
+    OWN,
+    AnswerLedger,
+    Offer,
+    RoundEvent,
+    RunAccountant,
+    accountant,
+    read_terms,
+    terms_text,
+)
 from randquant.integrations import ledger as account_file
 from randquant.integrations import state as server_state
-from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower import state
-from randquant.integrations.ledger import OWN, AnswerLedger
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import read_terms, terms_text
-from randquant.privacy.certificates import file
-from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.server import SumServer
-from randquant.secure_sums.secagg.sharing import random_word
-from randquant.secure_sums.secagg.terms import Terms
-from randquant.training.algorithm import State
-from randquant.training.config import TrainConfig
+from randquant.privacy import channel_record, load_channel
+from randquant.secure_sums import Client, SumServer, Terms, random_word
+from randquant.training import RoundMetrics, Sent, State, TrainConfig
 from randquant.training.data import idx
-from randquant.training.records import RoundMetrics, Sent
 from randquant.training.runs import checkpoint
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs import log as run_log
@@ -121,14 +119,14 @@ def _read_payload(data: bytes, _folder: Path) -> None:
 
 
 def _channels() -> list[bytes]:
-    return [json.dumps(to_json(file.channel_record(c))).encode() for c in CHANNELS]
+    return [json.dumps(to_json(channel_record(c))).encode() for c in CHANNELS]
 
 
 def _read_channel(data: bytes, folder: Path) -> None:
     path = folder / "channel.json"
     path.write_bytes(data)
-    channel, certificate = file.load_channel(path)
-    again = file.channel_record(channel, certificate)
+    channel, certificate = load_channel(path)
+    again = channel_record(channel, certificate)
     said = json.loads(data)
     assert again["fingerprint"] == said["fingerprint"], "another channel"
     assert certificate.epsilon.upper >= 0, "no certificate"

@@ -24,11 +24,17 @@ from flwr.proto.message_pb2 import Message as MessageProto
 
 import randquant as rq
 from randquant import integrations
-from randquant.integrations import flower
-from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.member import FILES, NOTHING, REFUSED
+from randquant.integrations import (
+    FILES,
+    HEAD,
+    INBOX,
+    NOTHING,
+    REFUSED,
+    QuantizedStrategy,
+    QuantizeMod,
+    flower,
+)
+from randquant.integrations.flower.messages import PAYLOAD
 from randquant.secure_sums import secagg
 
 NODE = 1

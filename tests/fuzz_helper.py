@@ -12,9 +12,15 @@ from damage import damaged, damaged_json
 from helper_sums import codes_of, collected, helper_in, messages_of, terms_of
 from proven_sums import VERIFY_KEY, proven_messages, proven_terms, server_of
 
-from randquant.secure_sums.helper import HelperSum, HelperTerms, proven
-from randquant.secure_sums.helper.request import HelperRequest, read_answer, write_request
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums import (
+    HelperRequest,
+    HelperSum,
+    HelperTerms,
+    ProtocolError,
+    read_answer,
+    read_proven,
+    write_request,
+)
 
 TERMS, MESSAGE, REQUEST, ANSWER = b"t", b"m", b"q", b"a"
 """What an input is; the rest of it is the bytes that are read. Capitals: of proven codes."""
@@ -74,9 +80,7 @@ def read(data: bytes, _folder: Path) -> None:
         except ProtocolError:
             raise ProtocolError(server.refused[2]) from None
         if one.key:  # the proofs themselves are the helper's to judge
-            codes, sent = (
-                proven.read_proven(one.terms, m)[1].meas_share for m in (rest, one.messages[2])
-            )
+            codes, sent = (read_proven(one.terms, m)[1].meas_share for m in (rest, one.messages[2]))
             assert (codes == sent).all(), "another share of the codes"
         else:
             assert rest[-500:] == one.messages[2][-500:], "another vector"

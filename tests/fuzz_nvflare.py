@@ -22,9 +22,9 @@ from damage import damaged, damaged_json
 from nvflare.apis.shareable import Shareable
 from nvflare_job import Server, asked, context_of, passed, result
 
-from randquant.integrations.ledger import OWN
-from randquant.integrations.nvflare import QuantizeFilter, tasks
-from randquant.integrations.nvflare.tasks import PAYLOAD, REQUEST, SESSION, TERMS, number
+from randquant.integrations import OWN, REQUEST, SESSION, TERMS, QuantizeFilter, number
+from randquant.integrations.nvflare import tasks
+from randquant.integrations.nvflare.tasks import PAYLOAD
 
 SITE = "va"
 VALUES: list[Any] = [

@@ -8,8 +8,7 @@ import os
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from randquant.secure_sums.helper import Helper, HelperSum, HelperTerms, masked_message
-from randquant.secure_sums.helper.message import read_message
+from randquant.secure_sums import Helper, HelperSum, HelperTerms, masked_message, read_message
 
 IDENTITY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PINNED = IDENTITY.public_key().public_bytes_raw()

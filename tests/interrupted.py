@@ -2,8 +2,7 @@
 
 import pytest
 
-from randquant.training.config import TrainConfig
-from randquant.training.runs import execution
+from randquant.training import TrainConfig, create_run, train_run
 
 SMALL = TrainConfig.of(
     "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": 4.0},
@@ -66,7 +65,7 @@ def dying(real, left):
 
 def begin(folder, config, last, **options):
     """Create a run, and interrupt it after round `last`; return its folder."""
-    execution.create(folder, config, overwrite=False)
+    create_run(folder, config, overwrite=False)
     go_on(folder, last, **options)
     return folder
 
@@ -74,10 +73,10 @@ def begin(folder, config, last, **options):
 def go_on(folder, last, **options):
     """Go on with a run, and interrupt it after round `last`."""
     with pytest.raises(Interrupted):
-        execution.execute(folder, stop_after(last), **options)
+        train_run(folder, stop_after(last), **options)
 
 
 def whole(folder, config, **options):
     """Create a run, and run it to its end; return the run."""
-    execution.create(folder, config, overwrite=False)
-    return execution.execute(folder, **options)
+    create_run(folder, config, overwrite=False)
+    return train_run(folder, **options)

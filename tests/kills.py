@@ -31,16 +31,17 @@ from flower_rounds import ANYTHING, exact, fedavg, grid_of, mean_of, model
 from interrupted import SMALL
 from tls import keep
 
-from randquant.integrations.accountant import RunAccountant
-from randquant.integrations.among_clients import AmongClients
+from randquant.integrations import (
+    AmongClients,
+    HelperMember,
+    QuantizedStrategy,
+    QuantizeMod,
+    RunAccountant,
+    WithHelper,
+)
 from randquant.integrations.flower import state
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.helper_member import HelperMember
-from randquant.integrations.with_helper import WithHelper
-from randquant.secure_sums.helper.journal import HelperJournal
-from randquant.training.runs import execution as runs
-from randquant.training.runs import status as run_status
+from randquant.secure_sums import HelperJournal
+from randquant.training import create_run, load_parameters, read_run, train_run
 
 Report = Callable[[int], None]
 
@@ -67,22 +68,22 @@ class Training:
     config = SMALL.changed(rounds=120, checkpoint_every=7, evaluate_every=50)
 
     def __init__(self, folder: Path) -> None:
-        runs.create(folder, self.config, overwrite=False)
-        self.wanted = runs.execute(folder).summary.guarantee
-        self.parameters = runs.load_parameters(folder).tobytes()
+        create_run(folder, self.config, overwrite=False)
+        self.wanted = train_run(folder).summary.guarantee
+        self.parameters = load_parameters(folder).tobytes()
         self.sent = 0
 
     def run(self, folder: Path, report: Report) -> None:
         if not (folder / "config.json").exists():
-            runs.create(folder, self.config, overwrite=False)
-        runs.execute(folder, lambda config, metrics: report(metrics.round))
+            create_run(folder, self.config, overwrite=False)
+        train_run(folder, lambda config, metrics: report(metrics.round))
 
     def check(self, folder: Path, told: list[int]) -> None:
         self.sent = max([self.sent, *told])
         if not (folder / "config.json").exists():
             assert self.sent == 0, "a run is gone"
             return
-        found = run_status.read(folder)
+        found = read_run(folder)
         assert found.state != "damaged", found.error
         assert found.sent is not None
         assert self.sent <= found.sent.round <= self.sent + 1, "another number of rounds"
@@ -91,9 +92,9 @@ class Training:
 
     def finish(self, folder: Path) -> None:
         self.run(folder, lambda number: None)
-        assert run_status.read(folder).state == "finished"
-        assert runs.load_parameters(folder).tobytes() == self.parameters, "other parameters"
-        assert runs.execute(folder).summary.guarantee == self.wanted
+        assert read_run(folder).state == "finished"
+        assert load_parameters(folder).tobytes() == self.parameters, "other parameters"
+        assert train_run(folder).summary.guarantee == self.wanted
 
 
 class Rounds:

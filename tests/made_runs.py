@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from randquant.privacy.guarantee import Guarantee, Trust
-from randquant.training.config import TrainConfig
-from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.runs.status import Status
+from randquant.privacy import Guarantee, Trust
+from randquant.training import RoundMetrics, RunRecord, RunSummary, TrainConfig
+from randquant.training import RunStatus as Status
 
 
 def promise(epsilon: float = 152345.6, trust: Trust = "local") -> Guarantee:

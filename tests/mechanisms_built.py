@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.registry import all_mechanisms, update_mechanism
+from randquant.aggregation import UpdateMechanism, all_mechanisms, update_mechanism
 
 CLIENTS, SOME = 3, 4
 EXAMPLES = {name: each for name, each in all_mechanisms().items() if each.tuning.possible}

@@ -12,8 +12,8 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.decomposers import common_decomposers
 
-from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.nvflare import JobOptions, QuantizeController, QuantizeFilter
+from randquant.aggregation import VectorMechanism
+from randquant.integrations import JobOptions, QuantizeController, QuantizeFilter
 from randquant.mechanisms import stochastic_rounding
 
 common_decomposers.register()  # of arrays, as NVFlare's processes do

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from randquant.channels.channel import Channel
+from randquant.channels import Channel
 
 
 def biased_level(channel: Channel, part: float) -> Channel:

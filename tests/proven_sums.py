@@ -11,12 +11,17 @@ from helper_sums import PINNED, terms_of
 from proofs_oracle import slow
 from vdaf_reports import Claimed
 
-from randquant.secure_sums.helper import HelperSum, proven
+from randquant.secure_sums import (
+    Field64,
+    HelperSum,
+    LeaderShare,
+    Prio3,
+    ProtocolError,
+    decode_public_share,
+    encode_input_share,
+)
+from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.terms import context
-from randquant.secure_sums.secagg.terms import ProtocolError
-from randquant.secure_sums.vdaf import Prio3, serialization
-from randquant.secure_sums.vdaf.field import Field64
-from randquant.secure_sums.vdaf.prio3 import LeaderShare
 
 VERIFY_KEY = bytes(range(100, 132))
 COMMITMENT = proven.commitment_of(VERIFY_KEY)
@@ -102,7 +107,7 @@ def two_randomnesses(terms, client):
     leader = LeaderShare(leader_meas, field.vec_sub(field.of(proofs), helper_proofs), blind)
     bound = nonce + b"".join(public)
     sealed = terms.key.seal(seed, context(digest, client) + bound)
-    encoded = serialization.encode_input_share(prio3, leader)
+    encoded = encode_input_share(prio3, leader)
     return b"".join((proven.MAGIC, bound, sealed, encoded)), seed
 
 
@@ -120,7 +125,7 @@ def as_prio3(terms, message, seed):
     """What Prio3 by itself says of an opened report: whether the proofs are accepted, and whom."""
     prio3, ctx = proven.prio3_of(terms), proven.proof_context(terms.digest)
     read, leader = proven.read_proven(terms, message)
-    public = serialization.decode_public_share(prio3, read.bound[16:])
+    public = decode_public_share(prio3, read.bound[16:])
     states, verifiers = zip(
         *(
             prio3.verify_init(VERIFY_KEY, ctx, j, read.bound[:16], public, share)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from randquant.channels.channel import DITHER_STEPS, Channel
-from randquant.channels.encoding.kernel import LOW_BITS
-from randquant.channels.encoding.thresholds import tables
-from randquant.channels.keys import Key
+from randquant.channels import DITHER_STEPS, LOW_BITS, Channel, Key, tables
 
 
 def encode(channel: Channel, x: np.ndarray, key: Key) -> np.ndarray:

@@ -18,17 +18,21 @@ import numpy as np
 
 import randquant as rq
 from randquant import mechanisms
-from randquant.aggregation import registry, saved
-from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.sign_sgd import SignSGD
-from randquant.aggregation.vector import VectorMechanism
+from randquant.aggregation import (
+    AdditiveMechanism,
+    CentralGaussian,
+    ChannelMechanism,
+    ClippedSGD,
+    LocalGaussian,
+    SignSGD,
+    VectorMechanism,
+    registry,
+    saved,
+)
 from randquant.channels import encoding, wire
 from randquant.mechanisms import design
 from randquant.planning import compare, plan
-from randquant.privacy.accounting.cohorts import release_of
-from randquant.privacy.accounting.composition import compose, dominating_pair
+from randquant.privacy import compose, dominating_pair, release_of
 
 SENTENCE = re.compile(r"^(Client \S+: |[\w .'=-]+: )?Expected .*[.?]$", re.DOTALL)
 OURS = (ValueError, TypeError, OSError)

@@ -17,15 +17,19 @@ from refusals import CALLS, CHANNEL, VECTOR, Call
 
 import randquant as rq
 from randquant import planning, privacy, training
-from randquant.aggregation import RankMechanism, graded_rank
-from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.alongside import Alongside
-from randquant.aggregation.error import CoordinateError
-from randquant.aggregation.rank.release import RankRelease
-from randquant.aggregation.rank.rotations import GroupRotation
-from randquant.aggregation.rank.table import RankTable
-from randquant.aggregation.rotation import Rotation
-from randquant.aggregation.subset import Projection, Subset
+from randquant.aggregation import (
+    AdditiveMechanism,
+    Alongside,
+    CoordinateError,
+    GroupRotation,
+    Projection,
+    RankMechanism,
+    RankRelease,
+    RankTable,
+    Rotation,
+    Subset,
+    graded_rank,
+)
 from randquant.flower import (
     AmongClients,
     ClientLimits,
@@ -36,20 +40,19 @@ from randquant.flower import (
     RunAccountant,
     WithHelper,
 )
-from randquant.integrations.helper_limit import within
-from randquant.mechanisms import CoordinateTarget, UpdateSetting
-from randquant.mechanisms.noise.laplace import DiscreteLaplace
-from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
-from randquant.planning.compare import tradeoffs
-from randquant.planning.limits import gaussian_multiplier
-from randquant.privacy.accounting.amplification import amplified
-from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.laplace import LaplaceRelease
-from randquant.secure_sums.helper import Helper, HelperKey, HelperLimits, HelperTerms
-from randquant.secure_sums.secagg import Losses, Terms
-from randquant.training import participation
-from randquant.training.task import Task
+from randquant.integrations import within
+from randquant.mechanisms import (
+    Binomial,
+    CoordinateTarget,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Skellam,
+    UpdateSetting,
+)
+from randquant.planning import gaussian_multiplier, tradeoffs
+from randquant.privacy import HiddenCohorts, LaplaceRelease, NoiseRelease, amplified
+from randquant.secure_sums import Helper, HelperKey, HelperLimits, HelperTerms, Losses, Terms
+from randquant.training import Task, participation
 
 
 class Opaque:

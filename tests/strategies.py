@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from randquant.channels.channel import Channel
-from randquant.mechanisms.bins import erm
-from randquant.mechanisms.poisson_binomial import pbm
-from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
+from randquant.channels import Channel
+from randquant.mechanisms import erm, pbm, rqm, stochastic_rounding
 
 
 @st.composite

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from randquant.channels import keys
-from randquant.channels.keys import Key
+from randquant.channels import Key, keys
 
 
 class Read(NamedTuple):

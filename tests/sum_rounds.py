@@ -7,9 +7,7 @@ import os
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.server import SumServer
-from randquant.secure_sums.secagg.terms import ProtocolError, Terms
+from randquant.secure_sums import Client, ProtocolError, SumServer, Terms
 
 STEPS = ("advertise", "share", "mask", "confirm", "reveal")
 

@@ -14,12 +14,11 @@ import pytest
 from seldom import seldom
 
 from randquant import cli
-from randquant._internal.rounding import round_up
-from randquant.aggregation.registry import all_mechanisms
-from randquant.cli.command import all_commands
-from randquant.mechanisms.randomized_quantization import rqm
-from randquant.mechanisms.registry import channel_mechanisms, unregister
-from randquant.privacy.certificates.coordinate import certify, certify_pair
+from randquant._internal import round_up
+from randquant.aggregation import all_mechanisms
+from randquant.cli import all_commands
+from randquant.mechanisms import channel_mechanisms, rqm, unregister
+from randquant.privacy import certify, certify_pair
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

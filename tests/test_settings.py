@@ -19,11 +19,10 @@ from settings import ALL_CALLS, KINDS, differences, foreign, half, of_kind
 import randquant as rq
 from randquant import planning
 from randquant._internal import validate
-from randquant.aggregation.baselines import LocalGaussian
-from randquant.mechanisms import UpdateSetting
-from randquant.mechanisms.noise.laws import DiscreteGaussian
-from randquant.planning.limits import gaussian_multiplier
-from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.aggregation import LocalGaussian
+from randquant.mechanisms import DiscreteGaussian, UpdateSetting
+from randquant.planning import gaussian_multiplier
+from randquant.privacy import HiddenCohorts
 
 SOURCE = Path(rq.__file__).parent
 SLOW = {"plan", "at_equal_epsilon", "RunAccountant", "for_target", "tune_update", "train"}

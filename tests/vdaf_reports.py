@@ -7,8 +7,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from randquant.secure_sums.vdaf import Prio3, SumVec, serialization
-from randquant.secure_sums.vdaf.field import Field64
+from randquant.secure_sums import (
+    Field64,
+    Prio3,
+    SumVec,
+    decode_input_share,
+    decode_public_share,
+    decode_verifier_message,
+    decode_verifier_share,
+    encode_input_share,
+    encode_public_share,
+    encode_verifier_message,
+    encode_verifier_share,
+)
 
 LENGTH = 13
 CTX, KEY = b"session 7", bytes(range(32))
@@ -41,8 +52,8 @@ def report(bits: Sequence[int], draw: np.random.Generator, ctx: bytes = CTX) -> 
     client = prio3(Claimed)
     nonce, rand = draw.bytes(16), draw.bytes(client.RAND_SIZE)
     public, shares = client.shard(ctx, bits, nonce, rand)
-    encoded = tuple(bytes(serialization.encode_input_share(client, each)) for each in shares)
-    return Report(nonce, serialization.encode_public_share(public), encoded)
+    encoded = tuple(bytes(encode_input_share(client, each)) for each in shares)
+    return Report(nonce, encode_public_share(public), encoded)
 
 
 def summed(
@@ -63,18 +74,18 @@ def summed(
     """
     aggregator = prio3()
     try:
-        public = serialization.decode_public_share(aggregator, sent.public)
+        public = decode_public_share(aggregator, sent.public)
         states, verifiers = [], []
         for j in (0, 1):
-            share = serialization.decode_input_share(aggregator, j, sent.shares[j])
+            share = decode_input_share(aggregator, j, sent.shares[j])
             state, verifier = aggregator.verify_init(keys[j], ctx, j, sent.nonce, public, share)
             states.append(state)
-            encoded = serialization.encode_verifier_share(aggregator, verifier)
+            encoded = encode_verifier_share(aggregator, verifier)
             encoded = on_verifier(encoded) if j else encoded
-            verifiers.append(serialization.decode_verifier_share(aggregator, encoded))
+            verifiers.append(decode_verifier_share(aggregator, encoded))
         message = aggregator.verifier_shares_to_message(ctx, verifiers)
-        encoded = on_message(serialization.encode_verifier_message(message))
-        message = serialization.decode_verifier_message(aggregator, encoded)
+        encoded = on_message(encode_verifier_message(message))
+        message = decode_verifier_message(aggregator, encoded)
         out = [aggregator.verify_next(state, message) for state in states]
     except ValueError:
         return None

@@ -14,7 +14,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.app_common.np.constants import NPConstants
 
-from randquant.aggregation.clipping import clip_to_norm
+from randquant.aggregation import clip_to_norm
 
 SITES = ("cleveland", "hungarian", "switzerland", "va")
 FEATURES = 16

@@ -26,14 +26,18 @@ from nvflare.app_common.np.np_model_persistor import NPModelPersistor
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 
-from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.integrations.helper_member import HelperMember
-from randquant.integrations.helper_service import TLS, RemoteHelper
-from randquant.integrations.nvflare import HelperExecutor, QuantizeController, QuantizeFilter
-from randquant.integrations.with_helper import WithHelper
-from randquant.mechanisms.tuning import UpdateSetting
-from randquant.planning.limits import gaussian_multiplier
-from randquant.planning.tuning.update import tune_update
+from randquant.aggregation import UpdateMechanism
+from randquant.integrations import (
+    TLS,
+    HelperExecutor,
+    HelperMember,
+    QuantizeController,
+    QuantizeFilter,
+    RemoteHelper,
+    WithHelper,
+)
+from randquant.mechanisms import UpdateSetting
+from randquant.planning import gaussian_multiplier, tune_update
 
 DELTA = 1e-5
 AGENCY = "agency"

@@ -21,14 +21,14 @@ from table_one import QUERIES, SITES, patients
 from table_site import TableExecutor
 
 import randquant as rq
-from randquant.integrations.helper_member import HelperMember
-from randquant.integrations.nvflare import (
+from randquant.integrations import (
     HelperExecutor,
+    HelperMember,
     JobOptions,
     QuantizeController,
     QuantizeFilter,
+    WithHelper,
 )
-from randquant.integrations.with_helper import WithHelper
 
 DELTA = 1e-6
 

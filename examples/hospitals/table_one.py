@@ -70,8 +70,7 @@ def main() -> None:
 
 def drawn(table: Any, without_noise: dict[str, float]) -> str:
     """The first number of each answer with its intervals, and the exact one in words."""
-    from randquant.reports import answers, charts
-    from randquant.reports.figures import Intervals
+    from randquant.reports import Intervals, answers, charts
 
     rows = []
     for name, figure in zip(table, answers.figures(table), strict=True):

@@ -12,8 +12,8 @@ import pytest
 from made_runs import measured
 from small_mnist import small_mnist
 
-from randquant.privacy.guarantee import Interval
-from randquant.training.config import TrainConfig
+from randquant.privacy import Interval
+from randquant.training import TrainConfig
 from randquant_papers import cli, experiment
 from randquant_papers.experiment import Curve, Setting, Trained
 from randquant_papers.registry import ENTRIES, EXPERIMENTS

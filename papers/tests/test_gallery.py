@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from pages import Page
 from reproduced import reproduced
 
-from randquant.privacy.guarantee import Interval
-from randquant.reports.figures import Axis, line_chart, plain
+from randquant.privacy import Interval
+from randquant.reports import Axis, line_chart
+from randquant.reports import figure_to_json as plain
 from randquant_papers import cli
 from randquant_papers.files import seal
 from randquant_papers.gallery import gallery

@@ -10,9 +10,8 @@ from scipy import stats
 from small_mnist import small_mnist
 
 import randquant as rq
-from randquant.mechanisms.from_design import designed
-from randquant.training.config import TrainConfig
-from randquant.training.runs import execution as runs
+from randquant.mechanisms import designed
+from randquant.training import TrainConfig, create_run, load_parameters, train_run
 from randquant_papers import equal
 from randquant_papers.data import fitted
 from randquant_papers.experiment import Setting
@@ -35,8 +34,8 @@ CANCER = TrainConfig.of(
 
 def certified(config, folder):
     """Of a real run, by full accounting for the client that was called most often."""
-    runs.create(folder, config, overwrite=False)
-    return runs.execute(folder).summary.guarantee.epsilon
+    create_run(folder, config, overwrite=False)
+    return train_run(folder).summary.guarantee.epsilon
 
 
 @pytest.mark.parametrize(
@@ -196,15 +195,15 @@ def test_optms_figure_4_runs(fast, monkeypatch, tmp_path, in_process):
 
 def test_accuracy_on_training_data_is_that_of_the_final_model(tmp_path):
     config = CANCER.changed(mechanism="clipped-sgd", parameters={"clip": 1.0})
-    runs.create(tmp_path / "run", config, overwrite=False)
-    runs.execute(tmp_path / "run")
-    from randquant.training.runs import status as run_status
+    create_run(tmp_path / "run", config, overwrite=False)
+    train_run(tmp_path / "run")
+    from randquant.training import read_run
 
     data = fitted.breast_cancer()
-    weights = runs.load_parameters(tmp_path / "run")
+    weights = load_parameters(tmp_path / "run")
     matrix, bias = weights[:60].reshape(2, 30), weights[60:]
     right = (data.train_features @ matrix.T + bias).argmax(axis=1) == data.train_labels
-    found = optm_training.training_accuracy(run_status.read(tmp_path / "run"))
+    found = optm_training.training_accuracy(read_run(tmp_path / "run"))
     assert found == pytest.approx(right.mean(), abs=1 / len(right) + 1e-9)
     assert found > 0.9
 

@@ -15,7 +15,7 @@ from reproduced import reproduced
 from scipy import integrate
 
 import randquant as rq
-from randquant.privacy.guarantee import Interval
+from randquant.privacy import Interval
 from randquant_papers import cli
 from randquant_papers.optm import tables as optm_paper
 from randquant_papers.qmgeo import tables as qmgeo_paper

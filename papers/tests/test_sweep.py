@@ -9,8 +9,8 @@ import pytest
 from filelock import FileLock
 from made_runs import measured, promise
 
-from randquant.training.runs import execution as runs
-from randquant.training.runs.status import Status
+from randquant.training import RunStatus as Status
+from randquant.training import create_run, load_parameters, train_run
 from randquant_papers import cli, sweep
 from randquant_papers.sweep import names
 from randquant_papers.sweep import status as sweep_status
@@ -115,10 +115,10 @@ def test_a_grid_trains_what_can_be_trained(grid, tmp_path):
     assert "diverged" in found[4].error
     for status in (found[0], found[3]):
         assert (folder / status.folder.name / "report.html").exists()
-        runs.create(tmp_path / status.folder.name, status.config, overwrite=False)
-        runs.execute(tmp_path / status.folder.name)
-        alone = runs.load_parameters(tmp_path / status.folder.name)
-        assert alone.tobytes() == runs.load_parameters(status.folder).tobytes()
+        create_run(tmp_path / status.folder.name, status.config, overwrite=False)
+        train_run(tmp_path / status.folder.name)
+        alone = load_parameters(tmp_path / status.folder.name)
+        assert alone.tobytes() == load_parameters(status.folder).tobytes()
 
 
 def test_a_sweep_that_is_over_trains_nothing(grid):

@@ -9,8 +9,8 @@ import pytest
 from made_runs import measured, promise
 from pages import Page, check_charts, drawn
 
-from randquant.training.config import TrainConfig
-from randquant.training.runs.status import Status
+from randquant.training import RunStatus as Status
+from randquant.training import TrainConfig
 from randquant_papers.sweep import page
 from randquant_papers.sweep.summary import as_json, as_text, results
 

@@ -14,8 +14,7 @@ from flower_grid import InProcessGrid
 from flwr.app import Context, RecordDict
 
 import randquant as rq
-from randquant.aggregation import update_mechanism
-from randquant.aggregation.baselines import ClippedSGD
+from randquant.aggregation import ClippedSGD, update_mechanism
 
 APP = Path(__file__).parents[1] / "text_app"
 sys.path.insert(0, str(APP))

@@ -6,9 +6,7 @@ import time
 import pytest
 
 from randquant import plan
-from randquant._internal import bars
-from randquant._internal.bars import WaitingBar, waiting
-from randquant._internal.progress import report, reporting
+from randquant._internal import WaitingBar, bars, report, reporting, waiting
 
 
 def wait_for(bar: WaitingBar) -> None:

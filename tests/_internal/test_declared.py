@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 import pytest
 from msgspec import Meta
 
-from randquant._internal import declared
-from randquant._internal.declared import Count, Server
+from randquant._internal import Count, Server, declared
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import randquant
-from randquant._internal.faces import Face
+from randquant._internal import Face
 
 ROOT = Path(randquant.__file__).parent
 LAZY = [

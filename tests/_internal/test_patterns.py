@@ -1,6 +1,6 @@
 import pytest
 
-from randquant._internal.patterns import checked, matches
+from randquant._internal import checked, matches
 
 
 def test_several_patterns_choose_names_with_case():

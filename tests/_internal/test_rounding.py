@@ -12,28 +12,31 @@ from outward import FORMATTED, LOWER, PARAMETERS, UPPER, check_outward, to_neare
 
 import randquant as rq
 from randquant import cli
-from randquant._internal import formatting
-from randquant._internal.rounding import round_down, round_up
-from randquant.audit.pipeline import Audit
+from randquant._internal import formatting, round_down, round_up
+from randquant.audit import Audit
 from randquant.cli import progress
 from randquant.cli.commands import account as account_command
 from randquant.cli.commands import runs as runs_command
-from randquant.planning import compare
-from randquant.planning.noise_search import NoiseSearch
-from randquant.planning.plan.record import Candidate, DecodedError, Limit, Need, Plan
-from randquant.planning.privacy import Privacy
+from randquant.planning import (
+    Candidate,
+    DecodedError,
+    Limit,
+    Need,
+    NoiseSearch,
+    Plan,
+    Privacy,
+    compare,
+)
 from randquant.planning.tuning import families as tuning
+from randquant.privacy import Guarantee, Interval
 from randquant.privacy.certificates import metric
-from randquant.privacy.guarantee import Guarantee, Interval
 from randquant.reports import comparison as compare_page
 from randquant.reports import comparison_text
 from randquant.reports import plan as plan_page
 from randquant.reports import run as report
 from randquant.reports import runs as runs_page
-from randquant.training import records, schedule
-from randquant.training.config import TrainConfig
-from randquant.training.records import RoundMetrics, RunSummary
-from randquant.training.runs.status import Status
+from randquant.training import RoundMetrics, RunSummary, TrainConfig, records, schedule
+from randquant.training import RunStatus as Status
 
 CHANNEL = rq.stochastic_rounding(clip=0.1, levels=2, margin=0.1)
 GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10, LOWER)

@@ -11,19 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seldom import seldom
 
-from randquant.aggregation.additive import (
+from randquant.aggregation import (
     AdditiveMechanism,
+    clip_to_norm,
     most_bits,
     round_within,
     squared_bound,
     squared_norm,
 )
-from randquant.aggregation.clipping import clip_to_norm
-from randquant.channels import wire
-from randquant.channels.keys import Key
-from randquant.mechanisms.noise.laws import NOISES
-from randquant.mechanisms.noise.table import BITS
-from randquant.privacy.accounting.accountant import account
+from randquant.channels import Key, wire
+from randquant.mechanisms import BITS, NOISES
+from randquant.privacy import account
 
 ROOT = Key.from_seed(0)
 

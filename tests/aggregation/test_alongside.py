@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from randquant.aggregation.alongside import LEAST_WEIGHT, Alongside, Number
+from randquant.aggregation import LEAST_WEIGHT, Alongside, Number
 
 ANY = st.floats(-1e6, 1e6)
 NUMBERS = st.lists(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.aggregation.coordinate import ChannelMechanism, log_equal_codes
+from randquant.aggregation import ChannelMechanism, log_equal_codes
 
 DOWN, UP = np.float32(-np.inf), np.float32(np.inf)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.aggregation.layout import StateLayout, as_vector, dimension_of
-from randquant.channels.keys import Key
+from randquant.aggregation import StateLayout, as_vector, dimension_of
+from randquant.channels import Key
 
 STATE = {
     "conv.weight": np.arange(12, dtype=np.float32).reshape(2, 2, 3),

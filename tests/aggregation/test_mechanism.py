@@ -8,16 +8,20 @@ from hypothesis import strategies as st
 from strategies import mechanism_channels
 
 import randquant as rq
-from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
-from randquant.aggregation.clipping import _room, add_clipped, clip_to_norm
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.registry import update_mechanism
-from randquant.aggregation.rotation import Rotation
-from randquant.aggregation.vector import VectorMechanism
-from randquant.channels import wire
-from randquant.channels.encoding.codec import encode_payload
-from randquant.channels.keys import Key
-from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
+from randquant.aggregation import (
+    CentralGaussian,
+    ChannelMechanism,
+    ClippedSGD,
+    LocalGaussian,
+    Rotation,
+    VectorMechanism,
+    add_clipped,
+    clip_to_norm,
+    update_mechanism,
+)
+from randquant.aggregation.clipping import _room
+from randquant.channels import Key, encode_payload, wire
+from randquant.privacy import ChannelRelease, GaussianRelease, VectorRelease
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 ROOT = Key.from_seed(0)

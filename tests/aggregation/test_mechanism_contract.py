@@ -8,18 +8,20 @@ import pytest
 from mechanisms_built import CHANNELS, CLIENTS, EXAMPLES, SOME, WHOLE, built
 
 import randquant as rq
-from randquant._internal.serialization import to_json
-from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.defaults import MechanismDefaults
-from randquant.aggregation.registry import all_mechanisms
-from randquant.aggregation.saved import from_record, load, save
-from randquant.aggregation.vector import VectorMechanism
-from randquant.audit.pipeline import worst_inputs
-from randquant.channels import wire
-from randquant.channels.keys import Key
-from randquant.privacy.accounting.cohorts import release_of
-from randquant.privacy.accounting.sampled import Sampled
+from randquant._internal import to_json
+from randquant.aggregation import (
+    AdditiveMechanism,
+    ChannelMechanism,
+    MechanismDefaults,
+    VectorMechanism,
+    all_mechanisms,
+    from_record,
+    load,
+    save,
+)
+from randquant.audit import worst_inputs
+from randquant.channels import Key, wire
+from randquant.privacy import Sampled, release_of
 
 DIMENSION = 5
 BUILT = built(CLIENTS)

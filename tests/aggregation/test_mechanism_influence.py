@@ -6,13 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.hostile import one_client
-from randquant.aggregation.vector import VectorMechanism
+from randquant.aggregation import AdditiveMechanism, ChannelMechanism, VectorMechanism, one_client
 from randquant.channels.wire import upload
 from randquant.mechanisms import stochastic_rounding
-from randquant.secure_sums.helper.proven import proven_bytes
+from randquant.secure_sums import proven_bytes
 
 CLIENTS = 50
 BIT, THREE = (stochastic_rounding(0.3, levels, 0.7) for levels in (2, 3))

@@ -9,10 +9,8 @@ from scipy import stats
 from streams import recorded, windows_again
 from sum_rounds import Round, terms_of
 
-from randquant.aggregation.saved import from_record
-from randquant.channels import wire
-from randquant.channels.encoding.threads import CHUNK
-from randquant.channels.keys import Key
+from randquant.aggregation import from_record
+from randquant.channels import CHUNK, Key, wire
 
 DIMENSION, CLIENTS = 5, 3
 BUILT = built(CLIENTS)

@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.modulus import lifted, sum_bits, wrap_probability
-from randquant.aggregation.rotation import Rotation
-from randquant.aggregation.vector import VectorMechanism
-from randquant.channels.channel import Channel
+from randquant.aggregation import (
+    ChannelMechanism,
+    Rotation,
+    VectorMechanism,
+    lifted,
+    sum_bits,
+    wrap_probability,
+)
+from randquant.channels import Channel
 from randquant.channels.wire import upload
 
 COIN = rq.stochastic_rounding(clip=0.02, levels=2, margin=1.0)

@@ -11,14 +11,19 @@ import pytest
 from scipy.special import erf
 
 import randquant as rq
-from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.baselines import ClippedSGD, LocalGaussian, gaussian
-from randquant.aggregation.coordinate import ChannelMechanism, log_equal_codes
-from randquant.aggregation.payloads import BY_CHANCE
-from randquant.aggregation.sign_sgd import SignSGD
-from randquant.aggregation.vector import VectorMechanism
-from randquant.channels.keys import Key
-from randquant.mechanisms.noise.laws import NOISES
+from randquant.aggregation import (
+    BY_CHANCE,
+    AdditiveMechanism,
+    ChannelMechanism,
+    ClippedSGD,
+    LocalGaussian,
+    SignSGD,
+    VectorMechanism,
+    gaussian,
+    log_equal_codes,
+)
+from randquant.channels import Key
+from randquant.mechanisms import NOISES
 
 torch = pytest.importorskip("torch")
 

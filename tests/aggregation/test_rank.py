@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 from tests.chance import fits
 
-from randquant.aggregation.rank.designs import gain
-from randquant.aggregation.rank.drawing import draw_below, index_at, ranks_of
-from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
-from randquant.aggregation.rank.table import RankTable
-from randquant.channels.keys import Key
+from randquant.aggregation import (
+    RankMechanism,
+    RankTable,
+    draw_below,
+    gain,
+    graded_rank,
+    index_at,
+    ranks_of,
+)
+from randquant.channels import Key
 
 RNG = np.random.default_rng(7)
 VECTORS = [

@@ -7,12 +7,7 @@ import pytest
 from scipy.optimize import linprog
 from tests import oracle
 
-from randquant.aggregation.rank.designs import (
-    gain,
-    graded,
-    top_sum,
-    two_levels,
-)
+from randquant.aggregation import gain, graded, top_sum, two_levels
 
 
 @pytest.mark.seldom(1)

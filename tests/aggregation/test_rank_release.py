@@ -6,10 +6,8 @@ import pytest
 from seldom import seldom
 from tests import oracle
 
-from randquant.aggregation.rank.designs import graded, two_levels
-from randquant.aggregation.rank.release import RankRelease
-from randquant.aggregation.rank.table import RankTable
-from randquant.privacy.accounting.accountant import account
+from randquant.aggregation import RankRelease, RankTable, graded, two_levels
+from randquant.privacy import account
 
 TABLES = (RankTable((1, 3), (5, 1)), RankTable((1, 2, 5), (9, 4, 1)), RankTable((2, 2), (11, 10)))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.chance import fits, mean_is
 
-from randquant.aggregation.rank.rotations import GroupRotation, spread_size
+from randquant.aggregation import GroupRotation, spread_size
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 64, 65, 8192, 9000])

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from randquant.aggregation.rank.drawing import SORTED, place_of
-from randquant.aggregation.rank.table import RankTable
+from randquant.aggregation import SORTED, RankTable, place_of
 
 RNG = np.random.default_rng(20)
 

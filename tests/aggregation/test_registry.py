@@ -6,15 +6,18 @@ import pytest
 
 import randquant as rq
 from randquant import mechanisms
-from randquant.aggregation.registry import all_mechanisms, update_mechanism
-from randquant.cli.main import parse
-from randquant.cli.options import NamedMechanism
-from randquant.mechanisms.record import MechanismRecord
-from randquant.mechanisms.registry import add, build, channel_mechanisms, records_in, unregister
-from randquant.mechanisms.tuning import (
+from randquant.aggregation import all_mechanisms, update_mechanism
+from randquant.cli import NamedMechanism, parse
+from randquant.mechanisms import (
+    MechanismRecord,
     UpdateSetting,
+    add,
+    build,
+    channel_mechanisms,
+    records_in,
+    unregister,
 )
-from randquant.planning.tuning.update import protecting_mechanisms
+from randquant.planning import protecting_mechanisms
 
 CHANNELS = ["rqm", "pbm", "erm", "optm", "qmgeo", "mvu", "imvu", "optimal", "channel-file",
             "stochastic-rounding", "sparse-ternary"]  # fmt: skip

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import recorded
 
-from randquant.aggregation.rank.rotations import GroupRotation
-from randquant.aggregation.rotation import Rotation, _signs
-from randquant.aggregation.walsh_hadamard import hadamard
+from randquant.aggregation import GroupRotation, Rotation, hadamard
+from randquant.aggregation.rotation import _signs
 
 
 @given(st.integers(1, 300), st.integers(1, 4), st.integers(0, 2**64 - 1))

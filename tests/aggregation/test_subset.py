@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import randquant as rq
+from randquant.aggregation import (
+    AdditiveMechanism,
+    CoordinateError,
+    Projection,
+    Rotation,
+    Subset,
+    VectorMechanism,
+    update_mechanism,
+)
 from randquant.aggregation import subset as module
-from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.error import CoordinateError
-from randquant.aggregation.registry import update_mechanism
-from randquant.aggregation.rotation import Rotation
-from randquant.aggregation.subset import Projection, Subset
-from randquant.aggregation.vector import VectorMechanism
-from randquant.channels import wire
-from randquant.channels.keys import Key
-from randquant.privacy.accounting.accountant import account
+from randquant.channels import Key, wire
+from randquant.privacy import account
 
 COIN = rq.stochastic_rounding(clip=0.5, levels=2, margin=1.0)
 ROOT = Key.from_seed(0)

@@ -14,18 +14,32 @@ from scipy import stats
 
 import randquant as rq
 from randquant import cli
-from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.baselines import LocalGaussian, gaussian
-from randquant.aggregation.coordinate import ChannelMechanism, _single
-from randquant.aggregation.defaults import MechanismDefaults
-from randquant.aggregation.registry import all_mechanisms, update_mechanism
-from randquant.aggregation.vector import VectorMechanism
-from randquant.audit.events import Outcomes, best_event, in_words, statistics
-from randquant.audit.pipeline import FEWEST, cohort_inputs, worst_inputs
-from randquant.audit.proportions import ceiling, least_epsilon, proportion
+from randquant.aggregation import (
+    AdditiveMechanism,
+    ChannelMechanism,
+    LocalGaussian,
+    MechanismDefaults,
+    VectorMechanism,
+    all_mechanisms,
+    gaussian,
+    update_mechanism,
+)
+from randquant.aggregation.coordinate import _single
+from randquant.audit import (
+    FEWEST,
+    Outcomes,
+    best_event,
+    ceiling,
+    cohort_inputs,
+    in_words,
+    least_epsilon,
+    proportion,
+    statistics,
+    worst_inputs,
+)
 from randquant.channels import wire
 from randquant.cli.commands import audit as audit_command
-from randquant.mechanisms.registry import build
+from randquant.mechanisms import build
 
 KEY = rq.Key.from_seed(2026)
 RESPONSE = ChannelMechanism(rq.pbm(clip=1.0, theta=0.25, trials=1))  # epsilon = log 3

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from strategies import channels
 
 import randquant as rq
-from randquant.channels.channel import DITHER_STEPS, MAX_DENOMINATOR, Channel
-from randquant.channels.probabilities import from_probabilities
-from randquant.mechanisms.randomized_quantization import rqm
+from randquant.channels import DITHER_STEPS, MAX_DENOMINATOR, Channel, from_probabilities
+from randquant.mechanisms import rqm
 
 INPUTS, VALUES = [-1.0, 1.0], [-2.0, 2.0]
 WEIGHTS = np.array([[3, 1], [1, 3]])

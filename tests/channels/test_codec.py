@@ -11,16 +11,19 @@ from hypothesis import strategies as st
 from strategies import channels, mechanism_channels
 
 import randquant as rq
-from randquant.channels import wire
-from randquant.channels.channel import Channel
+from randquant.channels import (
+    CHUNK,
+    SEGMENT,
+    Channel,
+    Key,
+    encode_payload,
+    encode_payloads,
+    floats,
+    tables,
+    wire,
+)
 from randquant.channels.encoding import batch as rows
 from randquant.channels.encoding import kernel
-from randquant.channels.encoding.batch import encode_payloads
-from randquant.channels.encoding.codec import encode_payload
-from randquant.channels.encoding.inputs import floats
-from randquant.channels.encoding.threads import CHUNK, SEGMENT
-from randquant.channels.encoding.thresholds import tables
-from randquant.channels.keys import Key
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 DRAWS = 1_000_000

@@ -17,14 +17,18 @@ import pytest
 import reference_encoder
 
 import randquant as rq
-from randquant.channels import wire
-from randquant.channels.channel import Channel
+from randquant.channels import (
+    CELL_BUCKETS,
+    CHUNK,
+    Channel,
+    Key,
+    encode_payload,
+    encode_payloads,
+    scratch,
+    tables,
+    wire,
+)
 from randquant.channels.encoding import kernel
-from randquant.channels.encoding.batch import encode_payloads
-from randquant.channels.encoding.codec import encode_payload
-from randquant.channels.encoding.threads import CHUNK, scratch
-from randquant.channels.encoding.thresholds import CELL_BUCKETS, tables
-from randquant.channels.keys import Key
 
 NONE = np.empty(0, dtype=np.uint64)
 JUNK = np.uint64(0xFFFFFFFF << 30)

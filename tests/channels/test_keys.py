@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import randquant as rq
-from randquant._internal.serialization import to_json
-from randquant.aggregation.registry import update_mechanism
-from randquant.channels.encoding.codec import encode_payload
-from randquant.channels.keys import Key
+from randquant._internal import to_json
+from randquant.aggregation import update_mechanism
+from randquant.channels import Key, encode_payload
 
 SECRET = bytes(range(32))
 

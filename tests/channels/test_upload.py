@@ -6,8 +6,7 @@ import numpy as np
 from sum_rounds import Round, terms_of
 
 import randquant as rq
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.vector import VectorMechanism
+from randquant.aggregation import ChannelMechanism, VectorMechanism
 from randquant.channels.wire import upload
 
 BIT = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
@@ -32,14 +31,11 @@ def test_the_width_holds_every_sum_and_no_more():
 
 def test_a_round_counts_what_travels():
     """A simulation hands plain codes around; its bytes are those of masked vectors."""
-    from randquant.local_training.client import Learner
-    from randquant.training import models
-    from randquant.training.cohort import collector
-    from randquant.training.data import datasets
-    from randquant.training.named import of_dataset
+    from randquant.local_training import Learner
+    from randquant.training import collector, load_dataset, models, of_dataset, partition_dataset
 
-    digits = datasets.load("digits")
-    clients = datasets.partition(digits.train_labels, 12, "iid")
+    digits = load_dataset("digits")
+    clients = partition_dataset(digits.train_labels, 12, "iid")
     learner = Learner(of_dataset(models.build("softmax", (1, 8, 8), 10, 0), digits, clients))
     for trust, each in (("aggregate", 40 + 4 * 650 // 8), ("local", 40 + -(-650 // 8))):
         mechanism = ChannelMechanism(BIT, trust, 12 if trust == "aggregate" else 1)

@@ -8,10 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import randquant as rq
-from randquant.channels import wire
-from randquant.channels.channel import Channel
-from randquant.channels.encoding.codec import encode_payload
-from randquant.channels.wire.block_codes import block, length
+from randquant.channels import Channel, block, encode_payload, length, wire
 
 CHANNEL = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 

@@ -5,9 +5,9 @@ from command_line import printed
 from seldom import seldom
 
 import randquant as rq
-from randquant._internal.rounding import round_down
-from randquant.aggregation.baselines import CentralGaussian
-from randquant.privacy.guarantee import MODEL_TERMS
+from randquant._internal import round_down
+from randquant.aggregation import CentralGaussian
+from randquant.privacy import MODEL_TERMS
 
 GAUSSIAN = "account gaussian --clip-norm 1 --noise-multiplier 0.5 --dimension 8 --rounds 4"
 

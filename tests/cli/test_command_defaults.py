@@ -3,7 +3,7 @@
 import pytest
 from command_line import as_json, printed
 
-from randquant.mechanisms.registry import build, channel_mechanisms
+from randquant.mechanisms import build, channel_mechanisms
 
 PBM = "--clip 1 --theta .35 --trials 15"
 NOTE = (

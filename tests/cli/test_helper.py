@@ -6,7 +6,7 @@ from command_line import as_json, printed, refused
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from helper_sums import codes_of, collected, helper_in, messages_of, terms_of
 
-from randquant.secure_sums.helper import Helper
+from randquant.secure_sums import Helper
 
 
 def test_a_new_identity_is_private_and_its_public_half_is_what_clients_take(tmp_path, capsys):

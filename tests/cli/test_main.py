@@ -8,9 +8,8 @@ import pytest
 from command_line import as_json, printed, refused
 
 import randquant as rq
-from randquant.cli.command import all_commands
-from randquant.cli.main import main as randquant_main
-from randquant.cli.main import parse
+from randquant.cli import all_commands, parse
+from randquant.cli import main as randquant_main
 
 NOISE = "account gaussian --clip-norm 1 --noise-multiplier 0.5 --dimension 8 --rounds 4"
 PAPER = "--clip 1.5 --margin 1.5 --levels 16 --keep 0.42"

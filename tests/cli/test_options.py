@@ -11,10 +11,8 @@ from command_line import printed, refused
 from cyclopts import Token
 
 from randquant._internal import declared
-from randquant.cli.command import EVERYTHING, all_commands
-from randquant.cli.options import Option, flag, given_channel, of_function
-from randquant.mechanisms.randomized_quantization import stochastic_rounding
-from randquant.mechanisms.registry import register, unregister
+from randquant.cli import EVERYTHING, Option, all_commands, flag, given_channel, of_function
+from randquant.mechanisms import register, stochastic_rounding, unregister
 from randquant.training import settings
 
 

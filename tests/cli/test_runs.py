@@ -8,11 +8,8 @@ import pytest
 from command_line import as_json, printed, refused
 from pages import Page, check_charts, check_self_contained
 
-from randquant._internal import locks
-from randquant._internal.rounding import round_up
-from randquant.training.config import TrainConfig
-from randquant.training.runs import execution as runs
-from randquant.training.runs import status as run_status
+from randquant._internal import locks, round_up
+from randquant.training import TrainConfig, create_run, read_run, train_run
 
 CONFIG = TrainConfig.of(
     dataset="digits",
@@ -31,8 +28,8 @@ CONFIG = TrainConfig.of(
 def folder(tmp_path_factory):
     """Runs in every state: a/baseline, a, half, broken."""
     root = tmp_path_factory.mktemp("runs")
-    runs.create(root / "a", CONFIG.changed(baseline=True), overwrite=False)
-    runs.execute(root / "a")
+    create_run(root / "a", CONFIG.changed(baseline=True), overwrite=False)
+    train_run(root / "a")
     half = CONFIG.changed(mechanism="sign-sgd", seed=1)
     interrupted.begin(root / "half", half, 5)
     (root / "broken").mkdir()
@@ -70,10 +67,10 @@ def test_runs_lists_every_run_below_a_folder(folder, capsys, monkeypatch):
 
 def test_a_run_in_training_is_seen_and_not_disturbed(folder):
     with locks.folder(folder / "half"):
-        assert run_status.read(folder / "half").state == "being trained"
+        assert read_run(folder / "half").state == "being trained"
     with locks.folder(folder / "half"):
         pass
-    assert run_status.read(folder / "half").state == "unfinished"
+    assert read_run(folder / "half").state == "unfinished"
 
 
 def test_named_runs_are_compared(folder, capsys):

@@ -7,12 +7,10 @@ import command_line
 import pytest
 
 from randquant import cli
-from randquant.aggregation.registry import all_mechanisms
+from randquant.aggregation import all_mechanisms
+from randquant.cli import parse
 from randquant.cli.commands import train
-from randquant.cli.main import parse
-from randquant.training import functions, settings
-from randquant.training.config import TrainConfig
-from randquant.training.runs import folder as run_folder
+from randquant.training import TrainConfig, functions, read_config, read_finished, settings
 
 RUN = """
 dataset = "breast-cancer"
@@ -83,7 +81,7 @@ def here(tmp_path, monkeypatch):
 
 def trained(line: str) -> TrainConfig:
     assert cli.main(["train", "--run", "run", "--overwrite", "--quiet", *line.split()]) == 0
-    return run_folder.read_config(train.Path("run"))
+    return read_config(train.Path("run"))
 
 
 def refused(capsys, line: str) -> str:
@@ -136,7 +134,7 @@ def test_a_model_and_data_of_ones_own_are_trained_and_resumed(here, monkeypatch)
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     assert cli.main(["train", "--resume", str(here / "run"), "--delta", "1e-6", "--quiet"]) == 0
-    guarantee = run_folder.read_finished(here / "run").summary.guarantee
+    guarantee = read_finished(here / "run").summary.guarantee
     assert guarantee is not None
     assert guarantee.delta == 1e-6
 

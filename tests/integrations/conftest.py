@@ -2,8 +2,7 @@
 
 import pytest
 
-from randquant.aggregation.rank.mechanism import RankMechanism
-from randquant.aggregation.vector import VectorMechanism
+from randquant.aggregation import RankMechanism, VectorMechanism
 from randquant.integrations.flower import mod
 
 

@@ -9,9 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from randquant.integrations.accountant import RoundEvent, RunAccountant
-from randquant.integrations.offer import Offer
-from randquant.privacy.accounting.accountant import account
+from randquant.integrations import Offer, RoundEvent, RunAccountant
+from randquant.privacy import account
 
 DELTA = 1e-5
 OFFERS = [Offer(noisy("local"), 5), Offer(noisy("local"), 3)]

@@ -25,11 +25,9 @@ from flower_rounds import (
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 import randquant as rq
-from randquant.integrations.accountant import RoundEvent, RunAccountant
+from randquant.integrations import Offer, QuantizedStrategy, RoundEvent, RunAccountant
 from randquant.integrations.flower import state
-from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.offer import Offer
-from randquant.privacy.accounting.accountant import account
+from randquant.privacy import account
 
 
 def test_epsilon_is_that_of_the_accountant_and_training_ends_before_the_limit():

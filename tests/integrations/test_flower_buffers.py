@@ -24,15 +24,18 @@ from flower_rounds import (
 from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
-from randquant.aggregation.layout import is_running
+from randquant.aggregation import is_running
 from randquant.channels.wire import upload
-from randquant.integrations.flower.messages import arrays_of as read
-from randquant.integrations.flower.messages import read_payload
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
-from randquant.integrations.offer import Offer
-from randquant.integrations.trained import Layout
-from randquant.local_training.local import Local
+from randquant.integrations import (
+    Layout,
+    Offer,
+    QuantizedStrategy,
+    QuantizeMod,
+    RoundsFailed,
+    read_payload,
+)
+from randquant.integrations import arrays_of as read
+from randquant.local_training import Local
 
 torch = pytest.importorskip("torch")
 

@@ -8,8 +8,8 @@ import pytest
 from flower_rounds import fedavg, grid_of, model, noisy, refusals, run
 from flwr.common.serde import message_to_proto
 
+from randquant.integrations import QuantizedStrategy
 from randquant.integrations.flower.messages import PAYLOAD
-from randquant.integrations.flower.strategy import QuantizedStrategy
 
 
 @pytest.mark.seldom(1)

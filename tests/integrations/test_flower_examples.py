@@ -8,7 +8,7 @@ from flower_grid import spent
 from tests.deployments import DEPLOY, deployment
 
 from randquant.aggregation import RankMechanism
-from randquant.privacy.accounting.accountant import account
+from randquant.privacy import account
 
 CLIENTS, DIMENSION, EPSILON, DELTA = 4, 650, 40, 1e-6
 SETTINGS = (

@@ -7,9 +7,8 @@ from flower_grid import InProcessGrid, client_app
 from flower_rounds import ANYTHING, exact, fedavg, mean_of, model, mover
 from flwr.app import RecordDict
 
+from randquant.integrations import PollingGrid, QuantizedStrategy
 from randquant.integrations.flower import grids
-from randquant.integrations.flower.grids import PollingGrid
-from randquant.integrations.flower.strategy import QuantizedStrategy
 
 
 class HttpGrid(InProcessGrid):

@@ -31,20 +31,23 @@ from flwr.common import log
 from flwr.common.serde import message_from_proto, message_to_proto
 from fuzz_flower import FILES_OF_ARRAYS, MOD, NODE, sentences, train
 
-from randquant.aggregation.vector import VectorMechanism
-from randquant.channels.channel import Channel
-from randquant.integrations import accountant
-from randquant.integrations.flower import messages
-from randquant.integrations.flower.messages import (
+from randquant.aggregation import VectorMechanism
+from randquant.channels import Channel
+from randquant.integrations import (
+    FILES,
     HEAD,
-    PAYLOAD,
+    LONGEST_SESSION,
+    LONGEST_TEXT,
+    REFUSED,
+    Intake,
+    Layout,
+    Offer,
+    QuantizedStrategy,
+    RoundMessage,
+    accountant,
 )
-from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.member import FILES, REFUSED
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import LONGEST_SESSION, LONGEST_TEXT, RoundMessage
-from randquant.integrations.sums import Intake
-from randquant.integrations.trained import Layout
+from randquant.integrations.flower import messages
+from randquant.integrations.flower.messages import PAYLOAD
 from randquant.privacy.accounting import releases
 from randquant.privacy.certificates import file
 

@@ -11,26 +11,27 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flower_rounds import NOISY, exact, grid_of, identify, model, noisy, one_round, refusals
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from randquant._internal.rounding import round_up
-from randquant.aggregation.vector import VectorMechanism
+from randquant._internal import round_up
+from randquant.aggregation import VectorMechanism
 from randquant.channels import wire
-from randquant.integrations.among_clients import AmongClients
+from randquant.integrations import AmongClients, Offer, QuantizeMod, RoundMessage
 from randquant.integrations.flower import messages, mod
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import RoundMessage
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.releases import VectorRelease
-from randquant.secure_sums import masks
-from randquant.secure_sums.secagg import crypto, group, sharing
-from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.messages import (
-    PART_BYTES,
+from randquant.privacy import VectorRelease, account
+from randquant.secure_sums import (
     Advert,
-    context,
+    Client,
     masked_format,
+    masking_key,
+    masking_private,
+    masks,
     pair_context,
+    seal,
+    sealing_key,
+    self_masking_key,
+    unseal,
 )
+from randquant.secure_sums.secagg import group, sharing
+from randquant.secure_sums.secagg.messages import PART_BYTES, context
 
 DOCS = Path(__file__).parents[2] / "docs" / "flower-security.md"
 VICTIM, CLIENTS, DIMENSION, ROUNDS = 1, 400, 1000, 3
@@ -186,9 +187,9 @@ def codes_seen_by_an_inventor(grid):
     seeds, pairs, inbox = {}, {}, {}
     for n, (sealing, masking) in secrets.items():
         pair = pair_context(terms, {VICTIM: own, n: adverts[n]})
-        key = crypto.sealing_key(sealing, own.sealing, pair)
-        pairs[n] = crypto.masking_key(crypto.masking_private(masking), own.masking, pair)
-        shares = crypto.unseal(key, dealt[n], context(terms, VICTIM, n))
+        key = sealing_key(sealing, own.sealing, pair)
+        pairs[n] = masking_key(masking_private(masking), own.masking, pair)
+        shares = unseal(key, dealt[n], context(terms, VICTIM, n))
         seeds[terms.place_of(VICTIM, n)] = group.read_scalar(shares[:PART_BYTES])
         inbox[n] = forged(terms, n, key)
     train = {"arrays": model(DIMENSION), "config": ConfigRecord({})}
@@ -196,7 +197,7 @@ def codes_seen_by_an_inventor(grid):
     form = masked_format(terms, VICTIM)
     total = wire.unpack(form, packed, terms.dimension).astype(masks.dtype(terms.bits))
     seed = sharing.combine(seeds, {0} | seeds.keys())
-    own_mask = crypto.self_masking_key(seed, context(terms, VICTIM, VICTIM))
+    own_mask = self_masking_key(seed, context(terms, VICTIM, VICTIM))
     for secret in (own_mask, *pairs.values()):
         masks.add(total, secret, -1)
     return (total & ((1 << terms.bits) - 1)).astype(np.int64)
@@ -217,4 +218,4 @@ def forged(terms, dealer, key):
     numbers = [group.scalar_bytes(number) for number in (challenge, *values)]
     proof = numbers[0] + committed + b"".join(numbers[1:])
     both = b"".join(map(group.scalar_bytes, shares))
-    return proof + crypto.seal(key, both, context(terms, dealer, VICTIM))
+    return proof + seal(key, both, context(terms, dealer, VICTIM))

@@ -15,15 +15,20 @@ from flower_rounds import ask, exact, grid_of, model, noisy, one_round
 from flwr.app import RecordDict
 from flwr.serverapp.strategy import FedAdam
 
+from randquant.integrations import (
+    FILES,
+    OWN,
+    SPENT,
+    STEP_BYTES,
+    DamagedFile,
+    Offer,
+    RoundEvent,
+    terms_text,
+    told,
+)
 from randquant.integrations import ledger as ledgers
-from randquant.integrations.accountant import RoundEvent
 from randquant.integrations.flower import state
-from randquant.integrations.foreign import DamagedFile
-from randquant.integrations.ledger import OWN, SPENT, STEP_BYTES
-from randquant.integrations.member import FILES, told
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import terms_text
-from randquant.secure_sums.secagg.terms import ProtocolError, Terms
+from randquant.secure_sums import ProtocolError, Terms
 
 OFFER = Offer(noisy("local"), 5)
 KINDS = ("share", "upload", "confirm", "reveal")

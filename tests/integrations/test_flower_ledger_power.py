@@ -12,12 +12,9 @@ from flwr.serverapp.strategy import FedAdam
 from power import Trace, reachable, restore
 
 from randquant._internal import disk, serialization
+from randquant.integrations import OWN, DamagedFile, Offer, RoundEvent, RunAccountant
 from randquant.integrations import state as server_state
-from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.flower import state
-from randquant.integrations.foreign import DamagedFile
-from randquant.integrations.ledger import OWN
-from randquant.integrations.offer import Offer
 
 OFFER = Offer(noisy("local"), 5)
 

@@ -24,13 +24,17 @@ from flower_rounds import (
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from randquant._internal.rounding import round_up
+from randquant._internal import round_up
+from randquant.integrations import (
+    Offer,
+    QuantizedStrategy,
+    QuantizeMod,
+    RoundEvent,
+    RoundsFailed,
+    RunAccountant,
+)
 from randquant.integrations import accountant as accounting
-from randquant.integrations.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import QuantizedStrategy, RoundsFailed
-from randquant.integrations.offer import Offer
-from randquant.privacy.accounting.accountant import account
+from randquant.privacy import account
 
 
 def test_a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answered():

@@ -10,12 +10,10 @@ import pytest
 from flower_rounds import exact, one_round
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from randquant.integrations import Offer, QuantizeMod, RoundsFailed, payload_record, read_payload
 from randquant.integrations.flower import messages
-from randquant.integrations.flower.messages import PAYLOAD, payload_record, read_payload
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import RoundsFailed
-from randquant.integrations.offer import Offer
-from randquant.secure_sums.secagg.terms import ProtocolError, Terms
+from randquant.integrations.flower.messages import PAYLOAD
+from randquant.secure_sums import ProtocolError, Terms
 
 
 def test_a_payload_is_one_array_of_our_type():

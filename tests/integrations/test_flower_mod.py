@@ -22,7 +22,8 @@ from flower_rounds import (
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD, STYPE
+from randquant.integrations import HEAD, INBOX, STYPE
+from randquant.integrations.flower.messages import PAYLOAD
 
 
 @pytest.mark.parametrize("trust", ["local", "aggregate"])

@@ -9,13 +9,11 @@ from flower_rounds import ANYTHING, fedavg, model, mover, refusals, steps_of
 from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
-from randquant.aggregation.alongside import Number
-from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.flower.messages import HEAD, PAYLOAD
-from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.offer import Offer
-from randquant.planning.privacy import Privacy
-from randquant.privacy.accounting.accountant import account
+from randquant.aggregation import Number, VectorMechanism
+from randquant.integrations import HEAD, Offer, QuantizedStrategy
+from randquant.integrations.flower.messages import PAYLOAD
+from randquant.planning import Privacy
+from randquant.privacy import account
 
 FINE = rq.stochastic_rounding(clip=4.0, levels=64, margin=0.5)  # little noise
 NODES = range(1, 7)

@@ -13,15 +13,18 @@ from flwr.serverapp.strategy import FedAvg
 from pages import Page, drawn
 
 import randquant as rq
-from randquant.integrations.among_clients import AmongClients
+from randquant.integrations import (
+    AmongClients,
+    History,
+    QuantizedStrategy,
+    QuantizeMod,
+    RoundRow,
+    TooFewNodes,
+)
 from randquant.integrations.flower import planned as planned_module
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.flower.wrapped import TooFewNodes
-from randquant.integrations.history import History, RoundRow
-from randquant.planning.choice import Calibrated
+from randquant.planning import Calibrated
 from randquant.reports.flower import page
-from randquant.secure_sums.secagg.graphs import Losses
+from randquant.secure_sums import Losses
 
 TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 650}
 

@@ -14,8 +14,7 @@ from tests.deployments import deployment
 
 from randquant import stochastic_rounding
 from randquant.integrations.flower import state
-from randquant.training import models
-from randquant.training.data import datasets
+from randquant.training import load_dataset, models
 
 CLIENTS, RATE, CLIP, MARGIN = 4, 1.5, 0.05, 0.02
 SETTINGS = (
@@ -51,7 +50,7 @@ def test_the_sum_is_exact_without_the_killed_clients_mask(deployed):
     # A mask that is left on makes totals uniform modulo 8: 650 of them would be in their range by
     # chance less than once in 2**100 runs.
     folder, _, _ = deployed
-    dataset = datasets.load("digits")
+    dataset = load_dataset("digits")
     model = models.build("softmax", (1, 8, 8), dataset.classes, 0)
     lattice = stochastic_rounding(clip=CLIP, levels=2, margin=MARGIN).lattice
     assert lattice is not None

@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 from flower_rounds import model, noisy, one_round, refusals, steps_of
 
-from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
-from randquant.aggregation.sign_sgd import SignSGD
-from randquant.channels.keys import Key
-from randquant.integrations.accountant import RoundEvent, RunAccountant
-from randquant.integrations.flower.messages import PAYLOAD, payload_record, read_payload
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.offer import Offer
-from randquant.privacy.accounting.accountant import account
+from randquant.aggregation import LocalGaussian, RankMechanism, SignSGD, graded_rank
+from randquant.channels import Key
+from randquant.integrations import (
+    Offer,
+    QuantizeMod,
+    RoundEvent,
+    RunAccountant,
+    payload_record,
+    read_payload,
+)
+from randquant.integrations.flower.messages import PAYLOAD
+from randquant.privacy import account
 
 DIMENSION = 40
 RANK = RankMechanism(clip_norm=8.0, epsilon=7.99)

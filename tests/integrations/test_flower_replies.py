@@ -15,14 +15,20 @@ from flwr.serverapp.strategy import FedAvg
 from seldom import seldom
 
 import randquant as rq
-from randquant.aggregation.coordinate import ChannelMechanism
+from randquant.aggregation import ChannelMechanism
 from randquant.channels import wire
+from randquant.integrations import (
+    HEAD,
+    INBOX,
+    Offer,
+    RoundMessage,
+    RoundsFailed,
+    read_inbox,
+    upload_format,
+)
 from randquant.integrations.flower import messages as wire_messages
-from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
-from randquant.integrations.flower.strategy import RoundsFailed
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import RoundMessage, read_inbox, upload_format
-from randquant.secure_sums.secagg.terms import MOST_CLIENTS, MOST_NEIGHBOURS, ProtocolError
+from randquant.integrations.flower.messages import PAYLOAD
+from randquant.secure_sums import MOST_CLIENTS, MOST_NEIGHBOURS, ProtocolError
 
 
 def tampered(reply, change):

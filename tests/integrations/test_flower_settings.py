@@ -15,16 +15,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
-from randquant.integrations.among_clients import AmongClients
+from randquant.integrations import HEAD, AmongClients, Offer, ParameterFree, QuantizedStrategy
 from randquant.integrations.flower import planned
-from randquant.integrations.flower.messages import HEAD
-from randquant.integrations.flower.parameter_free import ParameterFree
-from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.offer import Offer
-from randquant.planning.choice import Calibrated
-from randquant.planning.privacy import Privacy
-from randquant.privacy.guarantee import Guarantee
-from randquant.secure_sums.secagg import Losses
+from randquant.planning import Calibrated, Privacy
+from randquant.privacy import Guarantee
+from randquant.secure_sums import Losses
 
 MODEL = ArrayRecord({"stem": Array(np.zeros(3)), "head": Array(np.zeros(2))})
 ONE_BIT = Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.7}, 1.0)

@@ -25,11 +25,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import randquant as rq
-from randquant.aggregation.registry import update_mechanism
-from randquant.integrations.among_clients import AmongClients
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.secure_sums.secagg import Losses
+from randquant.aggregation import update_mechanism
+from randquant.integrations import AmongClients, QuantizedStrategy, QuantizeMod
+from randquant.secure_sums import Losses
 
 
 @pytest.mark.seldom(1)

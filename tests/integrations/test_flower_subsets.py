@@ -10,12 +10,9 @@ from flower_grid import answers_of
 from flower_rounds import NOISY, ask, fedavg, grid_of, model, one_round, refusals
 from flwr.app import ConfigRecord
 
-from randquant.aggregation.rank.mechanism import RankMechanism
-from randquant.aggregation.vector import VectorMechanism
+from randquant.aggregation import RankMechanism, VectorMechanism
 from randquant.channels.wire import upload
-from randquant.integrations.flower.messages import HEAD, read_payload
-from randquant.integrations.flower.strategy import QuantizedStrategy
-from randquant.integrations.offer import Offer
+from randquant.integrations import HEAD, Offer, QuantizedStrategy, read_payload
 from randquant.secure_sums.secagg.draw import PART_BYTES
 
 DIMENSION, COUNT = 40, 5

@@ -25,14 +25,18 @@ from flower_rounds import (
 from flwr.app import ConfigRecord
 
 from randquant.channels import wire
-from randquant.integrations.among_clients import AmongClients
-from randquant.integrations.flower.messages import HEAD, INBOX, PAYLOAD
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.flower.strategy import RoundsFailed
-from randquant.integrations.ledger import SPENT
-from randquant.integrations.membership import SUM
-from randquant.integrations.offer import Offer
-from randquant.secure_sums.secagg.client import Client
+from randquant.integrations import (
+    HEAD,
+    INBOX,
+    SPENT,
+    SUM,
+    AmongClients,
+    Offer,
+    QuantizeMod,
+    RoundsFailed,
+)
+from randquant.integrations.flower.messages import PAYLOAD
+from randquant.secure_sums import Client
 
 
 def test_masked_payloads_of_equal_updates_differ_and_have_the_stated_size():

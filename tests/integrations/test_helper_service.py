@@ -12,17 +12,16 @@ from helper_sums import IDENTITY, helper_in, seeds_in
 from tls import keep, parties
 
 import randquant as rq
-from randquant.integrations.foreign import DamagedFile
-from randquant.integrations.helper_member import helper_of
-from randquant.integrations.helper_service import (
+from randquant.integrations import (
     CALLS_OF_ONE,
+    DamagedFile,
+    Offer,
     RemoteHelper,
     ServiceLimits,
+    helper_of,
     service,
 )
-from randquant.integrations.offer import Offer
-from randquant.secure_sums.helper.request import write_request
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums import ProtocolError, write_request
 
 
 class Slow:

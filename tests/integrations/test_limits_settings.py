@@ -12,17 +12,10 @@ import pytest
 from flower_rounds import EXACT, NOISY
 from helper_sums import PINNED, helper_in
 
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations import protocol
-from randquant.integrations.flower.mod import QuantizeMod
-from randquant.integrations.limits import ClientLimits
-from randquant.integrations.member import Member
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import RoundMessage
-from randquant.privacy.accounting.accountant import account
-from randquant.secure_sums.helper.terms import HelperTerms
-from randquant.secure_sums.secagg.terms import ProtocolError, Terms
+from randquant.aggregation import ChannelMechanism, VectorMechanism
+from randquant.integrations import ClientLimits, Member, Offer, QuantizeMod, RoundMessage, protocol
+from randquant.privacy import account
+from randquant.secure_sums import HelperTerms, ProtocolError, Terms
 
 MODEL = {"stem": np.zeros(3, np.float32), "head": np.zeros(2, np.float32)}
 SESSION = bytes(16)

@@ -12,20 +12,22 @@ from mechanisms_built import built
 from nvflare_job import Server, asked, passed, result
 from scripted import check_drawn, check_follows
 
-from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations import protocol
-from randquant.integrations.among_clients import AmongClients
-from randquant.integrations.limits import ClientLimits
-from randquant.integrations.member import Agreed, Member
-from randquant.integrations.membership import Membership
-from randquant.integrations.nvflare import QuantizeFilter
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import RoundMessage
-from randquant.integrations.sums import PlainSum
-from randquant.integrations.trained import Layout
-from randquant.integrations.with_helper import WithHelper
-from randquant.secure_sums.secagg.messages import Advert
-from randquant.secure_sums.secagg.terms import Terms
+from randquant.aggregation import VectorMechanism
+from randquant.integrations import (
+    Agreed,
+    AmongClients,
+    ClientLimits,
+    Layout,
+    Member,
+    Membership,
+    Offer,
+    PlainSum,
+    QuantizeFilter,
+    RoundMessage,
+    WithHelper,
+    protocol,
+)
+from randquant.secure_sums import Advert, Terms
 
 DIMENSION, SESSION = 256, bytes(16)
 OLD = {"w": np.zeros(DIMENSION, np.float32)}

@@ -22,14 +22,12 @@ from nvflare_job import (
 )
 
 from randquant._internal import locks
-from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.nvflare import QuantizeController, QuantizeFilter, tasks
-from randquant.integrations.nvflare.tasks import PAYLOAD, REQUEST, SESSION
-from randquant.integrations.trained import Layout
+from randquant.aggregation import AdditiveMechanism, VectorMechanism
+from randquant.integrations import REQUEST, SESSION, Layout, QuantizeController, QuantizeFilter
+from randquant.integrations.nvflare import tasks
+from randquant.integrations.nvflare.tasks import PAYLOAD
 from randquant.mechanisms import stochastic_rounding
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.cohorts import release_of
+from randquant.privacy import account, release_of
 
 
 def test_the_model_moves_by_the_mean_of_the_codes_and_by_nothing_else(tmp_path):

@@ -16,17 +16,19 @@ from nvflare_job import SITES, Server, context_of
 from proven_sums import lie
 from tls import keep
 
-from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.helper_member import HelperMember
-from randquant.integrations.nvflare import HelperExecutor, QuantizeFilter
-from randquant.integrations.nvflare.helper_site import TASK
-from randquant.integrations.nvflare.tasks import PAYLOAD, number
-from randquant.integrations.with_helper import WithHelper
+from randquant.aggregation import VectorMechanism
+from randquant.integrations import (
+    TASK,
+    HelperExecutor,
+    HelperMember,
+    QuantizeFilter,
+    WithHelper,
+    number,
+)
+from randquant.integrations.nvflare.tasks import PAYLOAD
 from randquant.mechanisms import stochastic_rounding
-from randquant.privacy.accounting.accountant import account
-from randquant.secure_sums.helper import Helper
-from randquant.secure_sums.helper.proven import message_bytes
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.privacy import account
+from randquant.secure_sums import Helper, ProtocolError, message_bytes
 
 SUMMED = VectorMechanism(stochastic_rounding(0.5, 2, 2.0), 1.0, "aggregate", len(SITES))
 

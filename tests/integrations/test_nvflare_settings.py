@@ -10,10 +10,8 @@ import pytest
 from helper_sums import PINNED, helper_in
 from nvflare_job import SITES, Server, context_of
 
-from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.nvflare import JobOptions, QuantizeController, QuantizeFilter
-from randquant.integrations.untuned import REACH
-from randquant.integrations.with_helper import WithHelper
+from randquant.aggregation import VectorMechanism
+from randquant.integrations import REACH, JobOptions, QuantizeController, QuantizeFilter, WithHelper
 from randquant.mechanisms import stochastic_rounding
 
 COARSER = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.4), clip_norm=1.0)

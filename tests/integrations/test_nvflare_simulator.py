@@ -16,10 +16,9 @@ from flower_grid import spent
 from tls import parties
 
 from randquant import cli
+from randquant.integrations import service
 from randquant.integrations import state as server_state
-from randquant.integrations.helper_service import service
-from randquant.secure_sums.helper import Helper
-from randquant.secure_sums.helper.journal import HelperJournal
+from randquant.secure_sums import Helper, HelperJournal
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
 SITES = ("cleveland", "hungarian", "switzerland", "va")

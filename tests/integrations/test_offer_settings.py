@@ -9,19 +9,10 @@ import pytest
 from flower_rounds import NOISY
 from helper_sums import helper_in
 
-from randquant.aggregation.alongside import Alongside, Number
-from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations import protocol
+from randquant.aggregation import Alongside, Number, VectorMechanism
+from randquant.integrations import ClientLimits, Member, Membership, Offer, RoundMessage, protocol
 from randquant.integrations.flower import messages
-from randquant.integrations.limits import ClientLimits
-from randquant.integrations.member import Member
-from randquant.integrations.membership import Membership
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import RoundMessage
-from randquant.secure_sums.helper.terms import HelperTerms
-from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.draw import Draw
-from randquant.secure_sums.secagg.terms import Terms
+from randquant.secure_sums import Client, Draw, HelperTerms, Terms
 
 SESSION = bytes(16)
 PLAIN = VectorMechanism(NOISY, 1.0, "aggregate", 3)

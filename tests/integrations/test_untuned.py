@@ -15,14 +15,10 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare_job import MODEL, UPDATE, Server
 
 import randquant as rq
-from randquant.aggregation.clipping import shorten
-from randquant.aggregation.vector import VectorMechanism
+from randquant.aggregation import VectorMechanism, shorten
 from randquant.flower import Offer, ParameterFree, QuantizedStrategy
-from randquant.integrations.flower.messages import HEAD
-from randquant.integrations.member import RELATIVE_LOSS
-from randquant.integrations.membership import Membership
-from randquant.integrations.run import RoundsFailed
-from randquant.training.parameter_free import OF_CLASSES, ParameterFreeStep
+from randquant.integrations import HEAD, RELATIVE_LOSS, Membership, RoundsFailed
+from randquant.training import OF_CLASSES, ParameterFreeStep
 
 DIMENSION = 5
 WAY = np.array([2.0, -1.0, 0.5, 0.0, 1.0], np.float32)

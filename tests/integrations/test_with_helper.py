@@ -25,7 +25,7 @@ from helper_process import started, told
 from tls import keep, parties
 
 import randquant as rq
-from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation import AdditiveMechanism
 from randquant.flower import (
     HelperMember,
     QuantizedStrategy,
@@ -33,14 +33,15 @@ from randquant.flower import (
     RemoteHelper,
     WithHelper,
 )
-from randquant.integrations.flower.messages import HEAD
-from randquant.integrations.helper_limit import within
-from randquant.integrations.helper_service import service
-from randquant.integrations.offer import Offer
-from randquant.integrations.run import RoundsFailed
-from randquant.secure_sums.helper import Helper, HelperLimits, HelperTerms
-from randquant.secure_sums.helper.request import LONGEST_OFFER, write_request
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.integrations import HEAD, Offer, RoundsFailed, service, within
+from randquant.secure_sums import (
+    LONGEST_OFFER,
+    Helper,
+    HelperLimits,
+    HelperTerms,
+    ProtocolError,
+    write_request,
+)
 
 NODES = range(1, 6)
 

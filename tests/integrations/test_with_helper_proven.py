@@ -11,14 +11,14 @@ from pages import Page
 from proven_sums import lie
 from tls import keep, parties
 
-from randquant.aggregation.additive import AdditiveMechanism
+from randquant.aggregation import AdditiveMechanism
 from randquant.channels.wire import upload
 from randquant.flower import QuantizeMod, RemoteHelper, WithHelper
-from randquant.integrations import sums
-from randquant.integrations.flower.messages import HEAD, PAYLOAD, payload_record
-from randquant.integrations.offer import Offer
+from randquant.integrations import HEAD, Offer, payload_record, sums
+from randquant.integrations.flower.messages import PAYLOAD
 from randquant.reports.flower import page
-from randquant.secure_sums.helper import HelperTerms, masked_message, proven
+from randquant.secure_sums import HelperTerms, masked_message
+from randquant.secure_sums.helper import proven
 
 NODES = range(1, 6)
 HOSTILE = 3

@@ -8,12 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from randquant.aggregation.baselines import ClippedSGD
-from randquant.channels.keys import Key
-from randquant.local_training.client import Learner
-from randquant.local_training.problem import problem_of
-from randquant.local_training.work import Work
-from randquant.training.cohort import collector
+from randquant.aggregation import ClippedSGD
+from randquant.channels import Key
+from randquant.local_training import Learner, Work, problem_of
+from randquant.training import collector
 
 KEY = Key.from_seed(1)
 

@@ -8,12 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from randquant.aggregation.clipping import clip_to_norm
-from randquant.channels.keys import Key
+from randquant.aggregation import clip_to_norm
+from randquant.channels import Key
+from randquant.local_training import Evaluation, Learner, Work, problem_of
 from randquant.local_training import client as learner_module
-from randquant.local_training.client import Learner
-from randquant.local_training.problem import problem_of
-from randquant.local_training.work import Evaluation, Work
 
 KEY = Key.from_seed(5)
 SIZES = (6, 3, 9, 1)

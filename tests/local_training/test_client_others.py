@@ -7,11 +7,9 @@ from data_forms import Pairs
 from torch import nn
 from torch.nn import functional
 
-from randquant.channels.keys import Key
+from randquant.channels import Key
+from randquant.local_training import Learner, Work, problem_of
 from randquant.local_training import client as learner_module
-from randquant.local_training.client import Learner
-from randquant.local_training.problem import problem_of
-from randquant.local_training.work import Work
 
 KEY, CLIENTS = Key.from_seed(1), 23
 

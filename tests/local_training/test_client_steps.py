@@ -9,9 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import randquant as rq
-from randquant.local_training.client import Learner
-from randquant.local_training.problem import problem_of
-from randquant.local_training.work import Work
+from randquant.local_training import Learner, Work, problem_of
 
 
 def data(samples=9):

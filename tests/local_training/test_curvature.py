@@ -9,15 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from randquant.aggregation.clipping import scale_to_norm, shorten
-from randquant.channels.keys import Key
-from randquant.local_training.client import Learner
-from randquant.local_training.curvature import (
-    small_step,
-    step_length,
-)
-from randquant.local_training.problem import problem_of
-from randquant.local_training.work import Work
+from randquant.aggregation import scale_to_norm, shorten
+from randquant.channels import Key
+from randquant.local_training import Learner, Work, problem_of, small_step, step_length
 
 KEY = Key.from_seed(0)
 

@@ -11,11 +11,8 @@ from data_forms import Pairs, Partition, assert_same
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
-from randquant.channels.keys import Key
-from randquant.local_training.client import Learner
-from randquant.local_training.examples import StoredExamples, examples_of
-from randquant.local_training.problem import problem_of
-from randquant.local_training.work import Work
+from randquant.channels import Key
+from randquant.local_training import Learner, StoredExamples, Work, examples_of, problem_of
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 4)).astype(np.float32), RNG.integers(0, 3, 12)

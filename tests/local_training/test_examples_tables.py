@@ -10,8 +10,7 @@ from scipy import sparse
 from torch import nn
 
 import randquant as rq
-from randquant.local_training.client import Learner
-from randquant.local_training.problem import problem_of
+from randquant.local_training import Learner, problem_of
 
 DRAW = np.random.default_rng(0)
 ROWS = [

@@ -9,7 +9,7 @@ from data_forms import Pairs, Partition, assert_same
 from torch import nn
 from torch.nn import functional
 
-from randquant.local_training.problem import problem_of
+from randquant.local_training import problem_of
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 4)).astype(np.float32)

@@ -12,8 +12,7 @@ from torch.nn import functional
 from torch.nn.utils import prune
 from torch.utils.data import DataLoader, TensorDataset
 
-from randquant.local_training.client import Learner
-from randquant.local_training.problem import parts_of, problem_of
+from randquant.local_training import Learner, parts_of, problem_of
 
 CLASSES = 3
 

@@ -13,14 +13,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import randquant as rq
-from randquant.local_training.raw_units import Standardized
-from randquant.local_training.standardize import Asked, answered, asked_by
+from randquant.local_training import Asked, Standardized, answered, asked_by
 from randquant.planning import choice
-from randquant.reports.run import render
-from randquant.training import request
+from randquant.reports import render_run as render
+from randquant.training import read_run, request
 from randquant.training.runs import execution, standardization
 from randquant.training.runs import folder as run_folder
-from randquant.training.runs.status import read as read_run
 
 WEIGHTS = torch.tensor([[0.9], [-40.0]])
 SCALED = rq.Standardize([0, 0.0], [400, 10.0], target=(-600, 600))

@@ -9,10 +9,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from randquant.channels.keys import Key
-from randquant.local_training.client import Learner
-from randquant.local_training.problem import problem_of
-from randquant.local_training.work import Work
+from randquant.channels import Key
+from randquant.local_training import Learner, Work, problem_of
 
 RNG = np.random.default_rng(2)
 INFINITE = np.full((3, 4), np.inf, np.float32)

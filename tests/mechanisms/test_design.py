@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
 import randquant as rq
-from randquant._internal.rounding import round_up
-from randquant.mechanisms import design
-from randquant.mechanisms.design.constraints import Fisher, Metric, Pure, Renyi, constraint_of
+from randquant._internal import round_up
+from randquant.mechanisms import Fisher, Metric, Pure, Renyi, constraint_of, design
 
 LEVELS = np.array([-2.6, -0.7, 0.9, 2.4])
 FIVE, NINE = np.linspace(-1, 1, 5), np.linspace(-1, 1, 9)

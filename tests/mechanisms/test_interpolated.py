@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 import randquant as rq
-from randquant.channels.keys import Key
+from randquant.channels import Key
 
 LEVELS = [2, 3, 4, 8, 16]
 

@@ -6,10 +6,9 @@ import chance
 import numpy as np
 import pytest
 
-from randquant.channels.keys import Key
+from randquant.channels import Key
+from randquant.mechanisms import BITS, DiscreteLaplace
 from randquant.mechanisms.noise import laplace
-from randquant.mechanisms.noise.laplace import DiscreteLaplace
-from randquant.mechanisms.noise.table import BITS
 
 
 @pytest.mark.parametrize(("scale", "clients"), [(0.125, 1), (1.5, 3), (6.0, 40), (300.0, 5)])

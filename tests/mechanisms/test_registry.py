@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import mechanism_channels
 
 import randquant as rq
-from randquant.mechanisms.registry import build, channel_mechanisms
+from randquant.mechanisms import build, channel_mechanisms
 
 EXAMPLES = {
     **{name: record.example for name, record in channel_mechanisms().items()},

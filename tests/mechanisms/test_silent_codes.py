@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.channels.exact_moments import moments
-from randquant.mechanisms.silent_codes import FEWEST, HEARD, sparse_ternary
-from randquant.mechanisms.tuning import UpdateSetting
-from randquant.planning.tuning.update import update_family
+from randquant.channels import moments
+from randquant.mechanisms import FEWEST, HEARD, UpdateSetting, sparse_ternary
+from randquant.planning import update_family
 
 
 @pytest.mark.parametrize(("margin", "rate"), [(9.0, 0.25), (3.0, 0.25), (0.0, 1.0), (99.0, 0.02)])

@@ -10,14 +10,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import randquant as rq
-from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
-from randquant.mechanisms.noise.laws import NOISES
-from randquant.mechanisms.tuning import UpdateSetting
-from randquant.planning.calibration import calibrate
-from randquant.planning.limits import gaussian_multiplier
-from randquant.planning.noise_search import EDGE, TOLERANCE, NoiseSearch, OutOfReach
-from randquant.planning.tuning.update import protecting_mechanisms, tuned_mechanism, update_family
-from randquant.privacy.accounting.cohorts import release_of
+from randquant.aggregation import CentralGaussian, ClippedSGD, LocalGaussian
+from randquant.mechanisms import NOISES, UpdateSetting
+from randquant.planning import (
+    EDGE,
+    TOLERANCE,
+    NoiseSearch,
+    OutOfReach,
+    calibrate,
+    gaussian_multiplier,
+    protecting_mechanisms,
+    tuned_mechanism,
+    update_family,
+)
+from randquant.privacy import release_of
 
 
 def one_number(

@@ -11,14 +11,11 @@ from pages import Page, check_charts, check_self_contained
 from strategies import channels
 
 import randquant as rq
-from randquant.channels.channel import Channel
-from randquant.channels.probabilities import from_probabilities
-from randquant.mechanisms.registry import build, channel_mechanisms, unregister
-from randquant.mechanisms.tuning import CoordinateTarget
-from randquant.planning import compare
+from randquant.channels import Channel, from_probabilities
+from randquant.mechanisms import CoordinateTarget, build, channel_mechanisms, unregister
+from randquant.planning import Unreachable, compare, tune_coordinate
 from randquant.planning.compare import compare as comparison
 from randquant.planning.tuning import families
-from randquant.planning.tuning.families import Unreachable, tune_coordinate
 from randquant.reports import comparison_text
 from randquant.reports.comparison import page
 

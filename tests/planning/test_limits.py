@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.baselines import CentralGaussian, LocalGaussian
-from randquant.aggregation.sign_sgd import SignSGD
-from randquant.aggregation.vector import VectorMechanism
-from randquant.channels.keys import Key
-from randquant.mechanisms.tuning import UpdateSetting
-from randquant.planning.limits import gaussian_multiplier
-from randquant.planning.tuning.update import update_family
+from randquant.aggregation import (
+    AdditiveMechanism,
+    CentralGaussian,
+    LocalGaussian,
+    SignSGD,
+    VectorMechanism,
+)
+from randquant.channels import Key
+from randquant.mechanisms import UpdateSetting
+from randquant.planning import gaussian_multiplier, update_family
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-3, 1e-9), (1.0, 1e-5), (8.0, 1e-6), (1e4, 0.1)])

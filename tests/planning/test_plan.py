@@ -8,12 +8,11 @@ from pages import check_charts, check_self_contained
 
 import randquant as rq
 from randquant import cli
-from randquant.aggregation.registry import update_mechanism
+from randquant.aggregation import update_mechanism
+from randquant.planning import LONG, USEFUL, Candidate, DecodedError, Privacy, code, judge
 from randquant.planning.plan.planner import plan
-from randquant.planning.plan.record import Candidate, DecodedError, code
-from randquant.planning.plan.verdict import LONG, USEFUL, judge
-from randquant.planning.privacy import Privacy
-from randquant.reports.plan import as_text, page
+from randquant.reports import as_text
+from randquant.reports.plan import page
 
 ONE = ["stochastic-rounding"]
 FEW = ["stochastic-rounding", "optm", "skellam", "binomial"]

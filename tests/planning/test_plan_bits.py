@@ -5,14 +5,11 @@ import math
 
 import pytest
 
-from randquant.aggregation.additive import most_bits
-from randquant.mechanisms.tuning import UpdateSetting
-from randquant.planning.choice import choose
+from randquant.aggregation import most_bits
+from randquant.mechanisms import UpdateSetting
+from randquant.planning import ENOUGH, FINE, Need, Privacy, choose, fewest_bits, tune_update
 from randquant.planning.plan.planner import plan
-from randquant.planning.plan.record import ENOUGH, Need
-from randquant.planning.privacy import Privacy
-from randquant.planning.tuning.update import FINE, fewest_bits, tune_update
-from randquant.reports.plan import as_json, as_text
+from randquant.reports import as_json, as_text
 
 SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)
 

@@ -8,14 +8,12 @@ import re
 import pytest
 
 from randquant import cli
-from randquant.aggregation.hostile import one_client
+from randquant.aggregation import one_client
+from randquant.planning import FARTHEST, TOLERATED, Privacy, code
 from randquant.planning.plan.planner import plan
-from randquant.planning.plan.record import code
-from randquant.planning.plan.subsets import FARTHEST, TOLERATED
-from randquant.planning.privacy import Privacy
-from randquant.privacy.accounting.accountant import account
-from randquant.reports.notebook import display
-from randquant.reports.plan import as_json, as_text, page
+from randquant.privacy import account
+from randquant.reports import as_json, as_text, display
+from randquant.reports.plan import page
 
 MEAN = 0.2
 ASKED = (20_000, 1000, 100, 50, 8.0)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.planning.plan.record import Candidate, built
-from randquant.reports.plan import as_json, as_text
+from randquant.planning import Candidate, built
+from randquant.reports import as_json, as_text
 
 SUMMED = ["stochastic-rounding", "skellam"]
 

@@ -2,10 +2,9 @@
 
 import pytest
 
+from randquant.planning import Candidate, DecodedError, Privacy
 from randquant.planning.plan import plan, planner
-from randquant.planning.plan.record import Candidate, DecodedError
-from randquant.planning.privacy import Privacy
-from randquant.privacy.accounting.accountant import account
+from randquant.privacy import account
 from randquant.reports.plan import figures
 
 ASKED = (100, 600, 600, 6, 8.0, 1e-6)

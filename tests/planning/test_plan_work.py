@@ -5,13 +5,11 @@ import math
 import pytest
 from seldom import seldom
 
-from randquant.mechanisms.tuning import UpdateSetting
+from randquant.mechanisms import UpdateSetting
+from randquant.planning import tune_update, update_family
 from randquant.planning.plan.planner import plan
-from randquant.planning.tuning.update import tune_update, update_family
+from randquant.privacy import Neighboring, ReleaseDefaults, Trust, account, gaussian_order
 from randquant.privacy.accounting import releases
-from randquant.privacy.accounting.accountant import account, gaussian_order
-from randquant.privacy.accounting.release import ReleaseDefaults
-from randquant.privacy.guarantee import Neighboring, Trust
 
 
 @pytest.mark.parametrize(("name", "most"), [("stochastic-rounding", 2), *seldom(("imvu", 5))])

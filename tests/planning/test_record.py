@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.aggregation.registry import update_mechanism
-from randquant.planning.limits import gaussian_multiplier
+from randquant.aggregation import update_mechanism
+from randquant.planning import Need, gaussian_multiplier
 from randquant.planning.plan import planner
-from randquant.planning.plan.record import Need
-from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.privacy.guarantee import Guarantee
+from randquant.privacy import Guarantee, HiddenCohorts
 
 NEED = Need(60, 40, 10, 8, 8.0, 1e-5, "aggregate", rq.Privacy(bits=16), participations=2)
 NOISE = {"clip_norm": 1.0, "bits": 16, "noise_multiplier": 0.5}

@@ -9,16 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import randquant as rq
-from randquant.privacy.accounting.accountant import (
+from randquant.privacy import (
     ORDERS,
     RESERVE,
-    _to_epsilon,
+    ChannelRelease,
+    GaussianRelease,
+    ReleaseDefaults,
     account,
     account_at,
+    compose,
 )
-from randquant.privacy.accounting.composition.rule import compose
-from randquant.privacy.accounting.release import ReleaseDefaults
-from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease
+from randquant.privacy.accounting.accountant import _to_epsilon
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 

@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from seldom import seldom
 
 import randquant as rq
-from randquant.planning.plan.record import Need
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.privacy.accounting.hidden import DRAWS
-from randquant.privacy.accounting.laplace import LaplaceRelease
-from randquant.privacy.accounting.releases import GaussianRelease
-from randquant.privacy.accounting.sampled import Sampled
+from randquant.planning import Need
+from randquant.privacy import (
+    DRAWS,
+    GaussianRelease,
+    HiddenCohorts,
+    LaplaceRelease,
+    Sampled,
+    account,
+)
 
 DELTA = 1e-5
 PAIRS = [(*g, *pair) for g in GROUPS for pair in itertools.combinations(of_group(*g), 2)]

@@ -10,9 +10,8 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 
 import randquant as rq
-from randquant._internal.rounding import round_up
-from randquant.privacy.accounting.amplification import amplified
-from randquant.privacy.accounting.sampled import Sampled
+from randquant._internal import round_up
+from randquant.privacy import Sampled, amplified
 
 REPLACE_SPECIAL = dpa.NeighboringRelation.REPLACE_SPECIAL
 REPLACE_ONE = dpa.NeighboringRelation.REPLACE_ONE

@@ -12,14 +12,25 @@ from whole import summed
 
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism
-from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
-from randquant.privacy.accounting.attacks import INSIDE, DrawnRound, attacked_epsilon, on_updates
-from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_epsilon_below
-from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.releases import ChannelRelease, VectorRelease
-from randquant.privacy.accounting.rounds import IntegerRound, NormalRound, SumRound, places_of
-from randquant.privacy.accounting.sampled import Sampled
-from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring
+from randquant.mechanisms import Binomial, DiscreteGaussian, Skellam
+from randquant.privacy import (
+    INSIDE,
+    NEIGHBORINGS,
+    ChannelRelease,
+    DrawnRound,
+    IntegerRound,
+    Neighboring,
+    NoiseRelease,
+    NormalRound,
+    Sampled,
+    SumRound,
+    VectorRelease,
+    attacked_epsilon,
+    gaussian_epsilon,
+    gaussian_epsilon_below,
+    on_updates,
+    places_of,
+)
 
 BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
 RQM = rq.rqm(1.0, 1.0, 4, 0.42)

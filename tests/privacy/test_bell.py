@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import randquant as rq
+from randquant.privacy import VectorRelease, bell_square
 from randquant.privacy.accounting import bell
-from randquant.privacy.accounting.bell import bell_square
-from randquant.privacy.accounting.releases import VectorRelease
 
 CHANNELS = {
     "near": rq.stochastic_rounding(1.0, 2, 0.25),

@@ -9,7 +9,7 @@ from seldom import seldom
 from whole import over_square, partly_even, perturbed, row, summed, worst
 
 import randquant as rq
-from randquant.privacy.certificates.sums.bits import SCALE, Bits
+from randquant.privacy import SCALE, Bits
 
 SMALL = rq.pbm(clip=1.0, theta=0.25, trials=2, inputs=5)
 

@@ -11,11 +11,9 @@ from seldom import seldom
 from whole import worst
 
 import randquant as rq
+from randquant.privacy import KEEP_ALL, SHARES, Law, Rows, covers_of, even_rows
 from randquant.privacy.certificates.sums import certificate, others, sum_curvature
-from randquant.privacy.certificates.sums.blocks import SHARES, covers_of, even_rows
-from randquant.privacy.certificates.sums.law import KEEP_ALL, Law
 from randquant.privacy.certificates.sums.others import _between
-from randquant.privacy.certificates.sums.outcomes import Rows
 
 CHANNELS = {
     "rqm": rq.rqm(1.0, 1.0, 4, 0.42), "wide": rq.rqm(1.0, 3.0, 8, 0.42),

@@ -11,11 +11,8 @@ import pytest
 from oracle import binary_log_delta
 
 import randquant as rq
+from randquant.privacy import UNIT, PrivacyLoss, Tilted, by_normal, compose, crossing
 from randquant.privacy.accounting.composition import fourier
-from randquant.privacy.accounting.composition.loss import PrivacyLoss, Tilted, crossing
-from randquant.privacy.accounting.composition.normal import by_normal
-from randquant.privacy.accounting.composition.rule import compose
-from randquant.privacy.divergence import UNIT
 
 # `composition.compose` is the function; this is the module that defines it.
 composition = importlib.import_module(compose.__module__)

@@ -13,18 +13,24 @@ from oracle import binary_log_delta
 from seldom import seldom
 from strategies import weight_rows
 
-from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair, strongest_pair
-from randquant.privacy.accounting.composition.fourier import _reach, _shift, by_fourier, on_grid
-from randquant.privacy.accounting.composition.loss import (
+from randquant.channels import Channel
+from randquant.privacy import (
+    SLIP,
+    UNIT,
     PrivacyLoss,
     Tilted,
     best_tilt,
-    log_moments,
+    by_fourier,
+    by_normal,
+    compose,
+    dominating_pair,
+    on_grid,
+    strongest_pair,
 )
-from randquant.privacy.accounting.composition.normal import _smoothed, by_normal
-from randquant.privacy.accounting.composition.rule import _single, compose
-from randquant.privacy.divergence import UNIT
+from randquant.privacy.accounting.composition.fourier import _reach, _shift
+from randquant.privacy.accounting.composition.loss import log_moments
+from randquant.privacy.accounting.composition.normal import _smoothed
+from randquant.privacy.accounting.composition.rule import _single
 
 # `composition.compose` is the function; this is the module that defines it.
 composition = importlib.import_module(compose.__module__)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from strategies import channels
 
 import randquant as rq
-from randquant._internal.rounding import round_down, round_up
-from randquant.channels.probabilities import from_probabilities
+from randquant._internal import round_down, round_up
+from randquant.channels import from_probabilities
 
 ORDERS = [1.0005, 2.0, 8.0, 1000.0, math.inf]
 

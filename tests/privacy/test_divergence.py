@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import weight_rows
 
-from randquant.privacy import divergence
-from randquant.privacy.divergence import LARGEST_ORDER, hockey_stick, log_ratio, renyi
+from randquant.privacy import divergence, hockey_stick, log_ratio, renyi
+from randquant.privacy.divergence import LARGEST_ORDER
 
 ORDERS = [1 + 1e-12, 1 + 1e-6, 1.0005, 1.5, 2.0, 8.0, 64.0, 1000.0, 1e6, 1e9, math.inf]
 

@@ -6,8 +6,7 @@ from hypothesis import given
 from strategies import channels
 
 import randquant as rq
-from randquant.mechanisms import design
-from randquant.mechanisms.registry import build
+from randquant.mechanisms import build, design
 
 RQM = {"clip": 1.5, "margin": 1.5, "levels": 16, "keep": 0.42}
 

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from randquant.mechanisms.noise.laws import DiscreteGaussian, Skellam
-from randquant.privacy.accounting import accountant
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.gaussian import (
+from randquant.mechanisms import DiscreteGaussian, Skellam
+from randquant.privacy import (
+    GaussianRelease,
+    NoiseRelease,
+    account,
     gaussian_epsilon,
     log_gaussian_delta,
     step_square,
 )
-from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.releases import GaussianRelease
+from randquant.privacy.accounting import accountant
 
 
 def exact_delta(epsilon, mu):

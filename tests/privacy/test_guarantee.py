@@ -7,15 +7,18 @@ from fractions import Fraction
 import pytest
 
 import randquant as rq
-from randquant.mechanisms.noise.laws import Skellam
-from randquant.privacy.accounting.composition.rule import compose
-from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.releases import (
+from randquant.mechanisms import Skellam
+from randquant.privacy import (
     ChannelRelease,
+    Guarantee,
+    Interval,
+    NoiseRelease,
     VectorRelease,
+    at_most,
+    compose,
+    hockey_stick,
+    rounded_up,
 )
-from randquant.privacy.divergence import hockey_stick
-from randquant.privacy.guarantee import Guarantee, Interval, at_most, rounded_up
 
 BIT = rq.stochastic_rounding(clip=0.25, levels=2, margin=1.75)
 SURE = rq.stochastic_rounding(clip=1.0, levels=2)

@@ -7,10 +7,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from randquant.mechanisms.noise.laws import Skellam
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.laplace import LaplaceRelease
+from randquant.mechanisms import Skellam
+from randquant.privacy import LaplaceRelease, NoiseRelease, account
 
 
 def law(scale: float, reach: int) -> dict[int, float]:

@@ -7,12 +7,9 @@ from fractions import Fraction
 import pytest
 
 import randquant as rq
-from randquant.aggregation.registry import update_mechanism
-from randquant.aggregation.vector import VectorMechanism
+from randquant.aggregation import VectorMechanism, update_mechanism
+from randquant.privacy import Guarantee, Ledger, release_of
 from randquant.privacy.accounting import ledger as ledger_module
-from randquant.privacy.accounting.cohorts import release_of
-from randquant.privacy.accounting.ledger import Ledger
-from randquant.privacy.guarantee import Guarantee
 
 NOISY = update_mechanism("local-gaussian", {"clip_norm": 1.0, "noise_multiplier": 9.0})
 COORDINATES = update_mechanism("rqm", {"clip": 1.5, "margin": 1.5, "levels": 4, "keep": 0.4})

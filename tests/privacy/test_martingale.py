@@ -11,21 +11,21 @@ import pytest
 from scipy.special import ndtr
 
 import randquant as rq
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.gaussian import gaussian_epsilon
-from randquant.privacy.accounting.martingale import (
+from randquant.privacy import (
+    LADDER,
     PEAKS,
+    GaussianRelease,
     Steps,
-    _choose,
-    _errors,
-    _lognormal,
+    VectorRelease,
+    account,
     epsilon_at,
+    gaussian_epsilon,
+    kappa_sum,
     martingale_epsilon,
+    ratio_moments,
     steps_of_sums,
 )
-from randquant.privacy.accounting.ratios import LADDER, ratio_moments
-from randquant.privacy.accounting.releases import GaussianRelease, VectorRelease
-from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
+from randquant.privacy.accounting.martingale import _choose, _errors, _lognormal
 
 DELTA = 1e-5
 NAMES = ("second", "third", "skew", "excess", "fifth", "sixth")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import channels, mechanism_channels
 
 import randquant as rq
-from randquant.channels.channel import Channel
+from randquant.channels import Channel
 
 
 def information(channel, cell: int, part: Fraction):

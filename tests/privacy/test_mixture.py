@@ -11,11 +11,9 @@ from dp_accounting.pld import privacy_loss_distribution
 from seldom import seldom
 
 import randquant as rq
+from randquant.privacy import Mixture, Sampled, compose_worlds, gaussian_epsilon
 from randquant.privacy.accounting.composition import rule
-from randquant.privacy.accounting.composition.mixture import Mixture, _log_relative
-from randquant.privacy.accounting.composition.rule import compose_worlds
-from randquant.privacy.accounting.gaussian import gaussian_epsilon
-from randquant.privacy.accounting.sampled import Sampled
+from randquant.privacy.accounting.composition.mixture import _log_relative
 
 DELTA = 1e-5
 CASES = [(0.001, 1.0), (0.02, 0.25), (0.3, 2.0), (0.97, 0.7), (1.0, 1.3), (0.01, 6.0)]

@@ -10,21 +10,20 @@ import numpy as np
 import pytest
 from mechanisms_built import built
 
-from randquant.aggregation import baselines
-from randquant.aggregation.additive import AdditiveMechanism
-from randquant.aggregation.alongside import Alongside, Number
-from randquant.aggregation.clipping import clip_to_norm
-from randquant.aggregation.registry import update_mechanism
-from randquant.channels import wire
+from randquant.aggregation import (
+    AdditiveMechanism,
+    Alongside,
+    Number,
+    baselines,
+    clip_to_norm,
+    update_mechanism,
+)
+from randquant.channels import Key, wire
 from randquant.channels.encoding import codec
-from randquant.channels.keys import Key
-from randquant.integrations.offer import Offer
-from randquant.mechanisms.noise.laws import NOISES
-from randquant.planning.calibration import calibrate
-from randquant.privacy.accounting.cohorts import HiddenCohorts, release_of
-from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.ledger import Ledger
-from randquant.privacy.accounting.releases import VectorRelease
+from randquant.integrations import Offer
+from randquant.mechanisms import NOISES
+from randquant.planning import calibrate
+from randquant.privacy import HiddenCohorts, Ledger, NoiseRelease, VectorRelease, release_of
 
 DIMENSION, NORM = 8, 1.0
 RELATIONS = ("replace_one", "zero_out")

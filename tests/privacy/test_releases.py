@@ -11,21 +11,26 @@ import pytest
 from mpmath import mpf
 
 import randquant as rq
-from randquant.aggregation.additive import AdditiveMechanism, round_within
-from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
-from randquant.aggregation.sign_sgd import SignSGD
-from randquant.channels.keys import Key
-from randquant.mechanisms.noise.laws import Binomial, DiscreteGaussian, Skellam
-from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.releases import (
+from randquant.aggregation import (
+    AdditiveMechanism,
+    CentralGaussian,
+    ClippedSGD,
+    LocalGaussian,
+    SignSGD,
+    round_within,
+)
+from randquant.channels import Key
+from randquant.mechanisms import Binomial, DiscreteGaussian, Skellam
+from randquant.privacy import (
     ChannelRelease,
     GaussianRelease,
+    NoiseRelease,
     VectorRelease,
+    certify_sum,
+    kappa_sum,
+    shift_divergence,
+    squared_distance,
 )
-from randquant.privacy.certificates.noise import shift_divergence
-from randquant.privacy.certificates.sums.certificate import certify_sum
-from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
-from randquant.privacy.certificates.vector import squared_distance
 
 RQM = rq.rqm(clip=1.5, margin=1.5, levels=5, keep=0.42)
 BIT = rq.stochastic_rounding(clip=0.25, levels=2, margin=1.75)

@@ -8,10 +8,7 @@ import pytest
 from every_release import ALL, OTHER, TRUSTS, of_group, repeated
 
 import randquant as rq
-from randquant.privacy.accounting.accountant import ORDERS, account
-from randquant.privacy.accounting.composition.rule import compose
-from randquant.privacy.accounting.releases import VectorRelease
-from randquant.privacy.accounting.sampled import Sampled
+from randquant.privacy import ORDERS, Sampled, VectorRelease, account, compose
 
 FEW = (1.0001, 1.5, 2.0, 8.0, 64.0, math.inf)
 every = pytest.mark.parametrize(("trust", "neighboring", "name"), ALL)

@@ -14,15 +14,21 @@ from oracle import binary_log_delta
 from strategies import channels, mechanism_channels, weight_rows
 
 import randquant as rq
-from randquant.channels.channel import Channel
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.composition.envelope import SLIP, dominating_pair
-from randquant.privacy.accounting.composition.fourier import by_fourier, on_grid, powered
-from randquant.privacy.accounting.composition.loss import PrivacyLoss, best_tilt
-from randquant.privacy.accounting.composition.normal import by_normal
-from randquant.privacy.accounting.composition.rule import compose
-from randquant.privacy.accounting.releases import ChannelRelease
-from randquant.privacy.divergence import hockey_stick
+from randquant.channels import Channel
+from randquant.privacy import (
+    SLIP,
+    ChannelRelease,
+    PrivacyLoss,
+    account,
+    best_tilt,
+    by_fourier,
+    by_normal,
+    compose,
+    dominating_pair,
+    hockey_stick,
+    on_grid,
+    powered,
+)
 
 mpmath.mp.dps = 60
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)

@@ -12,14 +12,8 @@ import oracle
 import pytest
 
 import randquant as rq
-from randquant.privacy.accounting.amplification import (
-    LARGEST_ORDER,
-    _log_binomial,
-    _log_tilt,
-    amplified,
-)
-from randquant.privacy.accounting.release import ReleaseDefaults
-from randquant.privacy.accounting.sampled import Sampled
+from randquant.privacy import ReleaseDefaults, Sampled, amplified
+from randquant.privacy.accounting.amplification import LARGEST_ORDER, _log_binomial, _log_tilt
 
 SHIFTS = (0, 1, 2, 3, 4, 6, 8, 12)
 """Of which each gives a bound of a remainder (theory/sampling.md, Proposition 8)."""

@@ -9,8 +9,7 @@ import pytest
 from whole import over_square, summed
 
 import randquant as rq
-from randquant.privacy.accounting.chain import LOST, Powers, rounding
-from randquant.privacy.certificates.sums.sum_curvature import LARGEST_SUM, kappa_sum
+from randquant.privacy import LARGEST_SUM, LOST, Powers, kappa_sum, rounding
 
 ONE_BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
 SKEWED = rq.Channel(

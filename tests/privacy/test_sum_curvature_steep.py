@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from seldom import seldom
 
 import randquant as rq
-from randquant.privacy.accounting.chain import Powers, rounding, sums
-from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
-from randquant.privacy.certificates.vector import Kappa, kappa
+from randquant.privacy import Kappa, Powers, kappa, kappa_sum, rounding, sums
 
 Row = list[int]
 

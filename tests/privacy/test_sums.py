@@ -18,11 +18,8 @@ from strategies import channels
 from whole import summed
 
 import randquant as rq
-from randquant.privacy.certificates.sums.attacks import attained
-from randquant.privacy.certificates.sums.binomial import LogBinomial
-from randquant.privacy.certificates.sums.law import Law, log_trimmed, product
-from randquant.privacy.certificates.sums.outcomes import Rows, log_moments
-from randquant.privacy.divergence import UNIT
+from randquant.privacy import UNIT, Law, LogBinomial, Rows, attained, log_trimmed, product
+from randquant.privacy.certificates.sums.outcomes import log_moments
 
 ORDERS = [1.01, 2.0, 3.5, 8.0, 40.0, math.inf]
 

@@ -9,8 +9,7 @@ import pytest
 from whole import over_square, row, summed
 
 import randquant as rq
-from randquant.privacy.certificates.sums.attacks import by_distance
-from randquant.privacy.certificates.sums.outcomes import ClientRows
+from randquant.privacy import ClientRows, by_distance
 from randquant.privacy.certificates.sums.sum_curvature import _unlike
 
 ORDERS = (1.5, 2.0, 2.5, 3.0, 8.0, 64.0)

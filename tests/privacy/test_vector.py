@@ -10,9 +10,8 @@ from oracle import steepness
 from strategies import channels, mechanism_channels
 
 import randquant as rq
-from randquant.channels.channel import Channel
-from randquant.privacy.certificates.curvature import CellLines, log_curvature
-from randquant.privacy.certificates.vector import BoxSearch, squared_distance
+from randquant.channels import Channel
+from randquant.privacy import BoxSearch, CellLines, log_curvature, squared_distance
 
 ORDERS = st.sampled_from([1 + 1e-6, 1.01, 1.5, 2.0, 2.2, 2.9, 3.0, 8.0, 64.0, 300.0])
 

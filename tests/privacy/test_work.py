@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.channels.channel import Channel
-from randquant.privacy.certificates.work import check_work
+from randquant.channels import Channel
+from randquant.privacy import check_work
 
 HONEST = [
     (rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7), 131_072),

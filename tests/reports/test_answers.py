@@ -6,10 +6,8 @@ import math
 from pages import Page
 
 import randquant as rq
-from randquant._internal.serialization import to_json
-from randquant.reports import answers
-from randquant.reports.figures import BandedCurve, Intervals
-from randquant.reports.kinds.intervals import draw_intervals
+from randquant._internal import to_json
+from randquant.reports import BandedCurve, Intervals, answers, draw_intervals
 
 WARD = {
     "age": [float(18 + k % 70) for k in range(4000)],

@@ -6,7 +6,7 @@ import math
 import pytest
 
 import randquant as rq
-from randquant.channels.channel import Channel
+from randquant.channels import Channel
 from randquant.reports import certificate as drawn_certificate
 from randquant.reports import channel
 

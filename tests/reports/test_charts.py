@@ -11,8 +11,7 @@ import vega_bundle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from randquant.reports import charts, figures, pages, runtime
-from randquant.reports.figures import (
+from randquant.reports import (
     Axis,
     BandedCurve,
     Intervals,
@@ -21,12 +20,16 @@ from randquant.reports.figures import (
     ScatterPlot,
     Series,
     StackedAreas,
-    checked,
+    charts,
     digits,
+    figures,
     grouped_bars,
     line_chart,
-    plain,
+    pages,
+    runtime,
 )
+from randquant.reports import figure_from_json as checked
+from randquant.reports import figure_to_json as plain
 
 SERIES = Series("one", (Mark("a", "run a", 2.0, 60.0, True), Mark("b", "run b", None, 70.0, False)))
 RANGES = (

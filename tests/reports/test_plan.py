@@ -4,9 +4,8 @@ import dataclasses
 import math
 
 import randquant as rq
-from randquant.planning import compare
-from randquant.planning.plan.record import Candidate, DecodedError, Limit
-from randquant.privacy.guarantee import Interval
+from randquant.planning import Candidate, DecodedError, Limit, compare
+from randquant.privacy import Interval
 from randquant.reports import comparison, plan
 
 PLANNED = rq.plan(9, 100, 10, 5, 8.0, mechanisms=["skellam"], privacy=rq.Privacy(bits=16))

@@ -14,8 +14,8 @@ from made_runs import promise, record
 from pages import Page, check_charts, check_self_contained
 
 import randquant as rq
-from randquant.reports.meaning import LARGE_EPSILON
-from randquant.reports.run import render
+from randquant.reports import LARGE_EPSILON
+from randquant.reports import render_run as render
 
 HOSTILE = "<script>alert('1')</script>\"><img src=https://example.org/x>&amp;"
 

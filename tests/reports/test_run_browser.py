@@ -5,7 +5,7 @@ from browsing import until
 from made_runs import promise, record
 
 import randquant as rq
-from randquant.reports.run import render
+from randquant.reports import render_run as render
 
 pytestmark = pytest.mark.slow  # a browser
 

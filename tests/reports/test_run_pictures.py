@@ -5,8 +5,7 @@ import math
 from made_runs import measured, promise
 
 from randquant.reports import run_pictures as pictures
-from randquant.training.config import TrainConfig
-from randquant.training.records import RunRecord, RunSummary
+from randquant.training import RunRecord, RunSummary, TrainConfig
 
 CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.5}, rounds=3)
 

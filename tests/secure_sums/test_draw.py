@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from randquant.secure_sums.secagg.draw import HASH_BYTES, PART_BYTES, Draw, proved
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums import HASH_BYTES, Draw, ProtocolError
+from randquant.secure_sums.secagg.draw import PART_BYTES, proved
 
 SESSION = b"run, round"
 

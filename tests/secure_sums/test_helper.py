@@ -23,17 +23,17 @@ from helper_sums import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from randquant.channels.keys import Key
-from randquant.secure_sums import masks
-from randquant.secure_sums.helper import (
+from randquant.channels import Key
+from randquant.secure_sums import (
+    SUITES,
     Helper,
+    HelperKey,
     HelperLimits,
+    ProtocolError,
     masked_message,
-    message,
-    sealing,
+    masks,
 )
-from randquant.secure_sums.helper.sealing import SUITES
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums.helper import message
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_what_the_helper_is_asked_does_not_depend_on_the_codes(helper, monkeypat
         draw = np.random.default_rng(7)
         monkeypatch.setattr(message.os, "urandom", draw.bytes)
         monkeypatch.setattr(
-            sealing.HelperKey, "seal", lambda self, seed, context: (seed + context)[:32] + bytes(48)
+            HelperKey, "seal", lambda self, seed, context: (seed + context)[:32] + bytes(48)
         )
         codes = {c: np.full(50, level, np.uint8) for c in range(4)}
         requests.append(collected(terms, messages_of(terms, codes)).request())

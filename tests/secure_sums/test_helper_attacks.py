@@ -23,21 +23,21 @@ from helper_sums import (
 )
 from sum_rounds import signers
 
-from randquant.secure_sums import masks
-from randquant.secure_sums.helper import (
+from randquant.secure_sums import (
     Helper,
     HelperLimits,
+    HelperRequest,
     HelperTerms,
-    collector,
+    OpeningKey,
+    ProtocolError,
+    SealedSeed,
     masked_message,
-    sealing,
+    masks,
+    write_answer,
 )
+from randquant.secure_sums import write_request as asked
+from randquant.secure_sums.helper import collector, sealing
 from randquant.secure_sums.helper import request as requests
-from randquant.secure_sums.helper.message import SealedSeed
-from randquant.secure_sums.helper.request import HelperRequest, write_answer
-from randquant.secure_sums.helper.request import write_request as asked
-from randquant.secure_sums.helper.sealing import OpeningKey
-from randquant.secure_sums.secagg.terms import ProtocolError
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ import pytest
 from helper_sums import begun, codes_of, collected, exact, helper_in, messages_of, terms_of
 from seldom import seldom
 
-from randquant.secure_sums import masks
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums import ProtocolError, masks
 
 CLIENTS, LEAST = 7, 3
 

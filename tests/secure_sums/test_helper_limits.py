@@ -16,11 +16,8 @@ from helper_sums import (
     seeds_of,
 )
 
-from randquant.secure_sums.helper import HelperLimits
-from randquant.secure_sums.helper.message import SealedSeed
-from randquant.secure_sums.helper.request import write_listed
-from randquant.secure_sums.helper.request import write_request as asked
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums import HelperLimits, ProtocolError, SealedSeed, write_listed
+from randquant.secure_sums import write_request as asked
 
 OFFER = '{"offer": 1}'
 DIGEST = hashlib.sha256(OFFER.encode()).digest()

@@ -23,10 +23,16 @@ from proven_sums import (
 from sum_rounds import signers
 from vdaf_reports import flipped
 
-from randquant.secure_sums.helper import HelperLimits, HelperSum, HelperTerms, proven
-from randquant.secure_sums.helper.message import masked_message
-from randquant.secure_sums.helper.request import LEFT_OUT, write_request
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums import (
+    LEFT_OUT,
+    HelperLimits,
+    HelperSum,
+    HelperTerms,
+    ProtocolError,
+    masked_message,
+    write_request,
+)
+from randquant.secure_sums.helper import proven
 
 UNOPENED, UNSIGNED, _, INVALID = LEFT_OUT.values()
 CLIENTS = range(6)

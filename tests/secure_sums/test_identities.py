@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from helper_sums import helper_in
 from sum_rounds import signers
 
-from randquant.secure_sums.identities import check_directory, check_identity
+from randquant.secure_sums import check_directory, check_identity
 
 P = 2**255 - 19
 D = -121665 * pow(121666, -1, P) % P

@@ -7,9 +7,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from helper_sums import IDENTITY, PINNED, helper_in
 
-from randquant.secure_sums.helper import HelperKey, joint_seed
-from randquant.secure_sums.helper.joint_seed import PART_BYTES, JointSeed, proved, signed
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums import HelperKey, JointSeed, ProtocolError, signed
+from randquant.secure_sums.helper import joint_seed
+from randquant.secure_sums.helper.joint_seed import PART_BYTES, proved
 
 SESSION = b"run 7, round 1"
 

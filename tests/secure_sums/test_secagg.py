@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sum_rounds import STEPS, Round, signers, terms_of, vectors_of
 
+from randquant.secure_sums import ORDER, Client, ProtocolError
 from randquant.secure_sums.secagg import group
-from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.group import ORDER
-from randquant.secure_sums.secagg.terms import ProtocolError
 
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "secure-aggregation.md").read_text()

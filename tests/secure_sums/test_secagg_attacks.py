@@ -11,13 +11,21 @@ from hypothesis import strategies as st
 from sum_rounds import STEPS, Round, at, signers, terms_of, wanted
 from vdaf_reports import flipped
 
-from randquant.secure_sums.secagg import crypto, group, messages, sharing
-from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.dealing import Dealing
-from randquant.secure_sums.secagg.group import ORDER
-from randquant.secure_sums.secagg.messages import SEALED_BYTES, Advert, accusation, context
-from randquant.secure_sums.secagg.server import SumServer
-from randquant.secure_sums.secagg.terms import ProtocolError
+from randquant.secure_sums import (
+    ORDER,
+    SEALED_BYTES,
+    Advert,
+    Client,
+    Dealing,
+    ProtocolError,
+    SumServer,
+    accusation,
+    confirmation,
+    seal,
+    survivors_digest,
+)
+from randquant.secure_sums.secagg import group, sharing
+from randquant.secure_sums.secagg.messages import context
 
 GENERATOR = bytes([0x58, *[0x66] * 31])  # of RFC 8032
 
@@ -356,7 +364,7 @@ class Sealer(Client):
         found = super().share(adverts)
         for n in self.victims:
             key, about = self._keys[n], context(self.terms, self.number, n)
-            found[n] = crypto.seal(key, group.scalar_bytes(5) + group.scalar_bytes(6), about)
+            found[n] = seal(key, group.scalar_bytes(5) + group.scalar_bytes(6), about)
         return found
 
 
@@ -497,8 +505,8 @@ def test_only_those_in_the_sum_confirm_it():
     assert survivors == {0, 1, 2, 3, 4}
     tags = {c: played.clients[c].confirm(survivors) for c in (0, 1, 2, 3)}
     held = played.clients[5]._keys[0]
-    digest = messages.survivors_digest(played.terms, survivors)
-    stranger = messages.confirmation(held, 5, digest)
+    digest = survivors_digest(played.terms, survivors)
+    stranger = confirmation(held, 5, digest)
     with pytest.raises(
         ProtocolError, match="Expected 4 neighbours to confirm the survivors, got 3"
     ):
@@ -592,8 +600,8 @@ def test_a_clients_own_confirmations_sent_back_count_for_nothing():
 def test_digests_differ_for_any_survivors():
     terms = terms_of(6)
     sets = [{0, 1, 2}, {0, 1}, {1, 2}, {0, 2}, {3, 1, 2}, set(range(6)), set(range(1, 6))]
-    digests = {messages.survivors_digest(terms, each) for each in sets}
-    assert len(digests | {messages.survivors_digest(terms_of(6), sets[0])}) == len(sets) + 1
+    digests = {survivors_digest(terms, each) for each in sets}
+    assert len(digests | {survivors_digest(terms_of(6), sets[0])}) == len(sets) + 1
 
 
 def test_an_advert_is_signed_whole_and_for_one_client_of_one_sum():

@@ -11,14 +11,20 @@ import pytest
 from helper_sums import PINNED, helper_in, terms_of
 from scripted import check_drawn, check_follows, scripted
 
-from randquant.secure_sums.helper import commitment_of, masked_message, proven_message
-from randquant.secure_sums.helper.joint_seed import JointSeed
-from randquant.secure_sums.helper.message import SEED_BYTES, read_message
-from randquant.secure_sums.helper.proven import prio3_of, read_proven
-from randquant.secure_sums.helper.sealing import SUITES
-from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.draw import Draw
-from randquant.secure_sums.secagg.terms import Terms
+from randquant.secure_sums import (
+    SEED_BYTES,
+    SUITES,
+    Client,
+    Draw,
+    JointSeed,
+    Terms,
+    commitment_of,
+    masked_message,
+    prio3_of,
+    proven_message,
+    read_message,
+    read_proven,
+)
 
 TERMS = Terms(bytes(16), (1, 2, 3, 4), dimension=5, bits=10, least=2, neighbours=3)
 CODES = np.arange(40, dtype=np.uint8) % 2

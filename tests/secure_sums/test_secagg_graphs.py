@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sum_rounds import terms_of
 
+from randquant.secure_sums import Losses, ProtocolError, SumServer
 from randquant.secure_sums.secagg import graphs
-from randquant.secure_sums.secagg.graphs import Losses
-from randquant.secure_sums.secagg.server import SumServer
-from randquant.secure_sums.secagg.terms import ProtocolError
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(1, 1), (6, 4), (9, 0), (12, 12)])

@@ -5,10 +5,17 @@ import pytest
 from sum_rounds import Round, terms_of, wanted
 
 from randquant.channels import wire
-from randquant.secure_sums import masks
-from randquant.secure_sums.secagg import crypto, messages, sharing
-from randquant.secure_sums.secagg.group import SCALAR_BYTES, read_scalar
-from randquant.secure_sums.secagg.terms import ProtocolError, _ring
+from randquant.secure_sums import (
+    SCALAR_BYTES,
+    ProtocolError,
+    masking_key,
+    masking_private,
+    masks,
+    read_scalar,
+    self_masking_key,
+)
+from randquant.secure_sums.secagg import messages, sharing
+from randquant.secure_sums.secagg.terms import _ring
 
 
 class Lied:
@@ -69,7 +76,7 @@ class Lied:
             if (one, two) in self.words:
                 return self.words[one, two]
             if (key := self.secret(one, True)) is not None:
-                return crypto.masking_key(crypto.masking_private(key), seen[two].masking, pair)
+                return masking_key(masking_private(key), seen[two].masking, pair)
         return None
 
     def learnt(self, group):
@@ -83,7 +90,7 @@ class Lied:
             if None in (seed, *others.values()):
                 return None
             own = messages.context(self.terms, c, c)
-            masks.add(total, crypto.self_masking_key(seed, own), -1)
+            masks.add(total, self_masking_key(seed, own), -1)
             for n, mask in others.items():
                 masks.add(total, mask, -1 if c < n else +1)
         assert np.array_equal(total & 1023, wanted(self.vectors, group))

@@ -4,7 +4,7 @@ import hmac
 
 import pytest
 
-from randquant.secure_sums.secagg.terms import Terms
+from randquant.secure_sums import Terms
 
 
 @pytest.mark.parametrize(("count", "neighbours"), [(5, 2), (9, 4), (12, 10), (300, 20), (257, 256)])

@@ -15,9 +15,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from randquant.secure_sums import masks
+from randquant.secure_sums import ProtocolError, masks
 from randquant.secure_sums.secagg import crypto, group
-from randquant.secure_sums.secagg.terms import ProtocolError
 
 ORDER = 2**252 + 27742317777372353535851937790883648493  # RFC 8032, section 5.1
 BASE = bytes([0x58, *[0x66] * 31])  # its base point, encoded

@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 from streams import recorded
 from sum_rounds import Round, terms_of
 
+from randquant.secure_sums import KEY, ORDER, SEED, Client, Dealing, ProtocolError
 from randquant.secure_sums.secagg import dealing, group, sharing, unmasking
-from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.dealing import KEY, SEED, Dealing
-from randquant.secure_sums.secagg.group import ORDER
-from randquant.secure_sums.secagg.terms import ProtocolError
 
 
 def interpolated(values, x):

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 from proofs_oracle import FIELDS, edges, slow
 
-from randquant.secure_sums.vdaf import SumVec
-from randquant.secure_sums.vdaf.circuits import chunk_length
-from randquant.secure_sums.vdaf.field import Field64, Field128
-from randquant.secure_sums.vdaf.proof import Flp
-from randquant.secure_sums.vdaf.xof import XofTurboShake128
+from randquant.secure_sums import Field64, Field128, Flp, SumVec, XofTurboShake128, chunk_length
 
 BOTH = {"Field64": Field64, "Field128": Field128}
 

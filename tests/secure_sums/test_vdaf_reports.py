@@ -22,8 +22,15 @@ from vdaf_reports import (
     with_share,
 )
 
-from randquant.secure_sums.vdaf import Histogram, MultihotCountVec, Prio3, Sum, serialization
-from randquant.secure_sums.vdaf.field import Field64, Field128
+from randquant.secure_sums import (
+    Field64,
+    Field128,
+    Histogram,
+    MultihotCountVec,
+    Prio3,
+    Sum,
+    decode_agg_share,
+)
 
 
 @pytest.fixture
@@ -91,7 +98,7 @@ def test_messages_of_another_length_are_refused(draw):
         assert summed(sent, on_message=change) is None
         assert summed(replace(sent, nonce=change(sent.nonce))) is None
         with pytest.raises(ValueError, match="Expected a message of"):
-            serialization.decode_agg_share(prio3(), change(bytes(8 * LENGTH)))
+            decode_agg_share(prio3(), change(bytes(8 * LENGTH)))
 
 
 def test_aggregators_with_different_keys_or_contexts_refuse_everybody(draw):

@@ -8,16 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from randquant.secure_sums.vdaf import (
+from randquant.secure_sums import (
     Count,
+    Field64,
+    Field128,
     Histogram,
     MultihotCountVec,
     Prio3,
     Sum,
     SumVec,
-    serialization,
+    encode_agg_share,
+    encode_input_share,
+    encode_public_share,
+    encode_verifier_message,
+    encode_verifier_share,
 )
-from randquant.secure_sums.vdaf.field import Field64, Field128
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "tests" / "vdaf_vectors").glob("*.json"))
@@ -69,14 +74,14 @@ def test_all_messages_are_those_of_the_drafts_listings(
     prio3 = Prio3(circuit, algorithm, shares=3, proofs=2)
     ctx, key, nonce = b"some application", bytes(range(32)), bytes(range(16))
     public, shares = prio3.shard(ctx, measurement, nonce, bytes(range(prio3.RAND_SIZE)))
-    sent = [serialization.encode_public_share(public)]
-    sent += [bytes(serialization.encode_input_share(prio3, each)) for each in shares]
+    sent = [encode_public_share(public)]
+    sent += [bytes(encode_input_share(prio3, each)) for each in shares]
     begun = [prio3.verify_init(key, ctx, j, nonce, public, shares[j]) for j in range(3)]
-    sent += [serialization.encode_verifier_share(prio3, each) for _, each in begun]
+    sent += [encode_verifier_share(prio3, each) for _, each in begun]
     message = prio3.verifier_shares_to_message(ctx, [each for _, each in begun])
-    sent.append(serialization.encode_verifier_message(message))
+    sent.append(encode_verifier_message(message))
     out = [prio3.verify_next(state, message) for state, _ in begun]
-    sent += [serialization.encode_agg_share(prio3, each) for each in out]
+    sent += [encode_agg_share(prio3, each) for each in out]
     assert hashlib.sha256(b"".join(sent)).hexdigest() == digest
     assert prio3.unshard(out, 1) == result
 

@@ -9,11 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import randquant as rq
-from randquant.channels.keys import Key
-from randquant.mechanisms.noise.laplace import DiscreteLaplace
-from randquant.privacy.accounting.laplace import LaplaceRelease
-from randquant.statistics.records import frames_of
-from randquant.statistics.surveys import survey
+from randquant.channels import Key
+from randquant.mechanisms import DiscreteLaplace
+from randquant.privacy import LaplaceRelease
+from randquant.statistics import frames_of, survey
 
 QUERIES = {
     "age": rq.Mean(18, 100),

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 
-from randquant.channels.keys import Key
-from randquant.statistics import encodings
-from randquant.statistics.encodings import Cells, Products, Tree
+from randquant.channels import Key
+from randquant.statistics import Cells, Products, Tree, encodings
 
 AMPLITUDE = 200
 

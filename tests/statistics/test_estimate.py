@@ -7,9 +7,8 @@ import pytest
 from scipy import stats
 
 import randquant as rq
-from randquant.privacy.guarantee import Interval
-from randquant.statistics.estimate import LAPLACE, NORMAL, SumNoise, proportion, ratio
-from randquant.statistics.query import Totals
+from randquant.privacy import Interval
+from randquant.statistics import LAPLACE, NORMAL, SumNoise, Totals, proportion, ratio
 
 CHANCES = np.concatenate([np.geomspace(1e-4, 0.1, 60), np.linspace(0.1, 0.9, 81)])
 

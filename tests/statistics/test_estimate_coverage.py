@@ -14,7 +14,7 @@ import pytest
 from covering import Misses, Setting, allowed, misses, noisy_answer
 
 import randquant as rq
-from randquant.channels.keys import Key
+from randquant.channels import Key
 
 QUICK, LONG = 80, 250
 UNTIL = np.linspace(0, 2000, 11)[1:]

@@ -10,8 +10,8 @@ from covering import Setting, noisy_answer, without_noise
 from scipy import stats
 
 import randquant as rq
-from randquant.channels.keys import Key
-from randquant.statistics.saving import KINDS
+from randquant.channels import Key
+from randquant.statistics import KINDS
 
 SEEDS = range(30)
 WIDTHS = (1, 2, 5, 7, 12, 24, 37, 100, 120, 250, 500)

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import randquant as rq
-from randquant.statistics.files import by_client, read_queries, read_records
-from randquant.statistics.query import numbers
-from randquant.statistics.saving import KINDS
+from randquant.statistics import KINDS, by_client, numbers, read_queries, read_records
 
 COMPLETE = """
 [age]

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import randquant as rq
-from randquant.channels.keys import Key
-from randquant.statistics.query import numbers
-from randquant.statistics.records import frames_of, one_of_each
+from randquant.channels import Key
+from randquant.statistics import frames_of, numbers, one_of_each
 
 MEAN = {"age": rq.Mean(0, 100)}
 COUNT = {"sex": rq.Counts(["f", "m"])}

@@ -13,13 +13,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
-from randquant.aggregation.saved import from_record
-from randquant.channels.keys import Key
+from randquant.aggregation import from_record
+from randquant.channels import Key
 from randquant.flower import Offer, QuantizedStrategy, QuantizeMod, WithHelper
-from randquant.privacy.accounting.cohorts import release_of
-from randquant.secure_sums.helper import Helper
-from randquant.statistics import SurveyMechanism, survey
-from randquant.statistics.surveys import EXACT
+from randquant.privacy import release_of
+from randquant.secure_sums import Helper
+from randquant.statistics import EXACT, SurveyMechanism, survey
 
 ASKED = {
     "age": rq.Mean(0, 100),

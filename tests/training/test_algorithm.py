@@ -6,18 +6,19 @@ import pytest
 from around import Around
 
 import randquant as rq
-from randquant.aggregation.baselines import ClippedSGD
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.channels import wire
-from randquant.channels.keys import Key
+from randquant.aggregation import ChannelMechanism, ClippedSGD
+from randquant.channels import Key, wire
+from randquant.local_training import Learner, together
 from randquant.local_training import client as learner_module
-from randquant.local_training import together
-from randquant.local_training.client import Learner
-from randquant.training import models
-from randquant.training.algorithm import distributed_sgd
-from randquant.training.data import datasets
-from randquant.training.named import of_dataset
-from randquant.training.optimizer import OptimizerStep, torch_optimizer
+from randquant.training import (
+    OptimizerStep,
+    distributed_sgd,
+    load_dataset,
+    models,
+    of_dataset,
+    partition_dataset,
+    torch_optimizer,
+)
 
 POPULATION = 30
 IMAGES = ["softmax", "mlp", "mlp32", "wide", "cnn"]
@@ -26,11 +27,11 @@ CHANNEL = rq.rqm(clip=0.05, margin=0.05, levels=16, keep=0.42)
 
 @pytest.fixture(scope="module")
 def digits():
-    return datasets.load("digits")
+    return load_dataset("digits")
 
 
 def make_learner(dataset, model: str, how: str = "dirichlet") -> Learner:
-    clients = datasets.partition(dataset.train_labels, POPULATION, how, seed=3)
+    clients = partition_dataset(dataset.train_labels, POPULATION, how, seed=3)
     module = models.build(model, dataset.train_features.shape[1:], dataset.classes, 3)
     return Learner(of_dataset(module, dataset, clients))
 

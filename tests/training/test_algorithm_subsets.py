@@ -8,13 +8,11 @@ from by_name import train
 from torch import nn
 
 from randquant import cli
-from randquant.aggregation.registry import update_mechanism
-from randquant.aggregation.vector import VectorMechanism
-from randquant.training.config import TrainConfig
-from randquant.training.runs import execution
+from randquant.aggregation import VectorMechanism, update_mechanism
+from randquant.training import TrainConfig, create_run, train_run
+from randquant.training import config_of as of_settings
+from randquant.training import settings_of as flat
 from randquant.training.runs import folder as run_folder
-from randquant.training.settings import config as of_settings
-from randquant.training.settings import flat
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:It depends on the task"),
@@ -84,20 +82,20 @@ def test_the_subsets_do_not_come_from_the_runs_key(seeds):
 
 def test_settings_of_files_and_commands_carry_the_number(tmp_path):
     config = CONFIG.changed(baseline=True)
-    execution.create(tmp_path / "run", config, overwrite=False)
+    create_run(tmp_path / "run", config, overwrite=False)
     assert run_folder.read_config(tmp_path / "run") == config
     beside = run_folder.read_config(tmp_path / "run" / "baseline")
     assert (beside.mechanism, beside.privacy.coordinates) == ("clipped-sgd", None)
     assert of_settings(flat(CONFIG)).privacy.coordinates == 20
     plain = CONFIG.changed(coordinates=None)
     assert run_folder.settings(plain) != run_folder.settings(CONFIG)
-    run = execution.execute(tmp_path / "run")
+    run = train_run(tmp_path / "run")
     assert run.summary.bytes_per_upload == 40 + 20 * 3 // 8 + 1
 
 
 def test_a_run_whose_number_cannot_be_sent_is_refused(tmp_path, capsys):
     with pytest.raises(ValueError, match=r"^Expected coordinates <= 64, as many as a rotated"):
-        execution.create(
+        create_run(
             tmp_path / "run", CONFIG.changed(coordinates=65),
             overwrite=False,
         )  # fmt: skip

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from randquant.channels.keys import Key
-from randquant.local_training.problem import problem_of
-from randquant.training.runs.binding import bind
+from randquant.channels import Key
+from randquant.local_training import problem_of
+from randquant.training import bind
 
 SIZES = (3, 4, 2)
 KEY = Key.from_seed(5)

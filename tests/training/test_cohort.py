@@ -17,23 +17,22 @@ from seldom import seldom
 from torch import nn
 
 import randquant as rq
-from randquant.aggregation.baselines import CentralGaussian, ClippedSGD, LocalGaussian
-from randquant.aggregation.clipping import clip_to_norm
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.aggregation.rank.mechanism import RankMechanism
-from randquant.channels.keys import Key
-from randquant.local_training.client import LIGHT_GROUP, Learner
-from randquant.local_training.problem import problem_of
-from randquant.mechanisms.tuning import UpdateSetting
-from randquant.planning.tuning.update import tune_update
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.privacy.guarantee import MODEL_TERMS
-from randquant.reports.run import report_run
-from randquant.training.cohort import ZEROS_AT_ONCE, collector
-from randquant.training.config import TrainConfig
+from randquant.aggregation import (
+    CentralGaussian,
+    ChannelMechanism,
+    ClippedSGD,
+    LocalGaussian,
+    RankMechanism,
+    clip_to_norm,
+)
+from randquant.channels import Key
+from randquant.local_training import LIGHT_GROUP, Learner, problem_of
+from randquant.mechanisms import UpdateSetting
+from randquant.planning import tune_update
+from randquant.privacy import MODEL_TERMS, HiddenCohorts, account
+from randquant.reports import report_run
+from randquant.training import ZEROS_AT_ONCE, TrainConfig, collector, read_finished
 from randquant.training.runs import execution as runs
-from randquant.training.runs import folder as run_folder
 
 TWO = rq.stochastic_rounding(1.0, 2, margin=1.0)
 """A bit that is 1/4, 1/2 or 3/4 likely to be one at -1, 0 and 1."""
@@ -224,7 +223,7 @@ def test_a_run_states_the_account_of_its_cohorts_and_names_its_terms(draw, tmp_p
     beside = account([mechanism.release(650, run.summary.participations)], 1e-5)
     assert run.summary.beside == dataclasses.replace(beside, simulated=True)
     assert all(m.epsilon >= run.summary.guarantee.epsilon for m in run.metrics[2:])
-    assert run_folder.read_finished(tmp_path / "run").summary == run.summary
+    assert read_finished(tmp_path / "run").summary == run.summary
     page = report_run(tmp_path / "run").read_text()
     assert MODEL_TERMS[1:] in page.replace("\n", " ").replace("&#x27;", "'").replace("&#39;", "'")
 

@@ -12,21 +12,13 @@ import torch
 from by_name import train
 from torch import nn
 
-from randquant.aggregation import ClippedSGD
-from randquant.aggregation.alongside import Alongside, Number
-from randquant.aggregation.baselines import LocalGaussian
-from randquant.channels.keys import Key
-from randquant.local_training.client import Learner
-from randquant.local_training.problem import problem_of
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.aggregation import Alongside, ClippedSGD, LocalGaussian, Number
+from randquant.channels import Key
+from randquant.local_training import Learner, problem_of
+from randquant.privacy import HiddenCohorts, account
 from randquant.reports import run as page
 from randquant.reports import run_pictures as pictures
-from randquant.training.cohort import collector
-from randquant.training.config import TrainConfig
-from randquant.training.configured import mechanism_of
-from randquant.training.runs import execution
-from randquant.training.runs.setup import prepare
+from randquant.training import TrainConfig, collector, create_run, mechanism_of, prepare, train_run
 
 NUMBERS = (Number("accuracy"), Number("num-examples", 0, 40, 0.1), Number("loss", 0, 5, 0.1))
 CHANNEL = {"clip": 0.1, "margin": 0.1, "levels": 16, "keep": 0.4}
@@ -135,7 +127,7 @@ def test_other_numbers_of_a_round_that_was_sent_are_refused(tmp_path, monkeypatc
 
     monkeypatch.setattr(Learner, "evaluate", wrong)
     with pytest.raises(ValueError, match="second release"):
-        execution.execute(tmp_path / "run")
+        train_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +150,7 @@ def test_other_numbers_of_a_round_that_was_sent_are_refused(tmp_path, monkeypatc
 def test_what_cannot_be_sent_soundly_is_refused_before_anything_is_written(tmp_path, change, says):
     config = NOISY.changed(**change)
     with pytest.raises(ValueError, match=says):
-        execution.create(tmp_path / "run", config, overwrite=False)
+        create_run(tmp_path / "run", config, overwrite=False)
     assert not (tmp_path / "run").exists()
 
 

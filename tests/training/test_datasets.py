@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_mnist import idx
 
-from randquant.training import register_dataset
+from randquant.training import DATASETS, MAX_ITEMS, PARTITIONS, Dataset, register_dataset
+from randquant.training import load_dataset as load
+from randquant.training import partition_dataset as partition
 from randquant.training.data import datasets
-from randquant.training.data.datasets import DATASETS, PARTITIONS, Dataset, load, partition
-from randquant.training.data.idx import MAX_ITEMS
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 DIGITS_CHECKSUM = 0xB9DAB0BB

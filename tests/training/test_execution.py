@@ -7,17 +7,20 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from randquant._internal import locks, sealed
-from randquant._internal.serialization import to_json
-from randquant.aggregation.registry import all_mechanisms
-from randquant.channels.keys import Key
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.releases import GaussianRelease
-from randquant.reports.run import report_run
-from randquant.training.config import TrainConfig
-from randquant.training.participation import sample_cohort
-from randquant.training.runs import execution as runs
-from randquant.training.runs import folder as run_folder
+from randquant._internal import locks, sealed, to_json
+from randquant.aggregation import all_mechanisms
+from randquant.channels import Key
+from randquant.privacy import GaussianRelease, account
+from randquant.reports import report_run
+from randquant.training import (
+    TrainConfig,
+    create_run,
+    load_parameters,
+    read_config,
+    read_sent,
+    sample_cohort,
+    train_run,
+)
 from randquant.training.runs import log as run_log
 
 CONFIG = TrainConfig.of(
@@ -36,14 +39,14 @@ CONFIG = TrainConfig.of(
 
 
 def sent_by(folder):
-    return run_folder.read_sent(folder, run_folder.read_config(folder))
+    return read_sent(folder, read_config(folder))
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "whole"
-    runs.create(folder, CONFIG.changed(baseline=True), overwrite=False)
-    return folder, runs.execute(folder)
+    create_run(folder, CONFIG.changed(baseline=True), overwrite=False)
+    return folder, train_run(folder)
 
 
 def test_a_run_leaves_what_it_promises(finished):
@@ -80,10 +83,10 @@ def test_a_run_does_not_go_on_with_another_configuration(change, finished, tmp_p
     shutil.copytree(finished[0], folder)
     sealed.write(folder / "config.json", CONFIG.changed(rounds=17, **change))
     with pytest.raises(ValueError, match="Expected the configuration"):
-        runs.execute(folder)
+        train_run(folder)
     shutil.copy(finished[0] / "config.json", folder)
     with pytest.raises(ValueError, match=r"Expected changes of rounds.*so begin a new run"):
-        runs.execute(folder, changes={"rounds": 17, **change})
+        train_run(folder, changes={"rounds": 17, **change})
     assert (folder / "config.json").read_bytes() == (finished[0] / "config.json").read_bytes()
 
 
@@ -96,7 +99,7 @@ def test_a_pipe_or_a_link_in_a_run_is_not_waited_for_or_followed(plant, name, fi
     path.rename(folder / "key")
     plant(path)
     with pytest.raises(OSError, match=r"to be a regular file, got a (pipe|symbolic link)"):
-        runs.load_parameters(folder) if name == "checkpoint" else runs.execute(folder)
+        load_parameters(folder) if name == "checkpoint" else train_run(folder)
 
 
 def test_who_took_part_is_in_a_file_that_only_the_user_can_read(finished):
@@ -109,10 +112,10 @@ def test_a_run_folder_of_an_earlier_version_is_refused(finished, tmp_path):
     (folder / "config.json").write_text(json.dumps(to_json(CONFIG)))
     (folder / "sent.json").unlink()
     with pytest.raises(ValueError, match="not a JSON object with a checksum"):
-        runs.execute(folder)
+        train_run(folder)
     sealed.write(folder / "config.json", CONFIG)
     with pytest.raises(ValueError, match="the record of what was sent, found none"):
-        runs.execute(folder)
+        train_run(folder)
 
 
 STOPPING = CONFIG.changed(
@@ -129,8 +132,8 @@ STOPPING = CONFIG.changed(
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "stopped"
-    runs.create(folder, STOPPING.changed(baseline=True), overwrite=False)
-    return folder, runs.execute(folder)
+    create_run(folder, STOPPING.changed(baseline=True), overwrite=False)
+    return folder, train_run(folder)
 
 
 def epsilon_of(run, participations: int) -> float:
@@ -163,56 +166,56 @@ def test_a_run_ends_before_its_epsilon_would_be_exceeded(stopped):
 def test_nobody_takes_part_more_often_than_the_cap(tmp_path):
     config = STOPPING.changed(stop_at_epsilon=None, max_participations=4, rounds=10)
     folder = tmp_path / "run"
-    runs.create(folder, config.changed(baseline=True), overwrite=False)
-    run = runs.execute(folder)
+    create_run(folder, config.changed(baseline=True), overwrite=False)
+    run = train_run(folder)
     tensors = safetensors.numpy.load((folder / "checkpoint.safetensors").read_bytes())
     assert tensors["participations"].tolist() == [4] * 50
     assert run.summary.participations == 4
     assert run.summary.guarantee.epsilon == epsilon_of(run, 4)
     with pytest.raises(ValueError, match="without max_participations"):  # its cohorts were others
-        runs.execute(folder, changes={"rounds": 9})
+        train_run(folder, changes={"rounds": 9})
 
 
 def test_a_run_belongs_to_one_process_at_a_time(finished):
     with locks.folder(finished[0]):
         with pytest.raises(BlockingIOError, match="another process"):
-            runs.execute(finished[0])
+            train_run(finished[0])
         with pytest.raises(BlockingIOError, match="another process"):
-            runs.create(finished[0], CONFIG, overwrite=True)
-    runs.execute(finished[0])
+            create_run(finished[0], CONFIG, overwrite=True)
+    train_run(finished[0])
 
 
 def test_training_that_diverges_says_so(tmp_path):
     wide = {**CONFIG.parameters, "clip": 1e15, "margin": 1e15}
     config = CONFIG.changed(learning_rate=1e30, parameters=wide)
-    runs.create(tmp_path / "run", config, overwrite=False)
+    create_run(tmp_path / "run", config, overwrite=False)
     with pytest.raises(ValueError, match=r"Round 1: .*diverged; lower learning_rate"):
-        runs.execute(tmp_path / "run")
+        train_run(tmp_path / "run")
 
 
 def test_only_a_run_without_privacy_can_be_prolonged(finished, tmp_path):
     with pytest.raises(ValueError, match="at most the 16 rounds declared before the first, got 19"):
-        runs.execute(finished[0], changes={"rounds": 19})
+        train_run(finished[0], changes={"rounds": 19})
     folder = tmp_path / "prolonged"
     shutil.copytree(finished[0] / "baseline", folder)
     shutil.copy(finished[0] / "problem.json", folder)
-    plain = run_folder.read_config(folder)
-    run = runs.execute(folder, changes={"rounds": 19})
+    plain = read_config(folder)
+    run = train_run(folder, changes={"rounds": 19})
     assert (run.summary.rounds, run.config.rounds) == (19, 19)
     longer = plain.changed(rounds=19)
-    runs.create(tmp_path / "whole", longer, overwrite=False)
-    runs.execute(tmp_path / "whole")
-    assert (runs.load_parameters(folder) == runs.load_parameters(tmp_path / "whole")).all()
+    create_run(tmp_path / "whole", longer, overwrite=False)
+    train_run(tmp_path / "whole")
+    assert (load_parameters(folder) == load_parameters(tmp_path / "whole")).all()
 
 
 def test_nothing_is_overwritten_unasked(finished, tmp_path):
     with pytest.raises(FileExistsError, match="--overwrite"):
-        runs.create(finished[0], CONFIG, overwrite=False)
+        create_run(finished[0], CONFIG, overwrite=False)
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.tex").write_text("x")
     with pytest.raises(FileExistsError):
-        runs.create(precious, CONFIG, overwrite=True)
+        create_run(precious, CONFIG, overwrite=True)
     assert (precious / "thesis.tex").exists()
 
 
@@ -254,12 +257,12 @@ IMPOSSIBLE = {
 @pytest.mark.parametrize(("sentence", "change"), IMPOSSIBLE.items(), ids=IMPOSSIBLE)
 def test_impossible_configurations_leave_no_folder(sentence, change, tmp_path):
     with pytest.raises(ValueError, match=f"^(?=Expected).*{sentence}"):
-        runs.create(
+        create_run(
             tmp_path / "run", CONFIG.changed(**change).changed(baseline=True), overwrite=False
         )
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match=r"no config\.json"):
-        runs.execute(tmp_path / "run")
+        train_run(tmp_path / "run")
 
 
 # Every mechanism under every trust
@@ -293,7 +296,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(name, tmp_path):
             continue
         folder = tmp_path / f"{trust}-{sampling}"
         with pytest.raises(ValueError, match="trust"):
-            runs.create(
+            create_run(
                 folder, config(name, trust, sampling).changed(baseline=True), overwrite=False
             )
         assert not folder.exists()
@@ -307,8 +310,8 @@ def test_what_is_not_refused_trains(name, tmp_path, monkeypatch):
         if not can_work(name, None, sampling):
             continue
         folder = tmp_path / sampling
-        runs.create(folder, config(name, None, sampling), overwrite=False)
-        run = runs.execute(folder)
+        create_run(folder, config(name, None, sampling), overwrite=False)
+        run = train_run(folder)
         assert run.summary.rounds == 3
         sizes = {metrics.bytes_up // run.summary.bytes_per_upload for metrics in run.metrics}
         assert sizes == {2} if sampling == "fixed" else len(sizes) > 1

@@ -16,16 +16,12 @@ from interrupted import Interrupted, dying, stop_after
 from torch import nn
 
 import randquant as rq
-from randquant.aggregation.hostile import one_client
-from randquant.aggregation.rank.mechanism import RankMechanism
-from randquant.aggregation.registry import update_mechanism
-from randquant.audit.pipeline import worst_inputs
-from randquant.channels.keys import Key
-from randquant.privacy.accounting.accountant import account
-from randquant.training import federated
-from randquant.training.configured import mechanism_of
+from randquant.aggregation import RankMechanism, one_client, update_mechanism
+from randquant.audit import worst_inputs
+from randquant.channels import Key
+from randquant.privacy import account
+from randquant.training import federated, mechanism_of, sample
 from randquant.training.runs import execution
-from randquant.training.schedule import sample
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:It depends on the task"),

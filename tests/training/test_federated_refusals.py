@@ -7,9 +7,8 @@ from by_name import train
 from torch import nn
 from torch.nn import functional as F
 
-from randquant.aggregation.baselines import ClippedSGD
-from randquant.aggregation.registry import update_mechanism
-from randquant.mechanisms.randomized_quantization import stochastic_rounding
+from randquant.aggregation import ClippedSGD, update_mechanism
+from randquant.mechanisms import stochastic_rounding
 
 FEATURES, COHORT = 4, 6
 

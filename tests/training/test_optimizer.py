@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from randquant.training.optimizer import OptimizerStep, from_tensors, to_tensors
+from randquant.training import OptimizerStep, from_tensors, to_tensors
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "train-settings.md").read_text()
 

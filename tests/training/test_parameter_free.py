@@ -9,8 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn, tensor
 
 from randquant.aggregation import ClippedSGD
-from randquant.training.optimizer import from_tensors, to_tensors
-from randquant.training.parameter_free import ParameterFreeStep, usual_length
+from randquant.training import ParameterFreeStep, from_tensors, to_tensors, usual_length
 
 SHAPES = [(3, 4), (3,)]
 STEP = ParameterFreeStep(SHAPES, rounds=8, scale=2.0, deviation=0.1)

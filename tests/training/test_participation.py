@@ -8,8 +8,8 @@ import chance
 import numpy as np
 import pytest
 
-from randquant.channels.keys import Key
-from randquant.training.participation import (
+from randquant.channels import Key
+from randquant.training import (
     capped_cohorts,
     sample_capped,
     sample_cohort,

@@ -11,10 +11,8 @@ from by_name import train
 from data_forms import Pairs
 from torch import nn
 
-from randquant.aggregation.baselines import ClippedSGD, LocalGaussian
-from randquant.training.runs import execution
-from randquant.training.runs import folder as run_folder
-from randquant.training.runs.secret import Secret
+from randquant.aggregation import ClippedSGD, LocalGaussian
+from randquant.training import Secret, load_parameters, read_config, read_sent, train_run
 
 LAST = 5
 """The round after which runs are interrupted: a checkpoint is behind them, or the round before."""
@@ -38,12 +36,12 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(settings, tmp_path, monkeyp
     with_key(monkeypatch)
     whole = interrupted.whole(tmp_path / "whole", config)
     interrupted.begin(tmp_path / "parts", config, LAST)
-    parts = execution.execute(tmp_path / "parts")
+    parts = train_run(tmp_path / "parts")
     assert told(parts.metrics) == told(whole.metrics)
     assert parts.summary.guarantee == whole.summary.guarantee
     assert parts.summary.stopped == whole.summary.stopped
     assert bool(whole.summary.stopped) == ("stop_at_epsilon" in settings)
-    first, second = (execution.load_parameters(tmp_path / name) for name in ("whole", "parts"))
+    first, second = (load_parameters(tmp_path / name) for name in ("whole", "parts"))
     assert first.tobytes() == second.tobytes()
     means = [each.mean for each in whole.metrics if each.mean]  # a cohort of nobody has none
     assert len(set(means)) == len(means) > 1
@@ -136,7 +134,7 @@ def test_what_was_sent_with_little_noise_is_not_stated_at_the_cost_of_much(tmp_p
     home = tmp_path / "run"
     with pytest.raises(ValueError, match=r"^Expected the mechanism that the run in .* began with"):
         after(home, own(1.0), own(30.0))
-    stated = run_folder.read_sent(home, run_folder.read_config(home))
+    stated = read_sent(home, read_config(home))
     assert stated.epsilon is not None
     assert stated.epsilon > 4
     assert after(tmp_path / "same", own(1.0), own(1.0)) == [1, 2, 3]

@@ -11,16 +11,21 @@ import pytest
 from interrupted import SMALL, Interrupted, begin, dying, go_on
 
 from randquant import cli
-from randquant._internal import sealed, serialization
-from randquant._internal.rounding import round_up
-from randquant.mechanisms.registry import build
-from randquant.privacy.certificates.file import save_channel
-from randquant.reports.run import report_run
-from randquant.training.algorithm import Algorithm
+from randquant._internal import round_up, sealed, serialization
+from randquant.mechanisms import build
+from randquant.privacy import save_channel
+from randquant.reports import report_run
+from randquant.training import (
+    Algorithm,
+    read_config,
+    read_finished,
+    read_log,
+    read_run,
+    read_sent,
+    write_config,
+)
 from randquant.training.runs import execution as runs
-from randquant.training.runs import folder as run_folder
 from randquant.training.runs import log as run_log
-from randquant.training.runs import status as run_status
 
 
 @pytest.fixture
@@ -57,11 +62,11 @@ def kill_in(folder, last, before_round, **options):
 
 
 def sent_by(folder):
-    return run_folder.read_sent(folder, run_folder.read_config(folder))
+    return read_sent(folder, read_config(folder))
 
 
 def epsilon(folder) -> float:
-    found = run_status.read(folder)
+    found = read_run(folder)
     assert found.state != "damaged", found.error
     assert found.sent is not None
     assert (found.epsilon is None) == (found.sent.round == 0)
@@ -102,8 +107,8 @@ def test_a_run_that_was_killed_cannot_end_below_what_was_sent(sampling, tmp_path
     config = SMALL.changed(sampling=sampling)
     folder = begin(tmp_path / "run", config, 7)
     before, log = epsilon(folder), (folder / "metrics.jsonl").read_bytes()
-    done = run_status.read(folder).metrics
-    assert before >= run_status.read(folder).metrics[-1].epsilon
+    done = read_run(folder).metrics
+    assert before >= read_run(folder).metrics[-1].epsilon
     for changes in ({"stop_at_epsilon": 0.99 * before}, {"rounds": 6}, {"delta": 1e-300}):
         wanted = {"stop_at_epsilon": before} if "delta" in changes else {}
         with pytest.raises(ValueError, match=r"which .*(were sent|declared before the first cost)"):
@@ -123,7 +128,7 @@ def test_the_round_under_way_counts_as_sent(finished, tmp_path, before_round):
     folder = tmp_path / "run"
     runs.create(folder, SMALL, overwrite=False)
     kill_in(folder, last, before_round)
-    found = run_status.read(folder)
+    found = read_run(folder)
     assert (found.rounds, found.sent.round) == (last - 1, last)
     assert found.epsilon == spent[-1] > found.metrics[-1].epsilon
     with pytest.raises(ValueError, match="cannot be taken back"):
@@ -135,15 +140,15 @@ def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
     folder = begin(tmp_path / "run", SMALL, 7)
     at_first = epsilon(folder)
     config = SMALL.changed(delta=1e-9, neighboring="zero_out")
-    run_folder.write_config(folder, config)  # killed before it went on
-    found = run_status.read(folder)
+    write_config(folder, config)  # killed before it went on
+    found = read_run(folder)
     assert (found.epsilon, found.delta) == (at_first, 1e-5)
     assert {m.epsilon for m in found.metrics} == {None}  # none is known at that delta yet
     assert cli.main(["runs", str(tmp_path)]) == 0
     words = capsys.readouterr().out.split()
     assert words[words.index(round_up(at_first)) + 1] == "1e-5"
     go_on(folder, 8)
-    found = run_status.read(folder)
+    found = read_run(folder)
     assert {(m.delta, m.neighboring) for m in found.metrics} == {(1e-9, "zero_out")}
     runs.create(tmp_path / "whole", config, overwrite=False)
     whole = runs.execute(tmp_path / "whole")
@@ -155,12 +160,12 @@ def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
 def test_what_hides_zeros_is_not_stated_for_any_two_updates(tmp_path, capsys):
     """Between the new setting and the first round that goes on with it there may be a kill."""
     folder = begin(tmp_path / "run", SMALL.changed(neighboring="zero_out"), 2)
-    run_folder.write_config(folder, SMALL.changed(neighboring="replace_one"))
-    assert run_status.read(folder).epsilon == math.inf
+    write_config(folder, SMALL.changed(neighboring="replace_one"))
+    assert read_run(folder).epsilon == math.inf
     assert cli.main(["runs", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["epsilon"] == "inf"
     go_on(folder, 3)
-    assert math.isfinite(run_status.read(folder).epsilon)
+    assert math.isfinite(read_run(folder).epsilon)
 
 
 def parameters(folder) -> bytes:
@@ -171,9 +176,9 @@ def test_a_run_that_ended_early_and_goes_on_is_not_finished_any_more(tmp_path):
     folder = begin(tmp_path / "run", SMALL.changed(baseline=True), 7)
     early = runs.execute(folder, changes={"rounds": 7})
     assert report_run(folder).exists()
-    assert run_status.read(folder).state == "finished"
+    assert read_run(folder).state == "finished"
     go_on(folder, 8, changes={"rounds": 9})
-    found = run_status.read(folder)
+    found = read_run(folder)
     assert (found.state, found.rounds) == ("unfinished", 8)
     assert found.epsilon == early.summary.guarantee.epsilon
     assert not (folder / "report.html").exists()
@@ -182,7 +187,7 @@ def test_a_run_that_ended_early_and_goes_on_is_not_finished_any_more(tmp_path):
     whole = runs.execute(folder)
     assert (whole.summary.rounds, whole.summary.stopped) == (9, "")
     assert whole.summary.guarantee == early.summary.guarantee
-    assert run_folder.read_finished(folder / "baseline").summary.rounds == 9
+    assert read_finished(folder / "baseline").summary.rounds == 9
 
 
 def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, before_round):
@@ -192,7 +197,7 @@ def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, before_
     old = (folder / "summary.json").read_bytes()
     kill_in(folder, 8, before_round, changes={"rounds": 9})
     (folder / "summary.json").write_bytes(old)
-    found = run_status.read(folder)
+    found = read_run(folder)
     assert (found.state, found.epsilon) == ("damaged", None)
     with pytest.raises(ValueError, match=r"cover all .* rounds that were sent"):
         report_run(folder)
@@ -202,19 +207,19 @@ def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, before_
 def test_the_twin_keeps_the_rounds_it_has_done(tmp_path):
     folder = begin(tmp_path / "run", SMALL.changed(baseline=True), 5)
     assert runs.execute(folder, changes={"rounds": 6}).summary.rounds == 6
-    assert run_folder.read_finished(folder / "baseline").summary.rounds == 9
+    assert read_finished(folder / "baseline").summary.rounds == 9
 
 
 def test_a_round_that_would_be_another_release_is_refused(tmp_path):
     folder = begin(tmp_path / "run", SMALL, 7)
-    config, sent = run_folder.read_config(folder), sent_by(folder)
+    config, sent = read_config(folder), sent_by(folder)
     log = run_log.RunLog(folder / "metrics.jsonl", sent.identity)
     log.replace([dataclasses.replace(m, train_loss=0.5) for m in log.metrics])
     with pytest.raises(ValueError, match=r"Expected round 5 .* second release"):
         runs.execute(folder)
     with pytest.raises(ValueError, match="Expected 7 rounds or more"):
         log.replace(log.metrics[:6])
-    assert run_folder.read_log(folder, config)[1] == sent
+    assert read_log(folder, config)[1] == sent
 
 
 def test_the_command_changes_what_may_change(tmp_path, capsys):
@@ -223,9 +228,9 @@ def test_the_command_changes_what_may_change(tmp_path, capsys):
     assert cli.main([*line, "--rounds", "5", "--delta", "1e-6", "--stop-at-epsilon", "50"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["rounds"], result["guarantee"]["delta"]) == (5, 1e-6)
-    assert run_folder.read_config(folder).stop_at_epsilon == 50
+    assert read_config(folder).stop_at_epsilon == 50
     assert cli.main([*line, "--stop-at-epsilon", "inf", "--neighboring", "zero_out"]) == 0
-    assert run_folder.read_config(folder).stop_at_epsilon is None
+    assert read_config(folder).stop_at_epsilon is None
     for wrong in (["--rounds", "4"], ["--seed", "1"], ["--run", "x"], ["--clip", "1"]):
         assert cli.main([*line, *wrong]) == 2
         assert capsys.readouterr().err.count("\n") == 1
@@ -245,7 +250,7 @@ def test_a_run_is_bound_to_its_settings_before_its_first_round(tmp_path):
     sealed.write(folder / "config.json", other)
     with pytest.raises(ValueError, match="Expected the configuration that the run"):
         runs.execute(folder)
-    assert run_status.read(folder).state == "damaged"
+    assert read_run(folder).state == "damaged"
     (folder / "config.json").write_bytes(good)
     runs.execute(folder)
 
@@ -263,7 +268,7 @@ def test_a_channel_that_was_exchanged_is_noticed(tmp_path):
 def test_an_epsilon_that_was_edited_is_not_printed(run, capsys):
     """By hand, where a report and a list would have printed it."""
     summary = (run / "summary.json").read_text()
-    guarantee = run_folder.read_finished(run).summary.guarantee
+    guarantee = read_finished(run).summary.guarantee
     assert guarantee is not None
     edited = summary.replace(f'"epsilon": {guarantee.epsilon}', '"epsilon": 0.5')
     assert edited != summary
@@ -291,7 +296,7 @@ LINES = {
 def test_lines_that_are_missing_or_moved_are_noticed(change, run):
     path = run / "metrics.jsonl"
     path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
-    assert run_status.read(run).state == "damaged"
+    assert read_run(run).state == "damaged"
     with pytest.raises(ValueError, match=r"^Expected"):
         runs.execute(run)
 
@@ -303,7 +308,7 @@ def test_files_of_another_run_are_noticed(name, run, tmp_path):
     runs.create(other, config, overwrite=False)
     runs.execute(other)
     shutil.copy(other / name, run / name)
-    assert run_status.read(run).state == "damaged"
+    assert read_run(run).state == "damaged"
 
 
 # Writes that fail
@@ -360,7 +365,7 @@ def test_half_a_line_is_cut_off_with_a_word(run, finished, caplog):
 
 def logged(folder) -> float:
     """The largest epsilon that was written down by whole rounds."""
-    found = run_status.read(folder).metrics
+    found = read_run(folder).metrics
     return max((m.epsilon or 0.0 for m in found), default=0.0)
 
 

@@ -12,17 +12,11 @@ from streams import recorded
 from torch import nn
 
 import randquant as rq
-from randquant.aggregation.baselines import LocalGaussian
-from randquant.aggregation.coordinate import ChannelMechanism
-from randquant.channels.keys import Key
-from randquant.local_training.client import Learner
-from randquant.local_training.problem import problem_of
-from randquant.local_training.standardize import Standardize, answered, asked_by
-from randquant.local_training.work import Work
-from randquant.privacy.accounting.cohorts import HiddenCohorts
-from randquant.training.algorithm import distributed_sgd
-from randquant.training.optimizer import OptimizerStep
-from randquant.training.schedule import sample
+from randquant.aggregation import ChannelMechanism, LocalGaussian
+from randquant.channels import Key
+from randquant.local_training import Learner, Standardize, Work, answered, asked_by, problem_of
+from randquant.privacy import HiddenCohorts
+from randquant.training import OptimizerStep, distributed_sgd, sample
 
 BASE = interrupted.SMALL.changed(seed=None)
 DRAWS = ("cohort", "capped cohort", "hidden cohort", "poisson cohort")

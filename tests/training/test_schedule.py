@@ -5,12 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from randquant.aggregation.registry import update_mechanism
-from randquant.channels.keys import Key
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.ledger import Ledger
-from randquant.training.config import TrainConfig, check_config
-from randquant.training.schedule import Schedule
+from randquant.aggregation import update_mechanism
+from randquant.channels import Key
+from randquant.privacy import Ledger, account
+from randquant.training import Schedule, TrainConfig, check_config
 
 MECHANISMS = [
     ("stochastic-rounding", {"clip": 0.1, "levels": 2, "margin": 2.0}, {}),

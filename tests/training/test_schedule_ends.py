@@ -7,15 +7,11 @@ import pytest
 import torch
 
 from randquant import cli
-from randquant.aggregation.registry import update_mechanism
-from randquant.local_training.local import Local
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.releases import GaussianRelease
-from randquant.training.federated import train
+from randquant.aggregation import update_mechanism
+from randquant.local_training import Local
+from randquant.privacy import GaussianRelease, account
+from randquant.training import Server, read_finished, read_run, train
 from randquant.training.runs import execution
-from randquant.training.runs import status as run_status
-from randquant.training.runs.folder import read_finished
-from randquant.training.server import Server
 
 Z, DELTA = 4.0, 1e-5
 
@@ -48,7 +44,7 @@ def watched(folder, look):
 def test_what_is_printed_at_any_end_is_the_figure_of_all_declared_rounds(tmp_path):
     """What is stated of the run by whoever stops it here, after each round."""
     printed = []
-    run = watched(tmp_path / "run", lambda m: printed.append(run_status.read(tmp_path / "run")))
+    run = watched(tmp_path / "run", lambda m: printed.append(read_run(tmp_path / "run")))
     assert [status.epsilon for status in printed] == [accounted(PLANNED)] * PLANNED
     assert {status.guarantee for status in printed} == {None}
     assert run.guarantee is not None

@@ -14,13 +14,11 @@ from torch import nn
 from torch.nn import functional
 
 import randquant as rq
-from randquant.aggregation.baselines import LocalGaussian
-from randquant.channels.keys import Key
-from randquant.privacy.guarantee import Guarantee
-from randquant.training import federated
+from randquant.aggregation import LocalGaussian
+from randquant.channels import Key
+from randquant.privacy import Guarantee
+from randquant.training import Prepared, federated, prepare, sample
 from randquant.training.runs import execution
-from randquant.training.runs.setup import Prepared, prepare
-from randquant.training.schedule import sample
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from randquant.aggregation import UpdateMechanism
-    from randquant.local_training.client import Learner
+    from randquant.local_training import Learner
 
 
 def mechanism(config: Mapping[str, Any]) -> UpdateMechanism:
@@ -43,9 +43,8 @@ def build(config: Mapping[str, Any], client: int, data_dir: str = "") -> tuple[n
         client: which part of the data, from 0.
         data_dir: folder of the data on this machine, if it differs from the run's.
     """
-    from randquant.local_training.client import Learner
-    from randquant.training import models
-    from randquant.training.named import of_dataset
+    from randquant.local_training import Learner
+    from randquant.training import models, of_dataset
 
     population, seed = config["num-partitions"], config["seed"]
     if not 0 <= client < population:
@@ -65,7 +64,7 @@ def weights(model: nn.Module) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)  # one process of a simulation computes many clients
 def _data(name: str, data_dir: str, population: int, seed: int):
-    from randquant.training.data import datasets
+    from randquant.training import load_dataset, partition_dataset
 
-    dataset = datasets.load(name, data_dir or None)
-    return dataset, datasets.partition(dataset.train_labels, population, "iid", seed=seed)
+    dataset = load_dataset(name, data_dir or None)
+    return dataset, partition_dataset(dataset.train_labels, population, "iid", seed=seed)

@@ -14,7 +14,7 @@ def train(message: Message, context: Context) -> Message:
 
     Torch is imported here: the other steps of a secure sum do not need it.
     """
-    from randquant.channels.keys import Key
+    from randquant.channels import Key
     from text_app import task
 
     config = context.run_config

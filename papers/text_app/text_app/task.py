@@ -16,9 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from randquant.local_training.client import Learner
-from randquant.local_training.problem import problem_of
-from randquant.local_training.work import Work
+from randquant.local_training import Learner, Work, problem_of
 from randquant_papers.data import shakespeare
 from randquant_papers.text.directions import Directions, public_directions, with_directions
 from randquant_papers.text.evaluation import evaluate

@@ -1,1 +1,33 @@
 """Shared tools without domain terms: argument checks, rounding, files and pages."""
+
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
+
+if TYPE_CHECKING:
+    from randquant._internal.bars import WaitingBar, waiting
+    from randquant._internal.declared import Count, Server
+    from randquant._internal.faces import Face
+    from randquant._internal.patterns import checked, matches
+    from randquant._internal.progress import report, reporting
+    from randquant._internal.rounding import round_down, round_up
+    from randquant._internal.serialization import from_json, to_json, write_atomic
+
+__all__ = [
+    "Count",
+    "Face",
+    "Server",
+    "WaitingBar",
+    "checked",
+    "from_json",
+    "matches",
+    "report",
+    "reporting",
+    "round_down",
+    "round_up",
+    "to_json",
+    "waiting",
+    "write_atomic",
+]
+
+lazily(__name__)

@@ -1,1 +1,26 @@
 """Attacks on the real pipeline that bound epsilon from below."""
+
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
+
+if TYPE_CHECKING:
+    from randquant.audit.events import Outcomes, best_event, in_words, statistics
+    from randquant.audit.pipeline import FEWEST, Audit, cohort_inputs, worst_inputs
+    from randquant.audit.proportions import ceiling, least_epsilon, proportion
+
+__all__ = [
+    "FEWEST",
+    "Audit",
+    "Outcomes",
+    "best_event",
+    "ceiling",
+    "cohort_inputs",
+    "in_words",
+    "least_epsilon",
+    "proportion",
+    "statistics",
+    "worst_inputs",
+]
+
+lazily(__name__)

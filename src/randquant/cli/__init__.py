@@ -1,5 +1,27 @@
 """The command line: one file a command, in `commands/`."""
 
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
 from randquant.cli.main import main
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from randquant.cli.command import EVERYTHING, all_commands
+    from randquant.cli.commands.train import DEMO
+    from randquant.cli.main import parse
+    from randquant.cli.options import NamedMechanism, Option, flag, given_channel, of_function
+
+__all__ = [
+    "DEMO",
+    "EVERYTHING",
+    "NamedMechanism",
+    "Option",
+    "all_commands",
+    "flag",
+    "given_channel",
+    "main",
+    "of_function",
+    "parse",
+]
+
+lazily(__name__)

@@ -1,1 +1,38 @@
 """What a client does in a round: its examples, its steps from the global model, many at once."""
+
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
+
+if TYPE_CHECKING:
+    from randquant.local_training.client import LIGHT_GROUP, Learner
+    from randquant.local_training.curvature import small_step, step_length
+    from randquant.local_training.examples import StoredExamples, examples_of
+    from randquant.local_training.local import Local
+    from randquant.local_training.problem import parts_of, problem_of
+    from randquant.local_training.raw_units import Standardized
+    from randquant.local_training.standardize import Asked, Standardize, answered, asked_by
+    from randquant.local_training.vectorised import KNOWN_ATTENTION
+    from randquant.local_training.work import Evaluation, Work
+
+__all__ = [
+    "KNOWN_ATTENTION",
+    "LIGHT_GROUP",
+    "Asked",
+    "Evaluation",
+    "Learner",
+    "Local",
+    "Standardize",
+    "Standardized",
+    "StoredExamples",
+    "Work",
+    "answered",
+    "asked_by",
+    "examples_of",
+    "parts_of",
+    "problem_of",
+    "small_step",
+    "step_length",
+]
+
+lazily(__name__)

@@ -3,6 +3,9 @@
 A mechanism joins every command, table and contract test by the record in its own file.
 """
 
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
 from randquant.mechanisms.bins import erm, two_bins
 from randquant.mechanisms.interpolated import imvu
 from randquant.mechanisms.minimum_variance import mvu
@@ -20,20 +23,48 @@ from randquant.mechanisms.tuning import (
     UpdateSetting,
 )
 
+if TYPE_CHECKING:
+    from randquant.mechanisms.design.constraints import Fisher, Metric, Pure, Renyi, constraint_of
+    from randquant.mechanisms.design.solver import optimal
+    from randquant.mechanisms.from_design import designed
+    from randquant.mechanisms.noise.laplace import DiscreteLaplace
+    from randquant.mechanisms.noise.laws import NOISES, Binomial, DiscreteGaussian, Skellam
+    from randquant.mechanisms.noise.table import BITS, CumulativeTable
+    from randquant.mechanisms.registry import add, records_in
+    from randquant.mechanisms.silent_codes import FEWEST, HEARD
+
 __all__ = [
+    "BITS",
+    "FEWEST",
+    "HEARD",
+    "NOISES",
+    "Binomial",
     "CoordinateFamily",
     "CoordinateTarget",
+    "CumulativeTable",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "Fisher",
     "MechanismRecord",
+    "Metric",
+    "Pure",
+    "Renyi",
+    "Skellam",
     "UpdateFamily",
     "UpdateSetting",
+    "add",
     "build",
     "channel_mechanisms",
+    "constraint_of",
+    "designed",
     "erm",
     "imvu",
     "mvu",
+    "optimal",
     "optm",
     "pbm",
     "qmgeo",
+    "records_in",
     "register",
     "rqm",
     "sparse_ternary",
@@ -41,3 +72,5 @@ __all__ = [
     "two_bins",
     "unregister",
 ]
+
+lazily(__name__)

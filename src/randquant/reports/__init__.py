@@ -9,15 +9,24 @@ if TYPE_CHECKING:
     from randquant._internal.tables import text as text_table
     from randquant.reports.figures import (
         Axis,
+        BandedCurve,
         Figure,
+        Intervals,
         LineChart,
         Mark,
+        Ranged,
         ScatterPlot,
         Series,
+        StackedAreas,
+        digits,
+        grouped_bars,
         line_chart,
     )
     from randquant.reports.figures import checked as figure_from_json
     from randquant.reports.figures import plain as figure_to_json
+    from randquant.reports.kinds.intervals import draw_intervals
+    from randquant.reports.meaning import LARGE_EPSILON
+    from randquant.reports.notebook import display
     from randquant.reports.pages import (
         CHARTS_FILE,
         DataTable,
@@ -29,29 +38,43 @@ if TYPE_CHECKING:
         page,
     )
     from randquant.reports.pages import report as report_page
+    from randquant.reports.plan import as_json, as_text
+    from randquant.reports.run import render as render_run
     from randquant.reports.run import report_run
     from randquant.reports.runtime import script as charts_script
 
 __all__ = [
     "CHARTS_FILE",
+    "LARGE_EPSILON",
     "Axis",
+    "BandedCurve",
     "DataTable",
     "Figure",
     "Group",
+    "Intervals",
     "LineChart",
     "Mark",
     "Notes",
     "Paragraphs",
     "Part",
+    "Ranged",
     "ScatterPlot",
     "Section",
     "Series",
+    "StackedAreas",
+    "as_json",
+    "as_text",
     "charts_script",
+    "digits",
+    "display",
+    "draw_intervals",
     "figure_from_json",
     "figure_to_json",
     "formatting",
+    "grouped_bars",
     "line_chart",
     "page",
+    "render_run",
     "report_page",
     "report_run",
     "text_table",

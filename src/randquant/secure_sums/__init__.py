@@ -1,1 +1,171 @@
 """Secure sums: among clients, with a helper, and with proofs that codes are valid."""
+
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
+
+if TYPE_CHECKING:
+    from randquant.secure_sums.helper.collector import HelperSum
+    from randquant.secure_sums.helper.helper import Helper, HelperLimits
+    from randquant.secure_sums.helper.joint_seed import JointSeed, signed
+    from randquant.secure_sums.helper.journal import HelperJournal
+    from randquant.secure_sums.helper.message import SealedSeed, masked_message, read_message
+    from randquant.secure_sums.helper.proven import (
+        commitment_of,
+        message_bytes,
+        prio3_of,
+        proven_bytes,
+        proven_message,
+        read_proven,
+    )
+    from randquant.secure_sums.helper.request import (
+        LEFT_OUT,
+        LONGEST_OFFER,
+        HelperRequest,
+        read_answer,
+        write_answer,
+        write_listed,
+        write_request,
+    )
+    from randquant.secure_sums.helper.sealing import SEED_BYTES, SUITES, HelperKey, OpeningKey
+    from randquant.secure_sums.helper.terms import HelperTerms
+    from randquant.secure_sums.identities import check_directory, check_identity
+    from randquant.secure_sums.secagg.client import Client
+    from randquant.secure_sums.secagg.crypto import (
+        masking_key,
+        masking_private,
+        seal,
+        sealing_key,
+        self_masking_key,
+        unseal,
+    )
+    from randquant.secure_sums.secagg.dealing import KEY, SEED, Dealing
+    from randquant.secure_sums.secagg.draw import HASH_BYTES, Draw
+    from randquant.secure_sums.secagg.graphs import Losses
+    from randquant.secure_sums.secagg.group import ORDER, SCALAR_BYTES, read_scalar
+    from randquant.secure_sums.secagg.messages import (
+        SEALED_BYTES,
+        Advert,
+        accusation,
+        confirmation,
+        masked_format,
+        pair_context,
+        survivors_digest,
+    )
+    from randquant.secure_sums.secagg.server import SumServer
+    from randquant.secure_sums.secagg.sharing import random_word
+    from randquant.secure_sums.secagg.terms import (
+        MOST_CLIENTS,
+        MOST_NEIGHBOURS,
+        ProtocolError,
+        Terms,
+    )
+    from randquant.secure_sums.vdaf.circuits import (
+        Count,
+        Histogram,
+        MultihotCountVec,
+        Sum,
+        SumVec,
+        chunk_length,
+    )
+    from randquant.secure_sums.vdaf.field import Field64, Field128
+    from randquant.secure_sums.vdaf.prio3 import LeaderShare, Prio3
+    from randquant.secure_sums.vdaf.proof import Flp
+    from randquant.secure_sums.vdaf.serialization import (
+        decode_agg_share,
+        decode_input_share,
+        decode_public_share,
+        decode_verifier_message,
+        decode_verifier_share,
+        encode_agg_share,
+        encode_input_share,
+        encode_public_share,
+        encode_verifier_message,
+        encode_verifier_share,
+    )
+    from randquant.secure_sums.vdaf.xof import XofTurboShake128
+
+__all__ = [
+    "HASH_BYTES",
+    "KEY",
+    "LEFT_OUT",
+    "LONGEST_OFFER",
+    "MOST_CLIENTS",
+    "MOST_NEIGHBOURS",
+    "ORDER",
+    "SCALAR_BYTES",
+    "SEALED_BYTES",
+    "SEED",
+    "SEED_BYTES",
+    "SUITES",
+    "Advert",
+    "Client",
+    "Count",
+    "Dealing",
+    "Draw",
+    "Field64",
+    "Field128",
+    "Flp",
+    "Helper",
+    "HelperJournal",
+    "HelperKey",
+    "HelperLimits",
+    "HelperRequest",
+    "HelperSum",
+    "HelperTerms",
+    "Histogram",
+    "JointSeed",
+    "LeaderShare",
+    "Losses",
+    "MultihotCountVec",
+    "OpeningKey",
+    "Prio3",
+    "ProtocolError",
+    "SealedSeed",
+    "Sum",
+    "SumServer",
+    "SumVec",
+    "Terms",
+    "XofTurboShake128",
+    "accusation",
+    "check_directory",
+    "check_identity",
+    "chunk_length",
+    "commitment_of",
+    "confirmation",
+    "decode_agg_share",
+    "decode_input_share",
+    "decode_public_share",
+    "decode_verifier_message",
+    "decode_verifier_share",
+    "encode_agg_share",
+    "encode_input_share",
+    "encode_public_share",
+    "encode_verifier_message",
+    "encode_verifier_share",
+    "masked_format",
+    "masked_message",
+    "masking_key",
+    "masking_private",
+    "message_bytes",
+    "pair_context",
+    "prio3_of",
+    "proven_bytes",
+    "proven_message",
+    "random_word",
+    "read_answer",
+    "read_message",
+    "read_proven",
+    "read_scalar",
+    "seal",
+    "sealing_key",
+    "self_masking_key",
+    "signed",
+    "survivors_digest",
+    "unseal",
+    "write_answer",
+    "write_listed",
+    "write_request",
+]
+
+lazily(__name__)

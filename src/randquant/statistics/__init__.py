@@ -7,15 +7,33 @@ from randquant._internal.faces import lazily
 if TYPE_CHECKING:
     from randquant.statistics.answers import Table
     from randquant.statistics.asking import statistics
-    from randquant.statistics.estimate import Answer, Estimate
+    from randquant.statistics.encodings import Cells, Products, Tree
+    from randquant.statistics.estimate import (
+        LAPLACE,
+        NORMAL,
+        Answer,
+        Estimate,
+        SumNoise,
+        proportion,
+        ratio,
+    )
+    from randquant.statistics.files import by_client, read_queries, read_records
     from randquant.statistics.queries import Counts, Mean, Quantiles
+    from randquant.statistics.query import Query, Totals, numbers
+    from randquant.statistics.records import frames_of, one_of_each
     from randquant.statistics.regression import Covariance, LinearRegression
+    from randquant.statistics.saving import KINDS
     from randquant.statistics.survey_mechanism import SurveyMechanism
-    from randquant.statistics.surveys import Survey, survey
+    from randquant.statistics.surveys import EXACT, Survey, survey
     from randquant.statistics.survival import KaplanMeier, LogRank
 
 __all__ = [
+    "EXACT",
+    "KINDS",
+    "LAPLACE",
+    "NORMAL",
     "Answer",
+    "Cells",
     "Counts",
     "Covariance",
     "Estimate",
@@ -23,10 +41,23 @@ __all__ = [
     "LinearRegression",
     "LogRank",
     "Mean",
+    "Products",
     "Quantiles",
+    "Query",
+    "SumNoise",
     "Survey",
     "SurveyMechanism",
     "Table",
+    "Totals",
+    "Tree",
+    "by_client",
+    "frames_of",
+    "numbers",
+    "one_of_each",
+    "proportion",
+    "ratio",
+    "read_queries",
+    "read_records",
     "statistics",
     "survey",
 ]

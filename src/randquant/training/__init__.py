@@ -9,39 +9,121 @@ from typing import TYPE_CHECKING
 from randquant._internal.faces import lazily
 
 if TYPE_CHECKING:
-    from randquant.training.config import TrainConfig
-    from randquant.training.data.datasets import Dataset, register_dataset
+    from randquant.training.algorithm import Algorithm, State, distributed_sgd
+    from randquant.training.cohort import ZEROS_AT_ONCE, collector
+    from randquant.training.config import PLACES, TrainConfig, check_config
+    from randquant.training.configured import mechanism_of
+    from randquant.training.data.datasets import DATASETS, PARTITIONS, Dataset, register_dataset
     from randquant.training.data.datasets import load as load_dataset
+    from randquant.training.data.datasets import partition as partition_dataset
     from randquant.training.data.datasets import split as split_dataset
+    from randquant.training.data.idx import MAX_ITEMS
+    from randquant.training.federated import train
     from randquant.training.models import build as build_model
-    from randquant.training.records import RoundMetrics
+    from randquant.training.named import of_dataset
+    from randquant.training.optimizer import (
+        OptimizerStep,
+        from_tensors,
+        to_tensors,
+        torch_optimizer,
+    )
+    from randquant.training.parameter_free import OF_CLASSES, ParameterFreeStep, usual_length
+    from randquant.training.participation import (
+        capped_cohorts,
+        sample_capped,
+        sample_cohort,
+        sample_hidden,
+        sample_poisson,
+    )
+    from randquant.training.records import RoundMetrics, RunRecord, RunSummary, Sent
+    from randquant.training.runs.advice import about_constant, about_steps, best_constant
+    from randquant.training.runs.binding import bind
     from randquant.training.runs.execution import create as create_run
     from randquant.training.runs.execution import execute as train_run
     from randquant.training.runs.execution import load_parameters
+    from randquant.training.runs.folder import (
+        read_config,
+        read_finished,
+        read_log,
+        read_sent,
+        write_config,
+    )
+    from randquant.training.runs.secret import Secret
+    from randquant.training.runs.setup import Prepared, prepare
     from randquant.training.runs.status import Status as RunStatus
     from randquant.training.runs.status import notes as notes_on_runs
     from randquant.training.runs.status import read as read_run
+    from randquant.training.schedule import Schedule, sample
+    from randquant.training.server import Server
     from randquant.training.settings import check as check_settings
     from randquant.training.settings import config as config_of
     from randquant.training.settings import flat as settings_of
+    from randquant.training.task import Task
+    from randquant.training.trained import Run
 
 __all__ = [
+    "DATASETS",
+    "MAX_ITEMS",
+    "OF_CLASSES",
+    "PARTITIONS",
+    "PLACES",
+    "ZEROS_AT_ONCE",
+    "Algorithm",
     "Dataset",
+    "OptimizerStep",
+    "ParameterFreeStep",
+    "Prepared",
     "RoundMetrics",
+    "Run",
+    "RunRecord",
     "RunStatus",
+    "RunSummary",
+    "Schedule",
+    "Secret",
+    "Sent",
+    "Server",
+    "State",
+    "Task",
     "TrainConfig",
+    "about_constant",
+    "about_steps",
+    "best_constant",
+    "bind",
     "build_model",
+    "capped_cohorts",
+    "check_config",
     "check_settings",
+    "collector",
     "config_of",
     "create_run",
+    "distributed_sgd",
+    "from_tensors",
     "load_dataset",
     "load_parameters",
+    "mechanism_of",
     "notes_on_runs",
+    "of_dataset",
+    "partition_dataset",
+    "prepare",
+    "read_config",
+    "read_finished",
+    "read_log",
     "read_run",
+    "read_sent",
     "register_dataset",
+    "sample",
+    "sample_capped",
+    "sample_cohort",
+    "sample_hidden",
+    "sample_poisson",
     "settings_of",
     "split_dataset",
+    "to_tensors",
+    "torch_optimizer",
+    "train",
     "train_run",
+    "usual_length",
+    "write_config",
 ]
 
 lazily(__name__)
