@@ -64,9 +64,8 @@ fuzz: .venv/ready            ## a million hostile inputs for the parsers
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
 	touch $@
 
-mutants: .venv/mutation      ## a sample of faults, drawn by SEED, then those by hand: are all noticed? (hours)
+mutants: .venv/mutation      ## a sample of faults, drawn by SEED: are all noticed? (hours)
 	$(BIN)/python tests/mutation/run.py --sample 20 --seed $(or $(SEED),0) --save
-	$(BIN)/python tests/mutation/run.py --by-hand
 
 explore: .venv/ready         ## the property tests on many new examples
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest tests src $(PAPERS)
