@@ -216,6 +216,21 @@ def test_tensors_are_sent_as_arrays_are(tmp_path):
     assert of_va(Server(tmp_path), result(update))
 
 
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_a_mean_of_patients_in_16_bits_is_refused(kind, tmp_path):
+    """Means that one patient moves by 2e-6 are 7.7e-3 apart in bfloat16: 2e-3 would be charged."""
+    torch = pytest.importorskip("torch")
+    server, dtype = Server(tmp_path, examples=1000), getattr(torch, kind)
+    narrow = {**UPDATE, "bias": torch.from_numpy(UPDATE["bias"]).to(dtype)}
+    with pytest.raises(ValueError, match=f"in float32 or float64, got 'bias' in torch.{kind}"):
+        of_va(server, result(narrow))
+    with pytest.raises(ValueError, match="in float32 or float64, got 'weight' in float16"):
+        of_va(server, result({**UPDATE, "weight": UPDATE["weight"].astype(np.float16)}))
+    assert not (tmp_path / "sites" / "va.account").exists()
+    assert of_va(server, result({**UPDATE, "n": np.float16(3)}))  # it is not sent
+    assert of_va(Server(tmp_path / "site"), result(narrow))  # all of a site is clipped as it is
+
+
 def test_tasks_that_are_no_requests_are_refused(tmp_path):
     server = Server(tmp_path)
     record = json.loads(server.controller._offer().to_text())

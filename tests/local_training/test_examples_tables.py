@@ -61,6 +61,18 @@ def test_columns_that_could_have_missing_values_and_have_none_are_numbers(types)
     assert np.array_equal(updates(tables, NAMED)[1], updates(ARRAYS)[1])
 
 
+def test_a_fraction_in_a_column_changes_no_other_clients_features():
+    """pandas makes float64 of a whole table's column then: 2**54 + 2**30 + 1 has two float32."""
+    read = []
+    for own, kind in ((0, np.int64), (0.5, np.float64)):
+        doses = np.array([2**54 + 2**30 + 1, 2**54 + 2**30 + 1, own]).astype(kind)
+        tables = [Frame(age=[40.0], dose=doses[k : k + 1], sick=[1]) for k in range(3)]
+        clients = problem_of(nn.Linear(2, 2), tables, columns=NAMED).clients
+        assert clients.table.features.dtype == torch.float32
+        read.append(clients.table.features[:2])
+    assert torch.equal(*read)
+
+
 @pytest.mark.parametrize(
     ("clients", "message"),
     [

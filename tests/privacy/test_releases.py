@@ -108,6 +108,24 @@ def test_two_updates_at_the_largest_distance_are_within_the_bound_and_close(neig
         assert exact <= release.renyi(order) <= 1.1 * exact
 
 
+@pytest.mark.parametrize("margin", [0.01, 0.05])
+def test_means_that_differ_in_one_gradient_of_zero_are_both_anything(margin):
+    """Of ten gradients one is 1/2 everywhere, or zero: means are 0.025 or -0.025 everywhere."""
+    channel = rq.stochastic_rounding(clip=0.01, levels=2, margin=margin)
+    release = VectorRelease(channel, 1.0, 4, 1, neighboring="zero_out", examples=10)
+    others = -0.25 / 9  # of each coordinate of nine gradients
+    means = (9 * others + 0.5) / 10, 9 * others / 10
+    assert 0.1 <= np.linalg.norm(4 * [means[0] - means[1]]) <= release.sensitivity
+    ends = (float(np.clip(mean, -0.01, 0.01)) for mean in means)
+    exact = 4 * rq.certify_pair(channel, *ends).epsilon.lower
+    assert (
+        release.renyi(math.inf)
+        >= exact
+        > 1.5 * 4 * rq.certify(channel, neighboring="zero_out").epsilon.upper
+    )
+    assert rq.account([release], 1e-9).epsilon >= 0.99 * exact  # that loss is likely
+
+
 @pytest.mark.parametrize("examples", [1, 10, 10**6])
 def test_one_example_of_many_is_that_many_times_closer_and_a_rounding(examples):
     share = min(Fraction(1, examples) + Fraction(1, 2**20), Fraction(1))

@@ -186,7 +186,8 @@ def is_table(value: Any) -> bool:
 def _of_table(table: Mapping[str, np.ndarray], columns: Columns | None) -> StoredExamples:
     names, target = _columns(list(table), columns)
     features = [_numbers(table, name) for name in ([names] if isinstance(names, str) else names)]
-    side_by_side = np.stack([each.astype(np.float32) for each in features], axis=1)
+    # Through float64, as a column comes that holds one fraction: who has it changes no other's.
+    side_by_side = np.stack([each.astype(np.float64) for each in features], axis=1)
     return _stored((side_by_side, _numbers(table, target)))
 
 

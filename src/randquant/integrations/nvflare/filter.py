@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -116,8 +117,10 @@ class QuantizeFilter(Filter):
                 "Expected the mean of clipped gradients as WEIGHT_DIFF, got a model: one "
                 "example's influence on a model is not bounded."
             )
-        numbers = tasks.numbers_of(result)
-        return member.encode(agreed, old, tasks.arrays_of(result), numbers, whole)
+        new, numbers = tasks.arrays_of(result), tasks.numbers_of(result)
+        if self.examples is not None:
+            _check_wide(agreed.layout.parts, result)
+        return member.encode(agreed, old, new, numbers, whole)
 
     def _limits(self) -> ClientLimits:
         trust = "local" if self.helper is None else "aggregate"
@@ -137,3 +140,16 @@ class QuantizeFilter(Filter):
             tasks.number(name), self._limits(), self._state, files, log, drawn=False,
             examples=self.examples,
         )  # fmt: skip
+
+
+def _check_wide(parts: Sequence[str], result: DXO) -> None:
+    """Refuse means in 16 bits: rounding moves them by more than one example does."""
+    # theory/vector.md, Proposition 16, has room for rounding to float32.
+    for name in parts:
+        dtype = getattr(result.data.get(name), "dtype", None)
+        if dtype is not None and dtype.itemsize < 4:
+            raise ValueError(
+                f"Expected the mean of clipped gradients in float32 or float64, got {name!r} in "
+                f"{dtype}, whose rounding may move it by more than one example: take the mean, and "
+                "send it, in float32."
+            )

@@ -163,10 +163,12 @@ class VectorRelease(_Codes):
         # In L1 the encoder's rounding moves every coordinate by at most what it moves one:
         # theory/vector.md, Proposition 14.
         moved = math.sqrt(squared_distance(self.channel, 0.0, 1)) * self.dimension
+        # A mean in which one example's gradient is zero is not zero itself.
+        pairs: Neighboring = "replace_one" if self.examples else self.neighboring
         least = min(
             # theory/accounting.md, Proposition 6: pure epsilon of d coordinates, and the L1 bound;
             # both hold at every order. An L1 norm is at most sqrt(d) times an L2 norm.
-            self.dimension * _epsilon(self.channel, math.inf, self.neighboring, 1),
+            self.dimension * _epsilon(self.channel, math.inf, pairs, 1),
             _lipschitz(self.channel) * (self.sensitivity * math.sqrt(self.dimension) + moved),
         )
         if order <= LARGEST_ORDER:
