@@ -185,6 +185,14 @@ def test_a_spread_that_noise_hides_is_as_large_as_the_noise():
     assert min(spreads) > 5  # half of the variances are estimated as 0
 
 
+def test_each_client_draws_its_record_by_itself():
+    """If all drew the same one, the mean would be 0 or 100."""
+    asked = asked_by(rq.Standardize(0, 100), (1, 0), np.full(400, 2), (80.0, 1e-5), "aggregate",
+                     "client")  # fmt: skip
+    figures = answered(asked, [np.array([[0.0], [100.0]])] * 400, rq.Key.from_seed(0))
+    assert abs(figures.means[0] - 50) < 20  # 8 standard deviations
+
+
 @pytest.mark.seldom
 def test_bounds_alone_cost_nothing():
     run = trained(standardize=rq.Standardize(0, 400, share=0))
