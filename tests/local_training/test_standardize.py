@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import randquant as rq
+from randquant.aggregation.baselines import LocalGaussian
 from randquant.local_training.raw_units import Standardized
 from randquant.local_training.standardize import Asked, answered, asked_by
 from randquant.planning import choice
@@ -200,6 +201,15 @@ def test_bounds_alone_cost_nothing():
     assert run.model.mean.tolist() == [200, 200]
     assert run.model.spread.tolist() == [200, 200]
     assert not (run.folder / run_folder.FIGURES).exists()
+
+
+def test_a_run_that_is_stopped_while_it_asks_has_sent_something(tmp_path, monkeypatch):
+    """Clients answer before its first round: its folder is kept, and says what was declared."""
+    monkeypatch.setattr(standardization, "answered", dying(standardization.answered, [0]))
+    with pytest.raises(Interrupted):
+        trained(mechanism=LocalGaussian(1.0, 4.0), trust="local", folder=tmp_path / "run")
+    assert run_folder.has_sent(tmp_path / "run")
+    assert read_run(tmp_path / "run").epsilon > 1
 
 
 @pytest.mark.seldom
