@@ -118,6 +118,21 @@ def test_the_sum_is_modular_and_lifted_to_the_middle(kind):
     assert np.abs(mechanism.mean(payloads, 30, ROOT) - expected).max() < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("kind", "discrete-gaussian"), ("clip_norm", 2.0), ("noise_multiplier", 3.0), ("cohort", 3),
+     ("bits", 9), ("deviations", 5.0), ("rotation_seed", 1)],
+)  # fmt: skip
+def test_payloads_of_other_settings_are_not_added(setting, value):
+    mechanism = AdditiveMechanism("skellam", 1.0, 2.0, 2, bits=8)
+    other = replace(mechanism, **{setting: value})
+    own, strange = (
+        m.encode(np.ones(5, np.float32), ROOT.fold_in(m.kind)) for m in (mechanism, other)
+    )
+    with pytest.raises(ValueError, match=r"^payload 1: Expected a payload of"):
+        mechanism.mean([own, strange], 5)
+
+
 @pytest.mark.parametrize("bits", [10, 16, 20])
 def test_sums_stay_within_their_range_at_the_worst_signal(bits):
     clients, dimension = 20, 2000

@@ -63,6 +63,17 @@ def test_what_is_joined_comes_apart_again(clip_norm, size, value, n, weighted):
     np.testing.assert_allclose(found["n"], min(n, 200), rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.parametrize("clip_norm", [0.25, 1.0, 40.0])
+def test_noise_moves_a_number_by_the_deviation_that_is_stated(clip_norm):
+    beside = Alongside(clip_norm, (Number("value", -3, 5), Number("n", 0, 200, 0.1)))
+    vector = beside.joined(np.ones(2), {"value": 1.0, "n": 50.0})
+    for place, name in ((2, "value"), (3, "n")):
+        noisy = vector.copy()
+        noisy[place] += 0.125
+        moved = beside.parted(noisy)[1][name] - beside.parted(vector)[1][name]
+        assert beside.deviation(name, 0.125) == pytest.approx(moved, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [

@@ -9,8 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from randquant.integrations import Offer, RoundEvent, RunAccountant
-from randquant.privacy import account
+import randquant as rq
+from randquant.aggregation.vector import VectorMechanism
+from randquant.integrations.accountant import RoundEvent, RunAccountant
+from randquant.integrations.offer import Offer
+from randquant.privacy.accounting import accountant as accounting
+from randquant.privacy.accounting.accountant import account
 
 DELTA = 1e-5
 OFFERS = [Offer(noisy("local"), 5), Offer(noisy("local"), 3)]
@@ -99,3 +103,24 @@ def test_a_count_that_was_changed_is_not_believed():
     state["clients"]["1"]["0"] = 1
     with pytest.raises(ValueError, match="damaged or changed"):
         RunAccountant(DELTA).load_state_dict(state)
+
+
+def test_an_account_of_another_delta_or_other_neighbours_is_not_believed():
+    """Its limit was met at them only."""
+    accountant = RunAccountant(DELTA)
+    accountant.compose(RoundEvent(OFFERS[0], frozenset({1})))
+    for other in (RunAccountant(DELTA / 10), RunAccountant(DELTA, "zero_out")):
+        with pytest.raises(ValueError, match="it is of schema, delta and neighbours"):
+            other.load_state_dict(accountant.state_dict())
+        assert other.get_epsilon(DELTA) == 0
+
+
+def test_beside_one_example_all_data_of_a_client_are_stated(monkeypatch):
+    monkeypatch.setattr(accounting, "attacked_epsilon", lambda *each: 0.0)  # it takes seconds
+    offer = Offer(VectorMechanism(rq.stochastic_rounding(clip=0.5, levels=2, margin=2.0), 1.0), 4)
+    accountant, whole, clients = RunAccountant(DELTA), RunAccountant(DELTA), frozenset({1, 2})
+    accountant.compose(RoundEvent(offer.for_unit(20), clients))
+    whole.compose(RoundEvent(offer, clients))
+    one, every = accountant.get_privacy_spent(), whole.get_privacy_spent()
+    assert (one.unit, accountant.of_clients()) == ("example", every)
+    assert accountant.told().startswith(f"one example: {one}; all data of a client: {every}")

@@ -63,6 +63,30 @@ def test_no_client_is_padded_with_what_overflows_for_another(model, outputs):
     assert np.array_equal(found[0][1:], found[1][1:])
 
 
+@pytest.mark.parametrize("batch", [None, 3, 8])
+def test_one_example_moves_an_update_by_what_the_number_of_examples_says(batch):
+    """Gradients of opposite targets, both clipped: a diameter apart, over those of a batch."""
+    rng, moved = np.random.default_rng(0), []
+    features = rng.normal(size=(5, 3)).astype(np.float32)
+    model = nn.Linear(3, 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+
+    def updates(targets):
+        data = [(features, targets), (np.ones((9, 3), np.float32), np.ones((9, 1), np.float32))]
+        learner = Learner(
+            problem_of(model, data, loss=functional.mse_loss), Work(batch=batch, example_norm=1.0)
+        )
+        return learner.examples, learner.updates([0], KEY)[0][0]
+
+    examples, first = updates(np.full((5, 1), 9.0, np.float32))
+    for example in range(5):
+        targets = np.full((5, 1), 9.0, np.float32)
+        targets[example] = -9.0
+        moved.append(np.linalg.norm(updates(targets)[1] - first))
+    assert max(moved) == pytest.approx(2 / examples, rel=1e-5)
+
+
 class Growing(nn.Linear):
     def forward(self, x):
         return super().forward(x).exp()

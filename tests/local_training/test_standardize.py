@@ -13,7 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import randquant as rq
-from randquant.local_training import Asked, Standardized, answered, asked_by
+from randquant.aggregation.baselines import LocalGaussian
+from randquant.local_training.raw_units import Standardized
+from randquant.local_training.standardize import Asked, answered, asked_by
 from randquant.planning import choice
 from randquant.reports import render_run as render
 from randquant.training import read_run, request
@@ -183,6 +185,14 @@ def test_a_spread_that_noise_hides_is_as_large_as_the_noise():
     assert min(spreads) > 5  # half of the variances are estimated as 0
 
 
+def test_each_client_draws_its_record_by_itself():
+    """If all drew the same one, the mean would be 0 or 100."""
+    asked = asked_by(rq.Standardize(0, 100), (1, 0), np.full(400, 2), (80.0, 1e-5), "aggregate",
+                     "client")  # fmt: skip
+    figures = answered(asked, [np.array([[0.0], [100.0]])] * 400, rq.Key.from_seed(0))
+    assert abs(figures.means[0] - 50) < 20  # 8 standard deviations
+
+
 @pytest.mark.seldom
 def test_bounds_alone_cost_nothing():
     run = trained(standardize=rq.Standardize(0, 400, share=0))
@@ -190,6 +200,15 @@ def test_bounds_alone_cost_nothing():
     assert run.model.mean.tolist() == [200, 200]
     assert run.model.spread.tolist() == [200, 200]
     assert not (run.folder / run_folder.FIGURES).exists()
+
+
+def test_a_run_that_is_stopped_while_it_asks_has_sent_something(tmp_path, monkeypatch):
+    """Clients answer before its first round: its folder is kept, and says what was declared."""
+    monkeypatch.setattr(standardization, "answered", dying(standardization.answered, [0]))
+    with pytest.raises(Interrupted):
+        trained(mechanism=LocalGaussian(1.0, 4.0), trust="local", folder=tmp_path / "run")
+    assert run_folder.has_sent(tmp_path / "run")
+    assert read_run(tmp_path / "run").epsilon > 1
 
 
 @pytest.mark.seldom

@@ -13,9 +13,13 @@ import pytest
 from mpmath import mpf
 from seldom import seldom
 
-from randquant.channels import Key
-from randquant.mechanisms import BITS, NOISES, Binomial, CumulativeTable, DiscreteGaussian, Skellam
-from randquant.privacy import NoiseRelease, account, shift_divergence
+from randquant.channels.keys import Key
+from randquant.mechanisms.noise.laplace import DiscreteLaplace
+from randquant.mechanisms.noise.laws import NOISES, Binomial, DiscreteGaussian, Skellam
+from randquant.mechanisms.noise.table import BITS, CumulativeTable
+from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.integer_noise import NoiseRelease
+from randquant.privacy.certificates.noise import shift_divergence
 
 ROOT = Key.from_seed(0)
 
@@ -232,6 +236,21 @@ def test_a_table_is_as_close_to_its_law_as_it_says(noise, law):
         both = set(law) | set(tabled)
         distance = sum(abs(law.get(k, mpf(0)) - tabled.get(k, mpf(0))) for k in both) / 2
         assert distance <= table.distance < 1e-54
+
+
+@pytest.mark.parametrize(
+    "noise", [DiscreteGaussian(30.7), Skellam(77.3), Binomial(500), DiscreteLaplace(3.0, 5)]
+)
+def test_every_draw_from_a_table_counts_in_the_distance(noise, monkeypatch):
+    drawn, real = [], CumulativeTable.draw
+
+    def draw(table, count, key):
+        drawn.append(table.distance)
+        return real(table, count, key)
+
+    monkeypatch.setattr(CumulativeTable, "draw", draw)
+    noise.draw(3, ROOT)
+    assert noise.distance(7) >= 7 * sum(drawn) > 0
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,14 @@ def test_plain_noise_beside_hidden_rounds_counts_in_full():
     assert both.lower >= account([plain], DELTA).lower
 
 
+def test_one_hidden_part_makes_the_whole_rest_on_hidden_cohorts():
+    plain = GaussianRelease(4.0, 5, 1)
+    hidden = Sampled(plain, 0.1, 5)
+    for order in ([plain, hidden], [hidden, plain]):
+        assert ", hidden cohorts)" in str(account(order, DELTA, quick=True))
+    assert not account([plain], DELTA, quick=True).hidden
+
+
 @settings(max_examples=8)
 @given(
     st.sampled_from(["poisson", "fixed"]), st.sampled_from([1e-12, 1e-9, 1e-7, 1e-4]),

@@ -97,6 +97,15 @@ def test_noise_of_others_is_not_counted_under_local_or_central_trust():
         assert NoiseRelease(Skellam(50.0), 1, 1, 1, 1, trust=trust).trust == trust
 
 
+def test_one_share_of_the_noise_by_itself_promises_nothing():
+    """It is mostly zero: its law is not that of the sum's noise."""
+    shared = LaplaceRelease(10.0, 5, 0.0, cohort=5, dimension=3, rounds=1)
+    assert account([shared.under("aggregate")], 1e-6).epsilon <= 0.5 * (1 + 1e-12)
+    assert account([shared.under("local")], 1e-6).epsilon == math.inf
+    whole = LaplaceRelease(10.0, 5, 0.0, cohort=1, dimension=3, rounds=1)
+    assert account([whole.under("local")], 1e-6).epsilon <= 0.5 * (1 + 1e-12)
+
+
 def test_one_account_does_not_mix_examples_with_clients():
     one = release(2.0, 1, one_example=True)
     assert account([one, one], 1e-6).unit == "example"

@@ -49,6 +49,13 @@ def test_what_was_spent_before_leaves_the_rest_of_delta(share, rounds):
     assert ledger.guarantee(rounds).delta == 1e-5
 
 
+@pytest.mark.parametrize("spent", [None, Guarantee(1.5, 1e-6, "replace_one", "local", 2.0, 1)])
+def test_a_simulated_run_says_so_in_its_guarantee(spent):
+    for simulated in (True, False):
+        ledger = Ledger(NOISY, 5, delta=1e-5, simulated=simulated, spent=spent)
+        assert ledger.guarantee(3).simulated is simulated
+
+
 def test_about_the_limit_epsilon_is_as_low_as_accounting_gets(monkeypatch):
     """Up to the limit quick accounting will do; beyond it a better bound is looked for."""
     asked = []

@@ -60,9 +60,10 @@ def test_the_sum_is_that_of_the_codes(helper, bits, dimension, clients, seed):
 
 
 def test_a_limit_of_sums_leaves_out_the_client_that_has_reached_it(tmp_path):
+    """Whatever was offered in each of them."""
     helper = helper_in(tmp_path, HelperLimits(most_sums=2))
     for sum_, clients in enumerate([(1, 2, 3), (1, 2, 4), (1, 2, 3, 4)]):
-        terms, codes, messages = begun(helper, clients)
+        terms, codes, messages = begun(helper, clients, offer=bytes([sum_ % 2]) * 32)
         server = collected(terms, messages)
         answer = helper.answer(server.request())
         if sum_ < 2:

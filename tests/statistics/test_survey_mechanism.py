@@ -59,6 +59,16 @@ def test_a_sum_of_shares_is_read_as_the_table(mechanism):
     assert table.guarantee.unit == "example"
     with pytest.raises(ValueError, match="Expected at least 4 payloads"):
         mechanism.mean(payloads[:3])
+    with pytest.raises(ValueError, match="Expected at least 4 payloads"):
+        mechanism.decode(np.zeros(mechanism.terms.dimension, np.int64), 3, mechanism.dimension)
+
+
+def test_whoever_answers_beyond_the_cohort_adds_noise_that_the_table_states(mechanism):
+    few, many = (
+        mechanism.table(np.zeros(mechanism.dimension), clients, records=0)["sex"]["f"]
+        for clients in (WARDS, 9 * WARDS)
+    )
+    assert many.noise_error == pytest.approx(3 * few.noise_error)
 
 
 def test_one_record_costs_what_the_table_says_and_a_whole_client_more(mechanism):
