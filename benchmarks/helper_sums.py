@@ -28,7 +28,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from results import save
 
 from randquant.channels import wire
-from randquant.channels.wire import upload
 from randquant.secure_sums import Helper, HelperSum, HelperTerms, masked_message
 
 CASES = [("MLKEM768_X25519", 17), ("X25519", 17), ("MLKEM768_X25519", 12)]
@@ -85,7 +84,7 @@ def measured(suite: str, bits: int, clients: int, dimension: int) -> dict:
         "server_add_seconds": adding, "server_ask_seconds": asking,
         "server_unmask_seconds": unmasking,
         "helper_seconds": helped["seconds"], "helper_peak_mb": helped["peak_mb"],
-        "message_bytes": size, "beside_bytes": size - upload.masked(dimension, bits) + 40,
+        "message_bytes": size, "beside_bytes": size - wire.masked(dimension, bits) + 40,
         "request_bytes": len(request),
         "for_100000": {
             "extrapolated": clients < WHOLE,

@@ -26,7 +26,6 @@ from results import save, stored
 
 import randquant as rq
 from randquant.channels import wire
-from randquant.channels.wire import upload
 from randquant.reports import Axis, line_chart
 from randquant.secure_sums import (
     Client,
@@ -172,7 +171,7 @@ def carry(codes: np.ndarray, bits: int, least: int) -> None:
     valid = codes[codes.max(1) < 2]
     assert np.array_equal(among_clients(codes, bits, least), total)
     assert np.array_equal(with_helper(codes, bits, least, proofs=False), total)
-    bits = upload.sum_bits(2, len(codes))
+    bits = wire.sum_bits(2, len(codes))
     assert np.array_equal(with_helper(codes, bits, least, proofs=True), valid.sum(0))
 
 

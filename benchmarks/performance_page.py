@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from randquant.reports import Axis, Figure, charts, line_chart, runtime
+from randquant.reports import Axis, Figure, charts, line_chart, pages
 
 ROOT = Path(__file__).parents[1]
-STYLE = (runtime.TEMPLATES / "style.css").read_text()
+STYLE = (pages.TEMPLATES / "style.css").read_text()
 COLOURS = STYLE[: STYLE.index("* {")]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from results import save
 
-from randquant.planning.plan.planner import plan
+from randquant.planning.planner import plan
 from randquant.training import TrainConfig, create_run, train_run
 
 MODEL, DIMENSION = "wide", 1_201_290

@@ -37,7 +37,7 @@ from randquant.aggregation import (
 from randquant.channels import Key
 from randquant.local_training import Local
 from randquant.planning import OutOfReach, Privacy, built, calibrate, gaussian_multiplier
-from randquant.planning.plan import plan
+from randquant.planning.planner import plan
 from randquant.privacy import account
 from randquant.training import train
 

@@ -31,7 +31,7 @@ from results import commit, save, stored
 
 import randquant as rq
 from randquant.aggregation import ChannelMechanism
-from randquant.channels.wire import upload
+from randquant.channels import wire
 from randquant.secure_sums import Client, Losses, SumServer, Terms
 
 CLIENTS, DIMENSION, LOST = 40, 1_000_000, 3
@@ -66,7 +66,7 @@ def one_round(mechanism: ChannelMechanism, update: np.ndarray, degree: int, cloc
     channel = mechanism.channel
     terms = Terms(
         os.urandom(16), tuple(range(CLIENTS)), DIMENSION,
-        bits=upload.sum_bits(channel.levels, CLIENTS), least=CLIENTS - LOST, neighbours=degree,
+        bits=wire.sum_bits(channel.levels, CLIENTS), least=CLIENTS - LOST, neighbours=degree,
     )  # fmt: skip
     clients = {c: clock("make keys", Client, terms, c) for c in terms.clients}
     server = SumServer(terms)
@@ -178,14 +178,14 @@ def measured(mechanism: ChannelMechanism, update: np.ndarray, degree: int) -> di
 
 def measured_traffic(degree: int) -> dict[str, int]:
     """Of each step, and of all but the masked vector."""
-    counted = traffic(CLIENTS, 1000, upload.sum_bits(2, CLIENTS), degree)
+    counted = traffic(CLIENTS, 1000, wire.sum_bits(2, CLIENTS), degree)
     return {**counted, **{f"handshake, {way}": n for way, n in handshake(counted).items()}}
 
 
 def loaded(clients: int, code_bits: int, loss: float, dimension: int = COORDINATES) -> dict:
     """One sum where clients are lost at random: seconds of each side, and whether it is exact."""
     draw, clock = np.random.default_rng(clients), Clock(time.process_time)
-    bits = upload.sum_bits(2**code_bits, clients)
+    bits = wire.sum_bits(2**code_bits, clients)
     chosen = clients > 1000
     degree = Losses(step=loss).graph(clients).neighbours if chosen else clients - 1
     terms = Terms(os.urandom(16), tuple(range(clients)), dimension, bits, clients // 2, degree)

@@ -18,7 +18,7 @@ import randquant as rq
 from randquant.aggregation import update_mechanism
 from randquant.cli import DEMO
 from randquant.planning import Privacy
-from randquant.planning.plan.planner import plan
+from randquant.planning.planner import plan
 from randquant.privacy import Release
 from randquant.privacy.accounting import accountant
 

@@ -25,7 +25,7 @@ from secagg import _bytes, handshake, traffic
 
 import randquant as rq
 from randquant.aggregation import wrap_probability
-from randquant.channels.wire import upload
+from randquant.channels import wire
 from randquant.secure_sums import Client, Draw, Terms
 from randquant.secure_sums.secagg.draw import PART_BYTES
 
@@ -91,7 +91,7 @@ def whole() -> dict[str, int]:
     mechanism = planned("stochastic-rounding", None).mechanism
     size = mechanism.size(DIMENSION)
     return {
-        "any_sum": upload.masked(size, upload.sum_bits(2, CLIENTS)),
+        "any_sum": wire.masked(size, wire.sum_bits(2, CLIENTS)),
         "narrow": mechanism.upload_bytes(DIMENSION, CLIENTS),
     }
 
@@ -178,7 +178,7 @@ if __name__ == "__main__" and "all-neighbours" in sys.argv:
     show_all_neighbours()
 elif __name__ == "__main__":
     figures = {
-        "floats": upload.floats(DIMENSION),
+        "floats": wire.floats(DIMENSION),
         "secagg_plus": secagg_plus(),
         "all_coordinates": whole(),
         "one_bit": measured("stochastic-rounding", COORDINATES),

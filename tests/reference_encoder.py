@@ -8,7 +8,7 @@ from randquant.channels import DITHER_STEPS, LOW_BITS, Channel, Key, tables
 
 
 def encode(channel: Channel, x: np.ndarray, key: Key) -> np.ndarray:
-    """Encode like `randquant.channels.encoding.codec`, always comparing all 62 bits of every draw.
+    """Encode like `randquant.channels.encoding`, always comparing all 62 bits of every draw.
 
     Args:
         channel: the channel.

@@ -27,11 +27,10 @@ from randquant.aggregation import (
     SignSGD,
     VectorMechanism,
     registry,
-    saved,
 )
 from randquant.channels import encoding, wire
 from randquant.mechanisms import design
-from randquant.planning import compare, plan
+from randquant.planning import compare, planner
 from randquant.privacy import compose, dominating_pair, release_of
 
 SENTENCE = re.compile(r"^(Client \S+: |[\w .'=-]+: )?Expected .*[.?]$", re.DOTALL)
@@ -45,7 +44,7 @@ RELEASE = rq.ChannelRelease(CHANNEL, 10, 3)
 GAUSSIAN = rq.GaussianRelease(1.0, 10, 3)
 FOLDER = Path(tempfile.mkdtemp())
 rq.save_channel(FOLDER / "channel.json", CHANNEL)
-saved.save(VECTOR, FOLDER / "mechanism.json")
+registry.save(VECTOR, FOLDER / "mechanism.json")
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ def _calls() -> Iterator[Call]:
     yield from _mechanisms(call)
     yield call("Privacy", rq.Privacy, unit="client", neighboring="replace_one", bits=1,
                clip_norm=1.0, sampling="fixed", max_participations=3, coordinates=4)  # fmt: skip
-    yield call("plan", plan.plan, dimension=10, population=20, cohort=10, rounds=2, epsilon=8.0,
+    yield call("plan", planner.plan, dimension=10, population=20, cohort=10, rounds=2, epsilon=8.0,
                delta=1e-3, mechanisms=["stochastic-rounding"],
                privacy=rq.Privacy(bits=1))  # fmt: skip
     yield call("at_equal_epsilon", compare.at_equal_epsilon, clip=1.0, bits=[1], epsilon=1.0,
@@ -210,9 +209,9 @@ def _mechanisms(call) -> Iterator[Call]:
     yield call("update_mechanism", registry.update_mechanism, name="stochastic-rounding",
                parameters={"clip": 1.0, "levels": 2, "margin": 0.5}, trust="local", cohort=None,
                clip_norm=None)  # fmt: skip
-    yield call("from_record", saved.from_record, record=VECTOR.record(), where="in a record")
-    yield call("load", saved.load, path=FOLDER / "mechanism.json")
-    yield call("save", saved.save, mechanism=VECTOR, path=FOLDER / "again2.json")
+    yield call("from_record", registry.from_record, record=VECTOR.record(), where="in a record")
+    yield call("load", registry.load, path=FOLDER / "mechanism.json")
+    yield call("save", registry.save, mechanism=VECTOR, path=FOLDER / "again2.json")
 
 
 def wrong_values() -> dict[str, Any]:

@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "randquant"
 THEORY = ROOT / "docs" / "theory"
 PATTERNS = (
-    "aggregation/rank/release.py",
-    "aggregation/rank/table.py",
+    "aggregation/rank.py",
+    "aggregation/rank_designs.py",
     "privacy/divergence.py",
     "privacy/certificates/coordinate.py",
     "privacy/certificates/vector.py",

@@ -267,7 +267,7 @@ def test_every_dotted_name_of_the_docs_exists():
     assert not {name: page for name, page in names.items() if not is_importable(name)}
     assert not is_importable("randquant.aggregate")
     assert not is_importable("rq.certify.all_of_it")
-    assert not is_importable("randquant.channels.encoding.codec.no_such_function")
+    assert not is_importable("randquant.channels.encoding.no_such_function")
 
 
 def test_the_docs_and_examples_import_nothing_private():

@@ -7,7 +7,7 @@ place of `eval`, which a page's policy forbids.
 
 import re
 
-from randquant.reports import runtime
+from randquant.reports import pages
 
 SNIPPET = """
 import { View, parse } from "https://cdn.jsdelivr.net/npm/vega@%s/+esm";
@@ -20,7 +20,7 @@ globalThis.randquantVega = { View, parse, expr };
 
 def notice(version: str) -> str:
     """The licences that the script begins with, as they stand there, for this version of Vega."""
-    kept = (runtime.TEMPLATES / "vega.js").read_text(encoding="utf-8").partition("*/\n")[0]
+    kept = (pages.TEMPLATES / "vega.js").read_text(encoding="utf-8").partition("*/\n")[0]
     assert kept.count("Copyright") == kept.count("NO EVENT SHALL") == 2
     return re.sub(r"(?<=^/\*! Vega )[\d.]+", version, kept) + "*/\n"
 
@@ -40,4 +40,4 @@ def packed() -> str:
 
 
 if __name__ == "__main__":
-    (runtime.TEMPLATES / "vega.js").write_text(packed(), encoding="utf-8")
+    (pages.TEMPLATES / "vega.js").write_text(packed(), encoding="utf-8")

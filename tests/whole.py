@@ -8,7 +8,7 @@ import numpy as np
 import oracle
 
 import randquant as rq
-from randquant.channels import probabilities
+from randquant.channels import from_probabilities, with_even
 from randquant.mechanisms import poisson_binomial
 from randquant.privacy.certificates.sums import bits
 
@@ -64,7 +64,5 @@ def partly_even(monkeypatch) -> rq.Channel:
     """Two trials; an eighth of all codes is drawn evenly."""
     monkeypatch.setattr(bits, "EVEN", 1 / 8)
     rows = poisson_binomial.binomial(2, *(np.linspace(*ends, 5) for ends in ((1, 3), (3, 1)))) / 16
-    rows = probabilities.with_even(rows, bits.EVEN)
-    return probabilities.from_probabilities(
-        np.linspace(-1.0, 1.0, 5), np.array([-2.0, 0.0, 2.0]), rows
-    )
+    rows = with_even(rows, bits.EVEN)
+    return from_probabilities(np.linspace(-1.0, 1.0, 5), np.array([-2.0, 0.0, 2.0]), rows)

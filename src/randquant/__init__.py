@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from randquant.aggregation.alongside import Number
     from randquant.aggregation.coordinate import ChannelMechanism
     from randquant.aggregation.layout import StateLayout
-    from randquant.aggregation.saved import load, save
+    from randquant.aggregation.registry import load, save
     from randquant.aggregation.vector import VectorMechanism
     from randquant.audit.pipeline import Audit, audit
     from randquant.channels.channel import Channel
-    from randquant.channels.encoding.codec import decode, encode
+    from randquant.channels.encoding import decode, encode
     from randquant.channels.exact_moments import Moments, moments
     from randquant.channels.keys import Key
     from randquant.local_training.client_steps import local_steps
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
     from randquant.mechanisms.registry import register
     from randquant.mechanisms.truncated_geometric import qmgeo
-    from randquant.planning.calibration import Calibration, calibrate
+    from randquant.planning.calibration import Calibration, OutOfReach, calibrate
     from randquant.planning.compare import Comparison
     from randquant.planning.compare import at_equal_epsilon as compare
-    from randquant.planning.noise_search import OutOfReach
-    from randquant.planning.plan import Plan, plan
+    from randquant.planning.planner import plan
+    from randquant.planning.plans import Plan
     from randquant.planning.privacy import Privacy
     from randquant.privacy.accounting.accountant import account
     from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease

@@ -26,15 +26,14 @@ from randquant.planning import (
     Plan,
     Privacy,
     compare,
+    tuning,
 )
-from randquant.planning.tuning import families as tuning
 from randquant.privacy import Guarantee, Interval
 from randquant.privacy.certificates import metric
 from randquant.reports import comparison as compare_page
-from randquant.reports import comparison_text
 from randquant.reports import plan as plan_page
 from randquant.reports import run as report
-from randquant.reports import runs as runs_page
+from randquant.reports import run as runs_page
 from randquant.training import RoundMetrics, RunSummary, TrainConfig, records, schedule
 from randquant.training import RunStatus as Status
 
@@ -147,10 +146,10 @@ UPPERS = {
     "page of a run": lambda: report.render(RUN),
     "list of runs": lambda: "\n".join(runs_command._listed(FINISHED)),
     "runs compared": lambda: "\n".join(runs_command._compared(FINISHED, ["stop_at_epsilon"])),
-    "page of runs": lambda: runs_page.render(FINISHED),
+    "page of runs": lambda: runs_page.render_runs(FINISHED),
     "plan": lambda: "\n".join(plan_page.as_text(plan())),
     "page of a plan": lambda: plan_page.page(plan()),
-    "comparison": lambda: "\n".join(comparison_text.as_text(comparison())),
+    "comparison": lambda: "\n".join(compare_page.as_text(comparison())),
     "page of a comparison": lambda: compare_page.page(comparison()),
     "out of reach": out_of_reach,
     "end of a schedule": lambda: schedule._shown(UPPER),

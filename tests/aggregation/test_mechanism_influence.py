@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from randquant.aggregation import AdditiveMechanism, ChannelMechanism, VectorMechanism, one_client
-from randquant.channels.wire import upload
+from randquant.channels import wire
 from randquant.mechanisms import stochastic_rounding
 from randquant.secure_sums import proven_bytes
 
@@ -37,7 +37,7 @@ def furthest(mechanism, dimension):
     coordinate the whole range or none.
     """
     size, levels = mechanism.size(dimension), mechanism.channel.levels
-    bits = upload.sum_bits(levels, CLIENTS)
+    bits = wire.sum_bits(levels, CLIENTS)
     others = np.random.default_rng(3).integers(0, levels, (CLIENTS - 1, size)).sum(axis=0)
     found = 0.0
     for signs in itertools.product((-1, 0, 1), repeat=size):

@@ -15,8 +15,7 @@ from randquant.aggregation import (
     sum_bits,
     wrap_probability,
 )
-from randquant.channels import Channel
-from randquant.channels.wire import upload
+from randquant.channels import Channel, wire
 
 COIN = rq.stochastic_rounding(clip=0.02, levels=2, margin=1.0)
 SKEWED = Channel(
@@ -59,7 +58,7 @@ def wrapped(channel, inputs, bits):
 @pytest.mark.parametrize("channel", CHANNELS, ids=repr)
 def test_no_inputs_wrap_more_often_than_the_bound(channel):
     clients, draw = 24, np.random.default_rng(0)
-    exact = upload.sum_bits(channel.levels, clients)
+    exact = wire.sum_bits(channel.levels, clients)
     for bits in range(channel.bits, exact):
         bound = wrap_probability(channel, clients, 1, bits)
         for inputs in (
@@ -79,7 +78,7 @@ def test_no_rotated_updates_wrap_more_often_than_the_bound(channel):
     cases = [np.tile(same, (clients, 1)), draw.normal(size=(clients, size)), np.eye(size)[[0] * 20]]
     hadamard = Rotation(size, 0).forward(np.eye(size))
     hadamard *= np.sign(hadamard[:, :1])  # of the rotation whose signs are all 1
-    for bits in range(channel.bits, upload.sum_bits(channel.levels, clients)):
+    for bits in range(channel.bits, wire.sum_bits(channel.levels, clients)):
         bound = wrap_probability(channel, clients, size, bits, norm / math.sqrt(size))
         for updates in cases:
             u = updates * (norm / np.linalg.norm(updates, axis=1, keepdims=True))
@@ -103,7 +102,7 @@ def test_fewer_clients_never_need_more_bits(channel):
         bits = [sum_bits(channel, clients, 1000, deviation) for clients in range(1, 300, 3)]
         assert bits == sorted(bits)
         assert all(
-            b <= upload.sum_bits(channel.levels, n)
+            b <= wire.sum_bits(channel.levels, n)
             for n, b in zip(range(1, 300, 3), bits, strict=True)
         )
         assert min(bits) >= channel.bits
@@ -112,7 +111,7 @@ def test_fewer_clients_never_need_more_bits(channel):
 def test_a_sum_is_lifted_to_the_nearest_of_the_middle():
     for levels, clients in ((2, 9), (2, 10), (3, 7), (16, 5)):
         sums = np.arange(clients * (levels - 1) + 1)
-        exact = upload.sum_bits(levels, clients)
+        exact = wire.sum_bits(levels, clients)
         for bits in range(1, exact + 1):
             found = lifted(sums % 2**bits, bits, levels, clients)
             assert np.array_equal(found % 2**bits, sums % 2**bits)

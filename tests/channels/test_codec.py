@@ -18,12 +18,12 @@ from randquant.channels import (
     Key,
     encode_payload,
     encode_payloads,
+    encoding_kernel,
     floats,
     tables,
     wire,
 )
-from randquant.channels.encoding import batch as rows
-from randquant.channels.encoding import kernel
+from randquant.channels import encoding as rows
 
 PAPER = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
 DRAWS = 1_000_000
@@ -83,16 +83,16 @@ def test_rows_of_any_length_and_however_many_at_a_time(count, slab, monkeypatch)
 
 
 def test_rows_whose_draws_are_not_settled_are_drawn_again(monkeypatch):
-    original = kernel.encode_rows
+    original = encoding_kernel.encode_rows
 
     def unsettled(*arguments):
         original(*arguments)
         bodies, statuses = arguments[-2:]
-        bodies[1::2], statuses[1::2] = 0, kernel.TIE
+        bodies[1::2], statuses[1::2] = 0, encoding_kernel.TIE
 
     x, keys = normal(4 * 50).reshape(4, 50), [Key.generate() for _ in range(4)]
     expected = encode_payloads(PAPER, x, [Key(key._secret) for key in keys])
-    monkeypatch.setattr(kernel, "encode_rows", unsettled)
+    monkeypatch.setattr(encoding_kernel, "encode_rows", unsettled)
     assert encode_payloads(PAPER, x, keys) == expected
     with pytest.raises(ValueError, match="Expected an unused key"):
         encode_payloads(PAPER, x, keys)

@@ -7,7 +7,7 @@ from sum_rounds import Round, terms_of
 
 import randquant as rq
 from randquant.aggregation import ChannelMechanism, VectorMechanism
-from randquant.channels.wire import upload
+from randquant.channels import wire
 
 BIT = rq.stochastic_rounding(clip=0.5, levels=2, margin=0.5)
 
@@ -16,7 +16,7 @@ def test_plain_codes_are_not_what_a_secure_sum_takes():
     """The planted error: bytes of the codes, where masked vectors are sent."""
     mechanism = VectorMechanism(BIT, 0.5, "aggregate", 200)
     codes = mechanism.encode(np.zeros(650, dtype=np.float32), rq.Key.generate())
-    assert len(codes) == upload.coded(BIT, 1024) == 168
+    assert len(codes) == wire.coded(BIT, 1024) == 168
     played = Round(terms_of(5, dimension=1024, bits=7))
     sent = played.clients[0].mask(played.vectors[0], played.shared()[0])
     assert mechanism.upload_bytes(650) == len(sent) == 936
@@ -25,7 +25,7 @@ def test_plain_codes_are_not_what_a_secure_sum_takes():
 def test_the_width_holds_every_sum_and_no_more():
     for levels in (2, 3, 16, 256):
         for clients in (1, 2, 40, 200, 1023):
-            bits, most = upload.sum_bits(levels, clients), clients * (levels - 1)
+            bits, most = wire.sum_bits(levels, clients), clients * (levels - 1)
             assert 2 ** (bits - 1) <= most < 2**bits
 
 

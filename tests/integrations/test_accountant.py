@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import randquant as rq
-from randquant.aggregation.vector import VectorMechanism
-from randquant.integrations.accountant import RoundEvent, RunAccountant
-from randquant.integrations.offer import Offer
+from randquant.aggregation import VectorMechanism
+from randquant.integrations import Offer, RoundEvent, RunAccountant
+from randquant.privacy import account
 from randquant.privacy.accounting import accountant as accounting
-from randquant.privacy.accounting.accountant import account
 
 DELTA = 1e-5
 OFFERS = [Offer(noisy("local"), 5), Offer(noisy("local"), 3)]

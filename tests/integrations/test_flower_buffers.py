@@ -25,7 +25,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 from randquant.aggregation import is_running
-from randquant.channels.wire import upload
+from randquant.channels import wire
 from randquant.integrations import (
     Layout,
     Offer,
@@ -201,7 +201,7 @@ def test_only_the_parts_that_were_chosen_are_trained_encoded_and_counted(options
     assert Offer.from_text(text).dimension == 6
     payloads = [read_payload(r.content) for step, _, _, r in grid.seen if step == "upload"]
     if trust == "local":
-        assert {len(payload) for payload in payloads} == {upload.coded(EXACT, 6)}
+        assert {len(payload) for payload in payloads} == {wire.coded(EXACT, 6)}
 
 
 @pytest.mark.parametrize(

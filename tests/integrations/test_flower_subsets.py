@@ -11,7 +11,7 @@ from flower_rounds import NOISY, ask, fedavg, grid_of, model, one_round, refusal
 from flwr.app import ConfigRecord
 
 from randquant.aggregation import RankMechanism, VectorMechanism
-from randquant.channels.wire import upload
+from randquant.channels import wire
 from randquant.integrations import HEAD, Offer, QuantizedStrategy, read_payload
 from randquant.secure_sums.secagg.draw import PART_BYTES
 
@@ -59,10 +59,8 @@ def test_what_travels_is_paid_for_the_subset_only():
         _, grid, _ = rounds(mechanism)
         sent = [reply.content for step, _, _, reply in grid.seen if step == "upload"]
         bits = mechanism.sum_bits(DIMENSION, 5)
-        assert {len(read_payload(content)) for content in sent} == {
-            upload.masked(coordinates, bits)
-        }
-        assert upload.masked(coordinates, bits) == mechanism.upload_bytes(DIMENSION, 5)
+        assert {len(read_payload(content)) for content in sent} == {wire.masked(coordinates, bits)}
+        assert wire.masked(coordinates, bits) == mechanism.upload_bytes(DIMENSION, 5)
         assert json.loads(grid.seen[0][2].content[HEAD]["offer"])["coordinates"] == coordinates
 
 

@@ -66,7 +66,9 @@ def test_a_fraction_in_a_column_changes_no_other_clients_features():
     read = []
     for own, kind in ((0, np.int64), (0.5, np.float64)):
         doses = np.array([2**54 + 2**30 + 1, 2**54 + 2**30 + 1, own]).astype(kind)
-        tables = [Frame(age=[40.0], dose=doses[k : k + 1], sick=[1]) for k in range(3)]
+        tables = [
+            pd.DataFrame({"age": [40.0], "dose": doses[k : k + 1], "sick": [1]}) for k in range(3)
+        ]
         clients = problem_of(nn.Linear(2, 2), tables, columns=NAMED).clients
         assert clients.table.features.dtype == torch.float32
         read.append(clients.table.features[:2])
@@ -98,6 +100,23 @@ def test_a_fraction_in_a_column_changes_no_other_clients_features():
 def test_a_table_that_cannot_be_trained_on_is_refused_by_column(clients, message):
     with pytest.raises((TypeError, ValueError), match=message):
         problem_of(nn.Linear(2, 2), clients, columns=NAMED)
+
+
+def test_targets_of_tables_are_classes_or_numbers_as_the_loss_says():
+    """One client's fraction makes a column of pandas floats: it must not change the task."""
+    for own in (1, 1.5):
+        frame = pd.concat([WHOLE.assign(sick=0), WHOLE.assign(site=3, sick=own)])
+        problem = problem_of(
+            nn.Linear(2, 2), frame.groupby("site"), columns=NAMED,
+            loss=lambda output, target: (output - target[:, None]).square().mean(),
+        )  # fmt: skip
+        assert problem.clients.table.targets.dtype == torch.float32
+        assert problem.trial.classes is None
+    with pytest.raises(ValueError, match=r"Client 3: Expected numbers of classes in column sick"):
+        problem_of(nn.Linear(2, 2), frame.groupby("site"), columns=NAMED)
+    whole = problem_of(nn.Linear(2, 2), WHOLE.astype({"sick": float}).groupby("site"),
+                       columns=NAMED)  # fmt: skip
+    assert whole.clients.table.targets.dtype == torch.int64
 
 
 X, Y = ARRAYS[0]

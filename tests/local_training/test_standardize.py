@@ -13,9 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import randquant as rq
-from randquant.aggregation.baselines import LocalGaussian
-from randquant.local_training.raw_units import Standardized
-from randquant.local_training.standardize import Asked, answered, asked_by
+from randquant.aggregation import LocalGaussian
+from randquant.local_training import Asked, Standardized, answered, asked_by
 from randquant.planning import choice
 from randquant.reports import render_run as render
 from randquant.training import read_run, request

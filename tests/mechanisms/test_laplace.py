@@ -8,13 +8,13 @@ import pytest
 
 from randquant.channels import Key
 from randquant.mechanisms import BITS, DiscreteLaplace
-from randquant.mechanisms.noise import laplace
+from randquant.mechanisms import noise as laws
 
 
 @pytest.mark.parametrize(("scale", "clients"), [(0.125, 1), (1.5, 3), (6.0, 40), (300.0, 5)])
 def test_the_table_is_the_law_up_to_the_stated_distance(scale, clients):
     """Every threshold, in exact arithmetic, and the tail beyond the last."""
-    table = laplace._polya_table(scale, clients)
+    table = laws._polya_table(scale, clients)
     words = [
         int(high) << (BITS - 64) | low for high, low in zip(table.high, table.low, strict=False)
     ]

@@ -13,13 +13,17 @@ import pytest
 from mpmath import mpf
 from seldom import seldom
 
-from randquant.channels.keys import Key
-from randquant.mechanisms.noise.laplace import DiscreteLaplace
-from randquant.mechanisms.noise.laws import NOISES, Binomial, DiscreteGaussian, Skellam
-from randquant.mechanisms.noise.table import BITS, CumulativeTable
-from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.certificates.noise import shift_divergence
+from randquant.channels import Key
+from randquant.mechanisms import (
+    BITS,
+    NOISES,
+    Binomial,
+    CumulativeTable,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Skellam,
+)
+from randquant.privacy import NoiseRelease, account, shift_divergence
 
 ROOT = Key.from_seed(0)
 

@@ -13,10 +13,8 @@ from strategies import channels
 import randquant as rq
 from randquant.channels import Channel, from_probabilities
 from randquant.mechanisms import CoordinateTarget, build, channel_mechanisms, unregister
-from randquant.planning import Unreachable, compare, tune_coordinate
-from randquant.planning.compare import compare as comparison
-from randquant.planning.tuning import families
-from randquant.reports import comparison_text
+from randquant.planning import Unreachable, compare, tune_coordinate, tuning
+from randquant.reports import comparison
 from randquant.reports.comparison import page
 
 
@@ -37,7 +35,7 @@ def response(clip: float, levels: int, noise: float) -> Channel:
 @settings(max_examples=80)
 @given(channels())
 def test_the_fast_epsilon_of_a_search_is_the_certified_one(channel):
-    fast = families._Candidate({}, channel).epsilon
+    fast = tuning._Candidate({}, channel).epsilon
     interval = rq.certify(channel).epsilon
     assert interval.lower * (1 - 1e-13) <= fast <= interval.upper * (1 + 1e-13)
 
@@ -52,7 +50,7 @@ ZOOMS = {"optm": 0}
         for case in (
             (*of, name)
             for of in ((2, 0.3), (4, 1.3), (4, 5.0))
-            for name in families.tunable_mechanisms()
+            for name in tuning.tunable_mechanisms()
         )
     ],
 )
@@ -124,17 +122,15 @@ def test_every_mechanism_is_compared_unless_some_are_chosen(monkeypatch):
     def nothing(*_):
         raise Unreachable("not looked for")
 
-    monkeypatch.setattr(comparison, "tune_coordinate", nothing)
+    monkeypatch.setattr(compare, "tune_coordinate", nothing)
     found = compare.at_equal_epsilon(1.0, 1, 1.0, mechanisms="all")
-    assert sorted(entry.mechanism for entry in found.entries) == sorted(
-        families.tunable_mechanisms()
-    )
+    assert sorted(entry.mechanism for entry in found.entries) == sorted(tuning.tunable_mechanisms())
     assert found.left_out == ()
     quick = compare.at_equal_epsilon(1.0, [1], 1.0)
     assert list(quick.left_out) == ["optm"]
     assert {e.mechanism for e in quick.entries} == {e.mechanism for e in found.entries} - {"optm"}
-    assert "--mechanisms all adds it" in comparison_text.notes(quick)[0]
-    assert comparison_text.as_json(quick)["left_out"] == ["optm"]
+    assert "--mechanisms all adds it" in comparison.notes(quick)[0]
+    assert comparison.as_json(quick)["left_out"] == ["optm"]
 
 
 def test_a_mechanism_with_one_number_is_calibrated_unasked(registry):

@@ -10,7 +10,7 @@ import randquant as rq
 from randquant import cli
 from randquant.aggregation import update_mechanism
 from randquant.planning import LONG, USEFUL, Candidate, DecodedError, Privacy, code, judge
-from randquant.planning.plan.planner import plan
+from randquant.planning.planner import plan
 from randquant.reports import as_text
 from randquant.reports.plan import page
 

@@ -8,7 +8,7 @@ import pytest
 from randquant.aggregation import most_bits
 from randquant.mechanisms import UpdateSetting
 from randquant.planning import ENOUGH, FINE, Need, Privacy, choose, fewest_bits, tune_update
-from randquant.planning.plan.planner import plan
+from randquant.planning.planner import plan
 from randquant.reports import as_json, as_text
 
 SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)

@@ -10,7 +10,7 @@ import pytest
 from randquant import cli
 from randquant.aggregation import one_client
 from randquant.planning import FARTHEST, TOLERATED, Privacy, code
-from randquant.planning.plan.planner import plan
+from randquant.planning.planner import plan
 from randquant.privacy import account
 from randquant.reports import as_json, as_text, display
 from randquant.reports.plan import page

@@ -70,7 +70,7 @@ def test_no_mechanism_says_what_it_would_take():
 
 
 def test_what_takes_longer_is_left_out_and_named(monkeypatch):
-    planner = "randquant.planning.plan.planner"
+    planner = "randquant.planning.planner"
     monkeypatch.setattr(f"{planner}._entry", lambda name, need, *_: Candidate(name, {}))
     monkeypatch.setattr(f"{planner}._accounted", lambda need: 1.0)
     monkeypatch.setattr(f"{planner}._limits", lambda need: [])

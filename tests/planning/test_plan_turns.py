@@ -2,8 +2,8 @@
 
 import pytest
 
-from randquant.planning import Candidate, DecodedError, Privacy
-from randquant.planning.plan import plan, planner
+from randquant.planning import Candidate, DecodedError, Privacy, planner
+from randquant.planning.planner import plan
 from randquant.privacy import account
 from randquant.reports.plan import figures
 

@@ -7,7 +7,7 @@ from seldom import seldom
 
 from randquant.mechanisms import UpdateSetting
 from randquant.planning import tune_update, update_family
-from randquant.planning.plan.planner import plan
+from randquant.planning.planner import plan
 from randquant.privacy import Neighboring, ReleaseDefaults, Trust, account, gaussian_order
 from randquant.privacy.accounting import releases
 

@@ -8,8 +8,7 @@ import pytest
 
 import randquant as rq
 from randquant.aggregation import update_mechanism
-from randquant.planning import Need, gaussian_multiplier
-from randquant.planning.plan import planner
+from randquant.planning import Need, gaussian_multiplier, planner
 from randquant.privacy import Guarantee, HiddenCohorts
 
 NEED = Need(60, 40, 10, 8, 8.0, 1e-5, "aggregate", rq.Privacy(bits=16), participations=2)

@@ -18,8 +18,7 @@ from randquant.aggregation import (
     clip_to_norm,
     update_mechanism,
 )
-from randquant.channels import Key, wire
-from randquant.channels.encoding import codec
+from randquant.channels import Key, encoding, wire
 from randquant.integrations import Offer
 from randquant.mechanisms import NOISES
 from randquant.planning import calibrate
@@ -56,13 +55,13 @@ DERIVED = {n: m for n, m in WHOLE.items() if not n.startswith(("rank", "graded")
 def hidden(monkeypatch):
     """Return what randomness is added to when an update is encoded, in the units of a distance."""
     inputs = []
-    run = codec._run
+    run = encoding._run
 
     def recording(encoder, x, *rest):
         inputs.append(np.array(x, np.float64))
         return run(encoder, x, *rest)
 
-    monkeypatch.setattr(codec, "_run", recording)
+    monkeypatch.setattr(encoding, "_run", recording)
     monkeypatch.setattr(baselines, "_normals", lambda count, key: np.zeros(count))
     noisy = baselines.LocalGaussian.noisy
 

@@ -26,7 +26,6 @@ from randquant.reports import (
     grouped_bars,
     line_chart,
     pages,
-    runtime,
 )
 from randquant.reports import figure_from_json as checked
 from randquant.reports import figure_to_json as plain
@@ -192,4 +191,4 @@ def test_the_package_imports_no_library_of_charts_and_pages():
 @pytest.mark.slow  # a bundler runs
 def test_the_packed_script_is_what_the_library_gives():
     """If it is not: python tests/vega_bundle.py"""
-    assert vega_bundle.packed() == (runtime.TEMPLATES / "vega.js").read_text(encoding="utf-8")
+    assert vega_bundle.packed() == (pages.TEMPLATES / "vega.js").read_text(encoding="utf-8")

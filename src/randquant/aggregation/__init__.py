@@ -20,25 +20,42 @@ if TYPE_CHECKING:
     from randquant.aggregation.clipping import add_clipped, clip_to_norm, scale_to_norm, shorten
     from randquant.aggregation.coordinate import ChannelMechanism, log_equal_codes
     from randquant.aggregation.defaults import MechanismDefaults
-    from randquant.aggregation.error import CoordinateError
     from randquant.aggregation.hostile import one_client
     from randquant.aggregation.layout import StateLayout, as_vector, dimension_of, is_running
-    from randquant.aggregation.mechanism import UpdateMechanism
+    from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
     from randquant.aggregation.modulus import lifted, sum_bits, wrap_probability
     from randquant.aggregation.payloads import BY_CHANCE
-    from randquant.aggregation.rank.designs import gain, graded, top_sum, two_levels
-    from randquant.aggregation.rank.drawing import SORTED, draw_below, index_at, place_of, ranks_of
-    from randquant.aggregation.rank.mechanism import RankMechanism, graded_rank
-    from randquant.aggregation.rank.release import RankRelease
-    from randquant.aggregation.rank.rotations import GroupRotation, spread_size
-    from randquant.aggregation.rank.table import LARGEST_TOTAL, RankTable
-    from randquant.aggregation.registry import all_mechanisms, update_mechanism
-    from randquant.aggregation.rotation import Rotation
-    from randquant.aggregation.saved import from_record, load, save
+    from randquant.aggregation.rank import (
+        SORTED,
+        RankMechanism,
+        RankRelease,
+        draw_below,
+        graded_rank,
+        index_at,
+        place_of,
+        ranks_of,
+    )
+    from randquant.aggregation.rank_designs import (
+        LARGEST_TOTAL,
+        GroupRotation,
+        RankTable,
+        gain,
+        graded,
+        spread_size,
+        top_sum,
+        two_levels,
+    )
+    from randquant.aggregation.registry import (
+        all_mechanisms,
+        from_record,
+        load,
+        save,
+        update_mechanism,
+    )
+    from randquant.aggregation.rotation import Rotation, hadamard
     from randquant.aggregation.sign_sgd import SignSGD
     from randquant.aggregation.subset import Projection, Subset
     from randquant.aggregation.vector import VectorMechanism
-    from randquant.aggregation.walsh_hadamard import hadamard
 
 __all__ = [
     "BY_CHANCE",

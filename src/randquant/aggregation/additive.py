@@ -16,7 +16,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.defaults import MechanismDefaults, error_of
-from randquant.aggregation.error import CoordinateError
+from randquant.aggregation.mechanism import CoordinateError
 from randquant.aggregation.payloads import each, enough
 from randquant.aggregation.subset import (
     Projection,
@@ -27,9 +27,16 @@ from randquant.aggregation.subset import (
 )
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.mechanisms.noise.laws import LARGEST_VARIANCE, NOISES
-from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
-from randquant.mechanisms.tuning import Tuning, UpdateFamily, UpdateSetting, noise_family
+from randquant.mechanisms.noise import LARGEST_VARIANCE, NOISES
+from randquant.mechanisms.record import (
+    CLIP_NORM,
+    NOISE_MULTIPLIER,
+    MechanismRecord,
+    Tuning,
+    UpdateFamily,
+    UpdateSetting,
+    noise_family,
+)
 from randquant.privacy.accounting.integer_noise import NoiseRelease
 from randquant.privacy.accounting.neighbours import squared_distance_on_grid, update_distance
 from randquant.privacy.accounting.release import Release

@@ -15,13 +15,19 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation.clipping import clip_to_norm
 from randquant.aggregation.defaults import MechanismDefaults, beyond, no_error
-from randquant.aggregation.error import CoordinateError
 from randquant.aggregation.layout import Update, as_vector
+from randquant.aggregation.mechanism import CoordinateError
 from randquant.aggregation.payloads import finite, floats_in, mean_of_floats
+from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.channels.wire import upload
-from randquant.mechanisms.record import CLIP, CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
-from randquant.mechanisms.tuning import Tuning, noise_family
+from randquant.mechanisms.record import (
+    CLIP,
+    CLIP_NORM,
+    NOISE_MULTIPLIER,
+    MechanismRecord,
+    Tuning,
+    noise_family,
+)
 from randquant.privacy.accounting.neighbours import update_distance
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import GaussianRelease
@@ -44,7 +50,7 @@ class FloatPayloads:
 
     def payload_bytes(self, dimension: int) -> int:
         """4 bytes a coordinate."""
-        return upload.floats(dimension)
+        return wire.floats(dimension)
 
 
 UNPROTECTED = "clipped-sgd"

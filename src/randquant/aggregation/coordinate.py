@@ -16,11 +16,9 @@ from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each, enough
 from randquant.channels import wire
 from randquant.channels.channel import Channel
-from randquant.channels.encoding.batch import encode_payloads
-from randquant.channels.encoding.codec import encode_payload
+from randquant.channels.encoding import encode_payload, encode_payloads
 from randquant.channels.exact_moments import moments
 from randquant.channels.keys import Key
-from randquant.channels.wire import upload
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import ChannelRelease
 from randquant.privacy.certificates.coordinate import certify
@@ -113,7 +111,7 @@ class ChannelMechanism(MechanismDefaults):
 
     def payload_bytes(self, dimension: int) -> int:
         """Packed codes."""
-        return upload.coded(self.channel, dimension)
+        return wire.coded(self.channel, dimension)
 
     def sum_bits(self, dimension: int, clients: int) -> int:
         """As few as `modulus.WRAP` allows, whatever the updates."""

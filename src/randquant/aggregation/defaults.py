@@ -9,14 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.error import CoordinateError, normal_coordinate
 from randquant.aggregation.layout import Update, as_vector
-from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism, normal_coordinate
 from randquant.aggregation.payloads import counted, received
 from randquant.aggregation.subset import check_seed
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.channels.wire import upload
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.guarantee import Neighboring
 
@@ -115,7 +113,7 @@ class MechanismDefaults(Releasing):
             raise ValueError(
                 f"Expected a mechanism that sends codes to sum, got a {type(self).__name__}."
             )
-        return upload.sum_bits(self.channel.levels, clients)
+        return wire.sum_bits(self.channel.levels, clients)
 
     def payload_bytes(self, dimension: int) -> int:
         """As measured: the bytes of an encoded update of zeros."""
@@ -126,7 +124,7 @@ class MechanismDefaults(Releasing):
         if self.trust != "aggregate":
             return self.payload_bytes(dimension)
         bits = self.sum_bits(dimension, self.cohort if clients is None else clients)
-        return upload.masked(self.size(dimension), bits)
+        return wire.masked(self.size(dimension), bits)
 
     def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
         """Encode one update after the other."""

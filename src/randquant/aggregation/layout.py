@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.encoding.inputs import Widen, floats, vector
+from randquant.channels.encoding import Widen, floats, vector
 
 Update = Any
 """An update: an array, tensor or list (d,) of floats, or a mapping of names to arrays or tensors

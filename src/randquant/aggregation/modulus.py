@@ -12,8 +12,8 @@ import math
 import numpy as np
 
 from randquant._internal import validate
+from randquant.channels import wire
 from randquant.channels.channel import Channel
-from randquant.channels.wire import upload
 
 WRAP = 1e-8
 """Largest probability that any coordinate of one round's sum wraps around: 1e-6 in a run of a
@@ -46,7 +46,7 @@ def sum_bits(channel: Channel, clients: int, size: int, deviation: float = math.
         >>> sum_bits(bit, 1000, 2**17, deviation=0.003), upload.sum_bits(2, 1000)
         (8, 10)
     """
-    exact = upload.sum_bits(channel.levels, clients)
+    exact = wire.sum_bits(channel.levels, clients)
     for bits in range(channel.bits, exact):
         if wrap_probability(channel, clients, size, bits, deviation) <= WRAP:
             return bits

@@ -16,9 +16,13 @@ from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.channels.wire import upload
-from randquant.mechanisms.record import CLIP_NORM, NOISE_MULTIPLIER, MechanismRecord
-from randquant.mechanisms.tuning import Tuning, noise_family
+from randquant.mechanisms.record import (
+    CLIP_NORM,
+    NOISE_MULTIPLIER,
+    MechanismRecord,
+    Tuning,
+    noise_family,
+)
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 
@@ -94,7 +98,7 @@ class SignSGD(MechanismDefaults):
 
     def payload_bytes(self, dimension: int) -> int:
         """One bit a coordinate."""
-        return upload.coded(self.coding, dimension)
+        return wire.coded(self.coding, dimension)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"

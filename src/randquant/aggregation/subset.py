@@ -14,7 +14,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.clipping import clip_to_norm
-from randquant.aggregation.error import CoordinateError
+from randquant.aggregation.mechanism import CoordinateError
 from randquant.aggregation.rotation import Rotation
 from randquant.channels import wire
 from randquant.channels.keys import Key

@@ -16,7 +16,7 @@ from randquant._internal import validate
 from randquant.aggregation import modulus
 from randquant.aggregation.coordinate import ChannelMechanism, decoded_coordinate
 from randquant.aggregation.defaults import MechanismDefaults, error_of
-from randquant.aggregation.error import CoordinateError
+from randquant.aggregation.mechanism import CoordinateError
 from randquant.aggregation.subset import (
     Projection,
     check_coordinates,
@@ -26,7 +26,7 @@ from randquant.aggregation.subset import (
 )
 from randquant.channels import wire
 from randquant.channels.channel import Channel
-from randquant.channels.encoding.codec import encode_payload
+from randquant.channels.encoding import encode_payload
 from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.releases import VectorRelease

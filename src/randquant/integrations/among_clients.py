@@ -12,7 +12,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.channels.wire import upload
+from randquant.channels import wire
 from randquant.integrations import protocol, sums
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import Ask, RoundMessage
@@ -61,7 +61,7 @@ class SecureSum:
     @property
     def most(self) -> int:
         """See `RoundSum`: no reply is longer than a vector and messages to all neighbours."""
-        vector = upload.masked(self.terms.dimension, self.terms.bits)
+        vector = wire.masked(self.terms.dimension, self.terms.bits)
         return sums.REST + vector + sums.PER_NEIGHBOUR * (self.terms.neighbours + 1)
 
     def take(self, answers: Answers) -> None:

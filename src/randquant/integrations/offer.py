@@ -13,8 +13,7 @@ from randquant._internal import validate
 from randquant._internal.serialization import to_json
 from randquant.aggregation.alongside import Alongside, Number
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.registry import all_mechanisms
-from randquant.aggregation.saved import from_record
+from randquant.aggregation.registry import all_mechanisms, from_record
 from randquant.integrations.protocol import LONGEST_TEXT
 from randquant.integrations.trained import BUFFERS, Buffers
 from randquant.privacy.accounting.cohorts import release_of

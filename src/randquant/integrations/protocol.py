@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from randquant.channels import wire
-from randquant.channels.wire.payload import Format
+from randquant.channels.wire import Format
 from randquant.secure_sums.secagg.draw import LONGEST_PROOF
 from randquant.secure_sums.secagg.terms import MOST_CLIENTS, MOST_NEIGHBOURS, ProtocolError, Terms
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.channels.wire import upload
+from randquant.channels import wire
 from randquant.integrations import protocol, sums
 from randquant.integrations.helper_member import HelperMember
 from randquant.integrations.offer import Offer
@@ -96,7 +96,7 @@ class HelperRound:
         """See `RoundSum`."""
         if self.terms.largest:
             return sums.REST + proven.message_bytes(self.terms) + SIGNATURE_BYTES
-        vector = upload.masked(self.terms.dimension, self.terms.bits)
+        vector = wire.masked(self.terms.dimension, self.terms.bits)
         return sums.REST + vector + SEALED_BYTES[self.terms.key.suite] + SIGNATURE_BYTES
 
     def take(self, answers: Answers) -> None:
@@ -127,7 +127,7 @@ def _with_proofs(terms: HelperTerms, levels: int, verify_key: bytes) -> HelperTe
     """The terms of a sum whose codes are proven, in a modulus in which it cannot wrap around."""
     return replace(
         terms,
-        bits=upload.sum_bits(levels, terms.cohort),
+        bits=wire.sum_bits(levels, terms.cohort),
         largest=levels - 1,
         commitment=proven.commitment_of(verify_key),
     )

@@ -107,13 +107,14 @@ def of_table(table: StoredExamples, places: Sequence[np.ndarray]) -> ClientSet:
     return ClientSet(tuple(map(str, range(len(rows)))), rows, table)
 
 
-def client_set(clients: Any, columns: Columns | None = None) -> ClientSet:
+def client_set(clients: Any, columns: Columns | None = None, classes: bool = True) -> ClientSet:
     """Check all clients' data.
 
     Args:
         clients: a mapping from names to each client's data, a sequence of clients' data, in any
             form that `examples_of` takes, or what `groupby` makes of one table.
         columns: names of the features' and the targets' column, where they have names.
+        classes: whether the targets of tables are numbers of classes.
 
     Raises:
         TypeError: clients are one data set instead of several, or a client's data have another
@@ -137,7 +138,7 @@ def client_set(clients: Any, columns: Columns | None = None) -> ClientSet:
     sources = []
     for name, each in zip(names, data, strict=True):
         with named(name):
-            sources.append(examples_of(each, columns))
+            sources.append(examples_of(each, columns, classes))
     _check_all_alike(names, sources)
     stored = [source for source in sources if isinstance(source, StoredExamples)]
     for name, source in zip(names, sources, strict=True):

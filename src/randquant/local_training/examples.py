@@ -115,7 +115,7 @@ class ReadExamples:
         return as_features(item[0]), as_targets(item[1])
 
 
-def examples_of(data: Any, columns: Columns | None = None) -> Examples:
+def examples_of(data: Any, columns: Columns | None = None, classes: bool = True) -> Examples:
     """Return someone's examples, whatever they came as.
 
     Args:
@@ -129,6 +129,9 @@ def examples_of(data: Any, columns: Columns | None = None) -> Examples:
         columns: names of the features' and the targets' column, where they have names. By default
             the targets' is one of TARGETS, and the features' the only other one or one of FEATURES.
             Several names of features give a dict of these columns, unless they are a table's.
+        classes: whether the targets of a table are numbers of classes, int64, or else float32. A
+            column has one type for all clients of a table, and one client's fraction decides it:
+            so the type follows from the loss.
 
     Returns:
         Floating-point numbers as float32 and integers as int64, on the CPU. Tensors and arrays are
@@ -146,7 +149,7 @@ def examples_of(data: Any, columns: Columns | None = None) -> Examples:
         )
     data = _in_memory(data)
     if is_table(data):
-        return _of_table(columns_of(data, "the table"), columns)
+        return _of_table(columns_of(data, "the table"), columns, classes)
     if isinstance(data, Mapping):
         data = _picked(data, _columns(list(data), columns))
     if isinstance(data, tuple):
@@ -183,12 +186,20 @@ def is_table(value: Any) -> bool:
     return hasattr(type(value), "__len__") and hasattr(value, "columns") and not named
 
 
-def _of_table(table: Mapping[str, np.ndarray], columns: Columns | None) -> StoredExamples:
+def _of_table(
+    table: Mapping[str, np.ndarray], columns: Columns | None, classes: bool
+) -> StoredExamples:
     names, target = _columns(list(table), columns)
     features = [_numbers(table, name) for name in ([names] if isinstance(names, str) else names)]
     # Through float64, as a column comes that holds one fraction: who has it changes no other's.
     side_by_side = np.stack([each.astype(np.float64) for each in features], axis=1)
-    return _stored((side_by_side, _numbers(table, target)))
+    targets = _numbers(table, target).astype(np.float64)
+    if classes and np.any(wrong := targets != np.floor(targets)):
+        raise ValueError(
+            f"Expected numbers of classes in column {target}, got {targets[wrong][0]}: number them "
+            "from 0, or give another loss than cross_entropy."
+        )
+    return _stored((side_by_side, targets.astype(np.int64) if classes else targets))
 
 
 def _numbers(table: Mapping[str, np.ndarray], name: str) -> np.ndarray:

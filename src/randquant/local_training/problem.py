@@ -27,7 +27,15 @@ from randquant.local_training.generators import seeded
 from randquant.local_training.inputs import copied, in_float32, stored
 from randquant.local_training.local import BUFFERS, Buffers
 from randquant.local_training.statistics import ServerStatistics
-from randquant.local_training.trial import Loss, Trial, check_labels, guess_of, is_binary, tried
+from randquant.local_training.trial import (
+    Loss,
+    Trial,
+    check_labels,
+    guess_of,
+    is_binary,
+    takes_classes,
+    tried,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,8 +179,9 @@ def problem_of(
         ValueError: nothing can be trained with these; the client is named where it is one's data.
     """
     with seeded(0):  # data sets may draw random numbers when they are read
-        everyone = client_set(clients, columns)
-        tested = None if test is None else evaluated_on(test, everyone, columns)
+        classes = takes_classes(loss)
+        everyone = client_set(clients, columns, classes)
+        tested = None if test is None else evaluated_on(test, everyone, columns, classes)
         shown = None if public is None else public_examples_of(public, everyone, columns)
     return checked_problem(
         model, everyone, loss, tested, parts=parts, frozen=frozen, buffers=buffers, public=shown
@@ -290,10 +299,12 @@ def parts_of(
     return tuple(chosen)
 
 
-def evaluated_on(test: Any, clients: ClientSet, columns: Columns | None = None) -> Examples:
+def evaluated_on(
+    test: Any, clients: ClientSet, columns: Columns | None = None, classes: bool = True
+) -> Examples:
     """Test data in any form that clients' data may have, checked against theirs."""
     with named("data", "Test "):
-        return _finite(examples_of(test, columns), clients)
+        return _finite(examples_of(test, columns, classes), clients)
 
 
 def public_examples_of(public: Any, clients: ClientSet, columns: Columns | None) -> Examples:
@@ -301,7 +312,7 @@ def public_examples_of(public: Any, clients: ClientSet, columns: Columns | None)
     with named("examples", "Public "):
         if isinstance(public, Tensor | np.ndarray):
             public = (public, np.zeros(len(public), dtype=np.int64))
-        examples = _finite(examples_of(public, columns), clients, targets=False)
+        examples = _finite(examples_of(public, columns, False), clients, targets=False)
         if len(examples) < 2:
             raise ValueError("Expected two examples at least, got one: it has no variance.")
         check_public(examples, clients)

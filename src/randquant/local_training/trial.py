@@ -217,6 +217,12 @@ def is_binary(loss: Loss) -> bool:
     return named or isinstance(loss, nn.BCEWithLogitsLoss)
 
 
+def takes_classes(loss: Loss) -> bool:
+    """Whether a loss takes targets that are numbers of classes."""
+    functions = (nn.functional.cross_entropy, nn.functional.nll_loss)
+    return loss in functions or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+
+
 def guess_of(loss: Loss, outputs: int) -> float | None:
     """The loss of a classifier whose outputs are all equal; None for other tasks and losses."""
     if loss is nn.functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss):

@@ -12,24 +12,29 @@ from randquant.mechanisms.minimum_variance import mvu
 from randquant.mechanisms.optimal_mechanism import optm
 from randquant.mechanisms.poisson_binomial import pbm
 from randquant.mechanisms.randomized_quantization import rqm, stochastic_rounding
-from randquant.mechanisms.record import MechanismRecord
-from randquant.mechanisms.registry import build, channel_mechanisms, register, unregister
-from randquant.mechanisms.silent_codes import sparse_ternary
-from randquant.mechanisms.truncated_geometric import qmgeo
-from randquant.mechanisms.tuning import (
+from randquant.mechanisms.record import (
     CoordinateFamily,
     CoordinateTarget,
+    MechanismRecord,
     UpdateFamily,
     UpdateSetting,
 )
+from randquant.mechanisms.registry import build, channel_mechanisms, register, unregister
+from randquant.mechanisms.silent_codes import sparse_ternary
+from randquant.mechanisms.truncated_geometric import qmgeo
 
 if TYPE_CHECKING:
-    from randquant.mechanisms.design.constraints import Fisher, Metric, Pure, Renyi, constraint_of
-    from randquant.mechanisms.design.solver import optimal
+    from randquant.mechanisms.design import Fisher, Metric, Pure, Renyi, constraint_of, optimal
     from randquant.mechanisms.from_design import designed
-    from randquant.mechanisms.noise.laplace import DiscreteLaplace
-    from randquant.mechanisms.noise.laws import NOISES, Binomial, DiscreteGaussian, Skellam
-    from randquant.mechanisms.noise.table import BITS, CumulativeTable
+    from randquant.mechanisms.noise import (
+        BITS,
+        NOISES,
+        Binomial,
+        CumulativeTable,
+        DiscreteGaussian,
+        DiscreteLaplace,
+        Skellam,
+    )
     from randquant.mechanisms.registry import add, records_in
     from randquant.mechanisms.silent_codes import FEWEST, HEARD
 

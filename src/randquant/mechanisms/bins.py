@@ -9,11 +9,12 @@ from functools import lru_cache
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import LARGEST, Channel
-from randquant.channels.probabilities import from_probabilities
-from randquant.mechanisms.record import CLIP, VALUES, MechanismRecord
-from randquant.mechanisms.tuning import (
+from randquant.channels.channel import LARGEST, Channel, from_probabilities
+from randquant.mechanisms.record import (
+    CLIP,
+    VALUES,
     CoordinateFamily,
+    MechanismRecord,
     Tuning,
     UpdateFamily,
     UpdateSetting,

@@ -10,9 +10,14 @@ from typing import Any
 import numpy as np
 
 from randquant.channels.channel import Channel
-from randquant.mechanisms.record import CLIP, INPUTS, LEVELS, REACH, VALUES, MechanismRecord
-from randquant.mechanisms.tuning import (
+from randquant.mechanisms.record import (
+    CLIP,
+    INPUTS,
+    LEVELS,
+    REACH,
+    VALUES,
     CoordinateFamily,
+    MechanismRecord,
     Tuning,
     UpdateFamily,
     UpdateSetting,

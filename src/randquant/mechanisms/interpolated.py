@@ -8,12 +8,13 @@ from decimal import Context, Decimal
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import Channel
-from randquant.channels.probabilities import from_probabilities
+from randquant.channels.channel import Channel, from_probabilities
 from randquant.mechanisms.poisson_binomial import binomial
-from randquant.mechanisms.record import CLIP_NORM, LEVELS, MechanismRecord
-from randquant.mechanisms.tuning import (
+from randquant.mechanisms.record import (
+    CLIP_NORM,
+    LEVELS,
     CoordinateFamily,
+    MechanismRecord,
     Tuning,
     UpdateFamily,
     UpdateSetting,

@@ -7,8 +7,17 @@ import numpy as np
 from randquant._internal import validate
 from randquant.channels.channel import LARGEST, Channel
 from randquant.mechanisms.from_design import designed
-from randquant.mechanisms.record import CLIP, EPSILON, INPUTS, LEVELS, MechanismRecord
-from randquant.mechanisms.tuning import Tuning, UpdateFamily, UpdateSetting, six_digits
+from randquant.mechanisms.record import (
+    CLIP,
+    EPSILON,
+    INPUTS,
+    LEVELS,
+    MechanismRecord,
+    Tuning,
+    UpdateFamily,
+    UpdateSetting,
+    six_digits,
+)
 
 
 def mvu(

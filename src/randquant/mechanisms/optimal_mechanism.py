@@ -6,8 +6,10 @@ Everything inside is in units of clip. Derivation: `docs/theory/optm.md`.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,269 @@ from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.mechanisms.bins import bins_of, two_bins
-from randquant.mechanisms.optm_programme import SelectionProblem, best
-from randquant.mechanisms.record import CLIP, DENSITY, EPSILON, REACH, VALUES, MechanismRecord
-from randquant.mechanisms.tuning import CoordinateFamily, Tuning, few_margins
+from randquant.mechanisms.record import (
+    CLIP,
+    DENSITY,
+    EPSILON,
+    REACH,
+    VALUES,
+    CoordinateFamily,
+    MechanismRecord,
+    Tuning,
+    few_margins,
+)
 from randquant.privacy.certificates.coordinate import certify
+
+STARTS = 8
+"""Starting points of the search, which has several local optima."""
+
+STEPS = 60
+"""Most linear programmes solved from one starting point."""
+
+NARROWEST = 1e-9
+"""Relative width of a box of selection probabilities at which a search ends."""
+
+NEGLIGIBLE = 1e-7
+"""A code that every input sends with a smaller probability is removed from the selections."""
+
+Selections = tuple[list[np.ndarray], list[np.ndarray]]
+"""Left and right selection distributions, one each for every cell with inputs."""
+
+
+@dataclass(frozen=True)
+class SelectionProblem:
+    """The optimisation problem over selection probabilities on given bins.
+
+    Attributes:
+        bins: (m,) increasing.
+        cells: (j, low, high): inputs in [low, high] lie between bins j and j + 1.
+        weights: per cell, (2, m): coefficient in the error of a code's probability at either end.
+    """
+
+    bins: np.ndarray
+    cells: list[tuple[int, float, float]]
+    weights: list[np.ndarray]
+
+    @classmethod
+    def of(cls, bins: np.ndarray, samples: tuple[float, ...] | None) -> SelectionProblem:
+        """The problem on these bins."""
+        edges = [(max(low, -1.0), min(high, 1.0)) for low, high in itertools.pairwise(bins)]
+        cells = [(j, low, high) for j, (low, high) in enumerate(edges) if low < high]
+        points = None if samples is None else np.array(samples)
+        weights = [_weights(bins, low, high, points) for _, low, high in cells]
+        return cls(bins, cells, weights)
+
+    def shares(self, j: int, x: float) -> np.ndarray:
+        """(j + 1, m - 1 - j): probability of rounding x down, for each left and right bin."""
+        left, right = self.bins[: j + 1, None], self.bins[None, j + 1 :]
+        return (right - x) / (right - left)
+
+    def maps(self, cell: int, x: float, selections: Selections) -> tuple[np.ndarray, np.ndarray]:
+        """Derivatives of the code's distribution at x by the left and the right selections.
+
+        The distribution is bilinear: it is the first matrix, (m, j + 1), times the left selections,
+        and also the second, (m, m - 1 - j), times the right ones.
+        """
+        j = self.cells[cell][0]
+        left, right = selections[0][cell], selections[1][cell]
+        down = self.shares(j, x)
+        by_left = np.vstack([np.diag(down @ right), (right[None, :] * (1 - down)).T])
+        by_right = np.vstack([left[:, None] * down, np.diag(left @ (1 - down))])
+        return by_left, by_right
+
+    def rows(self, selections: Selections) -> list[np.ndarray]:
+        """Per cell, (2, m): the code's distribution at the cell's ends (limits from inside)."""
+        return [
+            np.stack([self.maps(k, x, selections)[0] @ selections[0][k] for x in (low, high)])
+            for k, (_, low, high) in enumerate(self.cells)
+        ]
+
+    def error(self, selections: Selections) -> float:
+        """Mean absolute error, exact."""
+        rows = self.rows(selections)
+        return float(sum((w * row).sum() for w, row in zip(self.weights, rows, strict=True)))
+
+    def epsilon(self, selections: Selections) -> float:
+        """Logarithm of the largest over the smallest probability."""
+        high, low = self._extremes(selections)
+        used = high > 0
+        with np.errstate(divide="ignore"):
+            return float(np.log(high[used] / low[used]).max())
+
+    def excess(self, selections: Selections, ratio: float) -> float:
+        """By how much the largest probability exceeds the smallest one times ratio."""
+        high, low = self._extremes(selections)
+        return float(np.max(high - ratio * low))
+
+    def _extremes(self, selections: Selections) -> tuple[np.ndarray, np.ndarray]:
+        """Largest and smallest probability of each code."""
+        table = np.concatenate(self.rows(selections))
+        return table.max(axis=0), table.min(axis=0)
+
+    def joint(
+        self, selections: Selections, ratio: float, width: float, price: float
+    ) -> Selections | None:
+        """Solve the programme linearised at the selections, with both sides free within a box.
+
+        Constraints may be violated by one common amount, at a cost of `price` per unit.
+        """
+        parts = [side[k] for k in range(len(self.cells)) for side in selections]
+        low = np.concatenate([np.maximum(0, p - width * (p + 0.02)) for p in parts])
+        high = np.concatenate([np.minimum(1, p + width * (p + 0.02)) for p in parts])
+        blocks = []
+        for k, (_, start, end) in enumerate(self.cells):
+            at = [np.hstack(self.maps(k, x, selections)) for x in (start, end)]
+            # The product rule counts the distribution at the selections twice.
+            twice = [self.maps(k, x, selections)[0] @ selections[0][k] for x in (start, end)]
+            blocks.append((at, twice))
+        solved = self._solve(blocks, parts, low, high, ratio, price)
+        if solved is None:
+            return None
+        pieces = np.split(solved, np.cumsum([len(p) for p in parts])[:-1])
+        return pieces[0::2], pieces[1::2]
+
+    def one_side(
+        self, selections: Selections, ratio: float, price: float, side: int = 0
+    ) -> Selections | None:
+        """Solve the programme exactly for one side (0 is left), with the other side fixed.
+
+        Constraints may be violated by one common amount, at a cost of `price` per unit.
+        """
+        parts = selections[side]
+        blocks = []
+        for k, (_, low, high) in enumerate(self.cells):
+            at = [self.maps(k, x, selections)[side] for x in (low, high)]
+            blocks.append((at, [np.zeros(1)] * 2))
+        upper = np.concatenate([np.ones(len(p)) if math.isfinite(price) else p > 0 for p in parts])
+        solved = self._solve(blocks, parts, 0 * upper, upper, ratio, price)
+        if solved is None:
+            return None
+        pieces = np.split(np.maximum(solved, 0), np.cumsum([len(p) for p in parts])[:-1])
+        pieces = [piece / piece.sum() for piece in pieces]
+        return (pieces, selections[1]) if side == 0 else (selections[0], pieces)
+
+    def _solve(self, blocks, parts, low, high, ratio, price) -> np.ndarray | None:
+        from scipy.optimize import linprog
+
+        codes, count = len(self.bins), len(low)
+        # The last but one unknowns are the least probability of each code.
+        cost, above, limits = np.zeros(count + codes + 1), [], []
+        sums, first = np.zeros((len(parts), count + codes + 1)), 0
+        per_cell = len(parts) // len(self.cells)
+        for k, (at, twice) in enumerate(blocks):
+            for part in range(per_cell * k, per_cell * (k + 1)):
+                last = first + len(parts[part])
+                sums[part, first:last] = 1
+                first = last
+            columns = slice(first - at[0].shape[1], first)
+            for matrix, constant, weight in zip(at, twice, self.weights[k], strict=True):
+                cost[columns] += weight @ matrix
+                block = np.zeros((2, codes, count + codes + 1))
+                block[0, :, columns], block[1, :, columns] = matrix, -matrix
+                block[0, :, count:-1], block[1, :, count:-1] = -ratio * np.eye(codes), np.eye(codes)
+                block[0, :, -1] = -1
+                above.append(block.reshape(2 * codes, -1))
+                limits.append(np.concatenate([constant + np.zeros(codes)] * 2))
+                limits[-1][codes:] *= -1
+        exceeding = 0.0 if math.isinf(price) else None
+        cost[-1] = 0.0 if math.isinf(price) else price
+        solved: Any = linprog(
+            cost,
+            A_ub=np.concatenate(above),
+            b_ub=np.concatenate(limits),
+            A_eq=sums,
+            b_eq=np.ones(len(parts)),
+            bounds=[*zip(low, high, strict=True), *[(0, None)] * codes, (0, exceeding)],
+            options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+        )
+        return solved.x[:count] if solved.status == 0 else None
+
+    def present(self, selections: Selections) -> Selections:
+        """The selections without codes of negligible probability."""
+        used = np.concatenate(self.rows(selections)).max(axis=0) > NEGLIGIBLE
+        left, right = [], []
+        for k, (j, _, _) in enumerate(self.cells):
+            for side, mask, out in ((0, used[: j + 1], left), (1, used[j + 1 :], right)):
+                kept = np.where(mask, np.maximum(selections[side][k], 0), 0)
+                out.append(kept / kept.sum())
+        return left, right
+
+    def everywhere(self, selections: Selections) -> Selections:
+        """Selections for every interval between bins: the nearest bins if it has no inputs."""
+        intervals = len(self.bins) - 1
+        left = [np.eye(j + 1)[j] for j in range(intervals)]
+        right = [np.eye(intervals - j)[0] for j in range(intervals)]
+        for (j, _, _), below, above in zip(self.cells, *selections, strict=True):
+            left[j], right[j] = below, above
+        return left, right
+
+    def start(self, number: int) -> Selections:
+        """A starting point: near the outermost bins, whose epsilon is least, or at random."""
+        generator = np.random.default_rng(number)
+        left, right = [], []
+        for j, _, _ in self.cells:
+            for length, outermost, out in (
+                (j + 1, 0, left),
+                (len(self.bins) - 1 - j, -1, right),
+            ):
+                part = np.ones(length) if number < 2 else generator.exponential(size=length) ** 2
+                part /= part.sum()
+                outer = np.zeros(length)
+                outer[outermost] = 1
+                out.append(part if number == 1 else 0.5 * outer + 0.5 * part)
+        return left, right
+
+
+def best(problem: SelectionProblem, epsilon: float, starts: int = STARTS) -> Selections | None:
+    """The selections of least error over several starts; None if none meets epsilon."""
+    ratio, best = math.exp(epsilon), None
+    for number in range(starts):
+        selections = _descend(problem, problem.start(number), ratio)
+        if problem.excess(selections, ratio) > 1e-7:
+            continue
+        if best is None or problem.error(selections) < problem.error(best):
+            best = selections
+    return best
+
+
+def _descend(problem: SelectionProblem, selections: Selections, ratio: float) -> Selections:
+    """Successive linear programmes in boxes that grow after success and shrink after failure."""
+    price = 50 * float(np.abs(problem.bins).max())
+
+    def merit(at: Selections) -> float:
+        return problem.error(at) + price * max(0.0, problem.excess(at, ratio))
+
+    width, current = 0.5, merit(selections)
+    for step in range(STEPS):
+        trial = problem.joint(selections, ratio, width, price)
+        if trial is not None:  # the programme of one side is exact, and corrects the linear model
+            trial = problem.one_side(trial, ratio, price, side=step % 2) or trial
+        reached = math.inf if trial is None else merit(trial)
+        if trial is not None and reached < current:
+            gained = current - reached
+            selections, current, width = trial, reached, min(1.0, 2 * width)
+            if gained < 1e-8 * current and step % 2:
+                break
+        else:
+            width /= 4
+        if width < NARROWEST:
+            break
+    return selections
+
+
+def _weights(bins: np.ndarray, low: float, high: float, samples: np.ndarray | None) -> np.ndarray:
+    """(2, m): mean over the input in one cell of the weight of either end times |bin - x|."""
+    if samples is None:
+        x = np.array([low, (low + high) / 2, high])
+        mass = (high - low) / 2 * np.array([1, 4, 1]) / 6  # Simpson's rule is exact here
+    else:
+        # Like an input, a sample at an inner bin belongs to the cell above it.
+        x = samples[(samples >= low) & ((samples < high) | (high == 1.0))]
+        mass = np.full(len(x), 1 / len(samples))
+    part = (x - low) / (high - low)
+    error = np.abs(bins - x[:, None]) * mass[:, None]
+    return np.stack([(1 - part) @ error, part @ error])
+
 
 SLACKS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 """Relative slacks below the target epsilon, tried in turn until the integers certify."""
@@ -85,8 +346,7 @@ def _on_bins(
     samples: tuple[float, ...] | None,
 ) -> Channel:
     """The channel on given bins: lower the aim until the integers certify."""
-    from randquant.mechanisms.design.constraints import Pure
-    from randquant.mechanisms.design.solver import least_epsilon
+    from randquant.mechanisms.design import Pure, least_epsilon
 
     least = least_epsilon(1.0, bins, Pure(epsilon))
     if epsilon <= least * (1 + 1e-6):

@@ -7,11 +7,12 @@ import math
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import LARGEST, Channel
-from randquant.channels.probabilities import EVEN, from_probabilities, with_even
-from randquant.mechanisms.record import CLIP, INPUTS, MechanismRecord
-from randquant.mechanisms.tuning import (
+from randquant.channels.channel import EVEN, LARGEST, Channel, from_probabilities, with_even
+from randquant.mechanisms.record import (
+    CLIP,
+    INPUTS,
     CoordinateFamily,
+    MechanismRecord,
     Tuning,
     UpdateFamily,
     UpdateSetting,

@@ -13,13 +13,16 @@ import numpy as np
 from randquant._internal import validate
 from randquant.channels.channel import LARGEST, Channel
 from randquant.mechanisms.bins import two_bins
-from randquant.mechanisms.record import CLIP, LEVELS, MARGIN, MechanismRecord
-from randquant.mechanisms.tuning import (
+from randquant.mechanisms.record import (
+    CLIP,
     CLOSE,
     FEW,
+    LEVELS,
+    MARGIN,
     SHARES,
     SPREAD,
     CoordinateFamily,
+    MechanismRecord,
     Tuning,
     UpdateFamily,
     UpdateSetting,

@@ -1,21 +1,241 @@
-"""The record that registers a mechanism, written beside its constructor.
-
-The registry finds every module of `randquant.mechanisms` (or, for whole-update mechanisms without a
-channel, of `randquant.aggregation`) that defines `RECORDS`, a tuple of records. Every command,
-table, plot and contract test then includes the mechanism.
-"""
+"""The record by which a mechanism joins every command, table and contract test."""
 
 from __future__ import annotations
 
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from randquant.mechanisms.tuning import Tuning
-from randquant.privacy.guarantee import Trust
+import numpy as np
+
+from randquant._internal import validate
+from randquant.privacy.guarantee import LARGEST_COHORT, Neighboring, Trust
+
+AverageError = Literal["mae", "mse"]
+"""Mean absolute or mean squared error, for an input that is uniform on [-clip, clip]."""
+
+Point = dict[str, float]
+"""A point of a search: numbers by name."""
+
+Grid = Sequence[float] | np.ndarray
+
+SHARES = [0.0, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0]
+"""A grid of probabilities."""
+
+SPREAD = 4.0
+"""Clipping threshold of a rotated coordinate, in units of clip_norm / sqrt(coordinates)."""
+
+CLOSE = 3.0
+"""The same where clipping closer lowers the error of two levels: `docs/theory/plan.md`."""
+
+FEW = 10_000
+"""Largest cohort for which it does: the bias does not average out over clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinateTarget:
+    """The target for one coordinate.
+
+    Attributes:
+        clip: per-coordinate clipping threshold.
+        levels: number of codes.
+        epsilon: largest pure epsilon of one coordinate, in nats.
+        objective: the error to minimise, `mae` or `mse`, input uniform on [-clip, clip].
+    """
+
+    clip: float
+    levels: int
+    epsilon: float
+    objective: AverageError
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+
+    def sized(self, **numbers: float) -> dict[str, Any]:
+        """Parameters `clip` and `levels`, and these numbers rounded to six significant digits."""
+        rounded = {name: six_digits(value) for name, value in numbers.items()}
+        return {"clip": self.clip, "levels": self.levels, **rounded}
+
+    def even_values(self, margin: float) -> list[float]:
+        """`levels` evenly spaced values up to ±clip · (1 + margin)."""
+        return even_values(self.clip * (1 + margin), self.levels)
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinateFamily:
+    """The numbers to search for a target epsilon of one coordinate.
+
+    Attributes:
+        axes: from the target to the one or two numbers to search, by name, with a grid each. Along
+            the last one, bisection finds where epsilon meets the target.
+        parameters: from the target and a point to the mechanism's parameters.
+    """
+
+    axes: Callable[[CoordinateTarget], Mapping[str, Grid]]
+    parameters: Callable[[CoordinateTarget, Point], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSetting:
+    """The setting in which a mechanism is to protect whole updates.
+
+    Attributes:
+        dimension: coordinates of an update, 1 to 2**30.
+        cohort: clients in a round.
+        bits: most bits of a code, 1 to 24; channels use at most 8.
+        trust: `local` or `aggregate`.
+        clip_norm: L2 clipping threshold of a whole update.
+        neighboring: the neighbouring relation.
+        coordinates: how many coordinates of a rotated update are sent; None for all.
+    """
+
+    dimension: int
+    cohort: int
+    bits: int
+    trust: Literal["local", "aggregate"] = "local"
+    clip_norm: float = 1.0
+    neighboring: Neighboring = "replace_one"
+    coordinates: int | None = None
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+        validate.whole("dimension", self.dimension, low=1, high=2**30)
+        validate.whole("cohort", self.cohort, low=1, high=LARGEST_COHORT)
+        validate.whole("bits", self.bits, low=1, high=24)
+        validate.choice("trust", self.trust, ("local", "aggregate"))
+        validate.real("clip_norm", self.clip_norm, low=1e-25, high=1e12)
+        validate.choice("neighboring", self.neighboring, ("replace_one", "zero_out"))
+        if self.coordinates is not None:
+            validate.whole(
+                "coordinates", self.coordinates, low=1, high=self.size,
+                why=f"a rotated update of {self.dimension} parameters has {self.size} of them",
+            )  # fmt: skip
+
+    @property
+    def size(self) -> int:
+        """Coordinates of a rotated update: the dimension padded to a power of two."""
+        return 1 << (self.dimension - 1).bit_length()
+
+    @property
+    def sharing(self) -> int:
+        """How many clients share the noise: those of a sum, else one."""
+        return self.cohort if self.trust == "aggregate" else 1
+
+    @property
+    def part(self) -> float:
+        """Norm of what is sent of an update over clip_norm, see `aggregation.subset`."""
+        return 1.0 if self.coordinates is None else math.sqrt(self.coordinates / self.size)
+
+    @property
+    def levels(self) -> int:
+        """Most codes of a channel."""
+        return 2 ** min(self.bits, 8)
+
+    @property
+    def clip(self) -> float:
+        """Clipping threshold of a rotated coordinate, at most clip_norm."""
+        return self.clip_at(SPREAD)
+
+    def clip_at(self, spread: float) -> float:
+        """The same at another spread, in units of clip_norm / sqrt(coordinates)."""
+        return six_digits(min(spread / math.sqrt(self.size), 1.0) * self.clip_norm)
+
+    @property
+    def distance(self) -> float:
+        """Largest L2 distance between two neighbouring updates."""
+        return (2 if self.neighboring == "replace_one" else 1) * self.clip_norm
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateFamily:
+    """A one-parameter family of a whole-update mechanism: a larger number is more private.
+
+    Attributes:
+        parameters: from the number to the mechanism's parameters, six digits each.
+        reach: smallest and largest number to search.
+        start: first guess, from the standard deviation of Gaussian noise that meets the target, on
+            each update (`local`) or a client's share of it (`aggregate`).
+    """
+
+    parameters: Callable[[float], dict[str, Any]]
+    reach: tuple[float, float]
+    start: Callable[[float], float]
+
+
+def noise_family(
+    setting: UpdateSetting,
+    clients: int = 1,
+    reach: tuple[float, float] = (1e-12, 1e12),
+    **fixed: Any,
+) -> UpdateFamily:
+    """The family of a mechanism that adds noise, by its `noise_multiplier`.
+
+    Args:
+        setting: dimension, cohort, bits, trust and clipping threshold.
+        clients: how many clients share the noise.
+        reach: smallest and largest noise multiplier.
+        fixed: its other parameters, except `clip_norm`.
+    """
+    own = {"clip_norm": setting.clip_norm, **fixed}
+    distance = 2 * setting.clip_norm * setting.part
+    return UpdateFamily(
+        lambda t: {**own, "noise_multiplier": six_digits(t)},
+        reach,
+        lambda deviation: deviation * math.sqrt(clients) / distance,
+    )
+
+
+def six_digits(value: float) -> float:
+    """Round to six significant digits: what is printed is what was certified."""
+    return float(f"{value:.6g}")
+
+
+def even_values(reach: float, levels: int) -> list[float]:
+    """Evenly spaced values from -reach to reach, the reach rounded to six digits."""
+    reach = six_digits(reach)
+    return [float(value) for value in np.linspace(-reach, reach, levels)]
+
+
+def margins(target: CoordinateTarget) -> np.ndarray:
+    """A grid of margins, in units of clip, around the smallest one that meets the target."""
+    count = 41 if target.levels <= 4 else 21 if target.levels <= 16 else 11
+    grid, least = np.geomspace(0.01, 100, count), _least_margin(target)
+    return np.array([0.9 * least, least, 1.5 * least, *grid[grid > 1.6 * least]])
+
+
+def few_margins(target: CoordinateTarget) -> np.ndarray:
+    """A coarser grid of margins, for channels that are slow to compute."""
+    least = _least_margin(target)
+    return np.geomspace(least, max(16 * least, 4.0), 10 if target.levels <= 16 else 6)
+
+
+def _least_margin(target: CoordinateTarget) -> float:
+    """Slightly above the margin over clip below which no unbiased channel meets the target."""
+    return 2 / math.expm1(target.epsilon) * (1 + 1e-5)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How a mechanism is tuned, if it is.
+
+    Attributes:
+        coordinate: to one coordinate's epsilon; None if that follows from the constructor's
+            signature, or is not possible.
+        update: from a setting to how to tune it to a whole run's guarantee; None if that is not
+            possible.
+        possible: False for a fixed channel.
+        slow: what takes tens of seconds, so that it is left out unless it is asked for:
+            `coordinate`, or whole updates under a kind of trust.
+    """
+
+    coordinate: CoordinateFamily | None = None
+    update: Callable[[UpdateSetting], UpdateFamily] | None = None
+    possible: bool = True
+    slow: tuple[str, ...] = ()
+
 
 LAST = 1000
 """Default place of a mechanism."""

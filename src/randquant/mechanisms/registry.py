@@ -9,8 +9,13 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.mechanisms.record import MechanismRecord
-from randquant.mechanisms.tuning import CoordinateFamily, Tuning, UpdateFamily, UpdateSetting
+from randquant.mechanisms.record import (
+    CoordinateFamily,
+    MechanismRecord,
+    Tuning,
+    UpdateFamily,
+    UpdateSetting,
+)
 
 _known: dict[str, MechanismRecord] = {}
 

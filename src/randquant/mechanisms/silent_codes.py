@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import LARGEST, Channel
-from randquant.channels.probabilities import from_probabilities
-from randquant.mechanisms.record import CLIP, MARGIN, MechanismRecord
-from randquant.mechanisms.tuning import Tuning, UpdateFamily, UpdateSetting, six_digits
+from randquant.channels.channel import LARGEST, Channel, from_probabilities
+from randquant.mechanisms.record import (
+    CLIP,
+    MARGIN,
+    MechanismRecord,
+    Tuning,
+    UpdateFamily,
+    UpdateSetting,
+    six_digits,
+)
 
 HEARD = 25
 """How many codes of a sum's coordinate are not silent, on average: at 25 a sum is within 0.5 % of

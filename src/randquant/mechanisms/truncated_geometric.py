@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.channel import LARGEST, Channel
-from randquant.channels.probabilities import from_probabilities
-from randquant.mechanisms.record import CLIP, LEVELS, MechanismRecord
-from randquant.mechanisms.tuning import (
+from randquant.channels.channel import LARGEST, Channel, from_probabilities
+from randquant.mechanisms.record import (
+    CLIP,
+    LEVELS,
     SHARES,
     CoordinateFamily,
+    MechanismRecord,
     Tuning,
     UpdateFamily,
     UpdateSetting,

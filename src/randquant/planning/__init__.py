@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 from randquant._internal.faces import lazily
 
 if TYPE_CHECKING:
-    from randquant.planning.calibration import calibrate
+    from randquant.planning.calibration import EDGE, TOLERANCE, NoiseSearch, OutOfReach, calibrate
     from randquant.planning.choice import Calibrated, choose
-    from randquant.planning.compare.curves import tradeoffs
-    from randquant.planning.limits import gaussian_multiplier
-    from randquant.planning.noise_search import EDGE, TOLERANCE, NoiseSearch, OutOfReach
-    from randquant.planning.plan.record import (
+    from randquant.planning.compare import tradeoffs
+    from randquant.planning.planner import FARTHEST, TOLERATED
+    from randquant.planning.plans import (
         ENOUGH,
+        LONG,
+        USEFUL,
         Candidate,
         DecodedError,
         Limit,
@@ -19,16 +20,17 @@ if TYPE_CHECKING:
         Plan,
         built,
         code,
+        gaussian_multiplier,
+        judge,
     )
-    from randquant.planning.plan.subsets import FARTHEST, TOLERATED
-    from randquant.planning.plan.verdict import LONG, USEFUL, judge
     from randquant.planning.privacy import Privacy
-    from randquant.planning.tuning.families import Unreachable, tune_coordinate
-    from randquant.planning.tuning.update import (
+    from randquant.planning.tuning import (
         FINE,
         TunedUpdate,
+        Unreachable,
         fewest_bits,
         protecting_mechanisms,
+        tune_coordinate,
         tune_update,
         tuned_mechanism,
         update_family,

@@ -10,18 +10,19 @@ from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
-from randquant.planning.limits import gaussian_multiplier
-from randquant.planning.noise_search import OutOfReach
-from randquant.planning.plan.planner import plan
-from randquant.planning.plan.record import ENOUGH, Candidate, DecodedError, Need
-from randquant.planning.plan.verdict import coarse, warning
-from randquant.planning.tuning.update import (
-    TunedUpdate,
-    quick_mechanisms,
-    tune_update,
-    tuned_mechanism,
-    update_family,
+from randquant.planning.calibration import OutOfReach
+from randquant.planning.planner import plan
+from randquant.planning.plans import (
+    ENOUGH,
+    Candidate,
+    DecodedError,
+    Need,
+    coarse,
+    gaussian_multiplier,
+    warning,
 )
+from randquant.planning.tuning import TunedUpdate, tune_update, tuned_mechanism, update_family
+from randquant.planning.tuning import quick_update_mechanisms as quick_mechanisms
 
 ONE_BIT, FEW_BITS, WIDE = "stochastic-rounding", "pbm", "skellam"
 """The mechanisms of one bit a coordinate, of up to MOST_FEW, and of more in a sum."""

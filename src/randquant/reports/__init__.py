@@ -7,6 +7,7 @@ from randquant._internal.faces import lazily
 if TYPE_CHECKING:
     from randquant._internal import formatting
     from randquant._internal.tables import text as text_table
+    from randquant.reports.chart_marks import draw_intervals
     from randquant.reports.figures import (
         Axis,
         BandedCurve,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     )
     from randquant.reports.figures import checked as figure_from_json
     from randquant.reports.figures import plain as figure_to_json
-    from randquant.reports.kinds.intervals import draw_intervals
     from randquant.reports.meaning import LARGE_EPSILON
     from randquant.reports.notebook import display
     from randquant.reports.pages import (
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
         Paragraphs,
         Part,
         Section,
+        charts_script,
         page,
     )
     from randquant.reports.pages import report as report_page
     from randquant.reports.plan import as_json, as_text
     from randquant.reports.run import render as render_run
     from randquant.reports.run import report_run
-    from randquant.reports.runtime import script as charts_script
 
 __all__ = [
     "CHARTS_FILE",

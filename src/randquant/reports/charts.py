@@ -12,6 +12,8 @@ import json
 import re
 from typing import Any
 
+from randquant.reports import chart_marks
+from randquant.reports.chart_marks import COLORS, INK, PAPER
 from randquant.reports.figures import (
     BandedCurve,
     Figure,
@@ -22,8 +24,6 @@ from randquant.reports.figures import (
     StackedAreas,
     plain,
 )
-from randquant.reports.kinds import areas, bars, intervals, lines, marks
-from randquant.reports.kinds.scales import COLORS, INK, PAPER
 
 WIDTH = 380
 """Width of a picture on a page, in px: about a phone's, and half of a desktop page."""
@@ -223,7 +223,7 @@ def specification(
         params = [*params, _ZOOM]
     elif not live:
         params = [each for each in params if "value" in each]
-        content["layer"] = [each for each in content["layer"] if not lines.hovering(each)]
+        content["layer"] = [each for each in content["layer"] if not chart_marks.hovering(each)]
     return {**content, "params": params} if params else content
 
 
@@ -232,12 +232,12 @@ def _above(text: str) -> dict[str, Any]:
 
 
 _DRAW: dict[type, Any] = {
-    LineChart: lines.draw_lines,
-    GroupedBars: bars.draw_bars,
-    ScatterPlot: marks.draw_marks,
-    StackedAreas: areas.draw_areas,
-    Intervals: intervals.draw_intervals,
-    BandedCurve: intervals.draw_curve,
+    LineChart: chart_marks.draw_lines,
+    GroupedBars: chart_marks.draw_bars,
+    ScatterPlot: chart_marks.draw_marks,
+    StackedAreas: chart_marks.draw_areas,
+    Intervals: chart_marks.draw_intervals,
+    BandedCurve: chart_marks.draw_curve,
 }
 
 _ZOOM = {

@@ -20,8 +20,8 @@ Facts = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 HOMES = {
     "randquant.channels.channel.Channel": "channel",
     "randquant.privacy.certificates.coordinate.Certificate": "certificate",
-    "randquant.planning.compare.compare.Comparison": "comparison",
-    "randquant.planning.plan.record.Plan": "plan",
+    "randquant.planning.compare.Comparison": "comparison",
+    "randquant.planning.plans.Plan": "plan",
     "randquant.training.trained.Run": "run",
     "randquant.integrations.history.History": "flower",
     "randquant.statistics.answers.Table": "answers",

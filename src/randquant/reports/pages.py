@@ -16,18 +16,23 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from randquant.reports import charts, runtime
-from randquant.reports.figures import (
-    Figure,
-    GroupedBars,
-    LineChart,
-    ScatterPlot,
-    Series,
-)
-from randquant.reports.kinds import lines, scales
+from randquant.reports import chart_marks, charts
+from randquant.reports.figures import Figure, GroupedBars, LineChart, ScatterPlot, Series
 
 if TYPE_CHECKING:
     import jinja2
+
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@functools.cache
+def charts_script() -> str:
+    """All that a page runs: Vega's runtime, and what draws the page's figures with it."""
+    return "".join(
+        (TEMPLATES / name).read_text(encoding="utf-8") for name in ("vega.js", "charts.js")
+    )
+
 
 SIGNS = {"circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲"}
 
@@ -147,7 +152,7 @@ def page(
     moving = "application/json" in (shown := body.render(**context, **_frame(title, style)))
     if not moving and not script:
         return shown
-    own = [runtime.script()] if moving and not beside else []
+    own = [charts_script()] if moving and not beside else []
     if script:
         assert environment.loader is not None
         own.append(environment.loader.get_source(environment, script)[0])
@@ -209,7 +214,7 @@ def _version() -> str:
 def _environment(live: bool, templates: Path | None = None) -> jinja2.Environment:
     import jinja2
 
-    folders = [runtime.TEMPLATES] if templates is None else [templates, runtime.TEMPLATES]
+    folders = [TEMPLATES] if templates is None else [templates, TEMPLATES]
 
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folders),
@@ -288,11 +293,12 @@ def legend(figure: Figure) -> list[LegendKey]:
     match figure:
         case LineChart():
             return [
-                LegendKey(f"line {style}", "", label) for label, style in lines.legend(figure.lines)
+                LegendKey(f"line {style}", "", label)
+                for label, style in chart_marks.legend(figure.lines)
             ]
         case GroupedBars():
             return [
-                LegendKey(f"bar c{k % scales.MANY + 1}", "", name)
+                LegendKey(f"bar c{k % chart_marks.MANY + 1}", "", name)
                 for k, (name, _) in enumerate(figure.groups)
             ]
         case ScatterPlot():
@@ -301,7 +307,7 @@ def legend(figure: Figure) -> list[LegendKey]:
 
 
 def _series(place: int, series: Series) -> LegendKey:
-    style = f"c{place % scales.MANY + 1}"
+    style = f"c{place % chart_marks.MANY + 1}"
     if series.marks and all(mark.x is None for mark in series.marks):
         return LegendKey(f"level {style}", "", series.label)
-    return LegendKey(f"mark {style}", SIGNS[scales.shape(place)], series.label)
+    return LegendKey(f"mark {style}", SIGNS[chart_marks.shape(place)], series.label)

@@ -10,7 +10,7 @@ from randquant._internal.formatting import count, minus
 from randquant._internal.rounding import round_up
 from randquant.aggregation.hostile import one_client
 from randquant.mechanisms.registry import channel_mechanisms, notes_on
-from randquant.planning.plan.record import Candidate, DecodedError, Need, Plan, code
+from randquant.planning.plans import Candidate, DecodedError, Need, Plan, code
 from randquant.privacy.guarantee import MODEL_TERMS
 from randquant.reports import pages
 from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series

@@ -10,8 +10,7 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant._internal.serialization import to_json
-from randquant.mechanisms.noise.laplace import DiscreteLaplace
-from randquant.mechanisms.noise.laws import DiscreteGaussian, Skellam
+from randquant.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, Skellam
 from randquant.statistics.queries import Counts, Mean, Quantiles
 from randquant.statistics.query import Query
 from randquant.statistics.regression import Covariance, LinearRegression

@@ -14,7 +14,6 @@ from randquant.aggregation.defaults import MechanismDefaults
 from randquant.aggregation.payloads import each, enough
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.channels.wire import upload
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.statistics.answers import Table
@@ -121,7 +120,7 @@ class SurveyMechanism(MechanismDefaults):
 
     def payload_bytes(self, dimension: int) -> int:
         """Packed remainders."""
-        return upload.coded(self.coding, self.size(dimension))
+        return wire.coded(self.coding, self.size(dimension))
 
     def update(self, records: Any, key: Key) -> np.ndarray:
         """Encode a client's records without noise: (dimension,) float32, for `encode`.

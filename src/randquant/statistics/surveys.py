@@ -15,8 +15,13 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels.keys import Key
-from randquant.mechanisms.noise.laplace import LARGEST_SCALE, DiscreteLaplace
-from randquant.mechanisms.noise.laws import LARGEST_VARIANCE, DiscreteGaussian, Skellam
+from randquant.mechanisms.noise import (
+    LARGEST_SCALE,
+    LARGEST_VARIANCE,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Skellam,
+)
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.gaussian import gaussian_noise
 from randquant.privacy.accounting.integer_noise import NoiseRelease

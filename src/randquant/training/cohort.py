@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from randquant.aggregation.alongside import EXAMPLES, Alongside
-from randquant.aggregation.error import CoordinateError
-from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
 from randquant.aggregation.payloads import finite
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner

@@ -10,8 +10,7 @@ from randquant._internal import formatting
 from randquant._internal.serialization import to_json
 from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.aggregation.registry import update_mechanism
-from randquant.aggregation.saved import from_record
+from randquant.aggregation.registry import from_record, update_mechanism
 from randquant.privacy.guarantee import NEIGHBORINGS
 from randquant.training.config import TrainConfig
 

@@ -11,7 +11,7 @@ from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.problem import Problem
 from randquant.planning.choice import choose
-from randquant.planning.plan.record import Need
+from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import record_of

@@ -8,7 +8,7 @@ from randquant._internal.declared import Clients, Privacy
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
-from randquant.channels.wire.block_codes import bits_per_code
+from randquant.channels.wire import bits_per_code
 from randquant.cli.command import Command, Output, figures
 from randquant.cli.options import NamedMechanism
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on

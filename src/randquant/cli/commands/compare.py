@@ -35,8 +35,7 @@ def run(
         curves: also search the curves of privacy against error.
     """
     from randquant.planning import compare
-    from randquant.reports import comparison_text
-    from randquant.reports.comparison import page
+    from randquant.reports.comparison import as_json, as_text, page
 
     tuned = (clip, bits, epsilon, mechanisms, objective)
     if channel is not None:
@@ -55,8 +54,8 @@ def run(
             tradeoff = compare.tradeoffs(clip, bits, mechanisms)
             comparison = replace(comparison, tradeoff=tradeoff)
     written = written_page(output, lambda: page(comparison))
-    result = {**comparison_text.as_json(comparison), "output": output}
-    return Output(result, [*comparison_text.as_text(comparison), *written])
+    result = {**as_json(comparison), "output": output}
+    return Output(result, [*as_text(comparison), *written])
 
 
 COMMAND = Command(

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from randquant._internal.declared import Data, Files, Mechanism, Privacy, Search
 from randquant._internal.rounding import round_up
 from randquant.channels.exact_moments import moments
-from randquant.channels.wire.block_codes import bits_per_code
+from randquant.channels.wire import bits_per_code
 from randquant.cli.command import Command, Output, figures, written_page
-from randquant.mechanisms.design.solver import Design
+from randquant.mechanisms.design import Design
 from randquant.privacy.certificates.file import save_channel
 
 

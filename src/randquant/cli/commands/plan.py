@@ -7,7 +7,7 @@ from typing import Any
 
 from randquant.cli.command import Command, Output, written_page
 from randquant.cli.options import of_function
-from randquant.planning.plan.planner import plan
+from randquant.planning.planner import plan
 from randquant.planning.privacy import Privacy
 from randquant.reports import plan as shown
 

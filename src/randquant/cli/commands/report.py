@@ -27,8 +27,8 @@ def run(*folders: str, output: Files[str | None] = None) -> Output:
 
 
 def _page(folders: Sequence[Path], output: Path | None) -> Path:
+    from randquant.reports.run import render_runs as render
     from randquant.reports.run import report_run
-    from randquant.reports.runs import render
 
     if len(folders) == 1 and (folders[0] / "config.json").exists():
         return report_run(folders[0], output)

@@ -20,7 +20,7 @@ from randquant.integrations.trained import Layout, parts_of
 from randquant.integrations.with_helper import WithHelper
 from randquant.local_training.local import Local
 from randquant.planning.choice import choose
-from randquant.planning.plan.record import Need
+from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
 
 

@@ -21,7 +21,7 @@ from nvflare.app_common.app_constant import AppConstants
 from randquant._internal import locks, validate
 from randquant._internal.disk import make_folder
 from randquant._internal.serialization import to_json
-from randquant.aggregation.saved import from_record
+from randquant.aggregation.registry import from_record
 from randquant.integrations import state
 from randquant.integrations.accountant import SO_FAR, RunAccountant
 from randquant.integrations.foreign import logged

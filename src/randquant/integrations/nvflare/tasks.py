@@ -14,7 +14,7 @@ from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.shareable import Shareable
 
 from randquant._internal import validate
-from randquant.channels.encoding.inputs import floats
+from randquant.channels.encoding import floats
 from randquant.integrations.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMessage
 from randquant.secure_sums.secagg.terms import ProtocolError
 

@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from randquant._internal import validate
 from randquant.channels import wire
-from randquant.channels.wire import upload
 from randquant.secure_sums import masks
 from randquant.secure_sums.helper.sealing import SEED_BYTES, SIGNATURE_BYTES
 from randquant.secure_sums.helper.terms import HelperTerms, context
@@ -131,7 +130,7 @@ def read_message(terms: HelperTerms, message: Any) -> tuple[SealedSeed, bytes]:
     if not isinstance(message, bytes):
         raise ProtocolError(f"Expected a message in bytes, got {type(message).__name__}.")
     start = len(MAGIC) + terms.key.sealed_bytes
-    plain = start + upload.masked(terms.dimension, terms.bits)
+    plain = start + wire.masked(terms.dimension, terms.bits)
     if len(message) not in (plain, plain + SIGNATURE_BYTES):
         what = "truncated" if len(message) < plain else "too long"
         raise ProtocolError(

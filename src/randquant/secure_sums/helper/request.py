@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 
 from randquant.channels import wire
-from randquant.channels.wire import upload
 from randquant.secure_sums import masks
 from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.message import SealedSeed
@@ -176,7 +175,7 @@ def read_answer(
     if answer[len(ANSWERED) : start - 4] != digest:
         raise ProtocolError("Expected the helper's answer to this request, got another's.")
     end = start + (NUMBER_BYTES + 1) * int.from_bytes(answer[start - 4 : start], "big")
-    packed = upload.masked(terms.dimension, terms.bits)
+    packed = wire.masked(terms.dimension, terms.bits)
     size = end + (proven.total_bytes(terms) if terms.largest else packed)
     if len(answer) != size:
         raise ProtocolError(f"Expected an answer of {size} bytes, got {len(answer)}.")

@@ -9,7 +9,6 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels import wire
-from randquant.channels.wire import upload
 from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.message import SealedSeed, masked_format, read_message
 from randquant.secure_sums.helper.terms import HelperTerms
@@ -31,7 +30,7 @@ class MaskedVectors:
 
     def __init__(self, terms: HelperTerms, digest: bytes, verify_key: bytes) -> None:
         self._terms, self._digest = terms, digest
-        self.size = upload.masked(terms.dimension, terms.bits)
+        self.size = wire.masked(terms.dimension, terms.bits)
         self._total = np.zeros(terms.dimension, dtype=np.uint32)
 
     def read(self, message: Any) -> tuple[SealedSeed, bytes]:

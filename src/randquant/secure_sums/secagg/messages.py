@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from randquant.channels.wire.payload import Format
+from randquant.channels.wire import Format
 from randquant.secure_sums.secagg.crypto import NONCE_BYTES, TAG_BYTES
 from randquant.secure_sums.secagg.group import SCALAR_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError, Terms

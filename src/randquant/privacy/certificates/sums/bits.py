@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant.channels.channel import Channel
-from randquant.channels.probabilities import EVEN
+from randquant.channels.channel import EVEN, Channel
 
 SCALE = 2**62
 """Denominator of the bits' probabilities."""

@@ -1,35 +1,337 @@
-"""A whole update in three bytes: the index of a coordinate, drawn by its rank.
-
-A client rotates its update, ranks all coordinates and their negatives, draws a rank from one table
-of integers and sends the index that has it. Derivation: `docs/theory/rank.md`.
-"""
+"""Updates of a few bytes under local trust: one rank of random directions."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import math
+from binascii import crc_hqx
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, final
 
+import numba
 import numpy as np
 
 from randquant._internal import validate
 from randquant.aggregation.defaults import MechanismDefaults, error_of
-from randquant.aggregation.error import CoordinateError
+from randquant.aggregation.mechanism import CoordinateError
 from randquant.aggregation.payloads import each, finite
-from randquant.aggregation.rank.designs import LEAST, MOST, gain, graded, shared, two_levels
-from randquant.aggregation.rank.drawing import draw_below, index_at, ranks_of
-from randquant.aggregation.rank.payload import CHECK, RankForm
-from randquant.aggregation.rank.release import RankRelease
-from randquant.aggregation.rank.rotations import GroupRotation, spread_size
-from randquant.aggregation.rank.table import RankTable
+from randquant.aggregation.rank_designs import (
+    LEAST,
+    MOST,
+    GroupRotation,
+    RankTable,
+    gain,
+    graded,
+    shared,
+    spread_size,
+    two_levels,
+)
 from randquant.channels.keys import Key
-from randquant.mechanisms.record import CLIP_NORM, MechanismRecord
-from randquant.mechanisms.tuning import Tuning, UpdateFamily, UpdateSetting, six_digits
-from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
+from randquant.mechanisms.record import (
+    CLIP_NORM,
+    MechanismRecord,
+    Tuning,
+    UpdateFamily,
+    UpdateSetting,
+    six_digits,
+)
+from randquant.privacy.accounting.composition.loss import PrivacyLoss
+from randquant.privacy.accounting.release import ReleaseDefaults
+from randquant.privacy.divergence import renyi
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, rounded_up
+
+CHECK = 2
+"""Bytes of a payload that stands alone: they tell its table, dimension and rotations."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankForm:
+    """Two forms of an index: alone, and in a payload that says what else is needed to decode it.
+
+    Index j < size is coordinate j, size + j its negative, little-endian. A client whose number the
+    server knows sends only that. A payload that stands alone has CHECK and the client's group
+    before it. CHECK is the CRC-16 of what follows, begun with `check`: no changed byte is read, nor
+    a payload whose form has another `check`, which one of 65,536 others has not.
+
+    Attributes:
+        check: CHECK bytes of a digest of the table, dimension and rotation.
+        groups: how many groups there are.
+        size: coordinates of a rotated update.
+    """
+
+    check: bytes
+    groups: int
+    size: int
+
+    @property
+    def of_group(self) -> int:
+        """Bytes of a group."""
+        return _width(self.groups)
+
+    @property
+    def of_index(self) -> int:
+        """Bytes of an index."""
+        return _width(2 * self.size)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a payload that stands alone."""
+        return CHECK + self.of_group + self.of_index
+
+    def index(self, index: int) -> bytes:
+        """Write an index alone."""
+        return index.to_bytes(self.of_index, "little")
+
+    def read_index(self, payload: bytes) -> int:
+        """Read an index alone, or raise ValueError."""
+        if len(payload) != self.of_index:
+            raise ValueError(
+                f"Expected an index of {self.of_index} bytes, got {len(payload)}: a client whose "
+                "number is known sends nothing else; encode with mechanism.of_client(number), or "
+                "give payloads that stand alone in a list."
+            )
+        return _below(2 * self.size, "index", payload)
+
+    def payload(self, group: int, index: int) -> bytes:
+        """Write a payload that stands alone."""
+        body = group.to_bytes(self.of_group, "little") + self.index(index)
+        return self._checked(body) + body
+
+    def read(self, payload: bytes) -> tuple[int, int]:
+        """Read (group, index) of a payload that stands alone, or raise ValueError."""
+        if len(payload) != self.bytes:
+            end = ": an index alone is decoded by its client's number, mean({number: payload})."
+            raise ValueError(
+                f"Expected a payload of {self.bytes} bytes, got {len(payload)}"
+                f"{end if len(payload) == self.of_index else '.'}"
+            )
+        if payload[:CHECK] != self._checked(payload[CHECK:]):
+            raise ValueError(
+                "Expected a payload of this table, dimension and rotation, got another's or a "
+                "damaged one: encode with the same mechanism."
+            )
+        group = _below(self.groups, "group", payload[CHECK : CHECK + self.of_group])
+        return group, self.read_index(payload[CHECK + self.of_group :])
+
+    def _checked(self, body: bytes) -> bytes:
+        return crc_hqx(body, int.from_bytes(self.check, "little")).to_bytes(CHECK, "little")
+
+
+def _width(count: int) -> int:
+    """Bytes of a number below count."""
+    return ((count - 1).bit_length() + 7) // 8
+
+
+def _below(count: int, name: str, written: bytes) -> int:
+    value = int.from_bytes(written, "little")
+    if value >= count:
+        raise ValueError(f"Expected {name} below {count}, got {value}: it is damaged.")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class RankWorlds:
+    """The pairs of laws that dominate one update sent by its rank.
+
+    Attributes:
+        table: the table of ranks.
+        neighboring: what an adversary tries to tell apart.
+    """
+
+    table: RankTable
+    neighboring: Neighboring
+
+    def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
+        """The loss of one update, rounded up, for each way."""
+        return self._losses(upward=True)
+
+    def attained(self) -> tuple[PrivacyLoss, ...]:
+        """The same, rounded down: an update and its negative, or zero, are told apart as easily."""
+        return self._losses(upward=False)
+
+    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
+        """Nothing closer is known."""
+        return ()
+
+    def _losses(self, *, upward: bool) -> tuple[PrivacyLoss, ...]:
+        # theory/rank.md, Propositions 1 and 3; rounded by theory/composition.md, Proposition 4.
+        pairs = self.table.pairs(self.neighboring)
+        # Python integers: the sum of the second pair's rows is beyond 64 bits.
+        return tuple(PrivacyLoss.of(p, q, p.sum(), upward=upward) for p, q in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class RankRelease(ReleaseDefaults):
+    """Whole updates, each sent as an index drawn by its rank.
+
+    Attributes:
+        table: the table of ranks; its size is that of an update after rotation and padding.
+        rounds: rounds that the client takes part in.
+        neighboring: the neighbouring relation; a zero update sends a uniform index.
+        trust: `local`; or `aggregate`, to be composed with sums: the server still sees each index.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+    """
+
+    table: RankTable
+    rounds: int
+    neighboring: Neighboring = "replace_one"
+    trust: Trust = "local"
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+        validate.kind("table", self.table, RankTable)
+        validate.whole("rounds", self.rounds, low=0, high=2**53)
+        validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
+        validate.choice("trust", self.trust, ("local", "aggregate"))
+
+    @property
+    def releases(self) -> int:
+        """As many as the coordinates of all rounds, although one index is sent in each."""
+        # A count for reports only: no bound is multiplied by it.
+        return self.table.size * self.rounds
+
+    @property
+    def distance(self) -> float:
+        """Zero: ranks are drawn from exactly the certified integers."""
+        return 0.0
+
+    def renyi(self, order: float) -> float:
+        """The divergence of the dominating pair, of the worse of both ways, times the rounds."""
+        order = validate.renyi_order(order)
+        pairs = self.table.pairs(self.neighboring)
+        # theory/rank.md, Propositions 1 and 3; rounds by theory/accounting.md, Proposition 1.
+        worst = max(float(renyi(p, q, p.sum(), order)[1]) for p, q in pairs)
+        return rounded_up(self.rounds * worst)
+
+    @property
+    def worlds(self) -> tuple[RankWorlds, int] | None:
+        """What dominates each round, and the number of rounds."""
+        if self.rounds == 0:
+            return None
+        # theory/composition.md, Proposition 1: dominating pairs compose, also adaptively.
+        return RankWorlds(self.table, self.neighboring), self.rounds
+
+    @property
+    def attacks(self) -> tuple[tuple[RankWorlds, int], ...]:
+        """An update and its negative, or zero, in each round."""
+        return ((RankWorlds(self.table, self.neighboring), self.rounds),)
+
+    def under(self, trust: Trust) -> RankRelease:
+        """The same: the bound is of each index, whatever else the server sees."""
+        return replace(self, trust=trust)
+
+    def zeroed(self) -> RankRelease:
+        """The same release for `zero_out` neighbours."""
+        return replace(self, neighboring="zero_out")
+
+
+SORTED = 2**12
+"""Up to so many coordinates are sorted, which is faster there."""
+
+_BINS = 2**16  # by the first 16 bits of a float's magnitude: 32 to a power of two
+
+
+def draw_below(limit: int, key: Key, count: int = 1) -> np.ndarray:
+    """Draw whole numbers below a limit of at most 2**62, exactly uniformly: (count,) uint64.
+
+    Example:
+        >>> draw_below(1, Key.from_seed(0), 2)
+        array([0, 0], dtype=uint64)
+    """
+    # theory/rank.md, Proposition 2: beyond the largest multiple of the limit words are redrawn.
+    last = np.uint64(2**64 // limit * limit - 1)
+    kept, start = np.empty(0, dtype=np.uint64), 0
+    while kept.size < count:
+        asked = count + count % 2  # a cipher block holds two words
+        words = key.words(asked, start)
+        kept, start = np.concatenate([kept, words[words <= last]]), start + asked
+    return kept[:count] % np.uint64(limit)
+
+
+def ranks_of(table: RankTable, units: np.ndarray) -> np.ndarray:
+    """Map units below the table's total to ranks, 0 the best: as many units as the rank weighs.
+
+    Example:
+        >>> ranks_of(RankTable((1, 3), (5, 1)), np.arange(8))
+        array([0, 0, 0, 0, 0, 1, 2, 3])
+    """
+    weights = np.array(table.weights, dtype=np.int64)
+    ends = np.cumsum(np.array(table.counts, dtype=np.int64) * weights)
+    units = units.astype(np.int64)
+    level = np.searchsorted(ends, units, side="right")
+    before = units - (ends - np.array(table.counts) * weights)[level]
+    return np.array(table.starts)[level] + before // weights[level]
+
+
+def index_at(vector: np.ndarray, rank: int) -> int:
+    """Find which index has a rank among the coordinates of a vector and their negatives.
+
+    Args:
+        vector: (D,) float64, finite.
+        rank: 0 to 2D - 1; 0 is the largest.
+
+    Returns:
+        j for coordinate j, D + j for its negative. Equal magnitudes are in order of j, and 0 is
+        positive: every index has exactly one rank.
+
+    Example:
+        >>> [index_at(np.array([1.0, -3.0]), rank) for rank in range(4)]
+        [3, 0, 2, 1]
+    """
+    size = vector.size
+    at = place_of(vector, min(rank, 2 * size - 1 - rank))
+    negative = (vector[at] < 0) != (rank >= size)
+    return at + size * int(negative)
+
+
+def place_of(vector: np.ndarray, place: int) -> int:
+    """Find the coordinate with so many magnitudes before its own.
+
+    Args:
+        vector: (D,) floats, finite; widened to float64, which is exact.
+        place: 0 for the largest magnitude, to D - 1.
+
+    Returns:
+        Its index; equal magnitudes are in order of their indices, so that every coordinate has one
+        place.
+
+    Example:
+        >>> [place_of(np.array([2.0, -5.0, -2.0]), place) for place in range(3)]
+        [1, 0, 2]
+    """
+    vector = np.asarray(vector, dtype=np.float64)
+    if vector.size <= SORTED:
+        return int(np.argsort(-np.abs(vector), kind="stable")[place])
+    indices, before = _in_bin(vector.view(np.uint64), place)
+    order = np.argsort(-np.abs(vector[indices]), kind="stable")
+    return int(indices[order[place - before]])
+
+
+@numba.njit(nogil=True, cache=True)
+def _in_bin(bits: np.ndarray, place: int) -> tuple[np.ndarray, int]:
+    """(indices, before): those whose bin holds the place, and how many magnitudes are in larger."""
+    # Of floats that are not negative the order is that of their bits: first the sign goes.
+    sign, shift = np.uint64(1), np.uint64(48)
+    counts = np.zeros(_BINS, dtype=np.int64)
+    for word in bits:
+        counts[(word << sign) >> shift] += 1
+    at, before = _BINS - 1, 0
+    while before + counts[at] <= place:
+        before += counts[at]
+        at -= 1
+    indices = np.empty(counts[at], dtype=np.int64)
+    found = 0
+    for index in range(bits.size):
+        if (bits[index] << sign) >> shift == np.uint64(at):
+            indices[found] = index
+            found += 1
+    return indices, before
+
 
 GROUPS = 2**24
 """Default number of groups."""

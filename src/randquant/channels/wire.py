@@ -1,23 +1,8 @@
-"""Codes to bytes and back: the payload that a client uploads.
-
-A payload is a header of 40 bytes and a body of packed codes: log2 m bits each, or within 1 % of
-that if m is not a power of two (`blocks`). The codes are those of a `Channel`, or of a `Format` if
-there is no channel. Fingerprint and checksum, short as they are, detect mistakes and damage, not
-forgery: authenticity is the transport's task.
-
-    offset  bytes  field
-    0       4      magic "RQPL"
-    4       1      version, 2; 3 if some codes are padding; 4 if some coordinates are left out
-    5       1      reserved, 0
-    6       2      levels, modulo 2**16 (the fingerprint determines the rest)
-    8       8      how many codes; in version 3: how many codes (4), how many of them padding (4);
-                   in version 4: how many codes (4), how many more coordinates an update has (4)
-    16      16     fingerprint of the channel or format
-    32      8      checksum: first bytes of SHA-256 over the 32 bytes above and the body
-"""
+"""Codes to bytes and back: what a client sends, and what a server adds."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
 from dataclasses import dataclass
@@ -26,7 +11,51 @@ from typing import Protocol
 import numpy as np
 
 from randquant._internal import validate
-from randquant.channels.wire.block_codes import block, blocks, length
+
+LARGEST = 256
+"""Most levels that are packed in blocks; with more, every code takes whole bits."""
+
+
+@functools.lru_cache(maxsize=256)
+def block(levels: int) -> tuple[int, int]:
+    """(codes, bits) of a block. One code for a power of two; never more than 128 bits.
+
+    Example:
+        >>> block(16), block(3), block(5)
+        ((1, 4), (5, 8), (3, 7))
+    """
+    codes, bits = 1, (levels - 1).bit_length()
+    if levels & (levels - 1) == 0 or levels > LARGEST:
+        return codes, bits
+    # theory/encoding.md, Proposition 5: bits <= 1.01 · codes · log2(levels), in whole numbers.
+    while 2 ** (100 * bits) > levels ** (101 * codes):
+        codes += 1
+        bits = (levels**codes - 1).bit_length()
+    return codes, bits
+
+
+def blocks(levels: int, count: int) -> tuple[int, int, int]:
+    """(codes, bits, bits of the last block if it has fewer codes) for `count` codes."""
+    codes, bits = block(levels)
+    return codes, bits, (levels ** (count % codes) - 1).bit_length()
+
+
+def bits_per_code(levels: int) -> float:
+    """Average bits per code in a long payload: log2(levels), or up to 1 % more (<= 256 levels).
+
+    Example:
+        >>> bits_per_code(16), bits_per_code(3)
+        (4.0, 1.6)
+    """
+    codes, bits = block(levels)
+    return bits / codes
+
+
+def length(levels: int, count: int) -> int:
+    """Bits that `count` codes take."""
+    codes, bits, last = blocks(levels, count)
+    return count // codes * bits + last
+
 
 MAGIC = b"RQPL"
 """First bytes of every payload."""
@@ -124,7 +153,7 @@ def pack(channel: Coding, codes: np.ndarray, padding: int = 0) -> bytes:
         >>> len(pack(channel, np.zeros(650, dtype=np.uint8)))
         365
     """
-    from randquant.channels.wire import packing
+    from randquant.channels import packing
 
     _check_coding(channel)
     try:
@@ -270,7 +299,7 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray, padding: int | None
         ValueError: as in `unpack`.
         TypeError: totals is not a writable vector of such integers.
     """
-    from randquant.channels.wire import packing
+    from randquant.channels import packing
 
     _check_coding(channel)
     validate.kind("totals", totals, np.ndarray)
@@ -290,7 +319,7 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray, padding: int | None
 
 
 def _codes(channel: Coding, body: np.ndarray, dimension: int) -> np.ndarray:
-    from randquant.channels.wire import packing
+    from randquant.channels import packing
 
     if _in_blocks(channel):
         codes = np.empty(dimension, dtype=np.uint8)
@@ -366,3 +395,42 @@ def _check_range(channel: Coding, codes: np.ndarray) -> None:
         raise ValueError(
             f"Expected codes below {channel.levels}, got {codes[index]} at index {index}."
         )
+
+
+def floats(dimension: int) -> int:
+    """Bytes of an update sent as 32-bit floats, without a header."""
+    return 4 * validate.whole("dimension", dimension, low=0)
+
+
+def coded(coding: Coding, size: int) -> int:
+    """Bytes of `size` codes that the server sees one by one, header included.
+
+    Example:
+        >>> coded(wire.Format.of(2, "a bit"), 1024)
+        168
+    """
+    return HEADER_BYTES + body_bytes(coding, validate.whole("size", size, low=0))
+
+
+def sum_bits(levels: int, clients: int) -> int:
+    """Bits per coordinate in which any sum of `clients` clients' codes is exact.
+
+    `aggregation.modulus` says how many fewer suffice.
+
+    Example:
+        >>> sum_bits(2, 200), sum_bits(16, 40)
+        (8, 10)
+    """
+    return (validate.whole("clients", clients, low=1) * (levels - 1)).bit_length()
+
+
+def masked(size: int, bits: int) -> int:
+    """Bytes of a vector that is masked for a sum modulo 2**bits, header included.
+
+    Masks are uniform, so that every coordinate takes as many bits as a coordinate of the sum.
+
+    Example:
+        >>> masked(1024, sum_bits(2, 200))
+        1064
+    """
+    return HEADER_BYTES + (validate.whole("size", size, low=0) * bits + 7) // 8

@@ -1,16 +1,13 @@
-"""Integer noise for sums over many clients: its laws, their curvature, and how to draw from them.
-
-The curvature of a law p on the integers is the largest second difference of -log p. Together with
-the law's spread it bounds the Rényi divergence between shifts of the law, in any dimension
-(`shift_divergence`), with one proof for all laws: `docs/theory/additive.md`.
-"""
+"""Integer noise: its laws, and exact tables to draw it from."""
 
 from __future__ import annotations
 
+import decimal
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 
@@ -18,9 +15,98 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.channels.keys import Key
-from randquant.mechanisms.noise.table import CumulativeTable
 from randquant.privacy.certificates.noise import ABOVE, Noise
 from randquant.privacy.divergence import UNIT
+from randquant.privacy.guarantee import LARGEST_COHORT
+
+BITS = 192
+"""Bits of one draw: probabilities are whole multiples of 2**-192."""
+
+_DIGITS = 80  # of the arithmetic: 22 more than 2**-192, for the errors of millions of products
+_LOW = BITS - 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CumulativeTable:
+    """A law on the integers first, first + 1, …, as cumulative thresholds out of 2**192.
+
+    Attributes:
+        first: the least integer with mass.
+        high: (K - 1,) uint64, the thresholds' first 64 bits, non-decreasing.
+        low: their remaining 128 bits.
+    """
+
+    first: int
+    high: np.ndarray
+    low: list[int]
+
+    @classmethod
+    def of(
+        cls,
+        mode: int,
+        up: Iterable[Decimal],
+        down: Iterable[Decimal],
+        limit: Decimal | None = None,
+    ) -> CumulativeTable:
+        """Tabulate a law whose ratios do not increase, as of a log-concave one, or are limited.
+
+        Args:
+            mode: an integer of largest mass.
+            up: the ratios p(mode + 1) / p(mode), p(mode + 2) / p(mode + 1), …, non-increasing; the
+                law's support ends where they end.
+            down: the same on the other side.
+            limit: below 1, at least all ratios, which may then increase.
+
+        Guarantees:
+            The total variation distance between the draws and the law is at most `distance`.
+        """
+        with decimal.localcontext(decimal.Context(prec=_DIGITS, Emin=-(10**9), Emax=10**9)):
+            above, below = _weights(up, limit), _weights(down, limit)
+            weights = [*reversed(below), Decimal(1), *above]
+            unit = Decimal(1 << BITS) / sum(weights)
+            thresholds, total = [], Decimal(0)
+            for weight in weights[:-1]:
+                total += weight
+                thresholds.append(min(int(total * unit), (1 << BITS) - 1))
+        high = np.array([threshold >> _LOW for threshold in thresholds], dtype=np.uint64)
+        low = [threshold & ((1 << _LOW) - 1) for threshold in thresholds]
+        return cls(mode - len(below), high, low)
+
+    @property
+    def distance(self) -> float:
+        """Upper bound of the total variation distance to the tabulated law."""
+        return 2.0 ** (1 - BITS) * (len(self.low) + 1)
+
+    def draw(self, count: int, key: Key) -> np.ndarray:
+        """Draw (count,) int64, with a key used for nothing else.
+
+        The draw at index k depends only on the key and k.
+        """
+        words = key.fold_in("high").words(count)
+        index = np.searchsorted(self.high, words, side="right")
+        ties = np.flatnonzero(np.searchsorted(self.high, words, side="left") < index)
+        if ties.size:  # 64 bits do not decide these draws
+            rest = key.fold_in("low").words(2 * count)
+            for k in ties:
+                left = int(np.searchsorted(self.high, words[k], side="left"))
+                low = int(rest[2 * k]) << 64 | int(rest[2 * k + 1])
+                index[k] = bisect_right(self.low, low, left, int(index[k]))
+        return self.first + index.astype(np.int64)
+
+
+def _weights(ratios: Iterable[Decimal], limit: Decimal | None) -> list[Decimal]:
+    """Masses relative to the mode's, up to a tail of less than 2**-200 of it."""
+    weights: list[Decimal] = []
+    weight, cut = Decimal(1), Decimal(2) ** -(BITS + 8)
+    for ratio in ratios:
+        # No later ratio is larger than this: the tail is at most a geometric series.
+        most = ratio if limit is None else limit
+        if most < 1 and weight * most < cut * (1 - most):
+            break
+        weight *= ratio
+        weights.append(weight)
+    return weights
+
 
 LARGEST_VARIANCE = 2.0**30
 """Largest variance of one client's noise, whose table then has a million entries."""
@@ -285,3 +371,59 @@ def _binomial_table(trials: int) -> CumulativeTable:
         return (Decimal(half - k) / (half + k + 1) for k in range(half))
 
     return CumulativeTable.of(0, ratios(), ratios())
+
+
+LARGEST_SCALE = 2.0**15
+"""Largest scale, whose table then has four million entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteLaplace:
+    """One client's share of integers k with probability proportional to exp(-|k| / scale).
+
+    Shares are differences of two Pólya variables (negative binomial of 1/clients successes), whose
+    sum over so many clients has that law.
+
+    Args:
+        scale: of the sum, in steps, 1/8 to 2**15.
+        clients: how many shares add up to it; 1 for the whole noise.
+
+    References:
+        Ghosh, Roughgarden and Sundararajan 2009 (the law); Goryczka and Xiong 2017 (shares).
+
+    Example:
+        >>> noise = DiscreteLaplace(scale=3.0, clients=10)
+        >>> round(10 * noise.variance, 1), noise.draw(4, Key.from_seed(0)).shape
+        (17.8, (4,))
+    """
+
+    scale: float
+    clients: int = 1
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+        validate.real("scale", self.scale, low=0.125, high=LARGEST_SCALE)
+        validate.whole("clients", self.clients, low=1, high=LARGEST_COHORT)
+
+    @property
+    def variance(self) -> float:
+        """Of one share: 2p / (1 - p)^2 / clients at p = exp(-1/scale)."""
+        return 0.5 / math.sinh(0.5 / self.scale) ** 2 / self.clients
+
+    def distance(self, terms: int) -> float:
+        """Upper bound of the total variation distance of the sum of `terms` shares as drawn."""
+        return 2 * terms * _polya_table(self.scale, self.clients).distance * ABOVE
+
+    def draw(self, count: int, key: Key) -> np.ndarray:
+        """Draw (count,) int64, with a key used for nothing else."""
+        table = _polya_table(self.scale, self.clients)
+        return table.draw(count, key.fold_in("plus")) - table.draw(count, key.fold_in("minus"))
+
+
+@functools.lru_cache(maxsize=8)
+def _polya_table(scale: float, clients: int) -> CumulativeTable:
+    with localcontext(Context(prec=80)):
+        p = (Decimal(-1) / Decimal(scale)).exp()
+    # (k + 1/n) / (k + 1) · p, which is at most p.
+    up = (p * (clients * k + 1) / (clients * k + clients) for k in itertools.count())
+    return CumulativeTable.of(0, up, (), limit=p)

@@ -1,1 +1,0 @@
-"""Integer noise: its laws, and how to draw from them."""

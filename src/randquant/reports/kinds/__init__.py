@@ -1,1 +1,0 @@
-"""Each kind of figure as layers of Vega-Lite."""
