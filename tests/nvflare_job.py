@@ -44,7 +44,9 @@ class Server:
 
     def __init__(self, folder, train=lambda site, task: result(), limit=1e9, **options):
         self.filters = {
-            site: QuantizeFilter(limit, str(folder / "sites"), examples=options.get("examples"))
+            site: QuantizeFilter(
+                limit, str(folder / "sites"), examples=options.get("examples"), clip_norm=1.0
+            )
             for site in SITES
         }
         self.train, self.saved, self.log, self.tamper = train, [], [], lambda site, reply: reply

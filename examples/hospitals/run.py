@@ -90,8 +90,9 @@ def job(
         made.to(HospitalExecutor(str(data), mechanism.clip_norm), site, tasks=["train"])
         for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
             each = QuantizeFilter(
-                epsilon, str(folder / "sites"), DELTA, examples=examples, helper=identity
-            )
+                epsilon, str(folder / "sites"), DELTA, examples=examples, helper=identity,
+                clip_norm=mechanism.clip_norm,
+            )  # fmt: skip
             made.to(each, site, filter_type=kind, tasks=["train"])
     if sums is not None and AGENCY in sums.apart:
         made.to(HelperExecutor(), AGENCY, tasks=["randquant_helper"])

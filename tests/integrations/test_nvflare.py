@@ -63,7 +63,7 @@ def test_a_site_counts_the_unit_that_it_set_whatever_the_server_states(stated, o
     server = Server(tmp_path, examples=stated)
 
     def ask(limit):
-        site = QuantizeFilter(limit, str(tmp_path / "site"), examples=own)
+        site = QuantizeFilter(limit, str(tmp_path / "site"), examples=own, clip_norm=1.0)
         return passed(site, "va", asked(server), lambda *_: result())
 
     with pytest.raises(ValueError, match="within epsilon"):
@@ -202,7 +202,7 @@ def test_a_model_is_sent_as_its_difference_but_not_for_one_patient(tmp_path, mon
     monkeypatch.setattr(Layout, "update", update)
     passed(server.filters["va"], "va", asked(server), train)
     assert np.array_equal(seen[0], np.concatenate([UPDATE[n].ravel() for n in UPDATE]))
-    patient = QuantizeFilter(9.0, str(tmp_path / "patient"), examples=100)
+    patient = QuantizeFilter(9.0, str(tmp_path / "patient"), examples=100, clip_norm=1.0)
     with pytest.raises(ValueError, match="mean of clipped gradients as WEIGHT_DIFF"):
         passed(patient, "va", asked(server), train)
 
@@ -214,6 +214,19 @@ def test_tensors_are_sent_as_arrays_are(tmp_path):
     found = tasks.arrays_of(from_shareable(result({**update, "n": torch.tensor(3)})))
     assert all(np.array_equal(found[name], np.full(MODEL[name].shape, 0.25)) for name in UPDATE)
     assert of_va(Server(tmp_path), result(update))
+
+
+@pytest.mark.parametrize(("offered", "own"), [(0.01, 1.0), (1.0, 1.001), (1.0, None)])
+def test_a_mechanism_that_clips_below_the_sites_training_code_is_refused(offered, own, tmp_path):
+    """Of 100 patients clipped at 1 each moves the mean by 0.02, whatever norm is offered."""
+    mechanism = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.1), offered)
+    server, trained = Server(tmp_path, mechanism=mechanism, examples=100), []
+    site = QuantizeFilter(1e9, str(tmp_path / "site"), examples=100, clip_norm=own)
+    with pytest.raises(ValueError, match=f"got one that clips at {offered} for a site"):
+        passed(site, "va", asked(server), lambda *task: trained.append(task) or result())
+    assert not trained
+    whole = QuantizeFilter(1e9, str(tmp_path / "whole"), clip_norm=own)  # it is clipped as a whole
+    assert passed(whole, "va", asked(server), lambda *_: result())
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])

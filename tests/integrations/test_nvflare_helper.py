@@ -92,7 +92,11 @@ def with_helper(
         operated(folder, identity)
     server.filters = {
         site: QuantizeFilter(
-            1e9, str(folder / "sites"), examples=options.get("examples"), helper=pinned or None
+            1e9,
+            str(folder / "sites"),
+            examples=options.get("examples"),
+            helper=pinned or None,
+            clip_norm=1.0,
         )
         for site in SITES
     }

@@ -94,6 +94,7 @@ SITE = {  # setting: (a value, what changes)
     "examples": (8, {"member examples": 8}),
     "helper": (PINNED.hex(), {"helper": PINNED.hex(), "trust": "aggregate"}),
     "identity": ("key.pem", {"identity": "key.pem"}),
+    "clip_norm": (2.0, {"clip_norm": 2.0}),
 }
 
 
@@ -110,7 +111,8 @@ def test_a_setting_of_a_site_changes_its_limits_or_files_and_nothing_else(name, 
         member = site._member(context_of("va"))
         own = {f.name: getattr(member.limits, f.name) for f in dataclasses.fields(member.limits)}
         files = {name.removeprefix("randquant-"): path for name, path in member.files.items()}
-        return {**own, **files, "member examples": member.examples, "drawn": member.drawn}
+        return {**own, **files, "member examples": member.examples, "drawn": member.drawn,
+                "clip_norm": site.clip_norm}  # fmt: skip
 
     value, changes = SITE[name]
     usual = limits()

@@ -187,6 +187,34 @@ class Remembering(nn.Module):
         return self.linear(x) * (self.seen if self.generator is None else 1) + noise
 
 
+class Counting(nn.Module):
+    """Counts batches with an outlier, or with none; its dropout is off where it is kept still."""
+
+    def __init__(self, outliers):
+        super().__init__()
+        self.outliers = outliers
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training and bool((x.abs() > 9).any()) == self.outliers:
+            self.count += 1
+        return functional.dropout(x, 0.5, self.training)
+
+
+@pytest.mark.parametrize("outliers", [False, True])
+@pytest.mark.parametrize("buffers", ["refuse", "frozen"])
+def test_the_first_clients_examples_do_not_decide_which_layers_are_kept_still(outliers, buffers):
+    """Nine of ten clients' updates would depend on whether the first has an outlier."""
+    model = nn.Sequential(Counting(outliers), nn.Linear(4, 3))
+    first = some_clients()["c0"][0].copy()
+    first[0, 0] = 99
+    with pytest.raises(ValueError, match=r"all examples change, or none, got 0\.count"):
+        problem_of(model, with_change("c0", features=first), buffers=buffers)
+    if buffers == "frozen":
+        still = problem_of(model, some_clients(), buffers=buffers).trial.still
+        assert still == (() if outliers else ("0",))
+
+
 class Locked(nn.Linear):
     """Holds what cannot be copied."""
 

@@ -89,3 +89,15 @@ def test_rounded_figures_stay_on_their_side_of_the_number_itself(value):
         assert below <= Decimal(value) <= above
         step = Decimal(10) ** (Decimal(value).adjusted() - digits + 1)
         assert above - below <= step
+
+
+def test_a_figure_for_pairs_with_zero_says_so():
+    """At order 2 log(4/3) for 1 and 0, log(7/3) for 1 and -1."""
+    channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=1.0)
+    one = rq.certify(channel, 2.0, "zero_out")
+    assert str(one).startswith("order 2.0, zero_out: epsilon <= 0.287682073 per coordinate")
+    sums = rq.certify_sum(channel, 2, 2.0, "zero_out")
+    assert str(sums).startswith("order 2.0, zero_out: epsilon <= 0.")
+    assert str(rq.certify(channel, 2.0)).startswith("order 2.0: epsilon <= 0.847297861 per")
+    sure = rq.stochastic_rounding(clip=1.0, levels=2)
+    assert "zero_out: epsilon is infinite" in str(rq.certify(sure, neighboring="zero_out"))

@@ -87,7 +87,7 @@ def tried(
     features = of_each(lambda tensor: torch.cat([tensor] * 2), batch[0])
     twice = features, torch.cat([batch[1]] * 2)
     with seeded(0):
-        still = _still(model, twice[0], buffers)
+        still = _still(model, twice[0], clients.made_up().features, buffers)
     work_mode(model, still)
     with seeded(0):
         output = _output(model, twice[0])
@@ -251,10 +251,11 @@ def _no_class(low: int) -> str:
     return "renumber them, or give the model more outputs"
 
 
-def _still(model: nn.Module, features: Features, buffers: str) -> tuple[str, ...]:
+def _still(model: nn.Module, features: Features, made: Features, buffers: str) -> tuple[str, ...]:
     """Names of the layers whose buffers would change in training, if that is to be prevented."""
     moved = _moved(model, features, ())
     _check_parameters(model, moved)
+    _check_always(model, made, moved)
     still = tuple(dict.fromkeys(name.rpartition(".")[0] for name in moved))
     layers = [model.get_submodule(name) for name in still]
     other = next((each for each in layers if not is_batch_norm(each)), None)
@@ -279,6 +280,20 @@ def _still(model: nn.Module, features: Features, buffers: str) -> tuple[str, ...
             "each client would have its own; replace its layer."
         )
     return still
+
+
+def _check_always(model: nn.Module, made: Features, moved: Sequence[str]) -> None:
+    """Refuse buffers that only some examples change: the first client's would decide for all."""
+    try:
+        usual = _moved(model, made, ())
+    except Exception:  # of the user's own model, which was not made for these numbers
+        return
+    if others := set(usual).symmetric_difference(moved):
+        raise ValueError(
+            f"Expected buffers that all examples change, or none, got {min(others)}, which some "
+            "change: whose come first would decide how all clients' are computed; replace its "
+            "layer."
+        )
 
 
 def _check_parameters(model: nn.Module, moved: Sequence[str]) -> None:

@@ -45,12 +45,14 @@ class QuantizeFilter(Filter):
         neighboring: what the guarantee hides.
         examples: how many examples (patients) this site's updates are means of, or fewer: the
             limit is then for one of them. Its training code must clip the gradient of each
-            example to the mechanism's `clip_norm` and send the mean, as WEIGHT_DIFF. None: the
-            limit is for all data of the site.
+            example to `clip_norm` and send the mean, as WEIGHT_DIFF. None: the limit is for all
+            data of the site.
         helper: public identity, 64 hexadecimal digits, of the helper of secure sums that this site
             trusts not to collude with the server. None: only what is protected by itself is sent.
         identity: file in PEM of this site's Ed25519 key, which signs what it sends the helper, if
             the helper has a directory.
+        clip_norm: what the training code clips gradients to, needed with `examples`: a mechanism
+            with a smaller threshold, by which an example would count for less, is refused.
 
     Guarantees:
         What is sent is drawn from the certified channel with a key from the operating system. An
@@ -70,13 +72,17 @@ class QuantizeFilter(Filter):
         examples: int | None = None,
         helper: str | None = None,
         identity: str | None = None,
+        clip_norm: float | None = None,
     ) -> None:
         super().__init__()
+        if clip_norm is not None:
+            clip_norm = validate.real("clip_norm", clip_norm, low=1e-30, high=1e30)
         if examples is not None:
             examples = validate.whole("examples", examples, low=1)
         self.epsilon, self.folder, self.delta = epsilon, folder, delta
         self.neighboring: Neighboring = neighboring
         self.examples, self.helper, self.identity = examples, helper, identity
+        self.clip_norm = clip_norm
         self._state: dict[str, dict[str, Any]] = {}  # of this process: an older account is noticed
         self._limits()  # checks them
 
@@ -91,6 +97,8 @@ class QuantizeFilter(Filter):
             request = tasks.request_in(shareable)
             model = tasks.arrays_of(tasks.data_of(shareable))
             agreed = member.agree(request, model)
+            if self.examples is not None:
+                self._check_clip(agreed.mechanism.clip_norm)
             member.charge(agreed.own)
             fl_ctx.set_prop(ASKED, (agreed, model), private=True, sticky=False)
             return shareable
@@ -106,6 +114,21 @@ class QuantizeFilter(Filter):
         payload = self._encoded(member, agreed, old, tasks.data_of(shareable))
         member.charge(agreed.own, agreed.request.step)
         return tasks.result_of(member.upload(agreed, payload))
+
+    def _check_clip(self, offered: float | None) -> None:
+        """Refuse a mechanism by which one example is charged for less than it may move a mean."""
+        if offered is None:  # of a survey, whose vectors are its own
+            return
+        if self.clip_norm is None or offered < self.clip_norm:
+            own = (
+                "without clip_norm" if self.clip_norm is None else f"at clip_norm={self.clip_norm}"
+            )
+            raise ValueError(
+                "Expected a mechanism that clips at what this site's training code clips each "
+                f"example's gradient to, or above, got one that clips at {offered} for a site "
+                f"{own}: set clip_norm in QuantizeFilter to the training code's threshold, and "
+                "plan the mechanism for it."
+            )
 
     def _encoded(self, member: Member, agreed: Agreed, old: Arrays, result: DXO) -> bytes:
         """The encoded update of a result that is an update or a model."""

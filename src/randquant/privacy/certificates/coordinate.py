@@ -45,14 +45,15 @@ class Certificate:
 
     def __str__(self) -> str:
         x, other = self.witness
+        order = f"order {self.order}{', zero_out' * (self.neighboring == 'zero_out')}"
         if math.isinf(self.epsilon.upper):
             return (
-                f"order {self.order}: epsilon is infinite: x={x:g} can send code {self.code}, "
+                f"{order}: epsilon is infinite: x={x:g} can send code {self.code}, "
                 f"x'={other:g} never does"
             )
         pair = "this pair only:" if self.covers == "this pair" else "worst pair"
         return (
-            f"order {self.order}: epsilon <= {round_up(self.epsilon.upper, 9)} per coordinate, "
+            f"{order}: epsilon <= {round_up(self.epsilon.upper, 9)} per coordinate, "
             f"{pair} x={x:g}, x'={other:g}"
         )
 

@@ -80,8 +80,9 @@ class SumCertificate:
     def __str__(self) -> str:
         x, other = self.witness
         around = ", ".join(f"{count} at {value:g}" for value, count in self.others.items())
+        order = f"order {self.order}{', zero_out' * (self.neighboring == 'zero_out')}"
         return (
-            f"order {self.order}: epsilon <= {round_up(self.epsilon.upper, 9)} per coordinate of a "
+            f"{order}: epsilon <= {round_up(self.epsilon.upper, 9)} per coordinate of a "
             f"sum of {self.clients} ({self.method}); >= {round_down(self.epsilon.lower)}: x={x:g}, "
             f"x'={other:g}, others {around or 'none'}"
         )
