@@ -138,3 +138,14 @@ def test_a_mean_is_decoded_from_remainders(mechanism):
     step = COIN.values[1] - COIN.values[0]
     plain = COIN.values[0] + step / clients * totals
     assert math.isclose(np.linalg.norm(wanted), np.linalg.norm(plain), rel_tol=1e-5)
+
+
+def test_a_sum_that_came_in_more_bits_is_decoded_as_it_is():
+    """Of codes that are proven all sums are possible, also those that no honest clients have."""
+    mechanism, clients, dimension = VectorMechanism(COIN, 0.1, "aggregate", 500), 1000, 1024
+    exact = wire.sum_bits(2, clients)
+    assert exact > mechanism.sum_bits(dimension, clients)
+    for total in (0, clients):
+        found = mechanism.decode(np.full(dimension, total), clients, dimension, exact)
+        plain = math.sqrt(dimension) * COIN.values[1]
+        assert math.isclose(np.linalg.norm(found), plain, rel_tol=1e-5)

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import randquant as rq
-from randquant.aggregation import VectorMechanism
 from randquant.integrations import Offer, RoundEvent, RunAccountant
 from randquant.privacy import account
-from randquant.privacy.accounting import accountant as accounting
+from randquant.statistics import SurveyMechanism, survey
 
 DELTA = 1e-5
 OFFERS = [Offer(noisy("local"), 5), Offer(noisy("local"), 3)]
@@ -114,12 +113,13 @@ def test_an_account_of_another_delta_or_other_neighbours_is_not_believed():
         assert other.get_epsilon(DELTA) == 0
 
 
-def test_beside_one_example_all_data_of_a_client_are_stated(monkeypatch):
-    monkeypatch.setattr(accounting, "attacked_epsilon", lambda *each: 0.0)  # it takes seconds
-    offer = Offer(VectorMechanism(rq.stochastic_rounding(clip=0.5, levels=2, margin=2.0), 1.0), 4)
+def test_beside_one_example_all_data_of_a_client_are_stated():
+    asked = survey({"x": rq.Mean(0, 1)}, 1.0, 1e-6, "local", 2, 10, unit="example", most=5)
+    mechanism = SurveyMechanism(asked)
+    offer = Offer(mechanism, mechanism.dimension)
     accountant, whole, clients = RunAccountant(DELTA), RunAccountant(DELTA), frozenset({1, 2})
-    accountant.compose(RoundEvent(offer.for_unit(20), clients))
-    whole.compose(RoundEvent(offer, clients))
+    accountant.compose(RoundEvent(offer.for_unit(5), clients), 3)
+    whole.compose(RoundEvent(offer, clients), 3)
     one, every = accountant.get_privacy_spent(), whole.get_privacy_spent()
     assert (one.unit, accountant.of_clients()) == ("example", every)
     assert accountant.told().startswith(f"one example: {one}; all data of a client: {every}")

@@ -33,6 +33,12 @@ def issue():
     )  # fmt: skip
 
 
+def test_a_plan_does_not_ignore_what_was_spent():
+    spent = rq.Guarantee(2.0, 1e-6, "replace_one", "aggregate", math.inf, 1)
+    with pytest.raises(ValueError, match=r"^Expected no spent but in .* epsilon=6\.0 and delta=9"):
+        plan(650, 200, 200, 50, 8.0, 1e-5, mechanisms=[], privacy=Privacy(spent=spent))
+
+
 def test_entries_are_ranked_and_keep_the_target(small):
     found = [entry for entry in small.entries if entry.noise is not None]
     errors = [entry.noise.deviation for entry in found]

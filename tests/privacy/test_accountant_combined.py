@@ -135,6 +135,20 @@ class Noise:
         return GaussianRelease(4.0, dimension, rounds, "central", neighboring)
 
 
+@pytest.mark.parametrize(("trust", "senders"), [("central", 10), ("local", 100)])
+def test_whoever_adds_noise_sends_also_where_it_takes_no_part(trust, senders):
+    """Without it the noise of absent clients is missing."""
+
+    class Noisy:
+        def release(self, dimension, rounds, neighboring):
+            return GaussianRelease(4.0, dimension, rounds, trust, neighboring)
+
+    cohorts = HiddenCohorts("poisson", 100, 10, 20)
+    assert cohorts.summands(trust) == senders
+    assert cohorts.release(Noisy(), 3, 20, "replace_one").hidden == (senders == 100)
+    assert HiddenCohorts("fixed", 100, 10, 20).summands(trust) == 10
+
+
 @given(st.sampled_from(DRAWS), st.integers(1, 300), st.data())
 def test_hidden_cohorts_never_count_less_than_what_is_drawn(draw, population, data):
     cohort = data.draw(st.integers(1, population))

@@ -9,7 +9,8 @@ import torch
 from randquant import cli
 from randquant.aggregation import update_mechanism
 from randquant.local_training import Local
-from randquant.privacy import GaussianRelease, account
+from randquant.privacy import GaussianRelease, Guarantee, account
+from randquant.privacy.accounting import ledger
 from randquant.training import Server, read_finished, read_run, train
 from randquant.training.runs import execution
 
@@ -91,6 +92,20 @@ def test_fewer_rounds_after_a_look_leave_the_figure_of_those_declared(rounds, tm
     assert cli.main(["runs", str(folder), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["runs"][0]
     assert (listed["state"], listed["epsilon"]) == ("finished", accounted(PLANNED))
+
+
+def test_where_nobody_sees_who_takes_part_fewer_rounds_cost_all_those_declared(
+    tmp_path, monkeypatch
+):
+    def account(releases, delta, *, quick=False):
+        (release,) = releases
+        return Guarantee(0.1 * release.rounds, delta, "replace_one", "model", 2.0, 1, hidden=True)
+
+    monkeypatch.setattr(ledger, "account", account)
+    config = CONFIG.changed(trust="model", cohort=2, rounds=6)
+    interrupted.begin(tmp_path / "run", config, 2)
+    run = execution.execute(tmp_path / "run", changes={"rounds": 3})
+    assert (run.rounds, run.summary.guarantee.epsilon) == (3, 0.1 * 6)
 
 
 def test_rounds_are_not_added_after_a_look(tmp_path, capsys):
