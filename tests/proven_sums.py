@@ -21,7 +21,7 @@ from randquant.secure_sums import (
     encode_input_share,
 )
 from randquant.secure_sums.helper import proven
-from randquant.secure_sums.helper.terms import context
+from randquant.secure_sums.helper.message import context
 
 VERIFY_KEY = bytes(range(100, 132))
 COMMITMENT = proven.commitment_of(VERIFY_KEY)

@@ -10,27 +10,25 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "randquant"
 THEORY = ROOT / "docs" / "theory"
 PATTERNS = (
-    "aggregation/rank.py",
+    "aggregation/rank_release.py",
     "aggregation/rank_designs.py",
     "privacy/divergence.py",
     "privacy/certificates/coordinate.py",
     "privacy/certificates/vector.py",
-    "privacy/certificates/curvature.py",
     "privacy/certificates/noise.py",
-    "privacy/certificates/sums/*.py",
+    "privacy/certificates/sum_*.py",
     "privacy/accounting/accountant.py",
-    "privacy/accounting/amplification.py",
+    "privacy/accounting/sampling.py",
     "privacy/accounting/attacks.py",
     "planning/calibration.py",
     "privacy/accounting/gaussian.py",
-    "privacy/accounting/integer_noise.py",
-    "privacy/accounting/laplace.py",
+    "privacy/accounting/noise_releases.py",
     "privacy/accounting/martingale.py",
     "privacy/accounting/ratios.py",
     "privacy/accounting/releases.py",
     "privacy/accounting/rounds.py",
-    "privacy/accounting/sampled.py",
-    "privacy/accounting/composition/*.py",
+    "privacy/accounting/composition.py",
+    "privacy/accounting/privacy_loss.py",
 )
 CRITICAL = sorted(
     path for pattern in PATTERNS for path in SOURCE.glob(pattern) if path.stem != "__init__"

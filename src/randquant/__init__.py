@@ -41,12 +41,17 @@ if TYPE_CHECKING:
     from randquant.planning.privacy import Privacy
     from randquant.privacy.accounting.accountant import account
     from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
-    from randquant.privacy.accounting.sampled import Sampled
-    from randquant.privacy.certificates.coordinate import Certificate, certify, certify_pair
+    from randquant.privacy.accounting.sampling import Sampled
+    from randquant.privacy.certificates.coordinate import (
+        Certificate,
+        certify,
+        certify_metric,
+        certify_pair,
+        fisher_information,
+    )
     from randquant.privacy.certificates.file import load_channel, save_channel
-    from randquant.privacy.certificates.metric import certify_metric, fisher_information
-    from randquant.privacy.certificates.sums.certificate import SumCertificate, certify_sum
-    from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
+    from randquant.privacy.certificates.sum_certificate import SumCertificate, certify_sum
+    from randquant.privacy.certificates.sum_curvature import kappa_sum
     from randquant.privacy.certificates.vector import kappa, squared_distance
     from randquant.privacy.guarantee import Guarantee, Interval
     from randquant.reports.notebook import plot, report

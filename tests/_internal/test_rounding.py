@@ -29,7 +29,7 @@ from randquant.planning import (
     tuning,
 )
 from randquant.privacy import Guarantee, Interval
-from randquant.privacy.certificates import metric
+from randquant.privacy.certificates import coordinate
 from randquant.reports import comparison as compare_page
 from randquant.reports import plan as plan_page
 from randquant.reports import run as report
@@ -122,7 +122,7 @@ def of_a_family() -> str:
 
 
 def of_a_metric() -> str:
-    found = metric.certify_metric(CHANNEL, "l1")
+    found = coordinate.certify_metric(CHANNEL, "l1")
     return str(dataclasses.replace(found, epsilon=Interval(LOWER, UPPER)))
 
 

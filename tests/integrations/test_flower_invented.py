@@ -30,7 +30,7 @@ from randquant.secure_sums import (
     self_masking_key,
     unseal,
 )
-from randquant.secure_sums.secagg import group, sharing
+from randquant.secure_sums.secagg import crypto
 from randquant.secure_sums.secagg.messages import PART_BYTES, context
 
 DOCS = Path(__file__).parents[2] / "docs" / "flower-security.md"
@@ -175,11 +175,11 @@ def codes_seen_by_an_inventor(grid):
 
     own = Advert.from_bytes(ask(handshake.pending[VICTIM]).inbox[VICTIM])
     secrets = {
-        n: (X25519PrivateKey.generate(), group.random_scalar()) for n in terms.clients if n > 1
+        n: (X25519PrivateKey.generate(), crypto.random_scalar()) for n in terms.clients if n > 1
     }
-    point = group.base(group.random_scalar())
+    point = crypto.base(crypto.random_scalar())
     adverts = {
-        n: Advert(sealing.public_key().public_bytes_raw(), group.base(masking), point)
+        n: Advert(sealing.public_key().public_bytes_raw(), crypto.base(masking), point)
         for n, (sealing, masking) in secrets.items()
     }
     told = {n: advert.to_bytes() for n, advert in adverts.items()}
@@ -190,13 +190,13 @@ def codes_seen_by_an_inventor(grid):
         key = sealing_key(sealing, own.sealing, pair)
         pairs[n] = masking_key(masking_private(masking), own.masking, pair)
         shares = unseal(key, dealt[n], context(terms, VICTIM, n))
-        seeds[terms.place_of(VICTIM, n)] = group.read_scalar(shares[:PART_BYTES])
+        seeds[terms.place_of(VICTIM, n)] = crypto.read_scalar(shares[:PART_BYTES])
         inbox[n] = forged(terms, n, key)
     train = {"arrays": model(DIMENSION), "config": ConfigRecord({})}
     packed = ask(RoundMessage("upload", terms.session, inbox=inbox), train).payload
     form = masked_format(terms, VICTIM)
     total = wire.unpack(form, packed, terms.dimension).astype(masks.dtype(terms.bits))
-    seed = sharing.combine(seeds, {0} | seeds.keys())
+    seed = crypto.combine(seeds, {0} | seeds.keys())
     own_mask = self_masking_key(seed, context(terms, VICTIM, VICTIM))
     for secret in (own_mask, *pairs.values()):
         masks.add(total, secret, -1)
@@ -206,16 +206,16 @@ def codes_seen_by_an_inventor(grid):
 def forged(terms, dealer, key):
     """Two shares of no secret for the victim, which fit what they are said to be."""
     challenge = 1
-    shares, values = ([group.random_scalar() for _ in range(2)] for _ in range(2))
+    shares, values = ([crypto.random_scalar() for _ in range(2)] for _ in range(2))
     committed = b"".join(
-        sharing.commitment(
+        crypto.commitment(
             context(terms, dealer, VICTIM) + bytes([kind]),
             share,
-            (value - challenge * share) % group.ORDER,
+            (value - challenge * share) % crypto.ORDER,
         )
         for kind, (share, value) in enumerate(zip(shares, values, strict=True))
     )
-    numbers = [group.scalar_bytes(number) for number in (challenge, *values)]
+    numbers = [crypto.scalar_bytes(number) for number in (challenge, *values)]
     proof = numbers[0] + committed + b"".join(numbers[1:])
-    both = b"".join(map(group.scalar_bytes, shares))
+    both = b"".join(map(crypto.scalar_bytes, shares))
     return proof + seal(key, both, context(terms, dealer, VICTIM))

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord
 from randquant.aggregation import RankMechanism, VectorMechanism
 from randquant.channels import wire
 from randquant.integrations import HEAD, Offer, QuantizedStrategy, read_payload
-from randquant.secure_sums.secagg.draw import PART_BYTES
+from randquant.secure_sums.secagg.graphs import PART_BYTES
 
 DIMENSION, COUNT = 40, 5
 BOTH = pytest.mark.parametrize("trust", ["aggregate", "local"])

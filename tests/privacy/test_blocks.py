@@ -12,8 +12,8 @@ from whole import worst
 
 import randquant as rq
 from randquant.privacy import KEEP_ALL, SHARES, Law, Rows, covers_of, even_rows
-from randquant.privacy.certificates.sums import certificate, others, sum_curvature
-from randquant.privacy.certificates.sums.others import _between
+from randquant.privacy.certificates import sum_certificate, sum_curvature, sum_parts
+from randquant.privacy.certificates.sum_parts import _between
 
 CHANNELS = {
     "rqm": rq.rqm(1.0, 1.0, 4, 0.42), "wide": rq.rqm(1.0, 3.0, 8, 0.42),
@@ -63,8 +63,8 @@ def test_blocks_bound_what_fractions_say_of_few_clients(channel, order, monkeypa
     """Where nothing is tried exhaustively, no pair and no others exceed the bound."""
     if len(channel.inputs) > 5:
         pytest.skip("too many arrangements for fractions")
-    monkeypatch.setattr(others, "at_vertices_counted", lambda *_: 0)
-    monkeypatch.setattr(others, "at_two_ends", lambda *_: None)
+    monkeypatch.setattr(sum_parts, "at_vertices_counted", lambda *_: 0)
+    monkeypatch.setattr(sum_parts, "at_two_ends", lambda *_: None)
     clients = 4
     places = sorted({Fraction(float(u)) for u in channel.inputs} | {Fraction(1, 7), Fraction(8, 9)})
     exact = worst(channel, clients, order, places)
@@ -79,9 +79,9 @@ def test_blocks_bound_what_all_others_say_of_one_coordinate(channel, order):
     rows = Rows.of(channel, "replace_one")
     single = float(rows.alone(order)[1].max()) * (order - 1)
     exact = rq.certify_sum(channel, 5, order).epsilon.lower * (order - 1)
-    floor, mirrored = 90 + single / math.log(2), others.mirrored_by(channel)
-    for found in others.in_blocks(channel, 4, floor, mirrored, single + 60, order):
-        assert exact <= certificate._bounded(rows, found, order, single) <= single * (1 + 1e-9)
+    floor, mirrored = 90 + single / math.log(2), sum_parts.mirrored_by(channel)
+    for found in sum_parts.in_blocks(channel, 4, floor, mirrored, single + 60, order):
+        assert exact <= sum_certificate._bounded(rows, found, order, single) <= single * (1 + 1e-9)
 
 
 @pytest.mark.seldom(1)

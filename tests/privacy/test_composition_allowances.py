@@ -12,7 +12,7 @@ from oracle import binary_log_delta
 
 import randquant as rq
 from randquant.privacy import UNIT, PrivacyLoss, Tilted, by_normal, compose, crossing
-from randquant.privacy.accounting.composition import fourier
+from randquant.privacy.accounting import privacy_loss
 
 # `composition.compose` is the function; this is the module that defines it.
 composition = importlib.import_module(compose.__module__)
@@ -33,7 +33,7 @@ def test_masses_move_by_four_units_and_their_roundings(upward):
 @pytest.mark.parametrize("power", [3, 500])
 def test_the_transform_is_off_by_what_proposition_7_states(power):
     weights, index, size = np.array([0.25, 0.5, 0.25]), np.array([0, 1, 1]), 2**11
-    _, error = fourier.powered(weights, index, 0, size, power)
+    _, error = privacy_loss.powered(weights, index, 0, size, power)
     transform, length = 16 * UNIT * math.log2(size), math.sqrt(0.25**2 + 0.75**2)
     largest = 1.0 + transform * math.sqrt(size) * length
     stated = 1.02 * largest**power * length
@@ -45,7 +45,7 @@ def test_the_transform_is_off_by_what_proposition_7_states(power):
 def test_at_the_end_of_the_grid_the_bound_is_on_its_side(monkeypatch, upward):
     """Where the window has one point left, or none."""
     seen = {}
-    powered, on_grid = fourier.powered, fourier.on_grid
+    powered, on_grid = privacy_loss.powered, privacy_loss.on_grid
 
     def watched(weights, index, first, size, power):
         seen["last"] = first + size - 1
@@ -55,10 +55,10 @@ def test_at_the_end_of_the_grid_the_bound_is_on_its_side(monkeypatch, upward):
         seen["step"] = step
         return on_grid(loss, step)
 
-    monkeypatch.setattr(fourier, "powered", watched)
-    monkeypatch.setattr(fourier, "on_grid", stepped)
+    monkeypatch.setattr(privacy_loss, "powered", watched)
+    monkeypatch.setattr(privacy_loss, "on_grid", stepped)
     loss = PrivacyLoss.of(np.array([9, 7]), np.array([7, 9]), 16, upward=upward)
-    log_delta, _ = fourier.by_fourier(loss, 40, 0.5)
+    log_delta, _ = privacy_loss.by_fourier(loss, 40, 0.5)
     most = 40 * math.log(9 / 7)
     for beyond in (-2, -1, 0, 1, 2):
         epsilon = (seen["last"] + beyond) * seen["step"]
@@ -80,12 +80,12 @@ def test_a_sum_over_the_grid_may_be_off_by_a_unit_for_each_of_its_points(monkeyp
         seen["integral"] = integral
         return log_delta(tilted, epsilon, integral)
 
-    monkeypatch.setattr(fourier, "powered", at_the_end)
-    monkeypatch.setattr(fourier, "_reach", lambda *_: (40.0, 0.0))
-    monkeypatch.setattr(fourier, "_shift", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr(privacy_loss, "powered", at_the_end)
+    monkeypatch.setattr(privacy_loss, "_reach", lambda *_: (40.0, 0.0))
+    monkeypatch.setattr(privacy_loss, "_shift", lambda *_: (0.0, 0.0))
     monkeypatch.setattr(Tilted, "log_delta", spied)
     loss = PrivacyLoss.of(np.array([9, 7]), np.array([7, 9]), 16, upward=True)
-    fourier.by_fourier(loss, 400, 1e-20)[0](0.0)  # the kernel is 1 at the last point
+    privacy_loss.by_fourier(loss, 400, 1e-20)[0](0.0)  # the kernel is 1 at the last point
     units = (seen["integral"] - 1) / UNIT
     assert seen["size"] <= units <= 1.1 * seen["size"] + 2000
 

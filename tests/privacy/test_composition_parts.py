@@ -27,10 +27,8 @@ from randquant.privacy import (
     on_grid,
     strongest_pair,
 )
-from randquant.privacy.accounting.composition.fourier import _reach, _shift
-from randquant.privacy.accounting.composition.loss import log_moments
-from randquant.privacy.accounting.composition.normal import _smoothed
-from randquant.privacy.accounting.composition.rule import _single
+from randquant.privacy.accounting.composition import _single
+from randquant.privacy.accounting.privacy_loss import _reach, _shift, _smoothed, log_moments
 
 # `composition.compose` is the function; this is the module that defines it.
 composition = importlib.import_module(compose.__module__)
@@ -291,7 +289,7 @@ def test_any_constant_of_the_tilt_gives_the_same_bound(monkeypatch, upward, shif
     tilt, releases = best_tilt(loss, 600, 1e-5), 600
     usual, centre = way(loss, releases, tilt)
     monkeypatch.setattr(
-        "randquant.privacy.accounting.composition.loss.log_moments",
+        "randquant.privacy.accounting.privacy_loss.log_moments",
         lambda *asked: log_moments(*asked) + shift,
     )
     assert sum(Tilted.of(loss, releases, tilt).weights) == pytest.approx(math.exp(-shift))

@@ -12,8 +12,8 @@ from seldom import seldom
 
 import randquant as rq
 from randquant.privacy import Mixture, Sampled, compose_worlds, gaussian_epsilon
-from randquant.privacy.accounting.composition import rule
-from randquant.privacy.accounting.composition.mixture import _log_relative
+from randquant.privacy.accounting import composition
+from randquant.privacy.accounting.composition import _log_relative
 
 DELTA = 1e-5
 CASES = [(0.001, 1.0), (0.02, 0.25), (0.3, 2.0), (0.97, 0.7), (1.0, 1.3), (0.01, 6.0)]
@@ -169,7 +169,7 @@ def test_a_round_with_plain_noise_is_within_a_thousandth_of_the_integral(
         for s in shifts(apart)
     ]
     loss = make(rate, apart).losses(1, DELTA)[0]
-    both = rule._with_noise(loss, 1, DELTA, plain**2)
+    both = composition._with_noise(loss, 1, DELTA, plain**2)
     for epsilon in (-0.5, 0.1, 0.9):
         first, second = np.outer(worlds[0], normal[plain]), np.outer(worlds[1], normal[0.0])
         exact = float(np.maximum(first - math.exp(epsilon) * second, 0).sum()) * step**2

@@ -13,7 +13,7 @@ import pytest
 
 import randquant as rq
 from randquant.privacy import ReleaseDefaults, Sampled, amplified
-from randquant.privacy.accounting.amplification import LARGEST_ORDER, _log_binomial, _log_tilt
+from randquant.privacy.accounting.sampling import LARGEST_ORDER, _log_binomial, _log_tilt
 
 SHIFTS = (0, 1, 2, 3, 4, 6, 8, 12)
 """Of which each gives a bound of a remainder (theory/sampling.md, Proposition 8)."""

@@ -19,7 +19,7 @@ from whole import summed
 
 import randquant as rq
 from randquant.privacy import UNIT, Law, LogBinomial, Rows, attained, log_trimmed, product
-from randquant.privacy.certificates.sums.outcomes import log_moments
+from randquant.privacy.certificates.sum_laws import log_moments
 
 ORDERS = [1.01, 2.0, 3.5, 8.0, 40.0, math.inf]
 

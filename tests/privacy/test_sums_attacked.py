@@ -10,7 +10,7 @@ from whole import over_square, row, summed
 
 import randquant as rq
 from randquant.privacy import ClientRows, by_distance
-from randquant.privacy.certificates.sums.sum_curvature import _unlike
+from randquant.privacy.certificates.sum_curvature import _unlike
 
 ORDERS = (1.5, 2.0, 2.5, 3.0, 8.0, 64.0)
 TURNED = rq.Channel(

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from randquant.secure_sums import HASH_BYTES, Draw, ProtocolError
-from randquant.secure_sums.secagg.draw import PART_BYTES, proved
+from randquant.secure_sums.secagg.graphs import PART_BYTES, proved
 
 SESSION = b"run, round"
 

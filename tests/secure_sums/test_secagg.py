@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sum_rounds import STEPS, Round, signers, terms_of, vectors_of
 
 from randquant.secure_sums import ORDER, Client, ProtocolError
-from randquant.secure_sums.secagg import group
+from randquant.secure_sums.secagg import crypto
 
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "secure-aggregation.md").read_text()
@@ -70,7 +70,7 @@ def test_below_the_threshold_there_is_no_sum():
 def test_each_secret_of_a_client_is_a_scalar_of_its_own(monkeypatch):
     """How these are drawn: `test_every_scalar_but_zero_may_be_drawn`."""
     drawn = [ORDER - 1, 2**251 + 7, 5, 12345]
-    monkeypatch.setattr(group, "random_scalar", iter(drawn).__next__)
+    monkeypatch.setattr(crypto, "random_scalar", iter(drawn).__next__)
     clients = [Client(terms_of(4), c) for c in range(2)]
     assert sorted(s for c in clients for s in (c._seed, c._masking)) == sorted(drawn)
 

@@ -24,7 +24,7 @@ from randquant.secure_sums import (
     seal,
     survivors_digest,
 )
-from randquant.secure_sums.secagg import group, sharing
+from randquant.secure_sums.secagg import crypto
 from randquant.secure_sums.secagg.messages import context
 
 GENERATOR = bytes([0x58, *[0x66] * 31])  # of RFC 8032
@@ -43,7 +43,7 @@ def small_points():
     "point",
     [
         *small_points(),
-        group.IDENTITY,
+        crypto.IDENTITY,
         b"",
         GENERATOR[:-1],
         GENERATOR + b"\0",
@@ -59,9 +59,9 @@ def test_points_outside_the_group_are_refused(point):
     if point is None:
         point = bindings.crypto_core_ed25519_add(GENERATOR, small_points()[1])
     with pytest.raises(ProtocolError):
-        group.read_point(point)
+        crypto.read_point(point)
     with pytest.raises(ProtocolError):
-        group.times(5, point)
+        crypto.times(5, point)
     terms, good = terms_of(4), Client(terms_of(4), 0).advertise()
     for where in (32, 64):
         server, clients = SumServer(terms), {c: Client(terms, c).advertise() for c in range(4)}
@@ -78,10 +78,10 @@ def test_scalars_have_one_spelling():
     numbers = [n.to_bytes(32, "little") for n in (0, ORDER, ORDER + 1, 2**256 - 1)]
     for wrong in (*numbers, b"", bytes([1]), bytes([1, *bytes(32)])):
         with pytest.raises(ProtocolError, match="number modulo"):
-            group.read_scalar(wrong)
-    assert group.read_scalar(group.scalar_bytes(ORDER - 1)) == ORDER - 1
+            crypto.read_scalar(wrong)
+    assert crypto.read_scalar(crypto.scalar_bytes(ORDER - 1)) == ORDER - 1
     with pytest.raises(ProtocolError):
-        group.times(ORDER, GENERATOR)
+        crypto.times(ORDER, GENERATOR)
 
 
 # --- the threshold is the client's word ---------------------------------------------------------
@@ -158,7 +158,7 @@ def test_two_clients_that_saw_different_keys_cannot_open_each_others_shares():
     terms = terms_of(7)
     plain = Round(terms)
     keys = plain.server.introduce({c: k.advertise() for c, k in plain.clients.items()})
-    keys[0][1] = another_advert(keys[0][1], masking=group.base(77))
+    keys[0][1] = another_advert(keys[0][1], masking=crypto.base(77))
     sealed = {c: plain.clients[c].share(inbox) for c, inbox in keys.items()}
     dealt = {c: Dealing.from_bytes(s[c], 7) for c, s in sealed.items()}
     for c in (0, 1):
@@ -200,7 +200,7 @@ def gone(message):
 
 
 def wrong_shares(shares):
-    return {n: group.scalar_bytes(group.random_scalar()) for n in shares}
+    return {n: crypto.scalar_bytes(crypto.random_scalar()) for n in shares}
 
 
 def reveals(share):
@@ -221,13 +221,13 @@ ATTACKS = {
         "matches its commitment",
     ),
     "a wrong share of one client": (
-        6, {("reveal", 2): lambda shares: {**shares, 4: group.scalar_bytes(1)}}, set(), {2},
+        6, {("reveal", 2): lambda shares: {**shares, 4: crypto.scalar_bytes(1)}}, set(), {2},
         "share of client 4",
     ),
     "a wrong share of the key of one who left": (
         7,
         {("mask", 0): gone,
-         ("reveal", 3): lambda shares: {**shares, 0: shares[0][:32] + group.scalar_bytes(9)}},
+         ("reveal", 3): lambda shares: {**shares, 0: shares[0][:32] + crypto.scalar_bytes(9)}},
         {0}, {3}, "share of client 0",
     ),
     "a lie of the mask with one who left": (  # enough shares of its key are right
@@ -277,7 +277,7 @@ ATTACKS = {
             lambda inbox: {**inbox, 3: inbox[3][:-1]},
             lambda inbox: {**inbox, 3: inbox[3] + bytes(64)},
             lambda inbox: {**inbox, 3: inbox[3][:32] + bytes(len(inbox[3]) - 32)},
-            lambda inbox: {**inbox, 3: inbox[3][:32] + group.IDENTITY * (len(inbox[3]) // 32 - 1)},
+            lambda inbox: {**inbox, 3: inbox[3][:32] + crypto.IDENTITY * (len(inbox[3]) // 32 - 1)},
             lambda inbox: {**inbox, 3: bytes(32) + inbox[3][32:]},
         ))
     },
@@ -308,7 +308,7 @@ def test_with_too_few_right_shares_the_liars_are_named_and_nobody_else(count):
     assert played.server.refused
 
 
-REAL_SPLIT = sharing.split
+REAL_SPLIT = crypto.split
 
 
 def dealing(change, which):
@@ -318,7 +318,7 @@ def dealing(change, which):
         def share(self, adverts):
             with pytest.MonkeyPatch.context() as patch:
                 splits = iter([change if kind == which else REAL_SPLIT for kind in range(4)])
-                patch.setattr(sharing, "split", lambda *facts: next(splits)(*facts))
+                patch.setattr(crypto, "split", lambda *facts: next(splits)(*facts))
                 return super().share(adverts)
 
     return Dealer
@@ -364,7 +364,7 @@ class Sealer(Client):
         found = super().share(adverts)
         for n in self.victims:
             key, about = self._keys[n], context(self.terms, self.number, n)
-            found[n] = seal(key, group.scalar_bytes(5) + group.scalar_bytes(6), about)
+            found[n] = seal(key, crypto.scalar_bytes(5) + crypto.scalar_bytes(6), about)
         return found
 
 
@@ -489,10 +489,10 @@ def test_a_thousand_places_are_combined():
     known = set(range(1001)) - set(range(30, 200))
     for dealer in range(1, 31):
         shares = {x: x for x in known if x not in (0, dealer)}  # of p(x) = x: the secret is 0
-        assert sharing.combine(shares, known) == 0
-    split = dict(enumerate(sharing.split(5, 667, 1000), 1))
+        assert crypto.combine(shares, known) == 0
+    split = dict(enumerate(crypto.split(5, 667, 1000), 1))
     some = {place: split[place] for place in range(300, 967)}
-    assert sharing.combine(some, set(range(1001))) == 5
+    assert crypto.combine(some, set(range(1001))) == 5
 
 
 # --- what else a careless change would let through ----------------------------------------------

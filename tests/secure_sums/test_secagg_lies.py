@@ -14,7 +14,7 @@ from randquant.secure_sums import (
     read_scalar,
     self_masking_key,
 )
-from randquant.secure_sums.secagg import messages, sharing
+from randquant.secure_sums.secagg import crypto, messages
 from randquant.secure_sums.secagg.terms import _ring
 
 
@@ -61,7 +61,7 @@ class Lied:
         if len(found) < self.terms.threshold:
             return None
         places = {self.terms.place_of(client, c): read_scalar(s) for c, s in found.items()}
-        return sharing.combine(places, {0, *places})
+        return crypto.combine(places, {0, *places})
 
     def mask(self, client, other):
         """Of a pair, if the server knows it."""

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from randquant.secure_sums import ProtocolError, masks
-from randquant.secure_sums.secagg import crypto, group
+from randquant.secure_sums.secagg import crypto
 
 ORDER = 2**252 + 27742317777372353535851937790883648493  # RFC 8032, section 5.1
 BASE = bytes([0x58, *[0x66] * 31])  # its base point, encoded
@@ -24,11 +24,11 @@ ONE_BEFORE = ORDER - 1
 
 
 def test_the_group_is_that_of_the_standard():
-    assert group.ORDER == ORDER
-    assert group.base(1) == BASE
-    assert group.times(1, BASE) == BASE
-    assert group.total([BASE, group.base(ONE_BEFORE)]) == group.IDENTITY == group.total([])
-    assert group.total([group.base(5), group.base(7)]) == group.base(12)
+    assert crypto.ORDER == ORDER
+    assert crypto.base(1) == BASE
+    assert crypto.times(1, BASE) == BASE
+    assert crypto.total([BASE, crypto.base(ONE_BEFORE)]) == crypto.IDENTITY == crypto.total([])
+    assert crypto.total([crypto.base(5), crypto.base(7)]) == crypto.base(12)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_every_scalar_but_zero_may_be_drawn(monkeypatch, drawn, scalar):
         asked.append(count)
         return drawn.to_bytes(count, "little")
 
-    monkeypatch.setattr(group.os, "urandom", bytes_of)
-    assert group.random_scalar() == scalar
+    monkeypatch.setattr(crypto.os, "urandom", bytes_of)
+    assert crypto.random_scalar() == scalar
     assert asked == [64]
 
 
@@ -63,14 +63,14 @@ def montgomery(point):
 def test_x25519_multiplies_by_the_scalars_that_are_shared():
     # The ends, where a multiple of 8 is 2**254 or negated, small multiples that X25519 does not
     # take (a client chooses its scalar), and others at random.
-    turn = 2**254 % group.ORDER  # of the scalar whose multiple is 2**254
-    edge = (8 * group.ORDER - 2**255) // 8 * 8
-    ends = [1, 2, group.ORDER - 1, turn, turn - 8, turn + 8]
-    ends += [8, 16, group.ORDER - 8, edge, edge + 8, group.ORDER - edge, group.ORDER - edge - 8]
-    for mine in [*ends, *(group.random_scalar() for _ in range(30))]:
-        other = group.random_scalar()
-        private, public = crypto.masking_private(mine), group.base(other)
-        assert private(public) == montgomery(group.times(mine, public))
+    turn = 2**254 % crypto.ORDER  # of the scalar whose multiple is 2**254
+    edge = (8 * crypto.ORDER - 2**255) // 8 * 8
+    ends = [1, 2, crypto.ORDER - 1, turn, turn - 8, turn + 8]
+    ends += [8, 16, crypto.ORDER - 8, edge, edge + 8, crypto.ORDER - edge, crypto.ORDER - edge - 8]
+    for mine in [*ends, *(crypto.random_scalar() for _ in range(30))]:
+        other = crypto.random_scalar()
+        private, public = crypto.masking_private(mine), crypto.base(other)
+        assert private(public) == montgomery(crypto.times(mine, public))
 
 
 def test_keys_are_derived_by_the_standard_from_parts_with_their_lengths():
@@ -85,9 +85,9 @@ def test_keys_are_derived_by_the_standard_from_parts_with_their_lengths():
     expected = hkdf(shared, info(b"seal", pair))
     assert crypto.sealing_key(one, two.public_key().public_bytes_raw(), pair) == expected
     assert crypto.sealing_key(two, one.public_key().public_bytes_raw(), pair) == expected
-    both = montgomery(group.base(15))
+    both = montgomery(crypto.base(15))
     for mine, other in ((3, 5), (5, 3)):
-        key = crypto.masking_key(crypto.masking_private(mine), group.base(other), pair)
+        key = crypto.masking_key(crypto.masking_private(mine), crypto.base(other), pair)
         assert key == hkdf(both, info(b"mask", pair))
     own = crypto.self_masking_key(7, pair)
     assert own == hkdf((7).to_bytes(32, "little"), info(b"self", pair))

@@ -13,7 +13,8 @@ from streams import recorded
 from sum_rounds import Round, terms_of
 
 from randquant.secure_sums import KEY, ORDER, SEED, Client, Dealing, ProtocolError
-from randquant.secure_sums.secagg import dealing, group, sharing, unmasking
+from randquant.secure_sums.secagg import client as dealing
+from randquant.secure_sums.secagg import crypto, server
 
 
 def interpolated(values, x):
@@ -32,29 +33,29 @@ def test_any_threshold_shares_and_no_fewer_give_the_secret(data):
     places = data.draw(st.integers(2, 14))
     threshold = data.draw(st.integers(1, places))
     secret = data.draw(st.sampled_from([1, ORDER - 1, 2**251 + 7]))
-    shares = dict(enumerate(sharing.split(secret, threshold, places), start=1))
+    shares = dict(enumerate(crypto.split(secret, threshold, places), start=1))
     size = data.draw(st.integers(threshold, places))
     chosen = {x: shares[x] for x in data.draw(st.permutations(range(1, places + 1)))[:size]}
     more = data.draw(st.sets(st.integers(0, places)))
-    assert sharing.combine(chosen, {0, *chosen, *more}) == interpolated(chosen, 0) == secret
+    assert crypto.combine(chosen, {0, *chosen, *more}) == interpolated(chosen, 0) == secret
     if threshold > 1:
         fewer = dict(itertools.islice(shares.items(), threshold - 1))
-        assert sharing.combine(fewer, {0, *fewer}) == interpolated(fewer, 0) != secret
-        again = sharing.split(secret, threshold, places)
+        assert crypto.combine(fewer, {0, *fewer}) == interpolated(fewer, 0) != secret
+        again = crypto.split(secret, threshold, places)
         assert len({*again, *shares.values()}) == 2 * places
 
 
 @pytest.mark.parametrize(("count", "last"), [(1, 1), (1, 6), (2, 2), (3, 9), (7, 8), (20, 61)])
 def test_values_beyond_the_given_ones_are_of_the_same_polynomial(count, last):
-    values = [group.random_scalar() for _ in range(count)]
-    found = sharing._continued(values, last)
+    values = [crypto.random_scalar() for _ in range(count)]
+    found = crypto._continued(values, last)
     assert found[:count] == values
     for x in range(count, last + 1):
         assert found[x] == interpolated(dict(enumerate(values)), x)
 
 
 def test_a_slot_of_a_long_product_holds_the_largest_sum():
-    assert 2**20 * (ORDER - 1) ** 2 < 10**sharing._DIGITS
+    assert 2**20 * (ORDER - 1) ** 2 < 10**crypto._DIGITS
 
 
 # --- what the server checks ---------------------------------------------------------------------
@@ -65,23 +66,23 @@ def test_a_slot_of_a_long_product_holds_the_largest_sum():
 def test_values_of_a_higher_degree_do_not_pass(data):
     places = data.draw(st.integers(2, 12))
     threshold = data.draw(st.integers(1, places))
-    word = sharing.random_word(places, threshold)
-    values = [5, *sharing.split(5, threshold, places)]
-    assert sharing.low_degree(values, word)
+    word = crypto.random_word(places, threshold)
+    values = [5, *crypto.split(5, threshold, places)]
+    assert crypto.low_degree(values, word)
     changed = list(values)
     changed[data.draw(st.integers(0, places))] += 1
-    assert not sharing.low_degree(changed, word)
+    assert not crypto.low_degree(changed, word)
     if threshold < places:
-        assert not sharing.low_degree([5, *sharing.split(5, threshold + 1, places)], word)
+        assert not crypto.low_degree([5, *crypto.split(5, threshold + 1, places)], word)
 
 
 def test_the_check_is_not_foreseen():
     """With a word that a dealer knows it deals what passes, and is no secret's."""
-    word, other = sharing.random_word(4, 2), sharing.random_word(4, 2)
+    word, other = crypto.random_word(4, 2), crypto.random_word(4, 2)
     values = [5, 7, 11, 13]
     values.append(-sum(w * v for w, v in zip(word, values, strict=False)) * pow(word[4], -1, ORDER))
-    assert sharing.low_degree(values, word)
-    assert not sharing.low_degree(values, other)
+    assert crypto.low_degree(values, word)
+    assert not crypto.low_degree(values, other)
 
 
 def test_up_to_138_neighbours_no_set_of_shares_passes():
@@ -101,7 +102,7 @@ def dealt(terms=None, dealer=0):
 
 
 def checked(terms, dealer, advert, found):
-    word = sharing.random_word(terms.neighbours + 1, terms.threshold)
+    word = crypto.random_word(terms.neighbours + 1, terms.threshold)
     found.check(terms, dealer, advert, word)
 
 
@@ -113,11 +114,11 @@ def test_what_is_dealt_passes_and_fits(count, neighbours):
     checked(terms, 1, advert, again)
     for kind in (SEED, KEY):
         scalars = {
-            terms.place_of(1, n): group.read_scalar(both[32 * kind : 32 * kind + 32])
+            terms.place_of(1, n): crypto.read_scalar(both[32 * kind : 32 * kind + 32])
             for n, both in shares.items()
         }
         assert sorted(scalars) == list(range(1, neighbours + 2))
-        assert sharing.combine(scalars, {0, *scalars}) == secrets[kind]
+        assert crypto.combine(scalars, {0, *scalars}) == secrets[kind]
         for holder in terms.neighbours_of(1):
             place = terms.place_of(1, holder)
             proof = again.proof(place)
@@ -136,7 +137,7 @@ def test_a_dealing_that_is_changed_anywhere_is_refused():
         changed = message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :]
         with pytest.raises(ProtocolError, match="Expected"):
             checked(terms, 0, advert, Dealing.from_bytes(changed, 7))
-    others = [dataclasses.replace(advert, **{key: group.base(7)}) for key in ("seed", "masking")]
+    others = [dataclasses.replace(advert, **{key: crypto.base(7)}) for key in ("seed", "masking")]
     for wrong in ((terms_of(7), 0, advert), (terms, 1, advert), *((terms, 0, a) for a in others)):
         with pytest.raises(ProtocolError, match="shares of one secret"):
             checked(*wrong, found)
@@ -144,15 +145,15 @@ def test_a_dealing_that_is_changed_anywhere_is_refused():
 
 def test_the_challenge_depends_on_both_keys():
     terms, advert, _, found, _ = dealt()
-    others = [dataclasses.replace(advert, **{key: group.base(7)}) for key in ("seed", "masking")]
-    facts = [group.base(5), group.base(6)], found.commitments
+    others = [dataclasses.replace(advert, **{key: crypto.base(7)}) for key in ("seed", "masking")]
+    facts = [crypto.base(5), crypto.base(6)], found.commitments
     assert len({dealing._challenge(terms, 0, each, *facts) for each in (advert, *others)}) == 3
 
 
 def test_a_commitment_is_to_a_share_and_to_its_blind():
     """Their sum alone would let a dealer choose the share once it knows the challenge."""
-    made = {sharing.commitment(b"c", *each) for each in ((5, 7), (6, 6), (7, 5), (5, 8), (6, 7))}
-    assert len(made | {sharing.commitment(b"d", 5, 7)}) == 6
+    made = {crypto.commitment(b"c", *each) for each in ((5, 7), (6, 6), (7, 5), (5, 8), (6, 7))}
+    assert len(made | {crypto.commitment(b"d", 5, 7)}) == 6
     assert {len(each) for each in made} == {16}
 
 
@@ -194,15 +195,15 @@ def test_one_share_too_few_and_all_that_is_public_do_not_give_the_blind(kind):
     blinds = {
         terms.place_of(0, n): (
             values[terms.place_of(0, n)]
-            - challenge * group.read_scalar(both[32 * kind : 32 * kind + 32])
+            - challenge * crypto.read_scalar(both[32 * kind : 32 * kind + 32])
         )
         % ORDER
         for n, both in shares.items()
     }
     known = dict(itertools.islice(blinds.items(), terms.threshold - 1))
     blind = (values[0] - challenge * secrets[kind]) % ORDER
-    assert sharing.combine(blinds, {0, *blinds}) == blind
-    assert sharing.combine(known, {0, *known}) != blind
+    assert crypto.combine(blinds, {0, *blinds}) == blind
+    assert crypto.combine(known, {0, *known}) != blind
     assert len(set(blinds.values())) == len(blinds)
 
 
@@ -214,13 +215,13 @@ class Accomplice(Client):
 
     def reveal(self, confirmations):
         shown = super().reveal(confirmations)
-        return {**shown, 0: group.scalar_bytes(Partner.wrong)}
+        return {**shown, 0: crypto.scalar_bytes(Partner.wrong)}
 
     def _open_one(self, n, message):
         try:
             return super()._open_one(n, message)
         except ProtocolError:
-            return group.scalar_bytes(Partner.wrong) * 2  # and does not accuse its partner
+            return crypto.scalar_bytes(Partner.wrong) * 2  # and does not accuse its partner
 
 
 class Partner(Client):
@@ -229,10 +230,10 @@ class Partner(Client):
     wrong, accomplice = 4711, 3
 
     def share(self, adverts):
-        real, spoiled = sharing.commitment, dealing._context(self.terms, 0, 3, SEED)
+        real, spoiled = crypto.commitment, dealing._context(self.terms, 0, 3, SEED)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                sharing,
+                crypto,
                 "commitment",
                 lambda about, share, blind: real(
                     about, self.wrong if about == spoiled else share, blind
@@ -252,7 +253,7 @@ def test_a_share_that_was_committed_to_and_is_wrong_is_found_out():
 
 def test_a_wrong_share_never_gives_a_wrong_sum(monkeypatch):
     """Even if it passed for right: the secret is compared with its public key."""
-    monkeypatch.setattr(unmasking, "fits", lambda *facts: True)
+    monkeypatch.setattr(server, "fits", lambda *facts: True)
     played = Round(terms_of(8), make={0: Partner, 3: Accomplice})
     with pytest.raises(ProtocolError, match="run the round again"):
         played.total()
@@ -267,13 +268,13 @@ def test_a_wrong_commitment_is_seen_by_its_holder():
 
 def test_a_commitment_is_to_one_share_of_one_secret(monkeypatch):
     """Equal shares of a seed and of a key, dealt by two clients: all commitments differ."""
-    monkeypatch.setattr(group, "random_scalar", lambda: 5)
+    monkeypatch.setattr(crypto, "random_scalar", lambda: 5)
     terms, found = terms_of(5), []
     for dealer in (0, 1):
-        advert = dealing.Advert(b"s" * 32, group.base(7), group.base(7))
+        advert = dealing.Advert(b"s" * 32, crypto.base(7), crypto.base(7))
         dealt, shares = dealing.deal(terms, dealer, advert, (7, 7), bytes(32))
         assert all(both[:32] == both[32:] for both in shares.values())
-        size = sharing.COMMITMENT_BYTES
+        size = crypto.COMMITMENT_BYTES
         found += [
             dealt.commitments[at : at + size] for at in range(0, len(dealt.commitments), size)
         ]

@@ -29,6 +29,7 @@ from randquant.aggregation.rank_designs import (
     spread_size,
     two_levels,
 )
+from randquant.aggregation.rank_release import RankRelease
 from randquant.channels.keys import Key
 from randquant.mechanisms.record import (
     CLIP_NORM,
@@ -38,10 +39,7 @@ from randquant.mechanisms.record import (
     UpdateSetting,
     six_digits,
 )
-from randquant.privacy.accounting.composition.loss import PrivacyLoss
-from randquant.privacy.accounting.release import ReleaseDefaults
-from randquant.privacy.divergence import renyi
-from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, rounded_up
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
 CHECK = 2
 """Bytes of a payload that stands alone: they tell its table, dimension and rotations."""
@@ -130,104 +128,6 @@ def _below(count: int, name: str, written: bytes) -> int:
     if value >= count:
         raise ValueError(f"Expected {name} below {count}, got {value}: it is damaged.")
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class RankWorlds:
-    """The pairs of laws that dominate one update sent by its rank.
-
-    Attributes:
-        table: the table of ranks.
-        neighboring: what an adversary tries to tell apart.
-    """
-
-    table: RankTable
-    neighboring: Neighboring
-
-    def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
-        """The loss of one update, rounded up, for each way."""
-        return self._losses(upward=True)
-
-    def attained(self) -> tuple[PrivacyLoss, ...]:
-        """The same, rounded down: an update and its negative, or zero, are told apart as easily."""
-        return self._losses(upward=False)
-
-    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
-        """Nothing closer is known."""
-        return ()
-
-    def _losses(self, *, upward: bool) -> tuple[PrivacyLoss, ...]:
-        # theory/rank.md, Propositions 1 and 3; rounded by theory/composition.md, Proposition 4.
-        pairs = self.table.pairs(self.neighboring)
-        # Python integers: the sum of the second pair's rows is beyond 64 bits.
-        return tuple(PrivacyLoss.of(p, q, p.sum(), upward=upward) for p, q in pairs)
-
-
-@dataclass(frozen=True, slots=True)
-class RankRelease(ReleaseDefaults):
-    """Whole updates, each sent as an index drawn by its rank.
-
-    Attributes:
-        table: the table of ranks; its size is that of an update after rotation and padding.
-        rounds: rounds that the client takes part in.
-        neighboring: the neighbouring relation; a zero update sends a uniform index.
-        trust: `local`; or `aggregate`, to be composed with sums: the server still sees each index.
-
-    Raises:
-        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
-    """
-
-    table: RankTable
-    rounds: int
-    neighboring: Neighboring = "replace_one"
-    trust: Trust = "local"
-
-    def __post_init__(self) -> None:
-        validate.convert_numbers(self)
-        validate.kind("table", self.table, RankTable)
-        validate.whole("rounds", self.rounds, low=0, high=2**53)
-        validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
-        validate.choice("trust", self.trust, ("local", "aggregate"))
-
-    @property
-    def releases(self) -> int:
-        """As many as the coordinates of all rounds, although one index is sent in each."""
-        # A count for reports only: no bound is multiplied by it.
-        return self.table.size * self.rounds
-
-    @property
-    def distance(self) -> float:
-        """Zero: ranks are drawn from exactly the certified integers."""
-        return 0.0
-
-    def renyi(self, order: float) -> float:
-        """The divergence of the dominating pair, of the worse of both ways, times the rounds."""
-        order = validate.renyi_order(order)
-        pairs = self.table.pairs(self.neighboring)
-        # theory/rank.md, Propositions 1 and 3; rounds by theory/accounting.md, Proposition 1.
-        worst = max(float(renyi(p, q, p.sum(), order)[1]) for p, q in pairs)
-        return rounded_up(self.rounds * worst)
-
-    @property
-    def worlds(self) -> tuple[RankWorlds, int] | None:
-        """What dominates each round, and the number of rounds."""
-        if self.rounds == 0:
-            return None
-        # theory/composition.md, Proposition 1: dominating pairs compose, also adaptively.
-        return RankWorlds(self.table, self.neighboring), self.rounds
-
-    @property
-    def attacks(self) -> tuple[tuple[RankWorlds, int], ...]:
-        """An update and its negative, or zero, in each round."""
-        return ((RankWorlds(self.table, self.neighboring), self.rounds),)
-
-    def under(self, trust: Trust) -> RankRelease:
-        """The same: the bound is of each index, whatever else the server sees."""
-        return replace(self, trust=trust)
-
-    def zeroed(self) -> RankRelease:
-        """The same release for `zero_out` neighbours."""
-        return replace(self, neighboring="zero_out")
 
 
 SORTED = 2**12

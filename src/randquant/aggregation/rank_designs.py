@@ -409,6 +409,7 @@ class GroupRotation:
 
     @property
     def _key(self) -> Key:
+        # From a public seed: the server undoes the rotation, and privacy holds for any of them.
         return Key.from_seed(self.seed).fold_in("group rotation", self.group)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -429,6 +430,7 @@ class GroupRotation:
         if self.size <= UNIFORM_UP_TO:
             return Reflections(self._key, self.size).inverse(y)
         x = np.array(y, dtype=np.float64)
+        # Signs and the scaled transform undo themselves: the same steps, backwards.
         for number in reversed(range(PASSES)):
             hadamard(x, math.sqrt(self.size))
             _flip(x, self._words(number))
@@ -458,6 +460,7 @@ class Reflections:
 
     def __init__(self, key: Key, size: int) -> None:
         words = key.words(size * (size + 1) // 2)
+        # Middles of 2**52 cells of (0, 1): at 0 and 1 the normal quantile would be infinite.
         normals = ndtri(((words >> np.uint64(12)) + 0.5) * 2.0**-52)
         self._axes, self._signs = _axes(normals, size)
         # The product of all I - 2vv^T is I - V T V^T; this is the inverse of T.

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         MAX_DENOMINATOR,
         Channel,
         from_probabilities,
+        with_even,
     )
     from randquant.channels.encoding import (
         CELL_BUCKETS,
@@ -46,6 +47,7 @@ __all__ = [
     "moments",
     "scratch",
     "tables",
+    "with_even",
 ]
 
 lazily(__name__)

@@ -17,8 +17,7 @@ from randquant.integrations import protocol, sums
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import Ask, RoundMessage
 from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
-from randquant.secure_sums.secagg.draw import Draw
-from randquant.secure_sums.secagg.graphs import Losses
+from randquant.secure_sums.secagg.graphs import Draw, Losses
 from randquant.secure_sums.secagg.server import SumServer
 from randquant.secure_sums.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
 

@@ -12,7 +12,7 @@ from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.ledger import OWN
 from randquant.integrations.offer import Offer
 from randquant.secure_sums.helper.helper import Affords, Check
-from randquant.secure_sums.helper.terms import HelperTerms
+from randquant.secure_sums.helper.message import HelperTerms
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 CERTIFICATE_BYTES = 256

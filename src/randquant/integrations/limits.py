@@ -22,7 +22,7 @@ HELPER = re.compile("[0-9a-fA-F]{64}")
 
 if TYPE_CHECKING:
     from randquant.integrations.offer import Offer
-    from randquant.secure_sums.helper.terms import HelperTerms
+    from randquant.secure_sums.helper.message import HelperTerms
 
 
 @dataclass(frozen=True)

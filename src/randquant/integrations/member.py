@@ -23,7 +23,7 @@ from randquant.integrations.limits import ClientLimits, whether_known
 from randquant.integrations.membership import Membership, identity
 from randquant.integrations.protocol import RoundMessage
 from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.draw import HASH_BYTES, PART_BYTES
+from randquant.secure_sums.secagg.graphs import HASH_BYTES, PART_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError
 from randquant.training.parameter_free import squared_noise
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from randquant.aggregation.mechanism import UpdateMechanism
     from randquant.integrations.trained import Arrays, Layout
-    from randquant.secure_sums.helper.terms import HelperTerms
+    from randquant.secure_sums.helper.message import HelperTerms
 
 RELATIVE_LOSS = "relative-loss"
 """Name of the number by which a classifier's update is shortened, see `shorten`. It is sent
@@ -256,7 +256,7 @@ class Member:
 
 def _helped(own: Membership, text: str) -> HelperTerms:
     """The terms of a sum with a helper; ProtocolError unless they are of this round's offer."""
-    from randquant.secure_sums.helper.terms import HelperTerms
+    from randquant.secure_sums.helper.message import HelperTerms
 
     terms = HelperTerms.from_text(text)
     offered = hashlib.sha256(own.text.encode()).digest()

@@ -18,14 +18,14 @@ from randquant.integrations.foreign import DamagedFile
 from randquant.integrations.ledger import State
 from randquant.integrations.protocol import read_terms, terms_text
 from randquant.secure_sums.identities import check_directory
-from randquant.secure_sums.secagg import draw
+from randquant.secure_sums.secagg import graphs
 from randquant.secure_sums.secagg.client import Client
 from randquant.secure_sums.secagg.terms import ProtocolError, Terms
 
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism
     from randquant.integrations.offer import Offer
-    from randquant.secure_sums.helper.terms import HelperTerms
+    from randquant.secure_sums.helper.message import HelperTerms
 
 JOURNAL = "randquant-helper-journal"
 """The setting that makes a member a helper: the folder of its journal."""
@@ -94,7 +94,7 @@ class Membership:
                 "Expected a seed of the coordinates or rotations that the server and this client "
                 "have drawn together, got none."
             )
-        seed = draw.proved(self.session, self.commitment, number, self.part, proof)
+        seed = graphs.proved(self.session, self.commitment, number, self.part, proof)
         return self.offer.mechanism.in_round(seed)
 
     def remember(self, state: State) -> None:

@@ -16,8 +16,8 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, from_record
 from randquant.integrations.protocol import LONGEST_TEXT
 from randquant.integrations.trained import BUFFERS, Buffers
-from randquant.privacy.accounting.cohorts import release_of
 from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.sampling import release_of
 from randquant.privacy.guarantee import Neighboring, Trust
 
 FORMAT = "randquant offer, version 1"

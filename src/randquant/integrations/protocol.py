@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from randquant.channels import wire
 from randquant.channels.wire import Format
-from randquant.secure_sums.secagg.draw import LONGEST_PROOF
+from randquant.secure_sums.secagg.graphs import LONGEST_PROOF
 from randquant.secure_sums.secagg.terms import MOST_CLIENTS, MOST_NEIGHBOURS, ProtocolError, Terms
 
 if TYPE_CHECKING:

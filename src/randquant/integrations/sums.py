@@ -21,7 +21,7 @@ from randquant.integrations import protocol
 from randquant.integrations.foreign import UNREADABLE, logged
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import NoAnswer, RoundMessage
-from randquant.secure_sums.secagg.draw import Draw
+from randquant.secure_sums.secagg.graphs import Draw
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 Requests = Mapping[int, RoundMessage]

@@ -22,9 +22,9 @@ from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests
 from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.collector import HelperSum
 from randquant.secure_sums.helper.joint_seed import JointSeed
+from randquant.secure_sums.helper.message import HelperTerms
 from randquant.secure_sums.helper.request import LONGEST_OFFER
 from randquant.secure_sums.helper.sealing import SEALED_BYTES, SIGNATURE_BYTES, HelperKey
-from randquant.secure_sums.helper.terms import HelperTerms
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 Integrity = Literal["masked", "proven"]

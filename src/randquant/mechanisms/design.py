@@ -31,8 +31,12 @@ from randquant.mechanisms.design_programme import (
     search,
     solve,
 )
-from randquant.privacy.certificates.coordinate import Certificate, certify
-from randquant.privacy.certificates.metric import MetricCertificate, certify_metric
+from randquant.privacy.certificates.coordinate import (
+    Certificate,
+    MetricCertificate,
+    certify,
+    certify_metric,
+)
 
 SLACKS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 """Relative slacks below the target epsilon, tried in turn until the integers certify."""

@@ -12,10 +12,10 @@ from randquant._internal import validate
 from randquant._internal.progress import searching
 from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
-from randquant.privacy.accounting.cohorts import HiddenCohorts, release_of
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_noise
 from randquant.privacy.accounting.neighbours import check_examples
 from randquant.privacy.accounting.release import Release, Releasing
+from randquant.privacy.accounting.sampling import HiddenCohorts, release_of
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 
 TOLERANCE = 1e-3

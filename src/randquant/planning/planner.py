@@ -19,7 +19,7 @@ from randquant.planning.plans import Candidate, Limit, Need, Plan, judge
 from randquant.planning.privacy import Privacy, refuse_spent
 from randquant.planning.tuning import fewest_bits, protecting_mechanisms, tune_update
 from randquant.planning.tuning import quick_update_mechanisms as quick_mechanisms
-from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.accounting.sampling import HiddenCohorts
 
 DIVISORS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """What parts of the rotated coordinates are tried."""

@@ -16,7 +16,7 @@ from randquant.mechanisms.record import CLOSE, SPREAD, UpdateSetting
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.planning.privacy import Privacy
 from randquant.planning.tuning import tuned_mechanism
-from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.privacy.guarantee import Guarantee
 
 

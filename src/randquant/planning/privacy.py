@@ -12,7 +12,7 @@ from msgspec import Meta
 from randquant._internal import declared, validate
 from randquant._internal.serialization import from_json
 from randquant.aggregation.alongside import Number
-from randquant.privacy.accounting.hidden import Draw
+from randquant.privacy.accounting.sampling import Draw
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
 MostCount = Annotated[int, Meta(ge=1, le=2**40)]

@@ -30,7 +30,7 @@ from randquant.mechanisms.record import (
 )
 from randquant.mechanisms.registry import build, channel_mechanisms
 from randquant.planning.calibration import Calibration, calibrate
-from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.privacy.certificates.coordinate import Certificate, certify
 
 GAIN = 1e-9

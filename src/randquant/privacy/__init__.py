@@ -13,7 +13,6 @@ if TYPE_CHECKING:
         account_at,
         gaussian_order,
     )
-    from randquant.privacy.accounting.amplification import amplified
     from randquant.privacy.accounting.attacks import (
         INSIDE,
         DrawnRound,
@@ -21,23 +20,14 @@ if TYPE_CHECKING:
         on_updates,
     )
     from randquant.privacy.accounting.bell import bell_square
-    from randquant.privacy.accounting.chain import LOST, Powers, rounding, sums
-    from randquant.privacy.accounting.cohorts import HiddenCohorts, release_of
-    from randquant.privacy.accounting.composition.envelope import (
+    from randquant.privacy.accounting.composition import (
         SLIP,
+        Mixture,
+        compose,
+        compose_worlds,
         dominating_pair,
         strongest_pair,
     )
-    from randquant.privacy.accounting.composition.fourier import by_fourier, on_grid, powered
-    from randquant.privacy.accounting.composition.loss import (
-        PrivacyLoss,
-        Tilted,
-        best_tilt,
-        crossing,
-    )
-    from randquant.privacy.accounting.composition.mixture import Mixture
-    from randquant.privacy.accounting.composition.normal import by_normal
-    from randquant.privacy.accounting.composition.rule import compose, compose_worlds
     from randquant.privacy.accounting.gaussian import (
         gaussian_epsilon,
         gaussian_epsilon_below,
@@ -45,9 +35,6 @@ if TYPE_CHECKING:
         log_gaussian_delta,
         step_square,
     )
-    from randquant.privacy.accounting.hidden import DRAWS
-    from randquant.privacy.accounting.integer_noise import NoiseRelease
-    from randquant.privacy.accounting.laplace import LaplaceRelease
     from randquant.privacy.accounting.ledger import Ledger
     from randquant.privacy.accounting.martingale import (
         PEAKS,
@@ -56,24 +43,60 @@ if TYPE_CHECKING:
         martingale_epsilon,
         steps_of_sums,
     )
+    from randquant.privacy.accounting.noise_releases import LaplaceRelease, NoiseRelease
+    from randquant.privacy.accounting.privacy_loss import (
+        PrivacyLoss,
+        Tilted,
+        best_tilt,
+        by_fourier,
+        by_normal,
+        crossing,
+        on_grid,
+        powered,
+    )
     from randquant.privacy.accounting.ratios import LADDER, ratio_moments
     from randquant.privacy.accounting.release import Release, ReleaseDefaults
     from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
-    from randquant.privacy.accounting.rounds import IntegerRound, NormalRound, SumRound, places_of
-    from randquant.privacy.accounting.sampled import Sampled
+    from randquant.privacy.accounting.rounds import (
+        LOST,
+        IntegerRound,
+        NormalRound,
+        Powers,
+        SumRound,
+        places_of,
+        rounding,
+        sums,
+    )
+    from randquant.privacy.accounting.sampling import (
+        DRAWS,
+        HiddenCohorts,
+        Sampled,
+        amplified,
+        release_of,
+    )
     from randquant.privacy.certificates.coordinate import certify, certify_pair
-    from randquant.privacy.certificates.curvature import CellLines, log_curvature
     from randquant.privacy.certificates.file import channel_record, load_channel, save_channel
     from randquant.privacy.certificates.noise import shift_divergence
-    from randquant.privacy.certificates.sums.attacks import attained, by_distance
-    from randquant.privacy.certificates.sums.binomial import LogBinomial
-    from randquant.privacy.certificates.sums.bits import SCALE, Bits
-    from randquant.privacy.certificates.sums.blocks import SHARES, covers_of, even_rows
-    from randquant.privacy.certificates.sums.certificate import certify_sum
-    from randquant.privacy.certificates.sums.law import KEEP_ALL, Law, log_trimmed, product
-    from randquant.privacy.certificates.sums.outcomes import ClientRows, Rows
-    from randquant.privacy.certificates.sums.sum_curvature import LARGEST_SUM, kappa_sum
-    from randquant.privacy.certificates.vector import BoxSearch, Kappa, kappa, squared_distance
+    from randquant.privacy.certificates.sum_bits import SCALE, Bits, LogBinomial
+    from randquant.privacy.certificates.sum_certificate import attained, by_distance, certify_sum
+    from randquant.privacy.certificates.sum_curvature import LARGEST_SUM, kappa_sum
+    from randquant.privacy.certificates.sum_laws import (
+        KEEP_ALL,
+        ClientRows,
+        Law,
+        Rows,
+        log_trimmed,
+        product,
+    )
+    from randquant.privacy.certificates.sum_parts import SHARES, covers_of, even_rows
+    from randquant.privacy.certificates.vector import (
+        BoxSearch,
+        CellLines,
+        Kappa,
+        kappa,
+        log_curvature,
+        squared_distance,
+    )
     from randquant.privacy.certificates.work import check_work
     from randquant.privacy.divergence import UNIT, hockey_stick, log_ratio, renyi
     from randquant.privacy.guarantee import (

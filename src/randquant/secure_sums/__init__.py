@@ -9,7 +9,12 @@ if TYPE_CHECKING:
     from randquant.secure_sums.helper.helper import Helper, HelperLimits
     from randquant.secure_sums.helper.joint_seed import JointSeed, signed
     from randquant.secure_sums.helper.journal import HelperJournal
-    from randquant.secure_sums.helper.message import SealedSeed, masked_message, read_message
+    from randquant.secure_sums.helper.message import (
+        HelperTerms,
+        SealedSeed,
+        masked_message,
+        read_message,
+    )
     from randquant.secure_sums.helper.proven import (
         commitment_of,
         message_bytes,
@@ -28,21 +33,21 @@ if TYPE_CHECKING:
         write_request,
     )
     from randquant.secure_sums.helper.sealing import SEED_BYTES, SUITES, HelperKey, OpeningKey
-    from randquant.secure_sums.helper.terms import HelperTerms
     from randquant.secure_sums.identities import check_directory, check_identity
-    from randquant.secure_sums.secagg.client import Client
+    from randquant.secure_sums.secagg.client import KEY, SEED, Client, Dealing
     from randquant.secure_sums.secagg.crypto import (
+        ORDER,
+        SCALAR_BYTES,
         masking_key,
         masking_private,
+        random_word,
+        read_scalar,
         seal,
         sealing_key,
         self_masking_key,
         unseal,
     )
-    from randquant.secure_sums.secagg.dealing import KEY, SEED, Dealing
-    from randquant.secure_sums.secagg.draw import HASH_BYTES, Draw
-    from randquant.secure_sums.secagg.graphs import Losses
-    from randquant.secure_sums.secagg.group import ORDER, SCALAR_BYTES, read_scalar
+    from randquant.secure_sums.secagg.graphs import HASH_BYTES, Draw, Losses
     from randquant.secure_sums.secagg.messages import (
         SEALED_BYTES,
         Advert,
@@ -53,7 +58,6 @@ if TYPE_CHECKING:
         survivors_digest,
     )
     from randquant.secure_sums.secagg.server import SumServer
-    from randquant.secure_sums.secagg.sharing import random_word
     from randquant.secure_sums.secagg.terms import (
         MOST_CLIENTS,
         MOST_NEIGHBOURS,
@@ -68,9 +72,8 @@ if TYPE_CHECKING:
         SumVec,
         chunk_length,
     )
-    from randquant.secure_sums.vdaf.field import Field64, Field128
-    from randquant.secure_sums.vdaf.prio3 import LeaderShare, Prio3
-    from randquant.secure_sums.vdaf.proof import Flp
+    from randquant.secure_sums.vdaf.field import Field64, Field128, XofTurboShake128
+    from randquant.secure_sums.vdaf.prio3 import Flp, LeaderShare, Prio3
     from randquant.secure_sums.vdaf.serialization import (
         decode_agg_share,
         decode_input_share,
@@ -83,7 +86,6 @@ if TYPE_CHECKING:
         encode_verifier_message,
         encode_verifier_share,
     )
-    from randquant.secure_sums.vdaf.xof import XofTurboShake128
 
 __all__ = [
     "HASH_BYTES",

@@ -24,8 +24,7 @@ from randquant.mechanisms.noise import (
 )
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.gaussian import gaussian_noise
-from randquant.privacy.accounting.integer_noise import NoiseRelease
-from randquant.privacy.accounting.laplace import LaplaceRelease
+from randquant.privacy.accounting.noise_releases import LaplaceRelease, NoiseRelease
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import LARGEST_COHORT, Guarantee, Neighboring, Trust, Unit
 from randquant.statistics import estimate

@@ -19,7 +19,7 @@ from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
-from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.training.cohort import collector
 from randquant.training.optimizer import OptimizerState, ServerStep
 from randquant.training.records import RoundCost

@@ -17,7 +17,7 @@ from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.clients import named
 from randquant.local_training.vectorised import KNOWN_ATTENTION
-from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.accounting.sampling import HiddenCohorts
 
 
 class Collected(NamedTuple):

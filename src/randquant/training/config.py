@@ -19,7 +19,7 @@ from randquant._internal.serialization import from_json
 from randquant.aggregation.registry import all_mechanisms
 from randquant.local_training.local import ONE_GRADIENT, Local
 from randquant.planning.privacy import Privacy
-from randquant.privacy.accounting.cohorts import HiddenCohorts
+from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.privacy.guarantee import Trust
 from randquant.training.server import Server
 from randquant.training.task import OWN, Task

@@ -14,7 +14,7 @@ from randquant.cli.command import Command, Output, figures
 from randquant.cli.options import NamedMechanism
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.cohorts import HiddenCohorts, release_of
+from randquant.privacy.accounting.sampling import HiddenCohorts, release_of
 from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.guarantee import MODEL_TERMS, Guarantee, Neighboring, Trust
 from randquant.training.config import Delta

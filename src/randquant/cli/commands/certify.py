@@ -13,7 +13,7 @@ from randquant.cli.command import Command, Output, figures
 from randquant.cli.options import NamedMechanism
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.certificates.coordinate import certify, certify_pair
-from randquant.privacy.certificates.sums.certificate import certify_sum
+from randquant.privacy.certificates.sum_certificate import certify_sum
 from randquant.privacy.guarantee import Neighboring
 
 

@@ -16,10 +16,10 @@ from randquant._internal import validate
 from randquant._internal.progress import searching
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.attacks import attacked_epsilon
-from randquant.privacy.accounting.composition.loss import Worlds
-from randquant.privacy.accounting.composition.rule import compose, compose_worlds
+from randquant.privacy.accounting.composition import compose, compose_worlds
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_epsilon_below
 from randquant.privacy.accounting.martingale import Steps, martingale_epsilon
+from randquant.privacy.accounting.privacy_loss import Worlds
 from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Guarantee, rounded_up

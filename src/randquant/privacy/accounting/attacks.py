@@ -13,9 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition.fourier import powered
-from randquant.privacy.accounting.composition.loss import PrivacyLoss, log_moments
-from randquant.privacy.accounting.composition.rule import reached_epsilon
+from randquant.privacy.accounting.composition import reached_epsilon
+from randquant.privacy.accounting.privacy_loss import PrivacyLoss, log_moments, powered
 from randquant.privacy.accounting.rounds import CELLS, SeenRound, SumRound, few_enough, places_of
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Neighboring

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.special import ndtr, ndtri_exp
 
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.chain import Powers, rounding
-from randquant.privacy.certificates.sums.bits import straightened
+from randquant.privacy.accounting.rounds import Powers, rounding
+from randquant.privacy.certificates.sum_bits import straightened
 from randquant.privacy.divergence import UNIT
 
 MOST_CLIENTS = 2**17

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.cohorts import HiddenCohorts, release_of
 from randquant.privacy.accounting.release import Release, Releasing
+from randquant.privacy.accounting.sampling import HiddenCohorts, release_of
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
 

@@ -15,8 +15,8 @@ from decimal import Context, Decimal, localcontext
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, log_gaussian_delta
 from randquant.privacy.accounting.ratios import LADDER, RatioMoments, ratio_moments
-from randquant.privacy.certificates.sums.bits import straightened
-from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
+from randquant.privacy.certificates.sum_bits import straightened
+from randquant.privacy.certificates.sum_curvature import kappa_sum
 from randquant.privacy.guarantee import rounded_up
 
 SLACK = 1 + 1e-9

@@ -15,8 +15,8 @@ import numpy as np
 
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.chain import ChainLaw, rounding, sums
-from randquant.privacy.certificates.sums.outcomes import largest_ratio
+from randquant.privacy.accounting.rounds import ChainLaw, rounding, sums
+from randquant.privacy.certificates.sum_laws import largest_ratio
 from randquant.privacy.divergence import UNIT
 
 LADDER = (1, 2, 4, 8, 16, 32, 64)

@@ -7,8 +7,8 @@ from typing import Protocol
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.attacks import RunAttack
-from randquant.privacy.accounting.composition.loss import Worlds
 from randquant.privacy.accounting.martingale import Steps
+from randquant.privacy.accounting.privacy_loss import Worlds
 from randquant.privacy.accounting.rounds import SeenRound
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
 

@@ -12,16 +12,21 @@ from dataclasses import dataclass, replace
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting import release as checks
 from randquant.privacy.accounting.attacks import DrawnRound, on_rounds, on_updates
 from randquant.privacy.accounting.bell import bell_square
 from randquant.privacy.accounting.martingale import Steps, steps_of_sums
 from randquant.privacy.accounting.neighbours import check_examples, update_distance
+from randquant.privacy.accounting.release import (
+    Rounds,
+    check_cohort,
+    check_size,
+    check_words,
+    hiding,
+)
 from randquant.privacy.accounting.rounds import NormalRound, SumRound, places_of
-from randquant.privacy.certificates.coordinate import certify
-from randquant.privacy.certificates.metric import certify_metric
-from randquant.privacy.certificates.sums.certificate import certify_sum
-from randquant.privacy.certificates.sums.sum_curvature import kappa_sum
+from randquant.privacy.certificates.coordinate import certify, certify_metric
+from randquant.privacy.certificates.sum_certificate import certify_sum
+from randquant.privacy.certificates.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import squared_distance
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT
 from randquant.privacy.guarantee import Neighboring, Trust, Unit
@@ -31,7 +36,7 @@ LADDER = (2.0, 16.0, 128.0, 1024.0)
 """Orders at which kappa is checked before it is computed at a larger one."""
 
 
-class _Codes(checks.Rounds):
+class _Codes(Rounds):
     """Codes of a channel: a base."""
 
     __slots__ = ()
@@ -68,9 +73,9 @@ class ChannelRelease(_Codes):
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
-        checks.check_size(self.dimension, self.rounds)
-        checks.check_words(self.trust, self.neighboring, ("local", "aggregate"))
-        checks.check_cohort(self.cohort, self.trust)
+        check_size(self.dimension, self.rounds)
+        check_words(self.trust, self.neighboring, ("local", "aggregate"))
+        check_cohort(self.cohort, self.trust)
 
     def renyi(self, order: float) -> float:
         """Sum of the Rényi divergences of all releases, which are independent; an upper bound."""
@@ -106,7 +111,7 @@ class ChannelRelease(_Codes):
 
     def under(self, trust: Trust) -> ChannelRelease:
         """A client's own codes are a sum over one client; seen alone, nobody else hides them."""
-        return replace(self, trust=trust, cohort=checks.hiding(trust, self.cohort))
+        return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +149,9 @@ class VectorRelease(_Codes):
         validate.convert_numbers(self)
         validate.kind("channel", self.channel, Channel)
         validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
-        checks.check_size(self.dimension, self.rounds)
-        checks.check_words(self.trust, self.neighboring, ("local", "aggregate"))
-        checks.check_cohort(self.cohort, self.trust)
+        check_size(self.dimension, self.rounds)
+        check_words(self.trust, self.neighboring, ("local", "aggregate"))
+        check_cohort(self.cohort, self.trust)
         if self.examples is not None:
             check_examples(self.examples)
 
@@ -245,11 +250,11 @@ class VectorRelease(_Codes):
 
     def under(self, trust: Trust) -> VectorRelease:
         """A client's own codes are a sum over one client; seen alone, nobody else hides them."""
-        return replace(self, trust=trust, cohort=checks.hiding(trust, self.cohort))
+        return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianRelease(checks.Rounds):
+class GaussianRelease(Rounds):
     """Whole updates, or sums of them, released with Gaussian noise.
 
     Attributes:
@@ -277,10 +282,10 @@ class GaussianRelease(checks.Rounds):
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
-        checks.check_words(self.trust, self.neighboring, ("local", "central"))
+        check_words(self.trust, self.neighboring, ("local", "central"))
         # Squares of numbers outside these bounds would overflow or underflow.
         validate.real("noise_multiplier", self.noise_multiplier, low=1e-100, high=1e101)
-        checks.check_size(self.dimension, self.rounds)
+        check_size(self.dimension, self.rounds)
 
     @property
     def distance(self) -> float:

@@ -12,8 +12,12 @@ from randquant._internal import files, validate
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json, write_json
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.coordinate import Certificate, certify
-from randquant.privacy.certificates.metric import MetricCertificate, certify_metric
+from randquant.privacy.certificates.coordinate import (
+    Certificate,
+    MetricCertificate,
+    certify,
+    certify_metric,
+)
 from randquant.privacy.guarantee import Interval
 
 FORMAT = "randquant channel, version 1"

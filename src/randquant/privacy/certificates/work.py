@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sums.bits import Bits
-from randquant.privacy.certificates.sums.others import WORTH, affordable, at_vertices_counted
-from randquant.privacy.certificates.sums.sum_curvature import FEW, LARGEST_SUM
+from randquant.privacy.certificates.sum_bits import Bits
+from randquant.privacy.certificates.sum_curvature import FEW, LARGEST_SUM
+from randquant.privacy.certificates.sum_parts import WORTH, affordable, at_vertices_counted
 
 MOST = 63_000
 """About a minute on one core, mostly less."""

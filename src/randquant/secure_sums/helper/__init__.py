@@ -12,10 +12,9 @@ from randquant._internal.faces import lazily
 if TYPE_CHECKING:
     from randquant.secure_sums.helper.collector import HelperSum
     from randquant.secure_sums.helper.helper import Helper, HelperLimits
-    from randquant.secure_sums.helper.message import masked_message
+    from randquant.secure_sums.helper.message import HelperTerms, masked_message
     from randquant.secure_sums.helper.proven import commitment_of, proven_message
     from randquant.secure_sums.helper.sealing import HelperKey
-    from randquant.secure_sums.helper.terms import HelperTerms
 
 __all__ = [
     "Helper", "HelperKey", "HelperLimits", "HelperSum", "HelperTerms", "commitment_of",

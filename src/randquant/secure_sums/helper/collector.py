@@ -12,10 +12,14 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.secure_sums import masks
-from randquant.secure_sums.helper.message import LARGEST_NUMBER, SealedSeed
-from randquant.secure_sums.helper.request import LEFT_OUT, read_answer, write_request
-from randquant.secure_sums.helper.terms import HelperTerms
-from randquant.secure_sums.helper.vectors import MaskedVectors, ProvenVectors
+from randquant.secure_sums.helper.message import LARGEST_NUMBER, HelperTerms, SealedSeed
+from randquant.secure_sums.helper.request import (
+    LEFT_OUT,
+    MaskedVectors,
+    ProvenVectors,
+    read_answer,
+    write_request,
+)
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 MEMORY = 2**26

@@ -16,6 +16,7 @@ from randquant._internal import validate
 from randquant.secure_sums import identities, masks
 from randquant.secure_sums.helper import joint_seed, proven
 from randquant.secure_sums.helper.journal import ANOTHER, Accounts, HelperJournal
+from randquant.secure_sums.helper.message import HelperTerms, context
 from randquant.secure_sums.helper.request import (
     INVALID,
     SPENT,
@@ -27,7 +28,6 @@ from randquant.secure_sums.helper.request import (
     write_listed,
 )
 from randquant.secure_sums.helper.sealing import HYBRID, SUITES, HelperKey, OpeningKey
-from randquant.secure_sums.helper.terms import HelperTerms, context
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 Check = Callable[[], None]

@@ -13,8 +13,8 @@ import os
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from randquant.secure_sums.helper.message import LONGEST_SESSION
 from randquant.secure_sums.helper.sealing import SIGNATURE_BYTES
-from randquant.secure_sums.helper.terms import LONGEST_SESSION
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 ASKED = b"RQHS"

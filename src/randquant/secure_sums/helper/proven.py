@@ -25,18 +25,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from randquant._internal import validate
 from randquant.secure_sums.helper.message import (
     LARGEST_NUMBER,
+    HelperTerms,
     SealedSeed,
     check_codes,
+    context,
     signed,
 )
 from randquant.secure_sums.helper.sealing import SEALED_BYTES, SEED_BYTES, SIGNATURE_BYTES
-from randquant.secure_sums.helper.terms import HelperTerms, context
 from randquant.secure_sums.secagg.terms import ProtocolError
 from randquant.secure_sums.vdaf import serialization
 from randquant.secure_sums.vdaf.circuits import SumVec, chunk_length
-from randquant.secure_sums.vdaf.field import Field64, Vector
+from randquant.secure_sums.vdaf.field import Field64, Vector, XofTurboShake128
 from randquant.secure_sums.vdaf.prio3 import SEED_SIZE, HelperShare, LeaderShare, Prio3
-from randquant.secure_sums.vdaf.xof import XofTurboShake128
 
 MAGIC = b"RQH2"
 ALGORITHM, PROOFS = 0xFFFFFFFF, 3

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import hmac
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -15,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from randquant._internal import validate
 from randquant.channels import wire
 from randquant.secure_sums import masks
-from randquant.secure_sums.secagg import crypto, group
-from randquant.secure_sums.secagg.dealing import KEY, PROOF_BYTES, SEED, deal, fits
-from randquant.secure_sums.secagg.group import SCALAR_BYTES
+from randquant.secure_sums.secagg import crypto
+from randquant.secure_sums.secagg.crypto import COMMITMENT_BYTES, ORDER, SCALAR_BYTES
 from randquant.secure_sums.secagg.messages import (
+    PART_BYTES,
     SEALED_BYTES,
     Advert,
     accusation,
@@ -31,6 +33,147 @@ from randquant.secure_sums.secagg.messages import (
     view_digest,
 )
 from randquant.secure_sums.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
+
+SEED, KEY = 0, 1
+"""The two secrets, in the order of all messages."""
+
+_COMMITTED, _VALUED = 2 * COMMITMENT_BYTES, 2 * SCALAR_BYTES  # bytes of one place, both secrets
+PROOF_BYTES = SCALAR_BYTES + _COMMITTED + _VALUED
+"""Length of what one holder sees of a dealing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dealing:
+    """A client's public message when it deals its shares (theory/shares.md, Proposition 1).
+
+    Attributes:
+        view: digest of the adverts that it has seen, its own included, 32 bytes.
+        challenge: a scalar that the commitments determine, 32 bytes.
+        commitments: to the shares of its seed and of its key, 32 bytes for each place from 1 on.
+        values: of the two blinded polynomials, 64 bytes for each place from 0 on.
+    """
+
+    view: bytes
+    challenge: bytes
+    commitments: bytes
+    values: bytes
+
+    def to_bytes(self) -> bytes:
+        """128 bytes, then 96 for each place: of the neighbours, and of the client itself."""
+        return self.view + self.challenge + self.commitments + self.values
+
+    @classmethod
+    def from_bytes(cls, message: bytes, places: int) -> Dealing:
+        """Invert `to_bytes`; ProtocolError for another length."""
+        message = exactly_bytes(message)
+        fixed, committed = PART_BYTES + SCALAR_BYTES, _COMMITTED * places
+        wanted = fixed + committed + _VALUED * (places + 1)
+        if len(message) != wanted:
+            raise ProtocolError(f"Expected commitments in {wanted} bytes, got {len(message)}.")
+        middle = fixed + committed
+        return cls(
+            message[:PART_BYTES], message[PART_BYTES:fixed], message[fixed:middle], message[middle:]
+        )
+
+    def proof(self, place: int) -> bytes:
+        """What `fits` needs to know of the shares at one place."""
+        return (
+            self.challenge
+            + self.commitments[_COMMITTED * (place - 1) : _COMMITTED * place]
+            + self.values[_VALUED * place : _VALUED * (place + 1)]
+        )
+
+    def check(self, terms: Terms, dealer: int, advert: Advert, word: Sequence[int]) -> None:
+        """Raise ProtocolError unless the shares are of the two advertised secrets.
+
+        Args:
+            terms, dealer, advert: whose dealing this is, and its valid public keys.
+            word: from `sharing.random_word`, drawn after the dealing was sent.
+        """
+        read = range(0, len(self.values), SCALAR_BYTES)
+        values = [int.from_bytes(self.values[at : at + SCALAR_BYTES], "little") for at in read]
+        if not 0 < min(values) <= max(values) < ORDER:
+            raise ProtocolError("Expected numbers modulo the group's order, got others.")
+        challenge = crypto.read_scalar(self.challenge)
+        blinds = [
+            crypto.total((crypto.base(value), crypto.times(ORDER - challenge, public)))
+            for value, public in zip(values[:2], _publics(advert), strict=True)
+        ]
+        bound = challenge == _challenge(terms, dealer, advert, blinds, self.commitments)
+        if not bound or not all(crypto.low_degree(values[kind::2], word) for kind in (SEED, KEY)):
+            raise ProtocolError("Expected shares of one secret, got others.")
+
+
+def deal(
+    terms: Terms, dealer: int, advert: Advert, secrets: tuple[int, int], view: bytes
+) -> tuple[Dealing, dict[int, bytes]]:
+    """Share a seed and a key.
+
+    Returns:
+        What the server sees, and by holder the two shares that only this holder may see, 64 bytes.
+    """
+    holders = terms.holders_of(dealer)
+    blinds = (crypto.random_scalar(), crypto.random_scalar())
+    shares, blinding = (
+        [crypto.split(secret, terms.threshold, len(holders)) for secret in pair]
+        for pair in (secrets, blinds)
+    )
+    commitments = b"".join(
+        crypto.commitment(_context(terms, dealer, n, kind), shares[kind][i], blinding[kind][i])
+        for i, n in enumerate(holders)
+        for kind in (SEED, KEY)
+    )
+    points = [crypto.base(blind) for blind in blinds]
+    challenge = _challenge(terms, dealer, advert, points, commitments)
+    blinded = [
+        [
+            (blind + challenge * share) % ORDER
+            for share, blind in zip((secret, *all_shares), (first, *others), strict=True)
+        ]
+        for secret, all_shares, first, others in zip(secrets, shares, blinds, blinding, strict=True)
+    ]
+    dealing = Dealing(
+        view, crypto.scalar_bytes(challenge), commitments,
+        b"".join(crypto.scalar_bytes(v) for both in zip(*blinded, strict=True) for v in both),
+    )  # fmt: skip
+    return dealing, {
+        n: crypto.scalar_bytes(seed) + crypto.scalar_bytes(key)
+        for n, seed, key in zip(holders, *shares, strict=True)
+    }
+
+
+def fits(terms: Terms, dealer: int, holder: int, kind: int, share: int, proof: bytes) -> bool:
+    """Whether this is the share of the seed, or of the key, that a dealer committed to.
+
+    Args:
+        proof: from `Dealing.proof`, at the holder's place.
+    """
+    committed = SCALAR_BYTES + COMMITMENT_BYTES * kind
+    valued = SCALAR_BYTES + _COMMITTED + SCALAR_BYTES * kind
+    return crypto.fits(
+        proof[committed : committed + COMMITMENT_BYTES],
+        _context(terms, dealer, holder, kind),
+        share,
+        int.from_bytes(proof[:SCALAR_BYTES], "little"),
+        int.from_bytes(proof[valued : valued + SCALAR_BYTES], "little"),
+    )
+
+
+def _challenge(
+    terms: Terms, dealer: int, advert: Advert, blinds: Sequence[bytes], commitments: bytes
+) -> int:
+    about = context(terms, dealer, dealer) + b"".join((*_publics(advert), *blinds))
+    digest = hashlib.sha512(b"challenge" + about + commitments).digest()
+    return int.from_bytes(digest, "little") % (ORDER - 1) + 1
+
+
+def _publics(advert: Advert) -> tuple[bytes, bytes]:
+    return advert.seed, advert.masking
+
+
+def _context(terms: Terms, dealer: int, holder: int, kind: int) -> bytes:
+    return context(terms, dealer, holder) + bytes([kind])
+
 
 STAGES = ("advertise", "share", "mask", "confirm", "reveal", "done")
 
@@ -77,7 +220,7 @@ class Client:
         self._identity, self._directory = identity, directory
         self._stage = STAGES[0]
         self._sealing = X25519PrivateKey.generate()
-        self._masking, self._seed = group.random_scalar(), group.random_scalar()
+        self._masking, self._seed = crypto.random_scalar(), crypto.random_scalar()
         self._keys: dict[int, bytes] = {}  # by neighbour, for sealing and confirming
         self._masks: dict[int, bytes] = {}  # by neighbour, the secret of the pairwise mask
         # By neighbour: a share of its seed and one of its key, 32 bytes each; b"" if invalid.
@@ -96,8 +239,8 @@ class Client:
             "stage": self._stage,
             "number": self.number,
             "sealing": self._sealing.private_bytes_raw().hex(),
-            "masking": group.scalar_bytes(self._masking).hex(),
-            "seed": group.scalar_bytes(self._seed).hex(),
+            "masking": crypto.scalar_bytes(self._masking).hex(),
+            "seed": crypto.scalar_bytes(self._seed).hex(),
             "survivors": sorted(self._survivors),
             **{name: _to_hex(getattr(self, f"_{name}")) for name in ("keys", "masks", "shares")},
         }
@@ -123,7 +266,7 @@ class Client:
         client._stage = state["stage"]
         client._sealing = X25519PrivateKey.from_private_bytes(bytes.fromhex(state["sealing"]))
         client._masking, client._seed = (
-            group.read_scalar(bytes.fromhex(state[name])) for name in ("masking", "seed")
+            crypto.read_scalar(bytes.fromhex(state[name])) for name in ("masking", "seed")
         )
         client._keys, client._masks, client._shares = (
             {int(n): bytes.fromhex(text) for n, text in state[name].items()}
@@ -156,7 +299,7 @@ class Client:
                 # Bound to both adverts: if the two clients saw different ones, nothing unseals.
                 pair = pair_context(terms, {self.number: own, n: advert})
                 self._keys[n] = crypto.sealing_key(self._sealing, advert.sealing, pair)
-                point = group.read_point(advert.masking)
+                point = crypto.read_point(advert.masking)
                 self._masks[n] = crypto.masking_key(masking, point, pair)
             view = view_digest(terms, {self.number: own, **seen})
             dealing, shares = deal(terms, self.number, own, (self._seed, self._masking), view)
@@ -269,7 +412,7 @@ class Client:
     def _advert(self) -> Advert:
         """The public keys of its secrets: always the same, since Ed25519 is deterministic."""
         sealing = self._sealing.public_key().public_bytes_raw()
-        advert = Advert(sealing, group.base(self._masking), group.base(self._seed))
+        advert = Advert(sealing, crypto.base(self._masking), crypto.base(self._seed))
         if self._identity is not None:
             signature = self._identity.sign(advert.signed(self.terms, self.number))
             advert = dataclasses.replace(advert, signature=signature)
@@ -299,7 +442,7 @@ class Client:
         proof, sealed = message[:PROOF_BYTES], message[PROOF_BYTES:]
         shares = crypto.unseal(self._keys[n], sealed, context(self.terms, n, self.number))
         for kind, share in ((SEED, shares[:SCALAR_BYTES]), (KEY, shares[SCALAR_BYTES:])):
-            if not fits(self.terms, n, self.number, kind, group.read_scalar(share), proof):
+            if not fits(self.terms, n, self.number, kind, crypto.read_scalar(share), proof):
                 raise ProtocolError("Expected shares that match their commitments, got others.")
         return shares
 

@@ -1,10 +1,15 @@
-"""The cryptographic primitives of the protocol, all from vetted libraries."""
+"""Primitives: a group of prime order, sealed messages, shares of a secret."""
 
 from __future__ import annotations
 
+import decimal
 import functools
+import hashlib
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from itertools import accumulate
+from operator import mul
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -12,8 +17,68 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from randquant.secure_sums.secagg import group
+from randquant._internal.extras import needed
 from randquant.secure_sums.secagg.terms import ProtocolError
+
+with needed("secure aggregation", "secagg"):
+    from nacl import bindings
+
+ORDER = 2**252 + 27742317777372353535851937790883648493
+"""Order of the group, a prime; scalars are taken modulo it."""
+FIELD = 2**255 - 19
+"""Coordinates of points are taken modulo it, a prime."""
+SCALAR_BYTES = POINT_BYTES = 32
+IDENTITY = bytes([1, *bytes(31)])
+
+
+def random_scalar() -> int:
+    """A scalar from 1 to ORDER - 1, uniform up to 2**-258."""
+    return int.from_bytes(os.urandom(64), "little") % (ORDER - 1) + 1
+
+
+def scalar_bytes(scalar: int) -> bytes:
+    """32 bytes, little-endian."""
+    return scalar.to_bytes(SCALAR_BYTES, "little")
+
+
+def read_scalar(message: bytes) -> int:
+    """Invert `scalar_bytes`; ProtocolError unless 1 to ORDER - 1: encodings are unique."""
+    scalar = int.from_bytes(message, "little")
+    if len(message) != SCALAR_BYTES or not 0 < scalar < ORDER:
+        raise ProtocolError("Expected a number modulo the group's order, got another.")
+    return scalar
+
+
+def read_point(message: bytes) -> bytes:
+    """The point; ProtocolError unless in the prime-order group and not its identity."""
+    if len(message) != POINT_BYTES or not bindings.crypto_core_ed25519_is_valid_point(message):
+        raise ProtocolError("Expected a public key, got bytes that encode none.")
+    return message
+
+
+def base(scalar: int) -> bytes:
+    """A nonzero scalar times the base point."""
+    return bindings.crypto_scalarmult_ed25519_base_noclamp(scalar_bytes(scalar))
+
+
+def times(scalar: int, point: bytes) -> bytes:
+    """A scalar times a point; ProtocolError if the scalar is 0 or `read_point` refuses the point.
+
+    The library itself refuses points of small order, and those outside the prime-order group.
+    """
+    try:
+        return bindings.crypto_scalarmult_ed25519_noclamp(scalar_bytes(scalar), point)
+    except (RuntimeError, TypeError):
+        raise ProtocolError("Expected a point of the group, got another.") from None
+
+
+def total(points: Iterable[bytes]) -> bytes:
+    """The sum of points returned by `base` or `times`."""
+    result = IDENTITY
+    for point in points:
+        result = bindings.crypto_core_ed25519_add(result, point)
+    return result
+
 
 KEY_BYTES, NONCE_BYTES, TAG_BYTES = 32, 12, 16
 
@@ -40,11 +105,11 @@ def masking_private(scalar: int) -> Callable[[bytes], bytes]:
         From a point that `group.read_point` has accepted to the product's Montgomery coordinate.
     """
     # theory/shares.md, Proposition 6; clients choose their scalars, so its exceptions occur.
-    multiple = 8 * (scalar * pow(8, -1, group.ORDER) % group.ORDER)
-    clamped = multiple if multiple >= 2**254 else 8 * group.ORDER - multiple
+    multiple = 8 * (scalar * pow(8, -1, ORDER) % ORDER)
+    clamped = multiple if multiple >= 2**254 else 8 * ORDER - multiple
     if clamped >= 2**255 or clamped < 2**254:
-        return lambda point: _montgomery(group.times(scalar, point))
-    private = X25519PrivateKey.from_private_bytes(group.scalar_bytes(clamped))
+        return lambda point: _montgomery(times(scalar, point))
+    private = X25519PrivateKey.from_private_bytes(scalar_bytes(clamped))
     return lambda point: private.exchange(_of_point(point))
 
 
@@ -68,13 +133,13 @@ def _of_point(public: bytes) -> X25519PublicKey:
 def _montgomery(point: bytes) -> bytes:
     """The Montgomery coordinate of a point of the group: RFC 7748, section 4.1."""
     y = int.from_bytes(point, "little") % 2**255
-    u = (1 + y) * pow(1 - y, -1, group.FIELD) % group.FIELD
-    return u.to_bytes(group.POINT_BYTES, "little")
+    u = (1 + y) * pow(1 - y, -1, FIELD) % FIELD
+    return u.to_bytes(POINT_BYTES, "little")
 
 
 def self_masking_key(seed: int, own: bytes) -> bytes:
     """The key of the self-mask, which hides a vector even if all its pairwise masks are known."""
-    return derive(group.scalar_bytes(seed), b"self", own)
+    return derive(scalar_bytes(seed), b"self", own)
 
 
 def seal(key: bytes, message: bytes, context: bytes) -> bytes:
@@ -89,3 +154,141 @@ def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
         return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], context)
     except (InvalidTag, ValueError):
         raise ProtocolError("Expected a neighbour's sealed shares, got forged ones.") from None
+
+
+COMMITMENT_BYTES = 16
+"""Two shares for one commitment take 2**64 hashes to find, another share for a given one 2**128:
+theory/shares.md, Proposition 1."""
+
+_DIGITS = 160  # of a sum of 2**20 products below ORDER**2
+
+
+def split(secret: int, threshold: int, places: int) -> list[int]:
+    """The shares at places 1, 2, …; any `threshold` of them give the secret.
+
+    The first ones are drawn: any threshold - 1 shares of a random polynomial are uniform.
+    """
+    drawn = [random_scalar() for _ in range(threshold - 1)]
+    return _continued([secret, *drawn], places)[1:]
+
+
+def combine(shares: Mapping[int, int], known: Set[int]) -> int:
+    """The secret, from at least `threshold` shares of one polynomial, by place.
+
+    Args:
+        known: places, 0 included, that contain these and a few more. Their weights are computed
+            once; the time of each call grows with the number of those that are missing.
+    """
+    weights = _weights(frozenset(known))
+    missing = known - shares.keys() - {0}
+    of_zero = weights[0] * math.prod(-y for y in missing)
+    weighted = sum(
+        weights[x] * math.prod([x - y for y in missing]) * share for x, share in shares.items()
+    )
+    return -weighted * pow(of_zero, -1, ORDER) % ORDER
+
+
+def random_word(places: int, threshold: int) -> list[int]:
+    """Coefficients at places 0, 1, …, with which `low_degree` checks what a dealer deals.
+
+    Args:
+        places, threshold: as of `split`. Dealers must not know the coefficients beforehand.
+    """
+    # A random polynomial of degree places - threshold, times the weights of all places.
+    values = _continued([random_scalar() for _ in range(places - threshold + 1)], places)
+    return [w * v % ORDER for w, v in zip(_factors(places + 1), values, strict=True)]
+
+
+def low_degree(values: Sequence[int], word: Sequence[int]) -> bool:
+    """Whether these are values of one polynomial of degree threshold - 1.
+
+    A random word of the dual code (Cascudo and David 2017, section 4): others pass with
+    probability 1/ORDER.
+
+    Args:
+        values: at places 0, 1, ….
+        word: from `random_word`.
+    """
+    return sum(map(mul, word, values)) % ORDER == 0
+
+
+def commitment(context: bytes, share: int, blind: int) -> bytes:
+    """The hash of a share and of the value that blinds it, for one dealer, holder and secret."""
+    parts = context + scalar_bytes(share) + scalar_bytes(blind)
+    return hashlib.sha256(b"share" + parts).digest()[:COMMITMENT_BYTES]
+
+
+def fits(committed: bytes, context: bytes, share: int, challenge: int, value: int) -> bool:
+    """Whether a share is the one that was committed to, and the one that `value` belongs to."""
+    return commitment(context, share, (value - challenge * share) % ORDER) == committed
+
+
+def _continued(values: Sequence[int], last: int) -> list[int]:
+    """Values at 0, 1, …, last of the polynomial of least degree with these values at 0, 1, ….
+
+    Lagrange: p(x) = x! / (x - t)! * sum over j < t of factor(j) p(j) / (x - j), a convolution.
+    """
+    count = len(values)
+    scaled = [f * v % ORDER for f, v in zip(_factors(count), values, strict=True)]
+    sums = _convolved(scaled, _inverses(last)) if last >= count else []
+    factorials, inverted = _factorials(last), _inverse_factorials(last)
+    return list(values) + [
+        factorials[x] * inverted[x - count] % ORDER * sums[x] % ORDER
+        for x in range(count, last + 1)
+    ]
+
+
+def _convolved(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Sums of products whose places add up to 0, 1, …: by one product of long decimal numbers.
+
+    The decimal module multiplies in quasi-linear time: 4 times as fast as term by term at 1,000.
+    """
+    exact = decimal.Context(decimal.MAX_PREC, traps=[decimal.Inexact, decimal.Overflow])
+    exact.Emax, exact.Emin = decimal.MAX_EMAX, decimal.MIN_EMIN
+    long = [
+        exact.create_decimal("".join([f"{term:0{_DIGITS}d}" for term in terms]))
+        for terms in (first, second)
+    ]
+    count = len(first) + len(second) - 1
+    digits = format(exact.multiply(*long), "f").zfill(_DIGITS * count)
+    return [int(digits[at : at + _DIGITS]) for at in range(0, _DIGITS * count, _DIGITS)]
+
+
+@functools.lru_cache(maxsize=16)
+def _weights(places: frozenset[int]) -> Mapping[int, int]:
+    """Weights w with sum of w(x) p(x) = 0 for every polynomial p of degree len(places) - 2.
+
+    They are 1 / product of (x - y) over the other places y; removing a place y multiplies each by
+    x - y. So those of all places up to the last one give those of a set with gaps.
+    """
+    factors = _factors(max(places) + 1)
+    gaps = [y for y in range(len(factors)) if y not in places]
+    return {x: factors[x] * math.prod([x - y for y in gaps]) % ORDER for x in places}
+
+
+@functools.lru_cache(maxsize=16)
+def _factors(count: int) -> Sequence[int]:
+    """1 / product of (x - y) over the other y of 0, …, count - 1, for each such x."""
+    inverted = _inverse_factorials(count - 1)
+    return [
+        (-1) ** (count - 1 - x) * inverted[x] * inverted[count - 1 - x] % ORDER
+        for x in range(count)
+    ]
+
+
+@functools.lru_cache(maxsize=16)
+def _factorials(last: int) -> Sequence[int]:
+    return list(accumulate(range(1, last + 1), lambda f, x: f * x % ORDER, initial=1))
+
+
+@functools.lru_cache(maxsize=16)
+def _inverse_factorials(last: int) -> Sequence[int]:
+    start = pow(_factorials(last)[last], -1, ORDER)
+    return list(accumulate(range(last, 0, -1), lambda f, x: f * x % ORDER, initial=start))[::-1]
+
+
+@functools.lru_cache(maxsize=16)
+def _inverses(last: int) -> Sequence[int]:
+    """0, then 1 / x for x = 1, …, last."""
+    factorials, inverted = _factorials(last), _inverse_factorials(last)
+    return [0, *(factorials[x - 1] * inverted[x] % ORDER for x in range(1, last + 1))]

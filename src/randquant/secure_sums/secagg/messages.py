@@ -11,8 +11,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from randquant.channels.wire import Format
-from randquant.secure_sums.secagg.crypto import NONCE_BYTES, TAG_BYTES
-from randquant.secure_sums.secagg.group import SCALAR_BYTES
+from randquant.secure_sums.secagg.crypto import NONCE_BYTES, SCALAR_BYTES, TAG_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError, Terms
 
 PART_BYTES, SIGNATURE_BYTES, NUMBER_BYTES = 32, 64, 8

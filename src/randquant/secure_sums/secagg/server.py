@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,20 +12,132 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from randquant.channels import wire
 from randquant.secure_sums import masks
-from randquant.secure_sums.secagg import group, messages, sharing
-from randquant.secure_sums.secagg.crypto import KEY_BYTES, sealing_key
-from randquant.secure_sums.secagg.dealing import Dealing
-from randquant.secure_sums.secagg.group import SCALAR_BYTES
+from randquant.secure_sums.secagg import crypto, messages
+from randquant.secure_sums.secagg.client import KEY, SEED, Dealing, fits
+from randquant.secure_sums.secagg.crypto import KEY_BYTES, SCALAR_BYTES, sealing_key
 from randquant.secure_sums.secagg.messages import (
     CONFIRMATION_BYTES,
     NUMBER_BYTES,
     SEALED_BYTES,
     Advert,
     check_inbox,
+    context,
     exactly_bytes,
+    pair_context,
 )
 from randquant.secure_sums.secagg.terms import ProtocolError, Terms
-from randquant.secure_sums.secagg.unmasking import Unmasking
+
+
+@dataclass(frozen=True, slots=True)
+class Unmasking:
+    """The server's knowledge of a closed sum.
+
+    Attributes:
+        terms, adverts: of the sum.
+        dealt: commitments of the clients that shared.
+        survivors: clients whose vectors are in the sum.
+        refused: clients that reveal something invalid are added here, with the reason.
+    """
+
+    terms: Terms
+    adverts: Mapping[int, Advert]
+    dealt: Mapping[int, Dealing]
+    survivors: Collection[int]
+    refused: MutableMapping[int, str]
+    _shares: dict[int, dict[int, int]] = field(default_factory=dict)  # by dealer and neighbour
+    _masks: dict[int, dict[int, bytes]] = field(default_factory=dict)  # the same, of dropouts
+    _places: set[int] = field(default_factory=lambda: {0})  # of 0 and of shares combined so far
+
+    def masks(self, revealed: Mapping[int, Mapping[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Signs and secrets of all masks to add to the sum; ProtocolError if one is unknown."""
+        for client in sorted(revealed):
+            self._read(client, revealed[client])
+        masks = []
+        for client in sorted(self.dealt):
+            secret = self._secret(client)
+            masks += self._own(client, secret) if client in self.survivors else (
+                self._shared(client, secret)
+            )  # fmt: skip
+        return masks
+
+    def _read(self, client: int, answer: Mapping[int, bytes]) -> None:
+        """Read what one client reveals for its neighbours; malformed parts do not count."""
+        for dealer in self.terms.neighbours_of(client):
+            if dealer not in answer:
+                continue
+            try:
+                message = exactly_bytes(answer[dealer])
+                if dealer not in self.survivors:
+                    self._masks.setdefault(dealer, {})[client] = message[:KEY_BYTES]
+                    message = message[KEY_BYTES:]
+                if message or dealer in self.survivors:
+                    share = crypto.read_scalar(message)
+                    self._shares.setdefault(dealer, {})[client] = share
+            except ProtocolError as error:
+                self._name(client, dealer, str(error))
+
+    def _own(self, client: int, seed: int | None) -> list[tuple[int, bytes]]:
+        """A survivor's self-mask, from its seed."""
+        if seed is None:
+            raise self._too_few(client)
+        return [(-1, crypto.self_masking_key(seed, context(self.terms, client, client)))]
+
+    def _shared(self, client: int, private: int | None) -> Iterator[tuple[int, bytes]]:
+        """The pairwise masks that survivors share with a client that dropped out.
+
+        From its key if enough shares came: then no neighbour need be trusted. Otherwise from each
+        neighbour's own secret; a dishonest one spoils the sum, as it could by its vector.
+        """
+        key = None if private is None else crypto.masking_private(private)
+        for n in self.terms.neighbours_of(client):
+            if n not in self.survivors:
+                continue
+            if key is not None:
+                pair = pair_context(self.terms, {m: self.adverts[m] for m in (client, n)})
+                secret = crypto.masking_key(key, self.adverts[n].masking, pair)
+            elif len(secret := self._masks.get(client, {}).get(n, b"")) != KEY_BYTES:
+                raise self._too_few(client)
+            yield (-1 if n < client else +1), secret
+
+    def _secret(self, client: int) -> int | None:
+        """A survivor's seed, or a dropout's key; None if too few valid shares came.
+
+        All shares are combined first, since an invalid one changes the secret. Only if the result
+        is not the advertised secret, each share is checked.
+        """
+        of_seed = client in self.survivors
+        public = self.adverts[client].seed if of_seed else self.adverts[client].masking
+        shares = self._shares.get(client, {})
+        if (secret := self._combined(client, shares, public)) is None:
+            kind, place_of = SEED if of_seed else KEY, self.terms.place_of
+            for n, share in list(shares.items()):
+                proof = self.dealt[client].proof(place_of(client, n))
+                if not fits(self.terms, client, n, kind, share, proof):
+                    del shares[n]
+                    self._name(
+                        n, client, "Expected the share that matches its commitment, got another."
+                    )
+            secret = self._combined(client, shares, public)
+        return secret
+
+    def _combined(self, client: int, shares: Mapping[int, int], public: bytes) -> int | None:
+        """The secret of a public key; None if shares are too few, or of another."""
+        holders = enumerate(self.terms.holders_of(client), start=1)
+        places = {place: shares[n] for place, n in holders if n in shares}
+        self._places.update(places)
+        secret = crypto.combine(places, self._places)
+        return secret if secret and crypto.base(secret) == public else None
+
+    def _name(self, client: int, dealer: int, error: str) -> None:
+        self.refused[client] = f"Its share of client {dealer}: {error}"
+
+    def _too_few(self, client: int) -> ProtocolError:
+        return ProtocolError(
+            f"Expected {self.terms.threshold} neighbours of client {client} to reveal valid "
+            f"shares of its secret, got {len(self._shares.get(client, {}))} shares: too many "
+            "dropped out or were refused to remove its mask; run the round again."
+        )
+
 
 Read = TypeVar("Read")
 
@@ -76,7 +189,7 @@ class SumServer:
         here, before anything is masked.
         """
         terms = self.terms
-        word = sharing.random_word(terms.neighbours + 1, terms.threshold)  # after all have dealt
+        word = crypto.random_word(terms.neighbours + 1, terms.threshold)  # after all have dealt
         dealt = self._known(
             sealed, self._adverts, lambda client, inbox: self._dealing(client, inbox, word)
         )
@@ -270,6 +383,6 @@ class SumServer:
 def _usable(advert: Advert) -> Advert:
     """The advert; ProtocolError if a key in it is invalid."""
     sealing_key(X25519PrivateKey.generate(), advert.sealing, b"")
-    group.read_point(advert.masking)
-    group.read_point(advert.seed)
+    crypto.read_point(advert.masking)
+    crypto.read_point(advert.seed)
     return advert

@@ -15,12 +15,11 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sums.attacks import by_distance, endless
-from randquant.privacy.certificates.sums.grid import PairGrid, Values, searched
-from randquant.privacy.certificates.sums.law import Law
-from randquant.privacy.certificates.sums.others import Others, mirrored_by, stand_ins
-from randquant.privacy.certificates.sums.outcomes import ClientRows, SumOutcomes, uneven, wrong
-from randquant.privacy.certificates.sums.pairs_kernel import evaluate, evaluate_plain
+from randquant.privacy.certificates.sum_bits import PairGrid, Values, searched
+from randquant.privacy.certificates.sum_certificate import by_distance, endless
+from randquant.privacy.certificates.sum_kernel import evaluate, evaluate_plain
+from randquant.privacy.certificates.sum_laws import ClientRows, Law, SumOutcomes, uneven, wrong
+from randquant.privacy.certificates.sum_parts import Others, mirrored_by, stand_ins
 from randquant.privacy.certificates.vector import Kappa, kappa
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import at_most

@@ -1,0 +1,719 @@
+"""Cohorts that nobody sees: amplification, and the release that accounts for a run."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from randquant._internal import validate
+from randquant.privacy.accounting.accountant import account
+from randquant.privacy.accounting.attacks import DrawnRound
+from randquant.privacy.accounting.composition import Mixture
+from randquant.privacy.accounting.neighbours import check_examples
+from randquant.privacy.accounting.release import Release, ReleaseDefaults, Releasing, check_release
+from randquant.privacy.accounting.releases import GaussianRelease
+from randquant.privacy.divergence import UNIT
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, rounded_up
+
+LARGEST_ORDER = 256.0
+"""Above it only bounds are used that need the curve at that order alone."""
+
+SHIFTS = (0, 1, 2, 3, 4, 6, 8, 12)
+"""How many orders higher the mass of a remainder is looked up; any gives a valid bound."""
+
+
+def amplified(
+    renyi: Callable[[float], float],
+    rate: float,
+    order: float,
+    neighboring: Neighboring,
+    absent: Callable[[float], float] | None = None,
+) -> float:
+    """Bound the Rényi divergence of a mechanism in which each client takes part at random.
+
+    Args:
+        renyi: order in (1, inf] to an upper bound, in nats, of the divergence between any two
+            neighbouring inputs of the mechanism, in both directions; asked for at `order`, at
+            infinity, and at whole orders of GRID.
+        rate: probability of taking part, in (0, 1].
+        order: in (1, inf].
+        neighboring: what `renyi` is for and what the result is for.
+        absent: for `replace_one`, if it is known: the same between an input and absence, where
+            absence is closer to every input than inputs are to each other.
+
+    Returns:
+        An upper bound, in nats, rounded up.
+
+    Guarantees:
+        Let P and P' be the mechanism's laws with two inputs of one client and A its law without
+        the client. Under `replace_one`, if any two of the three are within `renyi` (and P and P'
+        within `absent` of A), then (1 - rate)·A + rate·P and (1 - rate)·A + rate·P' are within the
+        result. Under `zero_out` the same holds of (1 - rate)·A + rate·P and A, in both directions.
+        Mixtures of such triples are covered, and so are cohorts of a fixed size under
+        `replace_one`.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    References:
+        Wang, Balle and Kasiviswanathan 2019, Theorem 9, and Zhu and Wang 2019, Theorems 5 and 6,
+        bound the same at whole orders; derived anew in `docs/theory/sampling.md`.
+
+    Example:
+        >>> def gaussian(order):  # noise of four times the distance of neighbouring sums
+        ...     return order / 32
+        >>> bound = amplified(gaussian, 0.01, 8.0, "replace_one")
+        >>> gaussian(8.0) / bound > 1000
+        True
+    """
+    rate = validate.real("rate", rate, above=0, high=1, why="it is a probability")
+    order = validate.renyi_order(order)
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    if rate == 1:
+        return renyi(order)
+    # theory/sampling.md, Proposition 7: A, P and A are a triple too, so it covers `zero_out`.
+    bounds = [_mixed(renyi, rate, order, _apart)]
+    if neighboring == "zero_out":
+        # theory/sampling.md, Propositions 5 and 6: both directions, for neither covers the other.
+        bounds.append(max(_mixed(renyi, rate, order, way) for way in (_forward, _backward)))
+    elif absent is not None and not LARGEST_ORDER < 2 * order < math.inf:
+        # theory/sampling.md, Proposition 9. The difference is at least 1/2 and off by 2 units, the
+        # quotient and the product by 1 each; 2 order - 1 is exact.
+        share = 1 / (1 - 0.5 / order) * (1 + 4 * UNIT)  # 2 order / (2 order - 1)
+        there = _mixed(absent, rate, 2 * order - 1, _forward)
+        bounds.append(share * there + _mixed(absent, rate, 2 * order, _backward))
+    # theory/sampling.md, Proposition 11: a sum, a quotient and a product since logarithms.
+    return math.nextafter(min(bounds) * (1 + 16 * UNIT), math.inf)
+
+
+def _mixed(
+    renyi: Callable[[float], float],
+    rate: float,
+    order: float,
+    bound: Callable[[np.ndarray, float, float], float],
+) -> float:
+    """Least upper bound for two worlds that are mixed with one law, A, at 1 - rate.
+
+    Args:
+        bound: which worlds, by log((M - 1)/(order (order - 1) rate^2)) from curve, rate and order.
+    """
+    # theory/sampling.md, Proposition 10: by convexity, at order infinity, which is above every
+    # order.
+    bounds = [_log1p_exp(_log(rate) + _log_expm1(renyi(math.inf)))]
+    if bound is _backward:
+        # theory/sampling.md, Proposition 6: A is at most 1/(1 - rate) times the mixture.
+        bounds.append(-math.log1p(-rate) * (1 + 8 * UNIT))
+    if order < math.inf:
+        moments = []
+        if not 2 <= order <= LARGEST_ORDER:
+            moments = [_log(rate) + _log_expm1((order - 1) * renyi(order) * (1 + 2 * UNIT))]
+        if order <= LARGEST_ORDER:
+            curve = _curve(renyi, order)
+            # theory/sampling.md, Propositions 5 to 7, all in units of order (order - 1) rate^2.
+            excesses = [bound(curve, rate, order)]
+            if order >= 2:  # M - 1 <= rate · (the mechanism's own), between whole orders mixed
+                excesses.append(_between(curve, order) - math.log(rate) * (1 + 8 * UNIT))
+            logs = (_log(order), _log(order - 1), 2 * _log(rate))
+            moments.append(min(excesses) + sum(logs) + 8 * UNIT * sum(map(abs, logs)))
+        bounds.append(_log1p_exp(min(moments)) / (order - 1))
+    return min(bounds)
+
+
+def _curve(renyi: Callable[[float], float], order: float) -> np.ndarray:
+    """Logs of V_k = (e^((k-1) D_k) - 1)/(k (k-1)), raised, for k = 0, 1, 2, …
+
+    V_1 bounds the divergence of order 1, entry 0 is not used. (k - 1) D_k is convex in k: between
+    GRID orders it is below its chord.
+    """
+    top = math.ceil(order) + SHIFTS[-1] + 1
+    # theory/sampling.md, Proposition 12: a convex function is below its chords.
+    asked = [k for k, before in zip(GRID[1:], GRID, strict=False) if before < top]
+    moments = np.array([0.0, *((k - 1) * renyi(float(k)) for k in asked)])
+    known, whole = np.array([1, *asked]), np.arange(2, top + 1)
+    place = np.searchsorted(known, whole) - 1
+    part = (whole - known[place]) / (known[place + 1] - known[place])
+    with np.errstate(invalid="ignore"):  # 0 · inf, where the curve ends
+        chord = (1 - part) * moments[place] + part * moments[place + 1]
+    chord = np.where(np.isnan(chord), np.inf, chord) * (1 + 8 * UNIT)
+    # 16 units: 8 of the logarithm, 1 of the difference; `_log_expm1` raises its own.
+    spread = np.log(whole * (whole - 1.0))
+    logs = np.array([_log_expm1(float(x)) for x in chord]) - spread + 16 * UNIT * (1 + spread)
+    # theory/sampling.md, Proposition 3: the divergence of order 1 is at most V_1.
+    two = float(moments[1])  # D_2 is above D_1, and so is V_2
+    first = min(float(logs[0]), _log(two) if two > 0 else -math.inf)
+    return np.concatenate([[-np.inf, first], logs])
+
+
+def _forward(curve: np.ndarray, rate: float, order: float) -> float:
+    """Of (1 - rate)·A + rate·P against A."""
+    if order < 2:
+        # theory/sampling.md, Proposition 5; the order between 1 and 2 is within 3 units.
+        return _between(curve, 2 - rate * (2 - order), 16 * UNIT)
+    weights = _binomial(order - 2, rate)
+    return _log_sum(weights + curve[2 : 2 + len(weights)])
+
+
+def _backward(curve: np.ndarray, rate: float, order: float) -> float:
+    """Of A against (1 - rate)·A + rate·P."""
+    # theory/sampling.md, Proposition 6: within 5 units of the order itself.
+    return _between(curve, max(2.0, rate * (order + 1) - 1), 8 * UNIT * order)
+
+
+def _between(curve: np.ndarray, order: float, rounded: float = 0.0) -> float:
+    """log of the mix of V at the whole orders around one that may be off by `rounded`."""
+    least = math.floor(order)
+    part = order - least
+    if part == rounded == 0:
+        return float(curve[least])
+    # theory/sampling.md, Proposition 11: what the order may be off is added to both weights.
+    weights = np.log([1 - part + rounded, part + rounded])
+    return _log_sum(weights + 16 * UNIT * (1 + np.abs(weights)) + curve[least : least + 2])
+
+
+def _apart(curve: np.ndarray, rate: float, order: float) -> float:
+    """Of (1 - rate)·A + rate·P against (1 - rate)·A + rate·P'."""
+    # theory/sampling.md, Proposition 7: `joined` is of P and P', `rest` of each with A.
+    joined = _binomial(order - 1, rate)
+    rest = [_remainder(curve, 1 + rate * order), _remainder(curve, rate * (order + 1))]
+    if order < 2:
+        rest.append(_remainder(curve, rate * (2 - order)))
+    else:
+        weights = _binomial(order - 2, rate)
+        logs = [_log_tilt(by) + curve[2 + by : 2 + by + len(weights)] for by in SHIFTS]
+        rest.append(_log_sum(weights + np.min(logs, axis=0)))
+    absent = math.log1p(-rate) * (1 - 4 * UNIT)
+    main = _log_sum(joined + curve[1 : 1 + len(joined)])
+    return _log_sum(np.array([main, *(absent + part for part in rest)]))
+
+
+def _remainder(curve: np.ndarray, decay: float) -> float:
+    """log of a bound of the integral of (g - 1) g^(-1 - decay) H_g over g > 1."""
+    # theory/sampling.md, Proposition 8: any of SHIFTS gives a bound. The decay has 2 roundings.
+    decay *= 1 - 4 * UNIT  # less decay gives more
+    return min(_log_tilt(decay + by) + float(curve[2 + by]) for by in SHIFTS)
+
+
+def _log_tilt(decay: float) -> float:
+    """log of the largest (g - 1) g^(-1 - decay) over g > 1, raised."""
+    if decay == 0:
+        return 0.0
+    value = decay * math.log(decay / (1 + decay)) - math.log1p(decay)
+    # theory/sampling.md, Proposition 11: the quotient is within 2 units, which decay multiplies.
+    return value + UNIT * (32 * (1 + abs(value)) + 4 * decay)
+
+
+def _binomial(trials: float, rate: float) -> np.ndarray:
+    """Logs of weights w_k, raised, with (1 - rate + rate·g)^trials <= sum w_k g^k for every g > 0.
+
+    Binomial probabilities; between whole numbers of trials, the mix of both.
+    """
+    least = math.floor(trials)
+    part = trials - least
+    if part == 0:
+        return _log_binomial(least, rate)
+    below = np.append(_log_binomial(least, rate), -np.inf) + math.log1p(-part)
+    above = _log_binomial(least + 1, rate) + math.log(part)
+    # theory/sampling.md, Proposition 4; `_log_binomial` raises by 16 units, of which 6 are its own,
+    # so that 10 units of each logarithm pay for these sums.
+    return np.logaddexp(below, above) + 64 * UNIT * (1 + abs(math.log(part)))
+
+
+def _log_binomial(trials: int, rate: float) -> np.ndarray:
+    k = np.arange(trials + 1)
+    ways, taken, left = _log_ways(trials), k * math.log(rate), (trials - k) * math.log1p(-rate)
+    return ways + taken + left + 16 * UNIT * (1 + ways - taken - left)
+
+
+@functools.lru_cache(maxsize=64)
+def _log_ways(trials: int) -> np.ndarray:
+    return np.array([math.log(math.comb(trials, k)) for k in range(trials + 1)])
+
+
+def _log_sum(logs: np.ndarray) -> float:
+    """log of the sum of e^logs, raised."""
+    peak = float(logs.max())
+    if math.isinf(peak):
+        return peak
+    # Two differences, exp and log: below 32 units of what is largest; n - 1 sums.
+    largest = float(np.abs(logs[np.isfinite(logs)]).max())
+    total = float(np.exp(logs - peak).sum())
+    return peak + math.log(total) + UNIT * (len(logs) + 32 + 32 * largest)
+
+
+def _log(value: float) -> float:
+    """log, raised."""
+    log = math.log(value)
+    return log + 8 * UNIT * abs(log)
+
+
+def _log_expm1(value: float) -> float:
+    """log(e^value - 1), raised; -inf at 0."""
+    if value <= 0:
+        return -math.inf
+    if math.isinf(value):
+        return math.inf
+    log = value + math.log(-math.expm1(-value))
+    return log + 32 * UNIT * (1 + abs(log) + value)
+
+
+def _log1p_exp(value: float) -> float:
+    """log(1 + e^value), raised."""
+    if math.isinf(value):
+        return max(value, 0.0)
+    return float(np.logaddexp(0.0, value + 8 * UNIT * (1 + abs(value)))) * (1 + 32 * UNIT)
+
+
+def _grid() -> tuple[int, ...]:
+    orders = list(range(1, 17))
+    while orders[-1] < LARGEST_ORDER + SHIFTS[-1] + 1:
+        orders.append(math.ceil(orders[-1] * 1.25))
+    return tuple(orders)
+
+
+GRID = _grid()
+"""Whole orders at which a curve is asked for: 1 to 16, then 25 % apart."""
+
+
+Draw = Literal["fixed", "poisson"]
+"""How cohorts are drawn. `fixed`: of one size, every cohort equally likely. `poisson`: each client
+takes part in each round independently."""
+
+DRAWS: tuple[Draw, ...] = ("fixed", "poisson")
+
+
+def rate_of(cohort: int, population: int) -> float:
+    """Return the probability of taking part in a round, rounded up.
+
+    Example:
+        >>> rate_of(200, 200)
+        1.0
+    """
+    # theory/sampling.md, Proposition 1: a rate that is rounded up covers the true one.
+    return 1.0 if cohort == population else math.nextafter(cohort / population, 1.0)
+
+
+def distance_of(release: Release | None) -> float | None:
+    """How far apart Gaussian noise keeps neighbours that hides no more; None if unknown.
+
+    Args:
+        release: of one round.
+
+    Returns:
+        A distance in standard deviations, rounded up.
+    """
+    square = None if release is None else release.squared_mu
+    # theory/rounding.md, Proposition 8.
+    return rounded_up(math.sqrt(square)) if square else None
+
+
+def check_one_round(name: str, release: Release) -> None:
+    """Refuse what is sampled already, or of many rounds."""
+    check_release(name, release)
+    if release.sampled:
+        raise ValueError("Expected a release that is not sampled yet: multiply the rates instead.")
+    if release.rounds != 1:
+        raise ValueError(
+            f"Expected a release of one round, got rounds={release.rounds}: build it with "
+            "rounds=1, each round is sampled by itself."
+        )
+    # theory/sampling.md, Proposition 1: absence is far from both neighbours.
+    if release.unit != "client":
+        raise ValueError(
+            f"Expected {name} to be of whole clients, got one of single examples: a client that is "
+            "absent differs from one that is there by all its examples, so nothing is amplified."
+        )
+
+
+def check_unseen(release: Release, draw: Draw, hidden: bool, models: bool) -> None:
+    """Refuse rounds in which the adversary sees who takes part."""
+    # theory/sampling.md, Proposition 1: an adversary who knows the others counts them.
+    if draw == "fixed" and hidden:
+        raise ValueError(
+            "Expected scheme='poisson' for hidden participation, got 'fixed': whoever knows the "
+            "other members of a cohort of a known size knows whether a client is in it."
+        )
+    if release.trust == "central" or hidden:
+        return
+    # theory/sampling.md, Proposition 18: without the client its noise is missing from the sum.
+    if models and draw != "fixed":
+        raise ValueError(
+            f"Expected hidden participation (hidden=True) where clients add the noise, got a "
+            f"release under {release.trust} trust: the noise of absent clients would be missing; "
+            "let every client send, or draw cohorts of a fixed size."
+        )
+    # theory/sampling.md, Proposition 1: the participation must be unknown to whoever sees the
+    # release.
+    if not models:
+        raise ValueError(
+            f"Expected central trust or hidden participation, got {release.trust} trust: a server "
+            "that sees who takes part gains nothing from sampling; account for the rounds that "
+            "the client takes part in, or let every client send (hidden=True, poisson)."
+        )
+
+
+def check_absent(absent: Release | None, release: Release, scheme: Draw) -> None:
+    """Refuse a release that is not between a client and its absence."""
+    zeroed = release.neighboring == "zero_out"
+    if absent is None:
+        if zeroed and scheme == "fixed":
+            raise ValueError(
+                "Expected absent for a zero_out release and cohorts of a fixed size, got none: "
+                "where a client is left out another takes its place, so give the same release for "
+                "replace_one neighbours."
+            )
+        return
+    check_one_round("absent", absent)
+    fits = zeroed == (scheme == "fixed") and absent.neighboring != release.neighboring
+    if not fits or absent.trust != release.trust:
+        raise ValueError(
+            "Expected absent under the release's own trust, zero_out for a replace_one release "
+            "that is sampled by poisson, or replace_one for a zero_out release of a fixed size; "
+            f"got {absent.neighboring} under {absent.trust} trust for a {release.neighboring} "
+            f"release under {release.trust} trust that is sampled by {scheme}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled(ReleaseDefaults):
+    """One round's release, repeated in many rounds in each of which a client takes part at random.
+
+    Attributes:
+        release: of one round (`rounds=1`), as if the client took part.
+        rate: probability of taking part; for a fixed size see `of_cohort`.
+        rounds: rounds of the whole run, whether the client takes part or not.
+        scheme: `poisson`, where each client takes part independently, or `fixed`, where every
+            cohort of a size is equally likely.
+        hidden: every client sends in every round, those that do not take part the encoding of an
+            update of zeros. Then not even a server that sees each client's codes knows who takes
+            part (`poisson` only).
+        absent: the same release between the client and its absence. For `replace_one` and
+            `poisson` that is the one for `zero_out` neighbours, which sharpens the bound; of a
+            channel it is known without being given. For `zero_out` and `fixed`, where another
+            client takes its place, it is the one for `replace_one` neighbours, and must be given.
+        models: the adversary sees the published models only, and not what the server sees: the
+            bound is under `model` trust, which may be claimed as docs/sampling.md says. Clients may
+            then add the noise of a release under `local` or `aggregate` trust if `scheme` is
+            `fixed`, or `hidden`.
+
+    Cohorts of different rounds must be drawn independently, with randomness that the adversary
+    does not know. A cap on participations makes rounds dependent: account for it by the
+    participations of the client called most often, without Sampled. Under central trust the server
+    must publish a sum, or a sum over a public number, in which an absent client counts as zeros.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind, or the adversary
+            would see who takes part, so that nothing is amplified.
+
+    Example:
+        >>> import randquant as rq
+        >>> one = rq.GaussianRelease(noise_multiplier=1.0, dimension=650, rounds=1)
+        >>> print(rq.account([Sampled(one, rate=0.02, rounds=300, scheme="fixed")], delta=1e-5))
+        epsilon <= 2.51194 at delta = 1e-05 (replace_one, central trust, hidden cohorts)
+    """
+
+    release: Release
+    rate: float
+    rounds: int
+    scheme: Draw = "poisson"
+    hidden: bool = False
+    absent: Release | None = None
+    models: bool = False
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+        validate.real("rate", self.rate, above=0, high=1, why="it is a probability")
+        validate.whole("rounds", self.rounds, low=0, high=2**53)
+        validate.choice("scheme", self.scheme, DRAWS)
+        check_one_round("release", self.release)
+        check_unseen(self.release, self.scheme, self.hidden, self.models)
+        check_absent(self.absent, self.release, self.scheme)
+
+    @classmethod
+    def of_cohort(cls, release: Release, population: int, cohort: int, rounds: int) -> Sampled:
+        """Cohorts of a fixed size, drawn uniformly from the population in every round.
+
+        Example:
+            >>> import randquant as rq
+            >>> one = rq.GaussianRelease(noise_multiplier=1.0, dimension=650, rounds=1)
+            >>> Sampled.of_cohort(one, population=200, cohort=4, rounds=300).scheme
+            'fixed'
+        """
+        population = validate.whole("population", population, low=1, high=2**53)
+        why = "the population is that small"
+        cohort = validate.whole("cohort", cohort, low=1, high=population, why=why)
+        return cls(release, rate_of(cohort, population), rounds, "fixed")
+
+    @property
+    def trust(self) -> Trust:
+        """Against whom the bound holds."""
+        return "model" if self.models else self.release.trust
+
+    @property
+    def neighboring(self) -> Neighboring:
+        """What the two worlds differ by."""
+        return self.release.neighboring
+
+    @property
+    def sampled(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def releases(self) -> int:
+        """Single-coordinate releases, as if the client took part in every round."""
+        return self.release.releases * self.rounds
+
+    @property
+    def distance(self) -> float:
+        """Total variation distance of all rounds: those of single rounds add up."""
+        # theory/rounding.md, Proposition 8.
+        return self.release.distance * self.rounds * (1 + 8 * UNIT)
+
+    def renyi(self, order: float) -> float:
+        """Upper bound of the Rényi divergence of all rounds: amplified bounds add up."""
+        if self.releases == 0:
+            return 0.0
+        # theory/sampling.md, Proposition 1: rounds are drawn independently, so they add up, and one
+        # draw decides for all coordinates of a round: the whole release is amplified.
+        per_round = _of_one_round(self.release, self._absent(), self.rate, self.scheme, order)
+        # theory/rounding.md, Proposition 8: two roundings.
+        return self.rounds * per_round * (1 + 8 * UNIT)
+
+    @property
+    def worlds(self) -> tuple[Mixture, int] | None:
+        """Where Gaussian noise hides no more, the worlds of one round, easiest to tell apart."""
+        apart, away = distance_of(self.release), distance_of(self.absent)
+        if apart is None:
+            return None
+        gaussian = self.release.gaussian_multiplier is not None
+        if self.scheme == "fixed" and self.neighboring == "zero_out":
+            if away is None:
+                return None
+            if gaussian and away <= 2 * apart:
+                # theory/sampling.md, Proposition 19: the stand-in is opposite the client.
+                return Mixture.of_zeros(self.rate, apart), self.rounds
+            # theory/sampling.md, Proposition 14: zeros are an update too.
+            return Mixture.of_exchange(self.rate, (away, 0.0)), self.rounds
+        if self.neighboring == "zero_out":
+            # theory/sampling.md, Proposition 13.
+            return Mixture.of_absence(self.rate, apart), self.rounds
+        if gaussian and away is not None and away < apart:
+            # theory/sampling.md, Proposition 13: absence is between the two.
+            return Mixture.of_exchange(self.rate, (away, -away)), self.rounds
+        # theory/sampling.md, Proposition 14: absence is like either, whichever is worse.
+        return Mixture.of_exchange(self.rate, (apart, 0.0)), self.rounds
+
+    @property
+    def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:
+        """Inputs that are easy to tell apart from each other and from absence, in every round."""
+        apart, away = distance_of(self.release), distance_of(self.absent)
+        gaussian = self.release.gaussian_multiplier is not None
+        # theory/composition.md, Proposition 12: models show sums, not the codes of one client.
+        if self.models and self.release.trust == "local":
+            return ()
+        zeroed = self.scheme == "fixed" and self.neighboring == "zero_out"
+        if zeroed and gaussian and apart and away and away < 2 * apart * (1 - 1e-9):
+            return ()  # a stand-in is nearer than the opposite update, which is attacked with
+        # theory/composition.md, Proposition 12: taking part less often tells less.
+        rate = self.rate * (1 - 8 * UNIT)
+        rounds = self.release.attacked_rounds(self.scheme == "fixed")
+        return tuple((DrawnRound(seen, rate), self.rounds) for seen in rounds)
+
+    def _absent(self) -> Release | None:
+        """The release for neighbours who differ by one client's absence, if it is known."""
+        # theory/sampling.md, Proposition 9: a client that does not take part counts as zeros, so
+        # absence is the `zero_out` neighbour; with a stand-in (`fixed`) it is not.
+        if self.absent is None and self.scheme == "poisson":
+            return self.release.zeroed()
+        return self.absent
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_one_round(
+    release: Release, absent: Release | None, rate: float, scheme: Draw, order: float
+) -> float:
+    """Upper bound of the Rényi divergence of one round."""
+    if scheme == "fixed" and release.neighboring == "zero_out":
+        # theory/sampling.md, Proposition 19: any two of the three laws are within it.
+        assert absent is not None
+        return amplified(absent.renyi, rate, order, "replace_one")
+    curve = None if absent is None else absent.renyi
+    return amplified(release.renyi, rate, order, release.neighboring, curve)
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenCohorts:
+    """How clients take part in a run, if nobody sees which of them do.
+
+    What a client sends must not follow from its number (`UpdateMechanism.of_client`).
+
+    Attributes:
+        draw: `fixed` cohorts, each equally likely; or `poisson`, each client in each round
+            independently.
+        population, cohort: clients, and clients a round, on average: the public number that sums
+            are divided by. How many others happen to have would tell who takes part.
+        rounds: of the whole run.
+        models: whether the adversary sees the models only; else it sees what the server sees.
+        everybody_sends: clients that do not take part send the encoding of an update of zeros;
+            None for: where the guarantee needs it.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    Example:
+        >>> import randquant as rq
+        >>> noise = rq.GaussianRelease(1.0, dimension=650, rounds=1)
+        >>> HiddenCohorts("fixed", population=200, cohort=4, rounds=300).participations
+        6
+    """
+
+    draw: Draw
+    population: int
+    cohort: int
+    rounds: int
+    models: bool = True
+    everybody_sends: bool | None = None
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+        validate.choice("draw", self.draw, DRAWS)
+        validate.whole("population", self.population, low=1, high=2**53)
+        validate.whole("cohort", self.cohort, low=1, high=self.population)
+        validate.whole("rounds", self.rounds, low=1, high=2**53)
+
+    @property
+    def participations(self) -> int:
+        """Rounds that each client takes part in, about."""
+        return -(-self.rounds * self.cohort // self.population)
+
+    def all_send(self, trust: Trust | None) -> bool:
+        """Whether clients that do not take part send zeros, with a mechanism of that trust."""
+        if self.everybody_sends is not None:
+            return self.everybody_sends
+        # theory/sampling.md, Proposition 18: where clients add the noise, all must add it.
+        return self.draw != "fixed" and trust != "central"
+
+    def summands(self, trust: Trust | None) -> int:
+        """How many clients' payloads are in a sum, with a mechanism of that trust."""
+        return self.population if self.all_send(trust) else self.cohort
+
+    def release(
+        self, mechanism: Releasing, dimension: int, rounds: int, neighboring: Neighboring
+    ) -> Release | None:
+        """The release of the first `rounds` rounds of the run; None without privacy."""
+        one = mechanism.release(dimension, 1, neighboring)
+        if one is None:
+            return None
+        everybody, absent = self.all_send(one.trust), None
+        if (self.draw == "fixed") == (neighboring == "zero_out"):
+            # Absence is a stand-in, or zeros.
+            other: Neighboring = "replace_one" if neighboring == "zero_out" else "zero_out"
+            absent = mechanism.release(dimension, 1, other)
+        rate = rate_of(self.cohort, self.population)
+        return Sampled(one, rate, rounds, self.draw, everybody, absent, self.models)
+
+    def gaussian_multiplier(self, epsilon: float, delta: float, neighboring: Neighboring) -> float:
+        """About the least noise multiplier with which Gaussian noise on sums meets a target.
+
+        Relative to the distance of updates under `replace_one`; infinite if none is found.
+        """
+        return _least_multiplier(self, epsilon, delta, neighboring)
+
+
+def release_of(
+    mechanism: Releasing,
+    dimension: int,
+    rounds: int,
+    neighboring: Neighboring = "replace_one",
+    *,
+    examples: int | None = None,
+    numbers: bool = False,
+    cohorts: HiddenCohorts | None = None,
+) -> Release | None:
+    """Return what so many rounds of a mechanism release about one client, or one of its examples.
+
+    Args:
+        mechanism: of every update.
+        dimension: coordinates of an update, numbers beside it included.
+        rounds: rounds that the client takes part in; with `cohorts`, rounds of the run.
+        neighboring: the neighbouring relation.
+        examples: fewest examples whose clipped gradients an update is the mean of, if one example
+            is to be protected; None for all data of a client.
+        numbers: whether clients join numbers of their data to the update.
+        cohorts: how clients take part, if nobody sees which of them do; None if it is seen.
+
+    Returns:
+        The release; None if the mechanism protects nothing.
+
+    Raises:
+        ValueError: no distance of one example is derived for this mechanism, for numbers or for
+            hidden cohorts.
+    """
+    validate.answers("mechanism", mechanism, "a mechanism", "release")
+    validate.choice("neighboring", neighboring, NEIGHBORINGS)
+    if examples is None:
+        if cohorts is not None:
+            return cohorts.release(mechanism, dimension, rounds, neighboring)
+        return mechanism.release(dimension, rounds, neighboring)
+    examples = check_examples(examples)
+    if numbers:
+        raise ValueError(
+            f"Expected no numbers beside an update that counts for one of {examples} examples, "
+            "got some: one example may move a number by its whole range; protect clients, or leave "
+            "the numbers out."
+        )
+    if cohorts is not None:
+        raise ValueError(
+            f"Expected participation that is seen with one of {examples} examples as the unit, got "
+            "hidden cohorts: a client that is absent differs by all its examples."
+        )
+    if mechanism.release(dimension, rounds, neighboring) is None:
+        return None
+    release = mechanism.example_release(dimension, rounds, neighboring, examples)
+    if (release.unit, release.neighboring) != ("example", neighboring):
+        raise ValueError(
+            f"Expected a release of one example under {neighboring} of {type(mechanism).__name__}, "
+            f"got one of a {release.unit} under {release.neighboring}."
+        )
+    return release
+
+
+@dataclass(frozen=True, slots=True)
+class _Noise(Releasing):
+    """Gaussian noise on a sum, by a trusted server."""
+
+    multiplier: float
+
+    def release(
+        self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
+    ) -> Release:
+        """The multiplier is relative to two updates' distance."""
+        apart = 2 if neighboring == "zero_out" else 1
+        multiplier = self.multiplier * apart
+        return GaussianRelease(multiplier, dimension, rounds, "central", neighboring)
+
+
+@functools.lru_cache(maxsize=64)
+def _least_multiplier(
+    cohorts: HiddenCohorts, epsilon: float, delta: float, neighboring: Neighboring
+) -> float:
+    """By bisection: roughly by Rényi divergences, which are above the truth, then as accounted."""
+
+    def enough(multiplier: float, quick: bool) -> bool:
+        release = cohorts.release(_Noise(multiplier), 1, cohorts.rounds, neighboring)
+        assert release is not None
+        return account([release], delta, quick=quick, attacked=False).epsilon <= epsilon
+
+    low, high = 1e-3, 1e6
+    for quick, steps in ((True, 20), (False, 9)):
+        for _ in range(steps):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if enough(middle, quick) else (middle, high)
+        if quick:
+            low = high / 2
+    return high if high < 1e5 else math.inf

@@ -1,1 +1,0 @@
-"""What the sum of several clients' codes reveals."""
