@@ -1,7 +1,7 @@
 """Pages of the API reference: one for every name that a face exports, by room.
 
-A face is an `__init__.py` with `__all__`. A name is documented once, under its shortest address:
-`randquant.certify` before `randquant.mechanisms.rqm`. What the guides import from elsewhere has its
+A face is a module with `__all__`, mostly an `__init__.py`. A name is documented once, under its
+shortest address: `randquant.certify` before `randquant.mechanisms.rqm`. What the guides import from elsewhere has its
 page too. The pages are written to docs/api, which is not committed.
 """
 
@@ -74,7 +74,8 @@ def faces(root: Path) -> list[str]:
     """Modules that export names, from the package's own face to the deepest."""
     package = root / "src" / "randquant"
     found = []
-    for path in [*package.rglob("__init__.py"), package / "flower.py"]:
+    modules = [path for path in package.glob("[!_]*/[!_]*.py") if path.parent.name != "_internal"]
+    for path in [*package.rglob("__init__.py"), package / "flower.py", *modules]:
         parts = path.relative_to(root / "src").with_suffix("").parts
         if any(isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"
                for n in ast.parse(path.read_text()).body):  # fmt: skip

@@ -13,21 +13,4 @@ if TYPE_CHECKING:
     from randquant._internal.rounding import round_down, round_up
     from randquant._internal.serialization import from_json, to_json, write_atomic
 
-__all__ = [
-    "Count",
-    "Face",
-    "Server",
-    "WaitingBar",
-    "checked",
-    "from_json",
-    "matches",
-    "report",
-    "reporting",
-    "round_down",
-    "round_up",
-    "to_json",
-    "waiting",
-    "write_atomic",
-]
-
 lazily(__name__)

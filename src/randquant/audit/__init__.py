@@ -9,18 +9,4 @@ if TYPE_CHECKING:
     from randquant.audit.pipeline import FEWEST, Audit, cohort_inputs, worst_inputs
     from randquant.audit.proportions import ceiling, least_epsilon, proportion
 
-__all__ = [
-    "FEWEST",
-    "Audit",
-    "Outcomes",
-    "best_event",
-    "ceiling",
-    "cohort_inputs",
-    "in_words",
-    "least_epsilon",
-    "proportion",
-    "statistics",
-    "worst_inputs",
-]
-
 lazily(__name__)

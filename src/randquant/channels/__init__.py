@@ -28,26 +28,4 @@ if TYPE_CHECKING:
     from randquant.channels.keys import Key
     from randquant.channels.wire import block, length
 
-__all__ = [
-    "CELL_BUCKETS",
-    "CHUNK",
-    "DITHER_STEPS",
-    "LOW_BITS",
-    "MAX_DENOMINATOR",
-    "SEGMENT",
-    "Channel",
-    "Key",
-    "block",
-    "cores",
-    "encode_payload",
-    "encode_payloads",
-    "floats",
-    "from_probabilities",
-    "length",
-    "moments",
-    "scratch",
-    "tables",
-    "with_even",
-]
-
 lazily(__name__)

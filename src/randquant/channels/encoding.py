@@ -19,6 +19,16 @@ from randquant.channels.encoding_kernel import CODE_BITS, DITHER_BITS, GUIDE_BIT
 from randquant.channels.keys import Key, KeyStream
 from randquant.channels.wire import block, blocks, length
 
+__all__ = [
+    "CHUNK",
+    "SEGMENT",
+    "cores",
+    "decode",
+    "encode",
+    "encode_payload",
+    "encode_payloads",
+]
+
 Widen = Callable[[np.ndarray], np.ndarray]
 """Converts a part of an input exactly to this machine's float32 or float64."""
 

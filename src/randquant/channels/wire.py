@@ -12,6 +12,23 @@ import numpy as np
 
 from randquant._internal import validate
 
+__all__ = [
+    "HEADER_BYTES",
+    "MAGIC",
+    "PADDED",
+    "TOTALS",
+    "Coding",
+    "Format",
+    "add",
+    "bare_header",
+    "body_bytes",
+    "dimension_of",
+    "frame",
+    "pack",
+    "sizes",
+    "unpack",
+]
+
 LARGEST = 256
 """Most levels that are packed in blocks; with more, every code takes whole bits."""
 

@@ -12,16 +12,7 @@ if TYPE_CHECKING:
     from randquant.cli.options import NamedMechanism, Option, flag, given_channel, of_function
 
 __all__ = [
-    "DEMO",
-    "EVERYTHING",
-    "NamedMechanism",
-    "Option",
-    "all_commands",
-    "flag",
-    "given_channel",
     "main",
-    "of_function",
-    "parse",
 ]
 
 lazily(__name__)

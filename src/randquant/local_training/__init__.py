@@ -15,24 +15,4 @@ if TYPE_CHECKING:
     from randquant.local_training.vectorised import KNOWN_ATTENTION
     from randquant.local_training.work import Evaluation, Work
 
-__all__ = [
-    "KNOWN_ATTENTION",
-    "LIGHT_GROUP",
-    "Asked",
-    "Evaluation",
-    "Learner",
-    "Local",
-    "Standardize",
-    "Standardized",
-    "StoredExamples",
-    "Work",
-    "answered",
-    "asked_by",
-    "examples_of",
-    "parts_of",
-    "problem_of",
-    "small_step",
-    "step_length",
-]
-
 lazily(__name__)

@@ -38,6 +38,18 @@ from randquant.privacy.certificates.coordinate import (
     certify_metric,
 )
 
+__all__ = [
+    "Constraint",
+    "Design",
+    "Fisher",
+    "Metric",
+    "Pure",
+    "Renyi",
+    "constraint_of",
+    "least_epsilon",
+    "optimal",
+]
+
 SLACKS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 """Relative slacks below the target epsilon, tried in turn until the integers certify."""
 

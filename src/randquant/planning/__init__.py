@@ -37,38 +37,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "EDGE",
-    "ENOUGH",
-    "FARTHEST",
-    "FINE",
-    "LONG",
-    "TOLERANCE",
-    "TOLERATED",
-    "USEFUL",
-    "Calibrated",
-    "Candidate",
-    "DecodedError",
-    "Limit",
-    "Need",
-    "NoiseSearch",
-    "OutOfReach",
-    "Plan",
-    "Privacy",
     "TunedUpdate",
-    "Unreachable",
-    "built",
-    "calibrate",
-    "choose",
-    "code",
-    "fewest_bits",
-    "gaussian_multiplier",
-    "judge",
-    "protecting_mechanisms",
-    "tradeoffs",
-    "tune_coordinate",
     "tune_update",
-    "tuned_mechanism",
-    "update_family",
 ]
 
 lazily(__name__)

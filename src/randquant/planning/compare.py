@@ -18,6 +18,17 @@ from randquant.planning.tuning import Unreachable, tunable_mechanisms, tune_coor
 from randquant.planning.tuning import quick_coordinate_mechanisms as quick_mechanisms
 from randquant.privacy.certificates.coordinate import Certificate, certify
 
+__all__ = [
+    "CURVE_EPSILONS",
+    "Comparison",
+    "Entry",
+    "Measured",
+    "at_equal_epsilon",
+    "entry_of",
+    "of_channels",
+    "tradeoffs",
+]
+
 CURVE_EPSILONS = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
 """Targets at which the curves of privacy against error are computed."""
 

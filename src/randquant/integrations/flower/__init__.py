@@ -6,7 +6,7 @@ What is sent, and who can learn what: `docs/flower.md`.
 from typing import TYPE_CHECKING
 
 from randquant._internal.faces import lazily
-from randquant.integrations.flower import installed  # noqa: F401 - before what needs it
+from randquant.integrations.flower import installed
 
 if TYPE_CHECKING:
     from randquant.integrations.accountant import RoundEvent, RunAccountant

@@ -3,7 +3,7 @@
 What is sent, and who can learn what: `docs/nvflare.md`.
 """
 
-from randquant.integrations.nvflare import installed  # noqa: F401 - before what needs it
+from randquant.integrations.nvflare import installed
 from randquant.integrations.nvflare.controller import JobOptions, QuantizeController
 from randquant.integrations.nvflare.filter import QuantizeFilter
 from randquant.integrations.nvflare.helper_site import HelperExecutor
