@@ -1,8 +1,8 @@
 """Pages of the API reference: one for every name that a face exports, by room.
 
 A face is a module with `__all__`, mostly an `__init__.py`. A name is documented once, under its
-shortest address: `randquant.certify` before `randquant.mechanisms.rqm`. What the guides import from elsewhere has its
-page too. The pages are written to docs/api, which is not committed.
+shortest address: `randquant.certify` before `randquant.mechanisms.rqm`. What the guides import from
+elsewhere has its page too. The pages are written to docs/api, which is not committed.
 """
 
 from __future__ import annotations
