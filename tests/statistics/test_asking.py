@@ -67,12 +67,23 @@ def test_no_two_records_are_further_apart_than_is_certified(one, other, seed):
         assert apart(*ends, terms.norm) <= certified(terms)
 
 
+BY_NORM = {
+    norm: survey(QUERIES, epsilon, delta, "aggregate", 40, 120, unit="example", most=3)
+    for norm, epsilon, delta in (("l1", 8.0, 1e-30), ("l2", 1.0, 1e-6))
+}
+RELEASES = {
+    (norm, unit, relation): terms.released(1, relation, unit)
+    for norm, terms in BY_NORM.items()
+    for unit in ("client", "example")
+    for relation in ("replace_one", "zero_out")
+}
+
+
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_two_clients_are_further_apart_than_is_charged(data):
     """All records of a client replaced, or left out, and one of them; in both relations."""
-    for norm, epsilon, delta in (("l1", 8.0, 1e-30), ("l2", 1.0, 1e-6)):
-        terms = survey(QUERIES, epsilon, delta, "aggregate", 40, 120, unit="example", most=3)
+    for norm, terms in BY_NORM.items():
         assert terms.norm == norm
         one, other = (data.draw(st.lists(RECORD, min_size=3, max_size=3)) for _ in range(2))
         for unit, neighbour in (("client", other), ("example", [other[0], *one[1:]])):
@@ -83,18 +94,17 @@ def test_no_two_clients_are_further_apart_than_is_charged(data):
             for relation, far in (("replace_one", sums[1]), ("zero_out", 0 * sums[1])):
                 if (unit, relation) == ("example", "zero_out"):
                     sums[0], far = vector(terms, one[0], 0), 0 * sums[0]
-                release = terms.released(1, relation, unit)
+                release = RELEASES[norm, unit, relation]
                 assert release.unit == unit
                 assert apart(sums[0], far, norm) <= charged(release)
 
 
 def test_the_certified_distance_is_nearly_reached():
     """So a distance that is too small would be found by the test above, or here."""
-    extremes = [18, 59, 100, None]
     records = [
         {"age": age, "bmi": bmi, "dose": dose, "days": days, "event": event, "sex": sex, "ward": 1}
         for age, bmi, dose, days, event, sex in itertools.product(
-            extremes, [10, 39, 41, 70, None], [0, 8], [1, 99, None], [0, 1], ["f", "m", None]
+            [18, 100, None], [10, 39, 70, None], [0, 8], [1, 99, None], [0, 1], ["f", "m", None]
         )
     ]
     (frame,), _ = frames_of(records)

@@ -27,7 +27,9 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
             only checks each offer. All sums of a journal must have been answered so.
         delta: in (0, 1).
         examples: the limit is for one of so many examples of a client, as the operator says and not
-            as a server's offer does; None for all data of a client.
+            as a server's offer does; None for all data of a client. It holds where clients clip
+            each example's gradient at the offer's clip norm or less, which a helper cannot see and
+            a site's `QuantizeFilter(clip_norm=)` sees to.
 
     Returns:
         From the terms of a sum, and how often a client is in sums of each offer with it, to whether
