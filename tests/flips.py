@@ -30,7 +30,7 @@ from interrupted import SMALL
 from torch import nn
 
 import randquant as rq
-from randquant._internal import from_json, sealed
+from randquant._internal import from_json, serialization
 from randquant.aggregation import UpdateMechanism, VectorMechanism, update_mechanism
 from randquant.channels import wire
 from randquant.integrations import (
@@ -44,7 +44,7 @@ from randquant.integrations import (
 from randquant.integrations.flower import state
 from randquant.privacy import channel_record
 from randquant.training import TrainConfig, create_run, read_run, train, train_run
-from randquant.training.runs import binding, checkpoint, secret
+from randquant.training.runs import binding, checkpoint
 from randquant.training.runs import folder as run_folder
 
 REFUSED = (ValueError, TypeError, OSError)
@@ -169,13 +169,13 @@ def _said(home: Path) -> tuple:
 
 
 def _bound(home: Path) -> binding.Binding:
-    return from_json(binding.Binding, sealed.read(home / run_folder.BINDING, ""))
+    return from_json(binding.Binding, serialization.read(home / run_folder.BINDING, ""))
 
 
 def _key(home: Path) -> str:
     config = run_folder.read_config(home)
-    key = secret.key_of(config, home)
-    if run_folder.read_sent(home, config).commitment != secret.commitment(config, key):
+    key = binding.key_of(config, home)
+    if run_folder.read_sent(home, config).commitment != binding.commitment(config, key):
         raise ValueError("Expected the secret key that the run began with.")  # as `_prepared`
     return _hex(key.words(4))
 

@@ -34,7 +34,7 @@ from flower_rounds import saved_state
 from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
-from randquant._internal import sealed, to_json
+from randquant._internal import serialization, to_json
 from randquant.aggregation import ChannelMechanism, VectorMechanism
 from randquant.channels import wire
 from randquant.integrations import (
@@ -53,7 +53,7 @@ from randquant.integrations.flower import state
 from randquant.privacy import channel_record, load_channel
 from randquant.secure_sums import Client, SumServer, Terms, random_word
 from randquant.training import RoundMetrics, Sent, State, TrainConfig
-from randquant.training.data import idx
+from randquant.training.data import datasets
 from randquant.training.runs import checkpoint
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs import log as run_log
@@ -165,7 +165,7 @@ def _idx_files() -> list[bytes]:
 def _read_idx(data: bytes, folder: Path) -> None:
     path = folder / ("f.gz" if data[:1] == b"g" else "f")
     path.write_bytes(data[1:])
-    items = idx.read(path, idx.IMAGES, SHAPE)
+    items = datasets.read(path, datasets.IMAGES, SHAPE)
     raw = gzip.decompress(data[1:]) if path.suffix else data[1:]
     assert items.tobytes() == raw[16:], "not the items of these bytes"
     assert items.shape == (int.from_bytes(raw[4:8], "big"), *SHAPE), "another shape"
@@ -175,15 +175,17 @@ def _damaged_sealed(rng: random.Random, data: bytes) -> bytes:
     """What a sealed record says, half of the time with a right checksum, or the bytes of it."""
     if rng.random() < 0.5:
         return damaged_json(rng, data)
-    plain = json.dumps({k: v for k, v in json.loads(data).items() if k != sealed.CHECKSUM})
+    plain = json.dumps({k: v for k, v in json.loads(data).items() if k != serialization.CHECKSUM})
     try:
-        return json.dumps(sealed.seal(json.loads(damaged_json(rng, plain.encode())))).encode()
+        return json.dumps(
+            serialization.seal(json.loads(damaged_json(rng, plain.encode())))
+        ).encode()
     except (AttributeError, OverflowError, RecursionError, TypeError, ValueError):
         return damaged(rng, data)  # it cannot be sealed
 
 
 def _sealed(record: Any) -> list[bytes]:
-    return [json.dumps(sealed.seal(record)).encode()]
+    return [json.dumps(serialization.seal(record)).encode()]
 
 
 CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
@@ -193,7 +195,7 @@ SENT = Sent(run_folder.settings(CONFIG), "ab" * 32, 3, 9, 2, 1.5, 1e-5, "replace
 def _read_config(data: bytes, folder: Path) -> None:
     (folder / "config.json").write_bytes(data)
     config = run_folder.read_config(folder)
-    again = json.loads(json.dumps(sealed.seal(config)))
+    again = json.loads(json.dumps(serialization.seal(config)))
     assert again.keys() >= json.loads(data).keys(), "a field was lost"
 
 
@@ -203,8 +205,8 @@ def _read_sent(data: bytes, folder: Path) -> None:
     assert 0 <= sent.participations <= sent.declared, "more participations than rounds"
     assert sent.settings == SENT.settings, "another run"
     said = {"commitment": "", "asked": False, **json.loads(data)}
-    apart = {"epsilon": 0, sealed.CHECKSUM: ""}
-    assert {**sealed.seal(sent), **apart} == {**said, **apart}, "another"
+    apart = {"epsilon": 0, serialization.CHECKSUM: ""}
+    assert {**serialization.seal(sent), **apart} == {**said, **apart}, "another"
 
 
 ROUNDS = [

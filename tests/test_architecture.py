@@ -28,7 +28,7 @@ EXTRAS = {
     "kymatio": set(),
     "tensorboard": set(),
     "optuna": set(),
-    "rich": {"_internal.bars"},
+    "rich": {"_internal.progress"},
     "altair": {"reports.charts"},
     "vl_convert": {"reports.charts"},
     "flwr": {"integrations.flower"},

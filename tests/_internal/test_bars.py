@@ -6,7 +6,8 @@ import time
 import pytest
 
 from randquant import plan
-from randquant._internal import WaitingBar, bars, report, reporting, waiting
+from randquant._internal import WaitingBar, report, reporting, waiting
+from randquant._internal import progress as bars
 
 
 def wait_for(bar: WaitingBar) -> None:

@@ -7,13 +7,13 @@ import os
 
 import pytest
 
-from randquant._internal import disk, serialization
+from randquant._internal import files, serialization
 
 
 def test_names_are_not_flushed_where_folders_cannot_be_opened(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: pytest.fail("flushed"))
     monkeypatch.setattr(os, "name", "nt")
-    disk.sync_folder(tmp_path)
+    files.sync_folder(tmp_path)
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
@@ -24,11 +24,11 @@ def test_only_an_error_of_the_disk_is_an_error(number, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fails)
     if number == errno.EIO:
         with pytest.raises(OSError, match=os.strerror(number)):
-            disk.sync_folder(tmp_path)
+            files.sync_folder(tmp_path)
     else:
-        disk.sync_folder(tmp_path)
+        files.sync_folder(tmp_path)
     with pytest.raises(OSError, match=os.strerror(number)):  # of a file's content, every error is
-        disk.flush(0)
+        files.flush(0)
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -72,7 +72,7 @@ def test_what_is_planted_between_the_look_and_the_opening_is_not_read(
     plant(tmp_path / "name")
     monkeypatch.setattr(os, "lstat", lambda path: os.stat(tmp_path / "target"))
     with pytest.raises(OSError, match=words):
-        disk.read_own(tmp_path / "name")
+        files.read_own(tmp_path / "name")
 
 
 def test_who_may_read_a_file_is_its_writers_choice(tmp_path):

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from randquant._internal import locks
+from randquant._internal import files
 
 HOLDER = """
 import sys
@@ -38,30 +38,30 @@ def holder(folder):
 
 
 def test_another_process_is_refused_at_once_and_a_killed_one_holds_nothing(tmp_path):
-    assert not locks.held(tmp_path)
+    assert not files.held(tmp_path)
     with holder(tmp_path) as process:
-        assert locks.held(tmp_path)
-        for work in (locks.folder, locks.remove):
+        assert files.held(tmp_path)
+        for work in (files.folder, files.remove):
             with pytest.raises(BlockingIOError, match=TAKEN):
                 work(tmp_path).__enter__()
         with pytest.raises(BlockingIOError, match="another process holds it"):
-            locks.exclusive(tmp_path / "lock").__enter__()
+            files.exclusive(tmp_path / "lock").__enter__()
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        assert not locks.held(tmp_path)
-        with locks.folder(tmp_path):
-            assert locks.held(tmp_path)
-    assert not locks.held(tmp_path)
+        assert not files.held(tmp_path)
+        with files.folder(tmp_path):
+            assert files.held(tmp_path)
+    assert not files.held(tmp_path)
 
 
 def test_one_that_waits_gets_the_lock_after_the_other(tmp_path):
     order = []
 
     def second():
-        with locks.exclusive(tmp_path / "lock", wait=300):
+        with files.exclusive(tmp_path / "lock", wait=300):
             order.append("second")
 
-    with locks.exclusive(tmp_path / "lock"):
+    with files.exclusive(tmp_path / "lock"):
         waiting = threading.Thread(target=second)
         waiting.start()
         waiting.join(0.05)
@@ -72,26 +72,26 @@ def test_one_that_waits_gets_the_lock_after_the_other(tmp_path):
 
 def test_nobody_waits_for_ever(tmp_path):
     with (
-        locks.exclusive(tmp_path / "lock"),
+        files.exclusive(tmp_path / "lock"),
         pytest.raises(BlockingIOError, match="but another process holds it: wait for it"),
-        locks.exclusive(tmp_path / "lock", wait=0.1),
+        files.exclusive(tmp_path / "lock", wait=0.1),
     ):
         pass
 
 
 def test_to_ask_is_not_to_hold(tmp_path, monkeypatch):
     """Many ask at the same time whether a run is being trained: nobody is told yes."""
-    monkeypatch.setattr(locks, "MOMENT", 300.0)  # on a busy machine a moment may be long
+    monkeypatch.setattr(files, "MOMENT", 300.0)  # on a busy machine a moment may be long
     (tmp_path / "lock").touch()
     answers = []
 
     def ask():
-        answers.extend(locks.held(tmp_path) for _ in range(20))
+        answers.extend(files.held(tmp_path) for _ in range(20))
 
     asking = [threading.Thread(target=ask) for _ in range(4)]
     for thread in asking:
         thread.start()
-    with locks.folder(tmp_path):
+    with files.folder(tmp_path):
         pass
     for thread in asking:
         thread.join()
@@ -100,7 +100,7 @@ def test_to_ask_is_not_to_hold(tmp_path, monkeypatch):
 
 def test_a_lock_of_a_deleted_file_is_no_lock(tmp_path, monkeypatch):
     """Between opening the file and locking it, its owner deleted it: the new name is locked."""
-    real, times = locks.lock_descriptor, []
+    real, times = files.lock_descriptor, []
 
     def late(file, **options):
         if not times:
@@ -108,10 +108,10 @@ def test_a_lock_of_a_deleted_file_is_no_lock(tmp_path, monkeypatch):
         times.append(1)
         return real(file, **options)
 
-    monkeypatch.setattr(locks, "lock_descriptor", late)
-    with locks.folder(tmp_path):
+    monkeypatch.setattr(files, "lock_descriptor", late)
+    with files.folder(tmp_path):
         assert len(times) == 2
-        assert locks.held(tmp_path)
+        assert files.held(tmp_path)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
@@ -120,8 +120,8 @@ def test_a_file_system_without_locks_gets_its_sentence(number, tmp_path, monkeyp
         raise OSError(number, os.strerror(number))
 
     (tmp_path / "lock").touch()
-    monkeypatch.setattr(locks, "lock_descriptor", unsupported)
-    for ask in (locks.held, lambda path: locks.folder(path).__enter__()):
+    monkeypatch.setattr(files, "lock_descriptor", unsupported)
+    for ask in (files.held, lambda path: files.folder(path).__enter__()):
         with pytest.raises(OSError, match=r"Expected a file system with locks under .*local disk"):
             ask(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
@@ -138,10 +138,10 @@ def test_a_read_only_folder_gets_its_sentence_and_can_be_asked(number, tmp_path,
         return real(path, mode, *arguments, **options)
 
     (tmp_path / "lock").touch()
-    monkeypatch.setattr(locks, "open", read_only, raising=False)
+    monkeypatch.setattr(files, "open", read_only, raising=False)
     with pytest.raises(PermissionError, match=f"a folder that can be written, got {tmp_path}"):
-        locks.folder(tmp_path).__enter__()
-    assert not locks.held(tmp_path)
+        files.folder(tmp_path).__enter__()
+    assert not files.held(tmp_path)
 
 
 def test_a_folder_is_removed_with_everything_in_it(tmp_path):
@@ -150,7 +150,7 @@ def test_a_folder_is_removed_with_everything_in_it(tmp_path):
     (folder / "inner" / "file").touch()
     (folder / "away").symlink_to(tmp_path)
     (folder / "config.json").touch()
-    locks.remove(folder)
+    files.remove(folder)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -161,12 +161,12 @@ def test_a_folder_is_removed_where_open_files_are_not_deleted(tmp_path, monkeypa
     real, refused = type(folder).unlink, []
 
     def unlink(path, missing_ok=False):
-        if locks.held(folder):
+        if files.held(folder):
             refused.append(path.name)
             raise PermissionError(errno.EACCES, "in use", str(path))
         real(path, missing_ok)
 
     monkeypatch.setattr(type(folder), "unlink", unlink)
-    locks.remove(folder)
+    files.remove(folder)
     assert refused == ["lock"]
     assert not folder.exists()

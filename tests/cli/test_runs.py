@@ -8,7 +8,7 @@ import pytest
 from command_line import as_json, printed, refused
 from pages import Page, check_charts, check_self_contained
 
-from randquant._internal import locks, round_up
+from randquant._internal import files, round_up
 from randquant.training import TrainConfig, create_run, read_run, train_run
 
 CONFIG = TrainConfig.of(
@@ -66,9 +66,9 @@ def test_runs_lists_every_run_below_a_folder(folder, capsys, monkeypatch):
 
 
 def test_a_run_in_training_is_seen_and_not_disturbed(folder):
-    with locks.folder(folder / "half"):
+    with files.folder(folder / "half"):
         assert read_run(folder / "half").state == "being trained"
-    with locks.folder(folder / "half"):
+    with files.folder(folder / "half"):
         pass
     assert read_run(folder / "half").state == "unfinished"
 

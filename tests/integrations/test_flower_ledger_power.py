@@ -11,7 +11,8 @@ from flower_rounds import model, noisy
 from flwr.serverapp.strategy import FedAdam
 from power import Trace, reachable, restore
 
-from randquant._internal import disk, serialization
+from randquant._internal import files as disk
+from randquant._internal import serialization
 from randquant.integrations import OWN, DamagedFile, Offer, RoundEvent, RunAccountant
 from randquant.integrations import state as server_state
 from randquant.integrations.flower import state

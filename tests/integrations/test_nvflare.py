@@ -21,7 +21,7 @@ from nvflare_job import (
     result,
 )
 
-from randquant._internal import locks
+from randquant._internal import files
 from randquant.aggregation import AdditiveMechanism, VectorMechanism
 from randquant.integrations import REQUEST, SESSION, Layout, QuantizeController, QuantizeFilter
 from randquant.integrations.nvflare import tasks
@@ -149,7 +149,7 @@ def test_the_state_is_read_when_no_other_server_can_add_to_it(tmp_path):
     second.run()
     assert second.controller._run.accountant.get_privacy_spent().releases == 3 * 16
     third = Server(tmp_path, rounds=4)
-    with locks.folder(tmp_path / "server"), pytest.raises(BlockingIOError):
+    with files.folder(tmp_path / "server"), pytest.raises(BlockingIOError):
         third.run()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from randquant._internal import locks, sealed, to_json
+from randquant._internal import files, serialization, to_json
 from randquant.aggregation import all_mechanisms
 from randquant.channels import Key
 from randquant.privacy import GaussianRelease, account
@@ -62,7 +62,9 @@ def test_a_run_leaves_what_it_promises(finished):
     assert [line["round"] for line in lines if line["accuracy"] is not None] == [4, 8, 12, 16]
     assert run.summary.accuracy == lines[-1]["accuracy"] > 0.5
     lines = run_log.read(folder / "metrics.jsonl", sent_by(folder).identity)
-    assert json.loads((folder / "summary.json").read_text()) == sealed.seal(run.summary, lines.last)
+    assert json.loads((folder / "summary.json").read_text()) == serialization.seal(
+        run.summary, lines.last
+    )
     assert run.summary.bytes_per_upload == 40 + -(-run.summary.dimension // 2)
     assert run.summary.bytes_as_codes == run.summary.bytes_per_upload
 
@@ -81,7 +83,7 @@ def test_a_run_leaves_what_it_promises(finished):
 def test_a_run_does_not_go_on_with_another_configuration(change, finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
-    sealed.write(folder / "config.json", CONFIG.changed(rounds=17, **change))
+    serialization.write(folder / "config.json", CONFIG.changed(rounds=17, **change))
     with pytest.raises(ValueError, match="Expected the configuration"):
         train_run(folder)
     shutil.copy(finished[0] / "config.json", folder)
@@ -113,7 +115,7 @@ def test_a_run_folder_of_an_earlier_version_is_refused(finished, tmp_path):
     (folder / "sent.json").unlink()
     with pytest.raises(ValueError, match="not a JSON object with a checksum"):
         train_run(folder)
-    sealed.write(folder / "config.json", CONFIG)
+    serialization.write(folder / "config.json", CONFIG)
     with pytest.raises(ValueError, match="the record of what was sent, found none"):
         train_run(folder)
 
@@ -177,7 +179,7 @@ def test_nobody_takes_part_more_often_than_the_cap(tmp_path):
 
 
 def test_a_run_belongs_to_one_process_at_a_time(finished):
-    with locks.folder(finished[0]):
+    with files.folder(finished[0]):
         with pytest.raises(BlockingIOError, match="another process"):
             train_run(finished[0])
         with pytest.raises(BlockingIOError, match="another process"):

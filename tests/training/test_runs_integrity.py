@@ -11,7 +11,7 @@ import pytest
 from interrupted import SMALL, Interrupted, begin, dying, go_on
 
 from randquant import cli
-from randquant._internal import round_up, sealed, serialization
+from randquant._internal import round_up, serialization
 from randquant.mechanisms import build
 from randquant.privacy import save_channel
 from randquant.reports import report_run
@@ -247,7 +247,7 @@ def test_a_run_is_bound_to_its_settings_before_its_first_round(tmp_path):
     (folder / "config.json").write_bytes(good.replace(b"4.0", b"40.0"))
     with pytest.raises(ValueError, match=r"config.json as it was written.*train --resume"):
         runs.execute(folder)
-    sealed.write(folder / "config.json", other)
+    serialization.write(folder / "config.json", other)
     with pytest.raises(ValueError, match="Expected the configuration that the run"):
         runs.execute(folder)
     assert read_run(folder).state == "damaged"

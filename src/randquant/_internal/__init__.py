@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 from randquant._internal.faces import lazily
 
 if TYPE_CHECKING:
-    from randquant._internal.bars import WaitingBar, waiting
     from randquant._internal.declared import Count, Server
     from randquant._internal.faces import Face
     from randquant._internal.patterns import checked, matches
-    from randquant._internal.progress import report, reporting
+    from randquant._internal.progress import WaitingBar, report, reporting, waiting
     from randquant._internal.rounding import round_down, round_up
     from randquant._internal.serialization import from_json, to_json, write_atomic
 

@@ -1,11 +1,289 @@
-"""Reading of files that a user names."""
+"""Files of ours: read and written whole, locked, and parsed."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import re
+import shutil
+import stat
+import sys
+import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from filelock import lock_descriptor
+
+if sys.platform == "darwin":
+    import fcntl
+
+UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOTTY})
+"""Errors of file systems that cannot do what was asked, such as some on a network."""
+
+
+_NOTHING_ELSE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Flags of `os.open`, on systems that have them: no link is followed, no pipe is waited for."""
+
+
+def opener(path: str | Path, flags: int, mode: int = 0o666) -> int:
+    """Open a regular file, for `open(..., opener=opener)`.
+
+    Raises:
+        OSError: the name is that of a symbolic link, a pipe, a device or a folder.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        _check_regular(path, os.lstat(path))
+    file = os.open(path, flags | _NOTHING_ELSE, mode)
+    try:
+        _check_regular(path, os.fstat(file))
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a file; OSError at once if the name is that of a link, pipe, device or folder."""
+    with open(path, "rb", opener=opener) as file:
+        return file.read()
+
+
+def read_own(path: Path) -> bytes:
+    """Read a file that only this package writes, and replaces as a whole.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or has another name, which would keep an old
+            content when this one gets a new one.
+    """
+    with open(path, "rb", opener=opener) as file:
+        check_one_name(path, file.fileno())
+        return file.read()
+
+
+def check_one_name(path: Path, file: int) -> None:
+    """Raise OSError if an open file has other names than its path."""
+    if (names := os.fstat(file).st_nlink) > 1:
+        raise OSError(
+            f"Expected {path} to be a file with one name, got one with {names} hard links: "
+            "remove the others."
+        )
+
+
+def check_private(path: Path, file: int) -> None:
+    """Raise OSError if other users may open an open file; on Windows its folder decides."""
+    if os.name != "nt" and (mode := stat.S_IMODE(os.fstat(file).st_mode)) & 0o077:
+        raise OSError(
+            f"Expected {path} to be a file for its owner alone, got one of mode {mode:o}: others "
+            f"may have read it; if not, set chmod 600."
+        )
+
+
+def _check_regular(path: str | Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        folder = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
+        kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else folder
+        raise OSError(f"Expected {path} to be a regular file, got {kind}: use another name.")
+
+
+def flush(file: int) -> None:
+    """Put what was written to an open file on the disk, so that it survives a power cut.
+
+    On macOS `fsync` leaves data in the disk's own cache, which a power cut empties.
+
+    Raises:
+        OSError: the disk reports an error.
+    """
+    if sys.platform == "darwin":
+        try:
+            fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+            return
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+    os.fsync(file)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk: files that were created, renamed or deleted there.
+
+    Windows cannot open a folder for this; its file system journals names itself.
+
+    Raises:
+        OSError: the disk reports an error.
+    """
+    if os.name == "nt":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        flush(opened)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+    finally:
+        os.close(opened)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder, and those above it that are missing, so that they survive a power cut.
+
+    Guarantees:
+        The folder's name is on the disk even if another process created it and was killed before it
+        flushed the name.
+
+    Raises:
+        OSError: it cannot be created, or the disk reports an error.
+    """
+    if folder.is_dir():
+        with contextlib.suppress(PermissionError):  # of a folder above that is not ours to read
+            sync_folder(folder.parent)
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+NAME = "lock"
+"""The lock file of a run, in its folder."""
+
+POLL = 0.005
+"""Seconds between two attempts to get a lock that another process holds."""
+
+MOMENT = 0.05
+"""Seconds for which `held` may make a lock seem to be held: it has it for microseconds."""
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[None]:
+    """Hold a lock file; the operating system releases it when the process ends, however it ends.
+
+    Args:
+        path: the lock file.
+        wait: seconds for which another process may hold it.
+
+    Raises:
+        BlockingIOError: another process holds it for longer.
+        PermissionError: the file cannot be written.
+        OSError: the file system has no locks. Nothing less than a lock of the operating system is
+            taken: a mere file would outlast a process that is killed.
+    """
+    file = _acquired(path, time.monotonic() + max(wait, MOMENT))
+    with file:
+        yield
+
+
+def held(path: Path) -> bool:
+    """Return whether a process holds the lock of the run in a folder; nothing is written.
+
+    Raises:
+        OSError: the lock file cannot be read, or the file system has no locks.
+    """
+    until = time.monotonic() + MOMENT
+    try:
+        with open(path / NAME, "rb", opener=opener) as lock:
+            while not _tried(lock, path / NAME):  # another process may ask the same
+                if time.monotonic() > until:
+                    return True
+                time.sleep(POLL)
+    except FileNotFoundError:
+        pass
+    return False
+
+
+@contextlib.contextmanager
+def folder(path: Path) -> Iterator[None]:
+    """Lock the run in a folder for this process.
+
+    Raises:
+        BlockingIOError: another process holds the lock.
+        PermissionError: the folder cannot be written.
+        OSError: the file system has no locks.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(path / NAME))
+        except BlockingIOError:
+            raise BlockingIOError(
+                f"Expected {path} to be free, but another process is training it: wait for it "
+                "or choose another folder."
+            ) from None
+        yield
+
+
+def remove(path: Path) -> None:
+    """Delete a folder with the run in it, which no other process may be training.
+
+    Raises:
+        BlockingIOError: another process holds the lock.
+        OSError: as in `folder`, or a file cannot be deleted.
+    """
+    with folder(path):
+        for entry in path.iterdir():
+            if entry.name == NAME:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        with contextlib.suppress(PermissionError):  # Windows deletes no file that is open
+            (path / NAME).unlink()
+    (path / NAME).unlink(missing_ok=True)
+    path.rmdir()
+
+
+def _acquired(path: Path, until: float) -> BinaryIO:
+    """Return the lock file, open and locked; BlockingIOError if it is not free by then."""
+    while True:
+        file = _opened(path)
+        try:
+            if _tried(file, path):
+                if _is(file, path):
+                    return file
+            elif time.monotonic() > until:
+                raise BlockingIOError(
+                    f"Expected {path} to be free, but another process holds it: wait for it."
+                )
+            else:
+                time.sleep(POLL)
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a lock file for writing, which changes nothing in it; create it if it is missing."""
+    try:
+        return open(path, "ab", opener=opener)
+    except OSError as error:
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+            raise PermissionError(
+                f"Expected a folder that can be written, got {path.parent}: change its "
+                "permissions, or choose another."
+            ) from error
+        raise
+
+
+def _tried(file: BinaryIO, path: Path) -> bool:
+    """Lock an open file if it is free; OSError with a sentence if locks are not supported."""
+    try:
+        return lock_descriptor(file.fileno(), blocking=False)
+    except OSError as error:
+        raise OSError(
+            f"Expected a file system with locks under {path.parent}, got {error.strerror!r}: "
+            "choose a folder on a local disk."
+        ) from error
+
+
+def _is(file: BinaryIO, path: Path) -> bool:
+    """Whether an open file is still the one of that name, which `remove` may have deleted."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
+
 
 TOO_DEEP = "it is nested too deeply"
 

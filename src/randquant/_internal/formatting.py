@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from randquant._internal.rounding import round_up
@@ -85,3 +87,34 @@ def duration(seconds: float) -> str:
 def minus(number: str) -> str:
     """Replace a hyphen by a minus sign, as wide as a plus and without a line break after it."""
     return number.replace("-", "−")
+
+
+NUMBER = re.compile(r"[-−+]?[\d.,]+(e[-+−]?\d+)?|infinite|-|")
+"""Cells that are right-aligned in a terminal."""
+
+
+def text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lay a table out as lines: numbers are right-aligned, words left-aligned.
+
+    Args:
+        columns: (k,) headings.
+        rows: (k,) cells each.
+
+    Example:
+        >>> for line in text(("name", "MSE"), [("rqm", "0.5"), ("stochastic", "12.5")]):
+        ...     print(line)
+        name         MSE
+        rqm          0.5
+        stochastic  12.5
+    """
+    body = [list(row) for row in rows]
+    table = [list(columns), *body]
+    widths = [max(len(row[k]) for row in table) for k in range(len(columns))]
+    right = [all(NUMBER.fullmatch(row[k]) for row in body) for k in range(len(columns))]
+    return [
+        "  ".join(
+            cell.rjust(width) if flush else cell.ljust(width)
+            for cell, width, flush in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in table
+    ]

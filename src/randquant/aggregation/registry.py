@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from randquant._internal import files, sealed, validate
+from randquant._internal import files, serialization, validate
 from randquant.aggregation.coordinate import ChannelMechanism
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.vector import VectorMechanism
@@ -206,7 +206,7 @@ def save(mechanism: UpdateMechanism, path: str | Path) -> None:
     """
     wanted = "a mechanism for whole updates, such as VectorMechanism(channel, clip_norm)"
     validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")
-    sealed.write(validate.path("path", path), {"format": FORMAT, **mechanism.record()})
+    serialization.write(validate.path("path", path), {"format": FORMAT, **mechanism.record()})
 
 
 def load(path: str | Path) -> UpdateMechanism:
@@ -219,7 +219,7 @@ def load(path: str | Path) -> UpdateMechanism:
     """
     text = files.read_text(validate.path("path", path), "a mechanism")
     try:
-        record, _ = sealed.unseal(text.encode())
+        record, _ = serialization.unseal(text.encode())
         if record.pop("format", None) != FORMAT:
             raise ValueError("it is a file of another format")
         return from_record(record, f"in {path}")

@@ -6,10 +6,17 @@ from randquant._internal.faces import lazily
 from randquant.cli.main import main
 
 if TYPE_CHECKING:
-    from randquant.cli.command import EVERYTHING, all_commands
     from randquant.cli.commands.train import DEMO
     from randquant.cli.main import parse
-    from randquant.cli.options import NamedMechanism, Option, flag, given_channel, of_function
+    from randquant.cli.options import (
+        EVERYTHING,
+        NamedMechanism,
+        Option,
+        all_commands,
+        flag,
+        given_channel,
+        of_function,
+    )
 
 __all__ = [
     "main",

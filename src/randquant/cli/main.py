@@ -11,8 +11,8 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
-from randquant.cli import command, wrong
-from randquant.cli.command import Invocation
+from randquant.cli import options
+from randquant.cli.options import Invocation
 
 REFUSED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, MemoryError)
 
@@ -72,10 +72,10 @@ def parse(words: Sequence[str]) -> Invocation | None:
     """
     top = app(words)
     try:
-        wrong.check_commands(top, words)
+        options.check_commands(top, words)
         function, bound, _ = top.parse_args(list(words), exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        raise ValueError(wrong.sentence(error, top, words)) from error
+        raise ValueError(options.sentence(error, top, words)) from error
     invocation = function(*bound.args, **bound.kwargs)
     return invocation if isinstance(invocation, Invocation) else None
 
@@ -94,11 +94,11 @@ def app(words: Sequence[str] = ()) -> App:
         result_action="return_value",
     )
     top.register_install_completion_command()
-    everything = words[:1] == [command.EVERYTHING]
-    for name in command.names():
+    everything = words[:1] == [options.EVERYTHING]
+    for name in options.names():
         if everything or words[:1] == [name]:
             rest = words[:1] if everything else words[1:]
-            top.command(command.named(name).app(name, rest))
+            top.command(options.named(name).app(name, rest))
         else:
-            top.command(App(name, help=command.purpose(name)))
+            top.command(App(name, help=options.purpose(name)))
     return top

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from randquant._internal.bars import Bars
 from randquant._internal.formatting import count
+from randquant._internal.progress import Bars
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on

@@ -17,12 +17,10 @@ if TYPE_CHECKING:
         payload_record,
         read_payload,
     )
-    from randquant.integrations.flower.mod import QuantizeMod
-    from randquant.integrations.flower.parameter_free import ParameterFree
+    from randquant.integrations.flower.mod import QuantizeMod, TooFewNodes
+    from randquant.integrations.flower.planned import ParameterFree
     from randquant.integrations.flower.strategy import QuantizedStrategy
-    from randquant.integrations.flower.wrapped import TooFewNodes
     from randquant.integrations.foreign import DamagedFile
-    from randquant.integrations.helper_limit import within
     from randquant.integrations.helper_member import HelperMember, helper_of
     from randquant.integrations.helper_service import (
         CALLS_OF_ONE,
@@ -30,10 +28,11 @@ if TYPE_CHECKING:
         RemoteHelper,
         ServiceLimits,
         service,
+        within,
     )
     from randquant.integrations.history import History, RoundRow
     from randquant.integrations.ledger import OWN, SPENT, STEP_BYTES, AnswerLedger
-    from randquant.integrations.limits import ClientLimits
+    from randquant.integrations.limits import SUM, ClientLimits, Membership
     from randquant.integrations.member import (
         FILES,
         NOTHING,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
         Member,
         told,
     )
-    from randquant.integrations.membership import SUM, Membership
     from randquant.integrations.nvflare.controller import JobOptions, QuantizeController
     from randquant.integrations.nvflare.filter import QuantizeFilter
     from randquant.integrations.nvflare.helper_site import TASK, HelperExecutor

@@ -14,11 +14,11 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from randquant._internal import validate
-from randquant._internal.disk import make_folder
+from randquant._internal.files import make_folder
 from randquant.integrations.foreign import DamagedFile
-from randquant.integrations.helper_limit import within
-from randquant.integrations.membership import JOURNAL
-from randquant.integrations.membership import identity as read_identity
+from randquant.integrations.helper_service import within
+from randquant.integrations.limits import JOURNAL
+from randquant.integrations.limits import identity as read_identity
 from randquant.integrations.protocol import Ask
 from randquant.secure_sums.helper.helper import Helper, HelperLimits
 from randquant.secure_sums.helper.sealing import HelperKey

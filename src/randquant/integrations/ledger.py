@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, Self
 
-from randquant._internal import locks
-from randquant._internal.disk import read_own
+from randquant._internal import files
+from randquant._internal.files import read_own
 from randquant._internal.serialization import write_atomic
 from randquant.integrations.accountant import RunAccountant
 from randquant.integrations.foreign import DamagedFile
@@ -107,7 +107,7 @@ class AnswerLedger:
             self._load(known.get("account"))
             yield self
             return
-        with locks.exclusive(self._path.with_name(self._path.name + ".lock"), wait=PATIENCE):
+        with files.exclusive(self._path.with_name(self._path.name + ".lock"), wait=PATIENCE):
             self._load(read_own(self._path) if os.path.lexists(self._path) else None)
             if self._written < known.get("written", 0):
                 raise DamagedFile("Expected this client's newest account, got an older one.")

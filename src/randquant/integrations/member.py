@@ -19,8 +19,7 @@ from randquant.integrations import protocol
 from randquant.integrations.accountant import RoundEvent
 from randquant.integrations.foreign import DamagedFile, logged
 from randquant.integrations.ledger import OWN, AnswerLedger, State
-from randquant.integrations.limits import ClientLimits, whether_known
-from randquant.integrations.membership import Membership, identity
+from randquant.integrations.limits import ClientLimits, Membership, identity, whether_known
 from randquant.integrations.protocol import RoundMessage
 from randquant.secure_sums.secagg.client import Client
 from randquant.secure_sums.secagg.graphs import HASH_BYTES, PART_BYTES

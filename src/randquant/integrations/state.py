@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from randquant._internal import validate
-from randquant._internal.disk import make_folder, read_own
+from randquant._internal.files import make_folder, read_own
 from randquant._internal.serialization import write_atomic
 
 MAGIC = b"RQSTATE1"

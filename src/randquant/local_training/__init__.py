@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from randquant.local_training.problem import parts_of, problem_of
     from randquant.local_training.raw_units import Standardized
     from randquant.local_training.standardize import Asked, Standardize, answered, asked_by
-    from randquant.local_training.vectorised import KNOWN_ATTENTION
+    from randquant.local_training.together import KNOWN_ATTENTION
     from randquant.local_training.work import Evaluation, Work
 
 lazily(__name__)

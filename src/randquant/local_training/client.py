@@ -13,17 +13,22 @@ from torch import nn
 from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.channels.keys import Key
 from randquant.local_training.clients import MADE, named
-from randquant.local_training.copies import Copies
+from randquant.local_training.copies import Copies, called, copied, seeded
 from randquant.local_training.curvature import gradients
 from randquant.local_training.gathering import Gathering
-from randquant.local_training.generators import seeded
-from randquant.local_training.inputs import called, copied
 from randquant.local_training.one_client import OneClient
 from randquant.local_training.problem import Loss, Problem
 from randquant.local_training.statistics import ServerStatistics
-from randquant.local_training.together import Together, fewer_and_fewer, is_linear, width
+from randquant.local_training.together import (
+    ALIKE,
+    Together,
+    fewer_and_fewer,
+    is_linear,
+    may_be_together,
+    numbers_kept,
+    width,
+)
 from randquant.local_training.trial import work_mode
-from randquant.local_training.vectorised import ALIKE, may_be_together, numbers_kept
 from randquant.local_training.work import GRADIENT, Evaluation, Work
 
 LIGHT_GROUP = 20

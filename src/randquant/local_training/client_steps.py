@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from randquant._internal import validate
+from randquant.local_training.copies import Features, seeded
 from randquant.local_training.curvature import Gradients, gradients, length_along
-from randquant.local_training.generators import seeded
-from randquant.local_training.inputs import Features
 from randquant.local_training.local import LOCAL_EPOCHS
 from randquant.local_training.trial import Loss, guess_of
 

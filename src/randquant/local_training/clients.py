@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from randquant.local_training.copies import Features, described, of_each, tensors
 from randquant.local_training.examples import (
     Columns,
     Examples,
@@ -19,7 +20,6 @@ from randquant.local_training.examples import (
     examples_of,
     is_table,
 )
-from randquant.local_training.inputs import Features, described, of_each, tensors
 
 MADE = 12
 """Examples that are made up to decide how clients are computed."""

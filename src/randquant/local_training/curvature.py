@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from randquant.local_training.inputs import Features, called
+from randquant.local_training.copies import Features, called
 from randquant.local_training.trial import Loss
 
 DAMPING = 1e-3

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from randquant.local_training.generators import seed_cpu, seeded
-from randquant.local_training.inputs import Features, described, of_each, tensors
+from randquant.local_training.copies import Features, described, of_each, seed_cpu, seeded, tensors
 from randquant.statistics.records import columns_of
 
 TARGETS = ("label", "labels", "target", "targets", "y")

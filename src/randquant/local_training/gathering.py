@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from randquant.local_training.clients import check_finite, named
+from randquant.local_training.copies import Features, of_each
 from randquant.local_training.examples import Examples, StoredExamples
-from randquant.local_training.inputs import Features, of_each
 from randquant.local_training.problem import Problem
 from randquant.local_training.trial import check_labels
 

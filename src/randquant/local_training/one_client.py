@@ -13,12 +13,10 @@ from torch.func import grad_and_value, vmap
 
 from randquant.aggregation.clipping import add_clipped
 from randquant.channels.keys import Key
-from randquant.local_training.copies import Copies
+from randquant.local_training.copies import Copies, Features, called, of_each, seeded
 from randquant.local_training.curvature import gradients, length_along
 from randquant.local_training.examples import StoredExamples
 from randquant.local_training.gathering import Gathering
-from randquant.local_training.generators import seeded
-from randquant.local_training.inputs import Features, called, of_each
 from randquant.local_training.problem import Loss, Problem
 from randquant.local_training.work import Work
 

@@ -22,9 +22,8 @@ from randquant.local_training.clients import (
     client_set,
     named,
 )
+from randquant.local_training.copies import copied, in_float32, seeded, stored
 from randquant.local_training.examples import Columns, Examples, StoredExamples, examples_of
-from randquant.local_training.generators import seeded
-from randquant.local_training.inputs import copied, in_float32, stored
 from randquant.local_training.local import BUFFERS, Buffers
 from randquant.local_training.statistics import ServerStatistics
 from randquant.local_training.trial import (

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from randquant.local_training.copies import called, of_each
 from randquant.local_training.examples import Examples
-from randquant.local_training.inputs import called, of_each
 
 AT_ONCE = 256
 """Most public examples in a batch."""

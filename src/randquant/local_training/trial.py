@@ -13,17 +13,19 @@ from torch import Tensor, nn
 
 from randquant._internal import validate
 from randquant.local_training.clients import ClientSet, named
-from randquant.local_training.copies import check_own, held
-from randquant.local_training.examples import StoredExamples
-from randquant.local_training.generators import drawn, seeded
-from randquant.local_training.inputs import (
+from randquant.local_training.copies import (
     Features,
     called,
+    check_own,
     copied,
     described,
+    drawn,
+    held,
     of_each,
+    seeded,
     tensors,
 )
+from randquant.local_training.examples import StoredExamples
 from randquant.local_training.statistics import is_batch_norm
 
 Loss = Callable[[Tensor, Tensor], Tensor]

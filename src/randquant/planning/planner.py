@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from randquant._internal import validate
-from randquant._internal.bars import waiting
-from randquant._internal.progress import report, step
+from randquant._internal.progress import report, step, waiting
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.layout import dimension_of
 from randquant.aggregation.registry import all_mechanisms

@@ -6,7 +6,7 @@ from randquant._internal.faces import lazily
 
 if TYPE_CHECKING:
     from randquant._internal import formatting
-    from randquant._internal.tables import text as text_table
+    from randquant._internal.formatting import text as text_table
     from randquant.reports.chart_marks import draw_intervals
     from randquant.reports.figures import (
         Axis,

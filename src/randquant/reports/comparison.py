@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from randquant._internal import formatting, tables
+from randquant._internal import formatting
 from randquant._internal.formatting import bound, minus
 from randquant._internal.rounding import round_up
 from randquant.channels.exact_moments import Moments
@@ -87,7 +87,7 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 def as_text(comparison: Comparison) -> list[str]:
     """Lay a comparison out for a terminal."""
-    return [caption(comparison), *tables.text(*rows(comparison)), *notes(comparison)]
+    return [caption(comparison), *formatting.text(*rows(comparison)), *notes(comparison)]
 
 
 def caption(comparison: Comparison) -> str:

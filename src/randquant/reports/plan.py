@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from randquant._internal import formatting, tables
+from randquant._internal import formatting
 from randquant._internal.formatting import count, minus
 from randquant._internal.rounding import round_up
 from randquant.aggregation.hostile import one_client
@@ -30,9 +30,9 @@ def as_text(plan: Plan) -> list[str]:
     rows = [_cells(entry) for entry in plan.entries if entry.noise is not None]
     limits = [_limit(limit.name, limit.noise) for limit in plan.limits]
     lines = [*_target(plan), ""]
-    lines += tables.text(COLUMNS, [*rows, *limits])
+    lines += formatting.text(COLUMNS, [*rows, *limits])
     if plan.parts:
-        lines += ["", f"{_assumed(plan)}:", *tables.text(PARTS, _parts(plan))]
+        lines += ["", f"{_assumed(plan)}:", *formatting.text(PARTS, _parts(plan))]
     missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
     missing += [*_left_out(plan), *_defaults(plan)]
     lines += ["", *missing] if missing else []

@@ -17,14 +17,18 @@ if TYPE_CHECKING:
         proportion,
         ratio,
     )
-    from randquant.statistics.files import by_client, read_queries, read_records
     from randquant.statistics.queries import Counts, Mean, Quantiles
     from randquant.statistics.query import Query, Totals, numbers
-    from randquant.statistics.records import frames_of, one_of_each
+    from randquant.statistics.records import (
+        by_client,
+        frames_of,
+        one_of_each,
+        read_queries,
+        read_records,
+    )
     from randquant.statistics.regression import Covariance, LinearRegression
-    from randquant.statistics.saving import KINDS
     from randquant.statistics.survey_mechanism import SurveyMechanism
-    from randquant.statistics.surveys import EXACT, Survey, survey
+    from randquant.statistics.surveys import EXACT, KINDS, Survey, survey
     from randquant.statistics.survival import KaplanMeier, LogRank
 
 __all__ = [

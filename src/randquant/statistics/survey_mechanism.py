@@ -18,8 +18,7 @@ from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.statistics.answers import Table
 from randquant.statistics.records import columns_of, one_of_each
-from randquant.statistics.saving import survey_from, text_of
-from randquant.statistics.surveys import EXACT, Survey
+from randquant.statistics.surveys import EXACT, Survey, survey_from, text_of
 
 MARKS = 16
 """Numbers behind a vector that say which survey it is of: a whole SHA-256, since whoever found two

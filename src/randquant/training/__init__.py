@@ -13,11 +13,16 @@ if TYPE_CHECKING:
     from randquant.training.cohort import ZEROS_AT_ONCE, collector
     from randquant.training.config import PLACES, TrainConfig, check_config
     from randquant.training.configured import mechanism_of
-    from randquant.training.data.datasets import DATASETS, PARTITIONS, Dataset, register_dataset
+    from randquant.training.data.datasets import (
+        DATASETS,
+        MAX_ITEMS,
+        PARTITIONS,
+        Dataset,
+        register_dataset,
+    )
     from randquant.training.data.datasets import load as load_dataset
     from randquant.training.data.datasets import partition as partition_dataset
     from randquant.training.data.datasets import split as split_dataset
-    from randquant.training.data.idx import MAX_ITEMS
     from randquant.training.federated import train
     from randquant.training.models import build as build_model
     from randquant.training.named import of_dataset
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
     )
     from randquant.training.records import RoundMetrics, RunRecord, RunSummary, Sent
     from randquant.training.runs.advice import about_constant, about_steps, best_constant
-    from randquant.training.runs.binding import bind
+    from randquant.training.runs.binding import Secret, bind
     from randquant.training.runs.execution import create as create_run
     from randquant.training.runs.execution import execute as train_run
     from randquant.training.runs.execution import load_parameters
@@ -48,7 +53,6 @@ if TYPE_CHECKING:
         read_sent,
         write_config,
     )
-    from randquant.training.runs.secret import Secret
     from randquant.training.runs.setup import Prepared, prepare
     from randquant.training.runs.status import Status as RunStatus
     from randquant.training.runs.status import notes as notes_on_runs

@@ -16,7 +16,7 @@ from randquant.aggregation.payloads import finite
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.clients import named
-from randquant.local_training.vectorised import KNOWN_ATTENTION
+from randquant.local_training.together import KNOWN_ATTENTION
 from randquant.privacy.accounting.sampling import HiddenCohorts
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from randquant._internal import validate
-from randquant._internal.bars import Bars, waiting
+from randquant._internal.progress import Bars, waiting
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
@@ -28,9 +28,9 @@ from randquant.training import display, settings
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
 from randquant.training.request import complete
-from randquant.training.runs import binding, execution, secret
+from randquant.training.runs import binding, execution
 from randquant.training.runs import folder as run_folder
-from randquant.training.runs.secret import Secret
+from randquant.training.runs.binding import Secret
 from randquant.training.runs.setup import Given
 from randquant.training.server import Callback, Server
 from randquant.training.task import OWN, Task
@@ -258,7 +258,7 @@ def _changes(home: Path, config: TrainConfig, given: Given) -> dict[str, Any]:
     begun = run_folder.read_config(home)
     if begun.seed != config.seed:
         raise _other(home, ["seed"])
-    key = secret.key_of(begun, home)
+    key = binding.key_of(begun, home)
     asked = complete(config, given, key)
     differing = settings.changes(begun, asked)
     if run_folder.settings(asked) != run_folder.settings(begun):

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from randquant.local_training.clients import client_set
-from randquant.local_training.generators import seeded
+from randquant.local_training.copies import seeded
 from randquant.local_training.local import Local
 from randquant.local_training.problem import Problem, problem_of
 from randquant.training import models

@@ -10,8 +10,7 @@ from randquant._internal.formatting import count
 from randquant._internal.rounding import round_down
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
-from randquant.cli.command import Command, Output, figures
-from randquant.cli.options import NamedMechanism
+from randquant.cli.options import Command, NamedMechanism, Output, figures
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.sampling import HiddenCohorts, release_of

@@ -8,8 +8,7 @@ from randquant._internal.declared import Data, Search
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.channels.keys import Key
-from randquant.cli.command import Command, Output
-from randquant.cli.options import NamedMechanism
+from randquant.cli.options import Command, NamedMechanism, Output
 from randquant.mechanisms.registry import notes_on
 from randquant.privacy.guarantee import Neighboring
 from randquant.training.config import Delta

@@ -9,8 +9,7 @@ from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
 from randquant.channels.wire import bits_per_code
-from randquant.cli.command import Command, Output, figures
-from randquant.cli.options import NamedMechanism
+from randquant.cli.options import Command, NamedMechanism, Output, figures
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.certificates.sum_certificate import certify_sum

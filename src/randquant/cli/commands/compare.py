@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from randquant._internal.declared import Mechanism, Search
-from randquant.cli.command import Command, Output, written_page
-from randquant.cli.options import given_channel
+from randquant.cli.options import Command, Output, given_channel, written_page
 
 
 def run(

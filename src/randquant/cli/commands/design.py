@@ -8,7 +8,7 @@ from randquant._internal.declared import Data, Files, Mechanism, Privacy, Search
 from randquant._internal.rounding import round_up
 from randquant.channels.exact_moments import moments
 from randquant.channels.wire import bits_per_code
-from randquant.cli.command import Command, Output, figures, written_page
+from randquant.cli.options import Command, Output, figures, written_page
 from randquant.mechanisms.design import Design
 from randquant.privacy.certificates.file import save_channel
 

@@ -17,12 +17,12 @@ from typing import Any, Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from randquant._internal import tables
-from randquant._internal.disk import flush, opener, sync_folder
+from randquant._internal import formatting
+from randquant._internal.files import flush, opener, sync_folder
 from randquant._internal.serialization import naming
-from randquant.cli.command import Command, Output
+from randquant.cli.options import Command, Output
 from randquant.integrations.helper_member import helper_of
-from randquant.integrations.membership import JOURNAL
+from randquant.integrations.limits import JOURNAL
 from randquant.secure_sums.helper.journal import NAME, HelperJournal
 
 
@@ -167,7 +167,7 @@ def _status(folder: Path) -> Output:
         "most_sums": max(sums.values(), default=0),
         "by_sums": {str(count): clients for count, clients in counted},
     }
-    return Output(result, tables.text(["sums", "clients in so many"], rows))
+    return Output(result, formatting.text(["sums", "clients in so many"], rows))
 
 
 COMMAND = Command(run, example="randquant helper keygen helper.key")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from randquant.cli.command import Command, Output, written_page
-from randquant.cli.options import of_function
+from randquant.cli.options import Command, Output, of_function, written_page
 from randquant.planning.planner import plan
 from randquant.planning.privacy import Privacy
 from randquant.reports import plan as shown

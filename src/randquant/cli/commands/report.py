@@ -7,7 +7,7 @@ from pathlib import Path
 
 from randquant._internal.declared import Files
 from randquant._internal.serialization import write_atomic
-from randquant.cli.command import Command, Output
+from randquant.cli.options import Command, Output
 from randquant.training.runs import status as run_status
 
 

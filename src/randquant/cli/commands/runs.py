@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from randquant._internal import formatting, tables
+from randquant._internal import formatting
 from randquant._internal.rounding import round_up
-from randquant.cli.command import Command, Output, figures
+from randquant.cli.options import Command, Output, figures
 from randquant.training import settings
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
@@ -42,7 +42,7 @@ COLUMNS = (
 
 
 def _listed(statuses: Sequence[Status]) -> list[str]:
-    return tables.text(COLUMNS, [_row(status) for status in statuses])
+    return formatting.text(COLUMNS, [_row(status) for status in statuses])
 
 
 def _row(status: Status) -> list[str]:
@@ -77,7 +77,7 @@ def _compared(statuses: Sequence[Status], differ: Sequence[str]) -> list[str]:
         ["epsilon <=", *(_epsilon(status) or "-" for status in known)],
         ["bytes per upload", *(str(status.bytes_per_upload or "-") for status in known)],
     ]
-    return tables.text(["", *(str(status.folder) for status in known)], rows)
+    return formatting.text(["", *(str(status.folder) for status in known)], rows)
 
 
 def _epsilon(status: Status) -> str:

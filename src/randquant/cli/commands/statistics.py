@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from randquant._internal.declared import Clients, Data, Privacy
-from randquant.cli.command import Command, Output, written_page
+from randquant.cli.options import Command, Output, written_page
 
 
 def run(
@@ -36,7 +36,7 @@ def run(
         seed: seed of a simulation, which protects nobody.
     """
     from randquant.reports import answers
-    from randquant.statistics import files
+    from randquant.statistics import records as files
     from randquant.statistics.asking import statistics
 
     records = files.read_records(data)

@@ -10,8 +10,7 @@ from typing import Any
 from randquant._internal import extras
 from randquant._internal.declared import Data, Files, Server
 from randquant.aggregation.registry import all_mechanisms
-from randquant.cli.command import EVERYTHING, Command, Output
-from randquant.cli.options import Option, of_mechanism, takes
+from randquant.cli.options import EVERYTHING, Command, Option, Output, of_mechanism, takes
 from randquant.training import settings
 from randquant.training.config import TrainConfig, check_config, value_of
 from randquant.training.records import RoundMetrics

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from randquant.integrations.accountant import RoundEvent, RunAccountant
     from randquant.integrations.among_clients import AmongClients
     from randquant.integrations.flower.mod import QuantizeMod
-    from randquant.integrations.flower.parameter_free import ParameterFree
+    from randquant.integrations.flower.planned import ParameterFree
     from randquant.integrations.flower.strategy import QuantizedStrategy
     from randquant.integrations.helper_member import HelperMember
     from randquant.integrations.helper_service import TLS, RemoteHelper

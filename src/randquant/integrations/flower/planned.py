@@ -8,20 +8,46 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from flwr.app import ArrayRecord
 from flwr.common import log
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 from randquant._internal import validate
-from randquant._internal.bars import waiting
+from randquant._internal.progress import waiting
 from randquant.aggregation.registry import update_mechanism
 from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.messages import arrays_of
-from randquant.integrations.flower.parameter_free import ParameterFree
 from randquant.integrations.trained import Layout, parts_of
+from randquant.integrations.untuned import Predicts, UntunedSteps
 from randquant.integrations.with_helper import WithHelper
 from randquant.local_training.local import Local
 from randquant.planning.choice import choose
 from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
+
+
+class ParameterFree(FedAvg):
+    """Selects clients as FedAvg does; `QuantizedStrategy` then takes steps that need no rate.
+
+    Clients scale their updates to the mechanism's `clip_norm`, and the server's steps follow from
+    public facts and the released means (docs/theory/untuned.md). It is what `QuantizedStrategy`
+    takes by default.
+
+    Args:
+        predicts: what the model predicts, `classes` or `numbers`.
+        options: those of FedAvg; `fraction_evaluate` is 0 by default, since nothing protects what
+            clients measure.
+
+    Raises:
+        ValueError: `predicts` is neither.
+
+    Example:
+        >>> ParameterFree(fraction_train=0.5).fraction_evaluate
+        0.0
+    """
+
+    def __init__(self, predicts: Predicts = "classes", **options: Any) -> None:
+        UntunedSteps(predicts)  # checks it
+        self.predicts: Predicts = predicts
+        super().__init__(**{"fraction_evaluate": 0.0, **options})
 
 
 class Wrapper(Protocol):

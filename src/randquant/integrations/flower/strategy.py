@@ -13,16 +13,15 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from randquant._internal import locks
-from randquant._internal.disk import make_folder
+from randquant._internal import files
+from randquant._internal.files import make_folder
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.integrations.accountant import SO_FAR, RunAccountant
 from randquant.integrations.among_clients import AmongClients
-from randquant.integrations.flower import helper_node, messages, state, wrapped
+from randquant.integrations.flower import helper_node, messages, mod, state
 from randquant.integrations.flower.grids import EligibleGrid, PollingGrid
 from randquant.integrations.flower.messages import FlowerRound
-from randquant.integrations.flower.parameter_free import ParameterFree
-from randquant.integrations.flower.planned import for_target
+from randquant.integrations.flower.planned import ParameterFree, for_target
 from randquant.integrations.history import History, RoundRow
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import UPLOAD
@@ -95,8 +94,8 @@ class QuantizedStrategy(Strategy):
         patience: int = 3,
     ) -> None:
         self.strategy, self.sums = ParameterFree() if strategy is None else strategy, sums
-        wrapped.check_inner(self.strategy)
-        self.local = wrapped.check_local(local)
+        mod.check_inner(self.strategy)
+        self.local = mod.check_local(local)
         along = beside(mechanism, privacy)
         untuned = None
         if isinstance(self.strategy, ParameterFree):
@@ -218,7 +217,7 @@ class QuantizedStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the privacy settings, and the strategy's own summary."""
-        wrapped.summarise(self.strategy, self.run, self.least)
+        mod.summarise(self.strategy, self.run, self.least)
 
     def start(
         self,
@@ -257,7 +256,7 @@ class QuantizedStrategy(Strategy):
         with contextlib.ExitStack() as stack:
             if self._path is not None:
                 make_folder(self._path.parent)
-                stack.enter_context(locks.folder(self._path.parent))
+                stack.enter_context(files.folder(self._path.parent))
             arrays = self._restored(initial_arrays)
             done, planned = self.run.done, self.rounds if num_rounds is None else num_rounds
             self._last, self._statistics = planned, statistics
@@ -266,7 +265,7 @@ class QuantizedStrategy(Strategy):
                 self._settle(self._layout(model), model, ArrayRecord({**arrays}))  # on trial
                 if self.run.mechanism.trust == "aggregate":
                     self.sums.check(log, helper_node.asking(grid, self.sums.step_timeout))
-                wrapped.check_nodes(grid, self.strategy, self.needed, connect_timeout)
+                mod.check_nodes(grid, self.strategy, self.needed, connect_timeout)
 
             def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:
                 return evaluate_fn(number + done, model) if evaluate_fn else None
@@ -305,7 +304,7 @@ class QuantizedStrategy(Strategy):
 
     def _over(self, view: EligibleGrid, number: int) -> bool:
         """Whether training is over, because too few clients may still take part."""
-        least = wrapped.fewest(self.strategy, self.least)
+        least = mod.fewest(self.strategy, self.least)
         if not self.stopped and (left := len(list(view.get_node_ids()))) < least and view.hidden:
             self.run.stopped = (
                 f"before round {number}: epsilon of {view.hidden} clients would have exceeded "

@@ -18,8 +18,8 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.model import ModelLearnable, ModelLearnableKey
 from nvflare.app_common.app_constant import AppConstants
 
-from randquant._internal import locks, validate
-from randquant._internal.disk import make_folder
+from randquant._internal import files, validate
+from randquant._internal.files import make_folder
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import from_record
 from randquant.integrations import state
@@ -135,7 +135,7 @@ class QuantizeController(Controller):
         run, log = self._run, self._logger(fl_ctx)
         with contextlib.ExitStack() as stack:
             make_folder(self._path.parent)
-            stack.enter_context(locks.folder(self._path.parent))
+            stack.enter_context(files.folder(self._path.parent))
             if self.sums is not None:
                 # ValueError: there is no helper
                 self.sums.check(log, asking(self, fl_ctx, abort_signal, self.options.timeout))

@@ -14,7 +14,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 
 from randquant._internal import validate
-from randquant._internal.disk import make_folder
+from randquant._internal.files import make_folder
 from randquant.integrations.limits import ClientLimits
 from randquant.integrations.member import Agreed, Member
 from randquant.integrations.nvflare import tasks

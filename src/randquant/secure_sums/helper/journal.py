@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from randquant._internal.disk import (
+from randquant._internal.files import (
     check_one_name,
     check_private,
     make_folder,

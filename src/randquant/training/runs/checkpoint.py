@@ -9,7 +9,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from randquant._internal.disk import read_regular
+from randquant._internal.files import read_regular
 from randquant._internal.serialization import write_atomic
 from randquant.training.algorithm import State
 from randquant.training.optimizer import from_tensors, to_tensors

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from randquant._internal import locks
-from randquant._internal.disk import make_folder
+from randquant._internal import files
+from randquant._internal.files import make_folder
 from randquant.channels.keys import Key
 from randquant.local_training.problem import Problem
 from randquant.local_training.standardize import Figures
@@ -28,12 +28,12 @@ from randquant.training.algorithm import Algorithm, State, distributed_sgd
 from randquant.training.cohort import sender
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.records import RoundMetrics, Sent
-from randquant.training.runs import binding, checkpoint, secret, standardization
+from randquant.training.runs import binding, checkpoint, standardization
 from randquant.training.runs import folder as run_folder
+from randquant.training.runs.binding import Secret
 from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE, INITIAL
 from randquant.training.runs.log import RESTORE, RunLog
 from randquant.training.runs.outcome import evaluated, measured, same, summarized
-from randquant.training.runs.secret import Secret
 from randquant.training.runs.setup import (
     BY_NAME,
     Given,
@@ -86,7 +86,7 @@ def create(
     if config.seed is None:
         hidden.write(folder)
     epsilon = prepared.schedule.epsilon(rounds, most)
-    commitment = secret.commitment(config, key)
+    commitment = binding.commitment(config, key)
     run_folder.begin(folder, config, declared, prepared.fingerprint, epsilon, commitment)
     binding.write(folder, bound)
     if config.task.by_objects:
@@ -132,7 +132,7 @@ def execute(
     """
     folder = folder.absolute()  # whoever is called may change directory
     run_folder.read_config(folder)  # do not create a lock where there is no run
-    with locks.folder(folder), _threads_kept():
+    with files.folder(folder), _threads_kept():
         if changes:
             _change(folder, changes, given)
         _ask(folder, given)
@@ -227,10 +227,10 @@ def _change(folder: Path, changes: Mapping[str, Any], given: Given) -> None:
 def _prepared(folder: Path, config: TrainConfig, given: Given) -> Prepared:
     """What the run in a folder is trained with; ValueError if it is not what it began with."""
     home = folder.parent if folder.name == BASELINE else folder  # a baseline has the run's key
-    key = secret.key_of(config, home)
+    key = binding.key_of(config, home)
     run_folder.read_sent(folder, config)
     own = run_folder.read_config(home)
-    if run_folder.read_sent(home, own).commitment != secret.commitment(own, key):
+    if run_folder.read_sent(home, own).commitment != binding.commitment(own, key):
         raise ValueError(
             f"Expected the secret key that the run in {folder} began with, got another: with it, "
             "rounds that were sent would be sent a second time. Restore it or begin a new run."

@@ -24,8 +24,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from randquant._internal import locks, sealed
-from randquant._internal.disk import make_folder
+from randquant._internal import files, serialization
+from randquant._internal.files import make_folder
 from randquant._internal.serialization import from_json, sync_folder, to_json
 from randquant.training.config import NAMES, TrainConfig, check_config, value_of
 from randquant.training.records import RunRecord, RunSummary, Sent
@@ -54,7 +54,7 @@ def make_way(folder: Path, overwrite: bool) -> None:
     What is left of a run whose first files were not all written is deleted: it sent nothing.
     """
     if not (folder / CONFIG).exists() and _unborn(folder):
-        locks.remove(folder)
+        files.remove(folder)
         return
     if not (folder / CONFIG).exists():
         raise FileExistsError(
@@ -66,7 +66,7 @@ def make_way(folder: Path, overwrite: bool) -> None:
             f"Expected a new folder for the run, got {folder}, which holds a run: choose "
             "another, add --overwrite to replace it, or --resume to continue it."
         )
-    locks.remove(folder)
+    files.remove(folder)
 
 
 def _unborn(folder: Path) -> bool:
@@ -126,7 +126,7 @@ def read_config(folder: Path) -> TrainConfig:
         "--resume RUN; for anything else begin a new run."
     )
     try:
-        record = sealed.read(folder / CONFIG, advice)
+        record = serialization.read(folder / CONFIG, advice)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"Expected a run in {folder}, found no {CONFIG} there.") from None
     try:
@@ -139,7 +139,7 @@ def read_config(folder: Path) -> TrainConfig:
 
 def write_config(folder: Path, config: TrainConfig) -> None:
     """Write the configuration of a run."""
-    sealed.write(folder / CONFIG, config)
+    serialization.write(folder / CONFIG, config)
 
 
 def read_sent(folder: Path, config: TrainConfig) -> Sent:
@@ -160,7 +160,7 @@ def read_sent(folder: Path, config: TrainConfig) -> Sent:
 
 def write_sent(folder: Path, sent: Sent) -> None:
     """Write what a run has sent; called before it is sent."""
-    sealed.write(folder / SENT, sent)
+    serialization.write(folder / SENT, sent)
 
 
 def read_log(folder: Path, config: TrainConfig) -> tuple[Lines, Sent]:
@@ -190,7 +190,7 @@ def read_summary(folder: Path, lines: Lines, sent: Sent) -> RunSummary | None:
         ValueError: it was changed, or does not cover the rounds that were sent.
     """
     try:
-        record = sealed.read(folder / SUMMARY, _ANEW.format(folder), lines.last)
+        record = serialization.read(folder / SUMMARY, _ANEW.format(folder), lines.last)
     except FileNotFoundError:
         return None
     if len(lines.metrics) != sent.round:
@@ -203,7 +203,7 @@ def read_summary(folder: Path, lines: Lines, sent: Sent) -> RunSummary | None:
 
 def write_summary(folder: Path, summary: RunSummary, last: str) -> None:
     """Write the summary of a run whose log ends with the checksum `last`."""
-    sealed.write(folder / SUMMARY, summary, last)
+    serialization.write(folder / SUMMARY, summary, last)
 
 
 def reopen(folder: Path) -> None:
@@ -259,7 +259,7 @@ _ANEW = "Write it again: randquant train --resume {}."
 
 def _sent(folder: Path) -> Sent:
     try:
-        return from_json(Sent, sealed.read(folder / SENT, RESTORE))
+        return from_json(Sent, serialization.read(folder / SENT, RESTORE))
     except FileNotFoundError:
         raise ValueError(
             f"Expected {folder / SENT}, the record of what was sent, found none. {RESTORE}"

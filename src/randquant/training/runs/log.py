@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from randquant._internal import sealed
-from randquant._internal.disk import flush, opener, read_regular
+from randquant._internal import serialization
+from randquant._internal.files import flush, opener, read_regular
 from randquant._internal.serialization import from_json, naming, write_atomic
 from randquant.training.records import RoundMetrics
 
@@ -58,7 +58,7 @@ def read(path: Path, identity: str) -> Lines:
     last, metrics = identity, []
     for number, line in enumerate(text[:size].splitlines(), 1):
         try:
-            record, last = sealed.unseal(line, last)
+            record, last = serialization.unseal(line, last)
             metrics.append(from_json(RoundMetrics, record))
             if metrics[-1].round != number:
                 raise ValueError(f"it is round {metrics[-1].round}")
@@ -134,8 +134,8 @@ def begin(path: Path) -> None:
 
 def _line(metrics: RoundMetrics, last: str) -> tuple[bytes, str]:
     """A line of the log and its checksum."""
-    record = sealed.seal(metrics, last)
-    return json.dumps(record, allow_nan=False).encode() + b"\n", record[sealed.CHECKSUM]
+    record = serialization.seal(metrics, last)
+    return json.dumps(record, allow_nan=False).encode() + b"\n", record[serialization.CHECKSUM]
 
 
 def _write_all(log: int, data: bytes) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from randquant._internal import sealed
+from randquant._internal import serialization
 from randquant.channels.keys import Key
 from randquant.local_training.problem import Problem
 from randquant.local_training.raw_units import rows_of
 from randquant.local_training.standardize import Asked, Figures, answered
-from randquant.statistics.saving import text_of
+from randquant.statistics.surveys import text_of
 from randquant.training.runs.folder import FIGURES
 from randquant.training.runs.log import RESTORE
 
@@ -23,7 +23,7 @@ def ask(folder: Path, asked: Asked, problem: Problem, key: Key, identity: str) -
     rows = rows_of(problem, len(asked.bounds) > asked.features)
     figures = answered(asked, rows, key.fold_in("standardize"))
     record = {"means": figures.means, "spreads": figures.spreads, "terms": _terms(asked)}
-    sealed.write(folder / FIGURES, record, identity)
+    serialization.write(folder / FIGURES, record, identity)
 
 
 def read(folder: Path, asked: Asked, identity: str) -> Figures:
@@ -35,7 +35,7 @@ def read(folder: Path, asked: Asked, identity: str) -> Figures:
     if asked.terms is None:
         return answered(asked, [], Key.from_seed(0))
     try:
-        record = sealed.read(folder / FIGURES, RESTORE, identity)
+        record = serialization.read(folder / FIGURES, RESTORE, identity)
     except FileNotFoundError:
         raise ValueError(
             f"Expected {folder / FIGURES}, the figures that the run standardises by, found none. "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from randquant._internal import locks
+from randquant._internal import files
 from randquant.privacy.guarantee import SIMULATED, Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunSummary, Sent
@@ -127,7 +127,7 @@ def read(folder: Path) -> Status:
     try:
         config = run_folder.read_config(folder)
         lines, sent = run_folder.read_log(folder, config)
-        held = locks.held(folder) or (locks.held(folder.parent) and folder.name == BASELINE)
+        held = files.held(folder) or (files.held(folder.parent) and folder.name == BASELINE)
         summary = None if held else run_folder.read_summary(folder, lines, sent)
     except (ValueError, TypeError, KeyError, OSError) as error:
         return Status(folder, "damaged", config, error=" ".join(str(error).split()))
