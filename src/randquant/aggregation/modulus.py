@@ -43,7 +43,7 @@ def sum_bits(channel: Channel, clients: int, size: int, deviation: float = math.
     Example:
         >>> import randquant as rq
         >>> bit = rq.stochastic_rounding(clip=0.01, levels=2, margin=1.0)
-        >>> sum_bits(bit, 1000, 2**17, deviation=0.003), upload.sum_bits(2, 1000)
+        >>> sum_bits(bit, 1000, 2**17, deviation=0.003), wire.sum_bits(2, 1000)
         (8, 10)
     """
     exact = wire.sum_bits(channel.levels, clients)

@@ -423,7 +423,7 @@ def coded(coding: Coding, size: int) -> int:
     """Bytes of `size` codes that the server sees one by one, header included.
 
     Example:
-        >>> coded(wire.Format.of(2, "a bit"), 1024)
+        >>> coded(Format.of(2, "a bit"), 1024)
         168
     """
     return HEADER_BYTES + body_bytes(coding, validate.whole("size", size, low=0))
