@@ -172,6 +172,7 @@ def test_a_client_whose_update_overflows_is_named(local):
     ("name", "way"),
     [("eps", "give epsilon="), ("cohort_size", "give cohort="), ("bits", r"Privacy\(bits=…\)"),
      ("learning_rate", r"Local\(learning_rate=…\) for clients.* or server="),
+     ("proximal_mu", "give local=randquant.Local.*no penalty"),
      ("epochs", r"local=randquant.Local\(epochs=…\)"), ("epsilom", "epsilon")],
 )  # fmt: skip
 def test_an_argument_of_another_place_is_refused_with_it(name, way):

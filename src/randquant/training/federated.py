@@ -50,6 +50,8 @@ ELSEWHERE = {
     "eps": "epsilon=…",
     "cohort_size": "cohort=…",
     "num_rounds": "rounds=…",
+    "proximal_mu": "local=randquant.Local(epochs=1), which keeps clients near the global weights: "
+    "there is no penalty on the way to them",
 }
 """What to write instead of arguments that `train` does not have."""
 
