@@ -33,7 +33,7 @@ class RankWorlds:
         return self._losses(upward=False)
 
     def together(self, times: int) -> tuple[PrivacyLoss, ...]:
-        """Nothing closer is known."""
+        """No tighter joint bound is available."""
         return ()
 
     def _losses(self, *, upward: bool) -> tuple[PrivacyLoss, ...]:

@@ -172,7 +172,7 @@ class RunAccountant:
         if others:
             alone = self.get_epsilon(self.delta, alone=True)
             left = "no guarantee" if math.isinf(alone) else f"epsilon <= {round_up(alone)}"
-            # Whoever gets at a client's codes by themselves, in whatever way, learns no more.
+            # This also bounds an adversary who sees the individual codes.
             on = f" and {self.counts_on}" if self.counts_on else ""
             otherwise = "it does, or all others are invented" if on else "all others are invented"
             assumed = f"{assumed}{on}, and {left} if {otherwise}"

@@ -236,7 +236,7 @@ class Copies:
         return self._threads.shared
 
     def for_server(self) -> nn.Module:
-        """A copy with the loaded weights that is no thread's."""
+        """A copy of the model not owned by any worker thread."""
         return self._copy(itertools.chain(self._model.parameters(), self._model.buffers()))
 
     def apart(self) -> Copies:

@@ -115,7 +115,7 @@ class ReadExamples:
 
 
 def examples_of(data: Any, columns: Columns | None = None, classes: bool = True) -> Examples:
-    """Return someone's examples, whatever they came as.
+    """Convert one client's data to tensors.
 
     Args:
         data: a tuple (features, targets) of tensors or arrays, n >= 1 rows each; a map-style torch

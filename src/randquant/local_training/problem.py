@@ -89,7 +89,7 @@ class Problem:
 
     @property
     def binary(self) -> bool:
-        """Whether outputs are logits of one of two answers each."""
+        """Whether outputs are binary logits."""
         return is_binary(self.loss)
 
     def starting_at(self, weights: np.ndarray) -> Problem:

@@ -380,7 +380,7 @@ BY_EXAMPLE = (
     nn.functional.huber_loss,
     nn.functional.binary_cross_entropy_with_logits,
 )
-"""Losses that are the mean of each example's, whatever the examples: a problem's labels are checked
+"""Losses that average over examples independently: a problem's labels are checked
 where it is the cross entropy. Others may leave examples out, weigh them or compare them."""
 
 ALIKE = 5e-3

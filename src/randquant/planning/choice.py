@@ -59,7 +59,7 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
     of all that it calibrates unasked; for examples integer noise.
 
     Args:
-        need: the target, with the participations of the client called most often.
+        need: the target, with the most rounds that any client takes part in.
         examples: for example-level privacy, the fewest examples that an update is the mean of.
 
     Guarantees:

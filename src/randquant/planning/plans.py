@@ -166,7 +166,7 @@ class Need:
         if self.cohorts is None or self.trust == "local":
             return error.deviation(self.cohort, self.mean_norm)
         clients = self.setting.cohort
-        # Of all who send, as many as are summed are not zeros.
+        # Everyone sends, but only the cohort's updates are non-zero.
         part = self.cohorts.cohort / clients
         length = self.clip_norm if self.mean_norm is None else self.mean_norm
         return error.deviation(clients, part * length) / part

@@ -61,7 +61,7 @@ def sent(config: TrainConfig, dimension: int) -> str:
 
 
 def alongside_of(config: TrainConfig, mechanism: UpdateMechanism) -> Alongside | None:
-    """What a client sends beside its update; None for nothing.
+    """Scalars that are sent with each update, or None.
 
     Raises:
         ValueError: the mechanism does not clip whole updates, or the numbers do not go together.

@@ -54,7 +54,7 @@ class RoundMetrics(RoundCost):
         accuracy, loss: on test data, or None on rounds without evaluation; loss in nats for
             cross-entropy. Accuracy is None where the task is no classification.
         seconds_evaluate: evaluation on test data, in seconds.
-        participations: rounds so far of the client called most often, this one included.
+        participations: the most rounds that any client has taken part in, this one included.
         epsilon: proven upper bound of that client's epsilon if the run had been declared to end
             with this round; None without privacy. It is no guarantee of a run whose end is chosen
             by looking at it: that run's is of all declared rounds.
@@ -87,7 +87,7 @@ class Sent:
         round: rounds that were started.
         declared: rounds that the run was to have when its first one was sent. The run may end
             earlier, for whatever reason, and never later.
-        participations: in how many of the declared rounds the client called most often takes part.
+        participations: the most of the declared rounds that any client takes part in.
         epsilon: proven upper bound of that client's epsilon after all declared rounds; None without
             privacy.
         delta, neighboring: of that epsilon.

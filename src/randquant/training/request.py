@@ -92,7 +92,7 @@ def _with_own(config: TrainConfig, mechanism: UpdateMechanism) -> TrainConfig:
 
 
 def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
-    """Refuse what is no mechanism, and settings that it would not keep to."""
+    """Check that `mechanism` is valid and compatible with the settings."""
     wanted = "a mechanism for whole updates, such as randquant.plan(...).mechanism"
     validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")
     privacy = config.privacy

@@ -27,7 +27,7 @@ class Step:
 
     Attributes:
         cohort: who takes part (empty if Poisson sampling selected nobody); None if the run is over.
-        participations: rounds of the client called most often, this one included.
+        participations: the most rounds that any client has taken part in, this one included.
         epsilon: proven upper bound of that client's epsilon; None without privacy.
         stopped: why the run is over before its last round; empty otherwise.
     """

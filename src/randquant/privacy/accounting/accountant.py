@@ -28,7 +28,7 @@ ORDERS: tuple[float, ...] = tuple(float(1 + step) for step in np.geomspace(1e-6,
 """Rényi orders tried: 20 per decade of order - 1, so 1.0005 and far below it are covered."""
 
 FAR = 8
-"""So many orders away, the search for the best one begins anew."""
+"""Restart the search for the best order after moving this many orders."""
 
 RESERVE = 2.0**-10
 """Part of delta that is set aside where what is sent is only close to what is certified."""

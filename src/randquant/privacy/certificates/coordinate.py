@@ -22,7 +22,7 @@ from randquant.privacy.guarantee import NEIGHBORINGS, Interval, Neighboring
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How well one coordinate is hidden: a bound for every pair of inputs in [-clip, clip].
+    """Privacy certificate of one coordinate: a bound for every pair of inputs in [-clip, clip].
 
     Attributes:
         order: Rényi order in (1, inf]; infinity is pure differential privacy.

@@ -236,7 +236,7 @@ and where no sum is too unlikely to count."""
 
 @dataclass(frozen=True, slots=True)
 class SumCertificate:
-    """How well one coordinate is hidden in a sum of clients' codes.
+    """Privacy certificate of one coordinate in a sum of clients' codes.
 
     Attributes:
         clients: how many codes are added, the client's own among them.

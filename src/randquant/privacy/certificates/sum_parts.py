@@ -299,7 +299,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What stands for the other clients.
+    """Distributions that bound the sum of the other clients' codes.
 
     Attributes:
         groups: the cases.

@@ -184,7 +184,7 @@ def about_constant(losses: Sequence[float], constant: float | None) -> str:
 
 
 def about_loss(losses: Sequence[float], accuracy: float, classes: int) -> str:
-    """Say if a classifier has become surer of its classes than it is right, by its test data.
+    """Warn if a classifier is overconfident on test data, by its test data.
 
     It has if its loss rose, and is above that of naming the same classes, each with the accuracy as
     its probability.

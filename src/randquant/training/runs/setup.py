@@ -91,7 +91,7 @@ class Prepared:
         return self.learner.dimension + len(self.schedule.config.privacy.numbers)
 
     def standardized(self, figures: Figures) -> Prepared:
-        """The same on what figures make of the data."""
+        """Return a copy that trains on standardised data."""
         config, problem = self.schedule.config, standardized(self.problem, figures)
         return replace(self, problem=problem, learner=_learner(config, self.mechanism, problem))
 
