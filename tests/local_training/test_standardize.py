@@ -221,7 +221,7 @@ def test_a_killed_run_never_asks_twice(when, tmp_path, monkeypatch):
 
     place, name = {
         "before asking": (standardization, "answered"),
-        "before writing": (standardization.sealed, "write"),
+        "before writing": (standardization.serialization, "write"),
         "before round 1": (execution, "_note"),
     }[when]
     with monkeypatch.context() as patched:
