@@ -17,8 +17,8 @@ from randquant._internal import files
 HOLDER = """
 import sys
 from pathlib import Path
-from randquant._internal import files as locks
-with locks.folder(Path(sys.argv[1])):
+from randquant._internal import files
+with files.folder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -16,7 +16,7 @@ import randquant as rq
 from randquant.aggregation import LocalGaussian
 from randquant.local_training import Asked, Standardized, answered, asked_by
 from randquant.planning import choice
-from randquant.reports import render_run as render
+from randquant.reports import render_run
 from randquant.training import read_run, request
 from randquant.training.runs import execution, standardization
 from randquant.training.runs import folder as run_folder
@@ -91,7 +91,7 @@ def test_what_was_spent_is_added_exactly_and_named():
     assert run.summary.spent == spent
     assert f"of it before round 1 {spent}" in repr(run)
     assert all(m.epsilon > spent.epsilon for m in run.history)
-    page = render(run.record, None, None, None)
+    page = render_run(run.record, None, None, None)
     assert "before the first round" in page
     assert "with those before the first round" in page
 

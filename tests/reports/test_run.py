@@ -14,8 +14,7 @@ from made_runs import promise, record
 from pages import Page, check_charts, check_self_contained
 
 import randquant as rq
-from randquant.reports import LARGE_EPSILON
-from randquant.reports import render_run as render
+from randquant.reports import LARGE_EPSILON, render_run
 
 HOSTILE = "<script>alert('1')</script>\"><img src=https://example.org/x>&amp;"
 
@@ -39,13 +38,13 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_page_is_self_contained_and_its_charts_are_well_formed(case: str) -> None:
-    text = render(*CASES[case])
+    text = render_run(*CASES[case])
     check_self_contained(text)
     assert len(check_charts(text)) >= (0 if case == "no round" else 2)
 
 
 def test_text_of_the_configuration_is_inert() -> None:
-    page = check_self_contained(render(*CASES["hostile"]))
+    page = check_self_contained(render_run(*CASES["hostile"]))
     assert "img" not in page.tags
     assert not any("alert" in script for script in page.scripts)
     assert HOSTILE in page.words
@@ -66,7 +65,7 @@ def printed_epsilons(text: str) -> list[Decimal]:
 @example(1.7976931348623157e308)
 def test_the_printed_epsilon_is_never_below_the_real_one(epsilon: float) -> None:
     run = record(promise(epsilon), rounds=1)
-    printed = printed_epsilons(render(run))
+    printed = printed_epsilons(render_run(run))
     assert len(printed) == 2  # the card and the text
     exact = Decimal(epsilon)
     for value in printed:
@@ -78,7 +77,7 @@ def test_the_printed_epsilon_is_never_below_the_real_one(epsilon: float) -> None
 def test_the_printed_epsilon_of_one_coordinate_is_never_below_the_real_one(margin: float) -> None:
     channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=margin)
     pure = rq.certify(channel).epsilon.upper
-    printed = printed_epsilons(render(record(promise(math.inf)), None, channel))
+    printed = printed_epsilons(render_run(record(promise(math.inf)), None, channel))
     assert len(printed) == 1  # the legend
     assert all(value >= Decimal(pure) for value in printed)
 
@@ -88,15 +87,15 @@ def test_equal_input_gives_an_equal_page() -> None:
     run, baseline, channel = CASES["full"]
     parameters = dict(reversed(run.config.parameters.items()))
     again = dataclasses.replace(run, config=run.config.changed(parameters=parameters))
-    assert render(again, baseline, channel) == render(run, baseline, channel)
+    assert render_run(again, baseline, channel) == render_run(run, baseline, channel)
 
 
 def test_epsilon_so_far_is_drawn_and_tabled_where_it_is_known() -> None:
     run = record(promise(7.93), stop_at_epsilon=8.0, rounds=4)
-    assert "Epsilon so far" not in render(run)
+    assert "Epsilon so far" not in render_run(run)
     metrics = [dataclasses.replace(m, epsilon=1.98 * m.round) for m in run.metrics]
     stopped = dataclasses.replace(run.summary, rounds=4, stopped="before round 5 of 9: <i>dear</i>")
-    text = render(dataclasses.replace(run, metrics=metrics, summary=stopped))
+    text = render_run(dataclasses.replace(run, metrics=metrics, summary=stopped))
     words = Page(text).words
     assert "Epsilon so far, per round" in words
     assert "not to be exceeded" in words
@@ -105,13 +104,13 @@ def test_epsilon_so_far_is_drawn_and_tabled_where_it_is_known() -> None:
     assert "<i>" not in text
     check_charts(text)
     endless = [dataclasses.replace(m, epsilon=math.inf) for m in run.metrics]
-    text = render(dataclasses.replace(run, metrics=endless))
+    text = render_run(dataclasses.replace(run, metrics=endless))
     assert "Epsilon so far" not in text
     assert "∞" in text
 
 
 def test_an_infinite_epsilon_is_said_and_not_drawn() -> None:
-    words = Page(render(*CASES["infinite"])).words
+    words = Page(render_run(*CASES["infinite"])).words
     assert "There is no guarantee." in words
     assert "There is no finite value to draw." in words  # of one coordinate
     assert "ε ≤" not in words
@@ -119,7 +118,7 @@ def test_an_infinite_epsilon_is_said_and_not_drawn() -> None:
 
 @pytest.mark.parametrize("epsilon", [1.0, LARGE_EPSILON, math.nextafter(LARGE_EPSILON, 99), 1e5])
 def test_a_large_total_is_called_what_it_is(epsilon: float) -> None:
-    words = Page(render(record(promise(epsilon)))).words
+    words = Page(render_run(record(promise(epsilon)))).words
     warning = "does not by itself hide a client's update from a server that sees every code"
     assert (warning in words) == (epsilon > LARGE_EPSILON)
     assert "This run simulated all clients on one machine" in words
@@ -127,6 +126,6 @@ def test_a_large_total_is_called_what_it_is(epsilon: float) -> None:
 
 def test_the_lower_end_is_rounded_down() -> None:
     known = dataclasses.replace(promise(), lower=7.3456789)
-    words = Page(render(record(known))).words
+    words = Page(render_run(record(known))).words
     assert "No accountant can prove less than 7.34567 for this run" in words
-    assert "No accountant" not in Page(render(record(promise()))).words
+    assert "No accountant" not in Page(render_run(record(promise()))).words

@@ -5,7 +5,7 @@ from browsing import until
 from made_runs import promise, record
 
 import randquant as rq
-from randquant.reports import render_run as render
+from randquant.reports import render_run
 
 pytestmark = pytest.mark.slow  # a browser
 
@@ -15,7 +15,7 @@ LIVE = "[...document.querySelectorAll('figure.chart')].every(figure => figure.vi
 @pytest.fixture(scope="module")
 def text():
     run = record(promise(7.9))
-    return render(run, run, rq.rqm(clip=1.5, margin=1.5, levels=2, keep=0.42))
+    return render_run(run, run, rq.rqm(clip=1.5, margin=1.5, levels=2, keep=0.42))
 
 
 @pytest.fixture

@@ -20,6 +20,9 @@ from filelock import lock_descriptor
 if sys.platform == "darwin":
     import fcntl
 
+
+# Bytes and names of files on the disk itself, as far as the system can promise it.
+
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOTTY})
 """Errors of file systems that cannot do what was asked, such as some on a network."""
 
@@ -144,6 +147,8 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     sync_folder(folder.parent)
 
+
+# Lock files, held by one process at a time, on every system that has file locks.
 
 NAME = "lock"
 """The lock file of a run, in its folder."""
@@ -284,6 +289,8 @@ def _is(file: BinaryIO, path: Path) -> bool:
     except FileNotFoundError:
         return False
 
+
+# Reading of files that a user names.
 
 TOO_DEEP = "it is nested too deeply"
 

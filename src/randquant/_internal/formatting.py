@@ -89,6 +89,8 @@ def minus(number: str) -> str:
     return number.replace("-", "−")
 
 
+# A table as text for a terminal.
+
 NUMBER = re.compile(r"[-−+]?[\d.,]+(e[-+−]?\d+)?|infinite|-|")
 """Cells that are right-aligned in a terminal."""
 

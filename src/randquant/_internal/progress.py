@@ -97,6 +97,8 @@ def step(what: str, done: int, total: int) -> Iterator[None]:
         yield
 
 
+# Progress on terminals and in notebooks: bars on standard error.
+
 WORKING = "working"
 """Label of work that has not said yet what it does."""
 

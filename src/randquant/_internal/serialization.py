@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from randquant._internal import validate
 from randquant._internal.files import flush, opener, read_regular, sync_folder
 
+# Records as JSON and back, and atomic writing of files.
+
 T = TypeVar("T")
 
 
@@ -116,6 +118,10 @@ def write_json(path: Path, record: Any) -> None:
     text = json.dumps(to_json(record), indent=2, allow_nan=False)
     write_atomic(path, (text + "\n").encode())
 
+
+# JSON objects with a checksum of their content, so that a changed file is detected.
+#
+# A checksum detects damage and manual edits. It is not a signature: anyone can compute it.
 
 CHECKSUM = "checksum"
 

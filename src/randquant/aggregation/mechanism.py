@@ -21,6 +21,10 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 
+# Expected error of a decoded mean, per coordinate.
+#
+# An expectation and not a guarantee. Derivation: `docs/theory/plan.md`.
+
 GRID = np.linspace(-8, 8, 4001)
 """Points, in standard deviations, at which a normal coordinate is evaluated."""
 

@@ -1,4 +1,8 @@
-"""Updates of a few bytes under local trust: one rank of random directions."""
+"""A whole update in three bytes: the index of a coordinate, drawn by its rank.
+
+A client rotates its update, ranks all coordinates and their negatives, draws a rank from one table
+of integers and sends the index that has it. Derivation: `docs/theory/rank.md`.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,8 @@ from randquant.mechanisms.record import (
     six_digits,
 )
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
+
+# The bytes of a payload of a rank mechanism.
 
 CHECK = 2
 """Bytes of a payload that stands alone: they tell its table, dimension and rotations."""
@@ -129,6 +135,8 @@ def _below(count: int, name: str, written: bytes) -> int:
         raise ValueError(f"Expected {name} below {count}, got {value}: it is damaged.")
     return value
 
+
+# Exact draws of a rank, and the index that has it. Derivation: `docs/theory/rank.md`.
 
 SORTED = 2**12
 """Up to so many coordinates are sorted, which is faster there."""

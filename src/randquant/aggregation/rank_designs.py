@@ -17,6 +17,11 @@ from randquant.aggregation.rotation import hadamard
 from randquant.channels.keys import Key
 from randquant.privacy.guarantee import Neighboring
 
+# Tables of ranks, and the pair of laws that no two updates ranked by one table can exceed.
+#
+# A rank mechanism draws a rank from one table and sends which index has it: two updates give two
+# orders of the same weights. Derivation: `docs/theory/rank.md`.
+
 LARGEST_TOTAL = 2**62
 """Most that weights may sum to: words of 64 bits are compared with it."""
 
@@ -133,6 +138,11 @@ def _pair(rows: list[tuple[int, int]]) -> Pair:
     first, second = (np.array(row, dtype=object) for row in zip(*rows, strict=True))
     return first, second
 
+
+# Tables of ranks: the best for one participation, good ones for many, and what they achieve.
+#
+# Figures are about a unit vector in a uniformly random position: by symmetry a decoded index is, on
+# average, `gain` times that vector. Derivation: `docs/theory/rank.md`.
 
 LEAST, MOST = 1e-6, 30.0
 """Logs of the quotient of weights: below, they would hardly differ; above, not fit 62 bits."""
@@ -342,6 +352,11 @@ def _checked(size: int, epsilon: float) -> tuple[int, float]:
     size = validate.whole("size", size, low=1, high=LARGEST_SIZE)
     return size, validate.real("epsilon", epsilon, low=LEAST, high=MOST)
 
+
+# Public rotations of which every group of clients has its own: uniform ones, or nearly so.
+#
+# A rank mechanism is unbiased if the rotation is uniformly distributed, and one rotation for all
+# clients would give all of them the same error: `docs/theory/rank.md`.
 
 UNIFORM_UP_TO = 64
 """Most coordinates that are rotated by a uniformly distributed rotation, in D^2 operations."""

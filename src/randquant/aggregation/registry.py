@@ -20,6 +20,8 @@ from randquant.privacy.certificates.file import channel_from_record
 from randquant.privacy.certificates.work import check_work
 from randquant.privacy.guarantee import Trust
 
+# Mechanisms for whole updates by name: every channel, and the mechanisms without a channel.
+
 
 def all_mechanisms() -> dict[str, MechanismRecord]:
     """Every mechanism's record by name: channels first, then mechanisms for whole updates.
@@ -121,6 +123,8 @@ def _whole(
 for _record in records_in("randquant.aggregation"):
     add(_record)
 
+
+# Mechanisms as JSON data and files; channels are certified again on loading.
 
 FORMAT = "randquant mechanism, version 1"
 

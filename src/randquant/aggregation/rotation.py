@@ -15,6 +15,8 @@ import numpy as np
 from randquant._internal import validate
 from randquant.channels.keys import Key
 
+# The compiled Walsh-Hadamard transform: a cache-sized part at a time, then across parts.
+
 _PART = 2**14  # doubles: 128 KiB, what a second-level cache holds
 
 

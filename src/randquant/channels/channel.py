@@ -249,6 +249,8 @@ def _fingerprint(channel: Channel) -> bytes:
     return digest.digest()[:16]
 
 
+# From probabilities to integer weights: how a mechanism's table becomes a channel.
+
 EVEN = 2.0**-20
 """Share of all codes that `with_even` draws evenly, if nothing else is asked for."""
 

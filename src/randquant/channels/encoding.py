@@ -1,4 +1,8 @@
-"""Values to codes: exact integer sampling, one update or many at once, on several threads."""
+"""Values to codes and codes to values, with the integers from which the certificate is computed.
+
+The random bits of coordinate k depend only on the key and k, so that chunks, threads and the slow
+reference all draw the same codes. Derivation: `docs/theory/encoding.md`, Propositions 1 to 4.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,9 @@ __all__ = [
     "encode_payload",
     "encode_payloads",
 ]
+
+
+# Accepted inputs: floats of 16, 32 and 64 bits, from NumPy or torch.
 
 Widen = Callable[[np.ndarray], np.ndarray]
 """Converts a part of an input exactly to this machine's float32 or float64."""
@@ -124,6 +131,8 @@ def _from_bfloat16(part: np.ndarray) -> np.ndarray:
     return (part.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
+# The encoder's lookup tables for a channel: integer thresholds and two guide tables.
+
 CELL_BUCKETS = 1024
 
 if (DITHER_STEPS, MAX_DENOMINATOR) != (1 << DITHER_BITS, 1 << CODE_BITS):
@@ -213,6 +222,8 @@ def _buckets(inputs: np.ndarray, scale: float) -> tuple[np.ndarray, int]:
     )
     return first, int((last - first).max())
 
+
+# Multi-threaded encoding, in chunks that fit the processor's cache.
 
 CHUNK = 1 << 14
 """Coordinates per kernel call: its random words fit the second-level cache."""
@@ -433,6 +444,8 @@ def _run(
         index = np.unravel_index(bad, x.shape) if x.ndim else ()
         raise not_finite(widen(flat[bad : bad + 1])[0], *map(int, index))
 
+
+# Encoding of many short updates at once, for simulations of many clients.
 
 SLAB = 1 << 17
 """Random words held at a time: together with their coordinates they fit a second-level cache."""

@@ -1,4 +1,20 @@
-"""Codes to bytes and back: what a client sends, and what a server adds."""
+"""Codes to bytes and back: the payload that a client uploads.
+
+A payload is a header of 40 bytes and a body of packed codes: log2 m bits each, or within 1 % of
+that if m is not a power of two (`blocks`). The codes are those of a `Channel`, or of a `Format` if
+there is no channel. Fingerprint and checksum, short as they are, detect mistakes and damage, not
+forgery: authenticity is the transport's task.
+
+    offset  bytes  field
+    0       4      magic "RQPL"
+    4       1      version, 2; 3 if some codes are padding; 4 if some coordinates are left out
+    5       1      reserved, 0
+    6       2      levels, modulo 2**16 (the fingerprint determines the rest)
+    8       8      how many codes; in version 3: how many codes (4), how many of them padding (4);
+                   in version 4: how many codes (4), how many more coordinates an update has (4)
+    16      16     fingerprint of the channel or format
+    32      8      checksum: first bytes of SHA-256 over the 32 bytes above and the body
+"""
 
 from __future__ import annotations
 
@@ -28,6 +44,14 @@ __all__ = [
     "sizes",
     "unpack",
 ]
+
+
+# Packing of codes when the number of levels is not a power of two: a block is one number.
+#
+# A block of k codes c_1 .. c_k below m is the number (c_1·m + c_2)·m + ... + c_k, in the fewest
+# bits that hold m^k - 1, with the least k for which this is within 1 % of k·log2(m): for 3 levels,
+# 5 codes in a byte. Blocks follow each other, lowest bit first; the last one may have fewer codes,
+# and then fewer bits.
 
 LARGEST = 256
 """Most levels that are packed in blocks; with more, every code takes whole bits."""
@@ -412,6 +436,9 @@ def _check_range(channel: Coding, codes: np.ndarray) -> None:
         raise ValueError(
             f"Expected codes below {channel.levels}, got {codes[index]} at index {index}."
         )
+
+
+# Bytes that a client sends for one update, as plain codes, masked vectors or floats.
 
 
 def floats(dimension: int) -> int:

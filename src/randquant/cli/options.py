@@ -37,6 +37,8 @@ from randquant.mechanisms.record import MechanismRecord, hint_of
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.training import settings
 
+# From declarations to options of the command line.
+
 GROUPS = ("options", "mechanism", "data", "clients", "server", "privacy", "search", "files")
 """Groups of options in the order in which help shows them."""
 
@@ -220,6 +222,9 @@ def _group(name: str) -> Group:
     return Group(name[:1].upper() + name[1:], sort_key=1 + place)
 
 
+# What is wrong with a command line, in one sentence.
+
+
 def check_commands(top: App, words: Sequence[str]) -> None:
     """Refuse a command line that names no command, or none that there is.
 
@@ -272,6 +277,8 @@ def _problem(error: CycloptsError, path: str) -> str:
 def _see(path: str) -> str:
     return f" (see {path} --help)"
 
+
+# A command of the command line, and how all commands are found.
 
 EVERYTHING = "--install-completion"
 """Begins a command line that needs the options of all commands and mechanisms."""

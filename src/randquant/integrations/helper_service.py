@@ -303,6 +303,8 @@ def _held(semaphore: threading.Semaphore, check: Check) -> Iterator[None]:
         semaphore.release()
 
 
+# A helper's own limit of each client's epsilon, by the offers that servers bring.
+
 CERTIFICATE_BYTES = 256
 """By how many a certificate may differ that another machine has computed."""
 

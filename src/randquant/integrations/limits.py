@@ -272,6 +272,8 @@ def _shown(value: float) -> str:
     return "infinity" if math.isinf(value) else round_up(value)
 
 
+# A client's part in a round, kept between two messages, which may reach different processes.
+
 JOURNAL = "randquant-helper-journal"
 """The setting that makes a member a helper: the folder of its journal."""
 

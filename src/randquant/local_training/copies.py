@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+# Global random generators, which layers such as dropout and data sets that augment draw from.
+
 CPU = torch.device("cpu")
 
 
@@ -51,6 +53,8 @@ def drawn() -> tuple[bytes, bytes, object]:
     legacy: Any = np.random.get_state()  # noqa: NPY002
     return state, legacy[1].tobytes() + bytes(str(legacy[2]), "ascii"), random.getstate()
 
+
+# Features of one tensor or of several: how they are sliced, joined and given to a model.
 
 Features = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 """What a model is called with: one tensor, or a tuple or dict of tensors of the same examples."""

@@ -369,6 +369,8 @@ def fewer_and_fewer(cohort: Sequence[int], workers: int) -> list[Sequence[int]]:
     return groups
 
 
+# Whether several clients may be computed in one vectorised pass, and whether that is faster.
+
 KNOWN_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """Attention that vmap has rules for, while in force; it is a setting of the whole process."""
 

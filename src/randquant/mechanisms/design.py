@@ -1,4 +1,7 @@
-"""Optimal channels: the least error of all channels with given values that meet a constraint."""
+"""The best unbiased channel under a privacy constraint, by linear programming.
+
+Derivation: `docs/theory/design.md`.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,13 @@ __all__ = [
     "least_epsilon",
     "optimal",
 ]
+
+
+# Constraints of a design: pure or Rényi divergence, metric privacy, or Fisher information.
+#
+# A constraint is a value. The search for levels and rows uses its `limits`, which add tangents
+# where a solution violates the constraint. All levels and inputs are in units of clip. Derivations:
+# `docs/theory/design.md`.
 
 SLACKS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 """Relative slacks below the target epsilon, tried in turn until the integers certify."""

@@ -14,6 +14,10 @@ from randquant._internal.progress import report
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
 
+# Linear programmes over a table of probabilities, solved with a proven lower bound.
+#
+# The variables are the table, (V, m) row by row, followed by the own variables of each part.
+
 Matrix = Any
 """A sparse matrix or array of scipy."""
 
@@ -177,6 +181,15 @@ def _highs(
         duals.append(marginals[rows.kind][first : used[rows.kind]])
     return solved.x, duals
 
+
+# Convex constraints as linear programmes: tangents are added where a solution violates them.
+#
+# All levels and inputs are in units of clip. Derivations: `docs/theory/design.md`.
+
+
+# Objectives of a design: an average error over the input, or the worst variance.
+#
+# All levels, inputs and errors are in units of clip.
 
 TRACE = 1e-7
 """Relative excess of a solution over epsilon from which on a programme is extended."""
@@ -464,6 +477,11 @@ def _mixing(vertices: np.ndarray, x: np.ndarray, per_code: np.ndarray):
     """(n, V·m) sparse: Σ_i per_code_i · p_i(x) as a function of the table."""
     return sparse.csr_array(sparse.kron(_hats(vertices, x), per_code[None, :]))
 
+
+# The search for levels: gradient descent on the optimal error, from several starts.
+#
+# The derivative of the optimum by a level follows from the programme's multipliers. The result is
+# the best of the local optima that are found.
 
 NEAREST = 1e-6
 """Smallest distance of two levels, in units of clip."""

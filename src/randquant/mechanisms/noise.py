@@ -1,4 +1,9 @@
-"""Integer noise: its laws, and exact tables to draw it from."""
+"""Integer noise for sums over many clients: its laws, their curvature, and how to draw from them.
+
+The curvature of a law p on the integers is the largest second difference of -log p. Together with
+the law's spread it bounds the Rényi divergence between shifts of the law, in any dimension
+(`shift_divergence`), with one proof for all laws: `docs/theory/additive.md`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,10 @@ from randquant.channels.keys import Key
 from randquant.privacy.certificates.noise import ABOVE, Noise
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import LARGEST_COHORT
+
+# Drawing integers from a table with a proven, tiny distance to the target law.
+#
+# Derivation: `docs/theory/additive.md`.
 
 BITS = 192
 """Bits of one draw: probabilities are whole multiples of 2**-192."""
@@ -372,6 +381,10 @@ def _binomial_table(trials: int) -> CumulativeTable:
 
     return CumulativeTable.of(0, ratios(), ratios())
 
+
+# Discrete Laplace noise, whole or as the sum of equal shares of several clients.
+#
+# Derivations: `docs/theory/statistics.md`.
 
 LARGEST_SCALE = 2.0**15
 """Largest scale, whose table then has four million entries."""

@@ -31,6 +31,10 @@ from randquant.mechanisms.record import (
 )
 from randquant.privacy.certificates.coordinate import certify
 
+# OPTM's programme: selection probabilities on given bins, by linear programmes in trust regions.
+#
+# All in units of clip. Derivation: `docs/theory/optm.md`.
+
 STARTS = 8
 """Starting points of the search, which has several local optima."""
 

@@ -14,6 +14,14 @@ import numpy as np
 from randquant._internal import validate
 from randquant.privacy.guarantee import LARGEST_COHORT, Neighboring, Trust
 
+# How a mechanism is tuned: targets, and the families of parameters to search.
+#
+# There are two ways to tune a mechanism, and it may support both. For one coordinate, one or two
+# numbers are searched for the least error at a target epsilon (`CoordinateFamily`). For a whole
+# update, one number sets the noise level, and all other parameters are fixed (`UpdateFamily`;
+# `docs/theory/plan.md` gives the choices and the reasons). A mechanism's record holds both
+# families; the searches are in `randquant.planning.tuning`.
+
 AverageError = Literal["mae", "mse"]
 """Mean absolute or mean squared error, for an input that is uniform on [-clip, clip]."""
 
@@ -236,6 +244,12 @@ class Tuning:
     possible: bool = True
     slow: tuple[str, ...] = ()
 
+
+# The record that registers a mechanism, written beside its constructor.
+#
+# The registry finds every module of `randquant.mechanisms` (or, for whole-update mechanisms without
+# a channel, of `randquant.aggregation`) that defines `RECORDS`, a tuple of records. Every command,
+# table, plot and contract test then includes the mechanism.
 
 LAST = 1000
 """Default place of a mechanism."""

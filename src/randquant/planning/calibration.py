@@ -1,4 +1,7 @@
-"""The least noise with which a run meets a target."""
+"""Calibration: the least noise with which a mechanism with one free number meets a target.
+
+The accountant checks the result at exactly the parameter that is returned.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from randquant.privacy.accounting.neighbours import check_examples
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.accounting.sampling import HiddenCohorts, release_of
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
+
+# The search for a noise level that meets a target: by a bracket on a logarithmic scale.
 
 TOLERANCE = 1e-3
 """The search ends if epsilon is within this relative distance below the target."""

@@ -21,8 +21,13 @@ from randquant.planning.plans import (
     gaussian_multiplier,
     warning,
 )
-from randquant.planning.tuning import TunedUpdate, tune_update, tuned_mechanism, update_family
-from randquant.planning.tuning import quick_update_mechanisms as quick_mechanisms
+from randquant.planning.tuning import (
+    TunedUpdate,
+    quick_update_mechanisms,
+    tune_update,
+    tuned_mechanism,
+    update_family,
+)
 
 ONE_BIT, FEW_BITS, WIDE = "stochastic-rounding", "pbm", "skellam"
 """The mechanisms of one bit a coordinate, of up to MOST_FEW, and of more in a sum."""
@@ -82,7 +87,7 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
     names = None
     if need.trust != "local" and need.privacy.bits in (1, "auto"):
         one = need.of_bits(1)
-        quick = quick_mechanisms(need.setting)
+        quick = quick_update_mechanisms(need.setting)
         names = [name for name in quick if all_mechanisms()[name].whole_update]
         # Where one bit's own randomness is too much, its calibration takes seconds for nothing.
         if need.privacy.bits == 1 or not _too_coarse(one):

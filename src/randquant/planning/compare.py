@@ -13,8 +13,12 @@ from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import Moments, moments
 from randquant.mechanisms.record import AverageError, CoordinateTarget
 from randquant.mechanisms.registry import build
-from randquant.planning.tuning import Unreachable, tunable_mechanisms, tune_coordinate
-from randquant.planning.tuning import quick_coordinate_mechanisms as quick_mechanisms
+from randquant.planning.tuning import (
+    Unreachable,
+    quick_coordinate_mechanisms,
+    tunable_mechanisms,
+    tune_coordinate,
+)
 from randquant.privacy.certificates.coordinate import Certificate, certify
 
 __all__ = [
@@ -27,6 +31,9 @@ __all__ = [
     "of_channels",
     "tradeoffs",
 ]
+
+
+# Curves of privacy against error: the least error at each of several epsilons.
 
 CURVE_EPSILONS = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
 """Targets at which the curves of privacy against error are computed."""
@@ -78,7 +85,7 @@ def chosen_names(mechanisms: Sequence[str] | str | None) -> list[str]:
     """The mechanisms to tune: those named, or `all`, or those that are tuned within seconds."""
     known = tunable_mechanisms()
     if mechanisms is None:
-        return quick_mechanisms()
+        return quick_coordinate_mechanisms()
     named = [mechanisms] if isinstance(mechanisms, str) else mechanisms
     chosen = validate.listed("mechanisms", named)
     if len(chosen) == 1 and isinstance(chosen[0], str) and chosen[0] == "all":
@@ -95,6 +102,9 @@ def checked_bits(bits: Sequence[int] | int) -> list[int]:
     if not bits:
         raise ValueError("Expected at least one number of bits, got none.")
     return [validate.whole("bits", count, low=1, high=8) for count in bits]
+
+
+# Mechanisms side by side: at equal bits and equal certified epsilon, or given channels.
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,17 @@ from randquant.mechanisms.noise import NOISES
 from randquant.planning.calibration import OutOfReach, calibrate
 from randquant.planning.plans import Candidate, Limit, Need, Plan, judge
 from randquant.planning.privacy import Privacy, refuse_spent
-from randquant.planning.tuning import fewest_bits, protecting_mechanisms, tune_update
-from randquant.planning.tuning import quick_update_mechanisms as quick_mechanisms
+from randquant.planning.tuning import (
+    fewest_bits,
+    protecting_mechanisms,
+    quick_update_mechanisms,
+    tune_update,
+)
 from randquant.privacy.accounting.sampling import HiddenCohorts
+
+# How many coordinates to send: the fewest whose error is near that of sending all.
+#
+# Derivation: `docs/theory/subsets.md`.
 
 DIVISORS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """What parts of the rotated coordinates are tried."""
@@ -74,6 +82,8 @@ def knee(whole: Candidate, smaller: list[Candidate]) -> Candidate:
     near = [part for part in smaller if part.noise is not None and part.noise.deviation <= most]
     return min([whole, *near], key=lambda part: part.bytes_up)
 
+
+# Which mechanism meets a target with the least error, and whether that error is small enough.
 
 SCHEDULED = "rank"
 """The mechanism that is planned for clients that take turns, too."""
@@ -172,7 +182,7 @@ def plan(
 def _chosen(mechanisms: Sequence[str] | str | None, need: Need) -> list[str]:
     setting = need.setting
     if mechanisms is None:
-        quick = quick_mechanisms(setting)
+        quick = quick_update_mechanisms(setting)
         if need.cohorts is None or need.privacy.bits in (1, "auto"):
             return quick
         # Hidden cohorts ask for bounds at thirty orders, each of seconds for many levels.

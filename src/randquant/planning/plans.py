@@ -19,6 +19,11 @@ from randquant.planning.tuning import tuned_mechanism
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.privacy.guarantee import Guarantee
 
+# What quantisers are compared with: Gaussian noise.
+#
+# Figures for comparison, in float64; guarantees come from `account`. Derivation:
+# `docs/theory/plan.md`.
+
 
 def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
     """Smallest noise multiplier with which Gaussian noise meets a target.
@@ -76,6 +81,8 @@ def one_bit_excess(size: int, sharing: int, multiplier: float, distance: float =
     share = sharing / (size * (multiplier * distance) ** 2)
     return min((k**2 - 1) * share + 4 * float(ndtr(-k)) for k in (CLOSE, SPREAD))
 
+
+# A plan's target and its results, as frozen data.
 
 Verdict = Literal["useful", "doubtful", "hopeless"]
 """Whether training is likely to learn something with this noise."""
@@ -350,6 +357,10 @@ def code(entry: Candidate, need: Need) -> str:
         options += f", coordinates={entry.coordinates}"
     return f'update_mechanism("{entry.mechanism}", {{{parameters}}}, {options})'
 
+
+# Whether the noise of a plan leaves a useful signal: a judgement, with its reasons.
+#
+# The thresholds are measured: `docs/theory/plan.md`.
 
 USEFUL = 0.3
 """Largest share (`DecodedError.share`) at which useful accuracy is to be expected."""

@@ -33,6 +33,10 @@ from randquant.planning.calibration import Calibration, calibrate
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.privacy.certificates.coordinate import Certificate, certify
 
+# From a target epsilon of one coordinate to the parameters with the least error found.
+#
+# The search is over the mechanism's `CoordinateFamily`, by default derived from its signature.
+
 GAIN = 1e-9
 """Smallest relative improvement of the error for which the search moves to another point."""
 
@@ -267,6 +271,10 @@ def _from_signature(record: MechanismRecord) -> CoordinateFamily:
     axes: dict[str, Grid] = dict.fromkeys(free, grid) or {"": [0.0]}
     return CoordinateFamily(lambda _: axes, parameters)
 
+
+# Tuning of whole-update mechanisms: a search for the noise level that meets a target.
+#
+# A mechanism's `UpdateFamily` fixes all its parameters given one number, the noise level.
 
 FINE = 1.05
 """Integer noise gets as few bits as raise its error by at most this factor."""

@@ -22,6 +22,10 @@ from randquant.reports.figures import (
     digits,
 )
 
+# Colours, shapes, scales and tooltips of all kinds of figures.
+#
+# Every number in a tooltip is the one that is drawn: rounded to six digits, and a bound upward.
+
 COLORS = {
     "blue": "#0072b2",
     "orange": "#d55e00",
@@ -128,6 +132,9 @@ def cycle(count: int) -> list[str]:
     return [colors[k % len(colors)] for k in range(count)]
 
 
+# Areas: shares that add up to one.
+
+
 def draw_areas(figure: StackedAreas, alone: bool) -> Spec:
     """Shares that add up to one, over x, coloured by value."""
     rows = []
@@ -165,6 +172,8 @@ def draw_areas(figure: StackedAreas, alone: bool) -> Spec:
         ],
     }
 
+
+# Bars, grouped.
 
 SLOT = 3
 """Least px of a bar beside others; narrower ones overlay each other, translucent."""
@@ -228,6 +237,8 @@ def _distinct(labels: Sequence[str]) -> list[str]:
         seen[label] += 1
     return distinct
 
+
+# Estimates with two intervals each: below each other, or a curve with two bands.
 
 WHOLE, INNER = 0.25, 0.55
 """Opacity of the wider interval, and of the narrower one."""
@@ -329,6 +340,9 @@ def _told(field: str) -> Spec:
     tips = [{"field": "k", "type": "nominal", "title": "of"},
             {"field": field, "type": "nominal", "title": "estimate"}]  # fmt: skip
     return {"description": {"field": field}, "tooltip": tips}
+
+
+# Lines over shared axes.
 
 
 def hovering(layer: Spec) -> bool:
@@ -437,6 +451,9 @@ def _near(alone: bool) -> Spec:
 def legend(lines: Sequence[Line]) -> list[tuple[str, str]]:
     """Label and style of each line that a legend names."""
     return [*{line.label: (line.label, line.style) for line in lines if line.label}.values()]
+
+
+# Marks with frontiers and levels.
 
 
 def draw_marks(figure: ScatterPlot, alone: bool) -> Spec:

@@ -21,6 +21,8 @@ from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series, l
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Notes, Section
 
+# A comparison as text and as JSON.
+
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """A comparison as the JSON object that the command prints."""
@@ -144,6 +146,8 @@ def _short(value: Any) -> str:
 def _bound(epsilon: float) -> str:
     return "infinite" if math.isinf(epsilon) else round_up(epsilon, 6)
 
+
+# A comparison as one self-contained HTML page: the table and the charts.
 
 STYLES = ("c1", "c2", "c3", "c5", "c6", "c7", "c8", "c4")
 """Line colours by mechanism; with more mechanisms they repeat, dashed."""

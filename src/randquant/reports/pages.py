@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import jinja2
 
 
+# The script that brings charts to life: Vega's runtime, packed once, and a few lines of ours.
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 

@@ -1,4 +1,7 @@
-"""A training run, and several beside each other: facts, JSON and pages."""
+"""A finished run as one self-contained HTML page: text, tables and charts.
+
+Equal runs give equal bytes, so a page can be compared and cached like any other result.
+"""
 
 from __future__ import annotations
 
@@ -343,6 +346,9 @@ def _simulated(run: RunRecord) -> str:
         "of the mechanism as deployed, each client with a secret key of its own, and no statement "
         "about the data this simulation stored."
     )
+
+
+# Several runs on one self-contained page: their curves overlaid, their settings side by side.
 
 
 def render_runs(runs: Sequence[Status]) -> str:

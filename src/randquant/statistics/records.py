@@ -163,6 +163,8 @@ def one_of_each(frame: Columns, key: Key) -> dict[str, np.ndarray]:
     return {name: column[place : place + 1] for name, column in frame.items()}
 
 
+# Records and queries in files: CSV or JSON lines, and TOML.
+
 TABLES = 'queries as tables of TOML, such as [age] with kind = "mean"'
 
 CATEGORIES = ("of", "groups", "by")

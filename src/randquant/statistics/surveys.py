@@ -384,6 +384,8 @@ def check_clients(clients: int, trust: Trust) -> None:
         )
 
 
+# A survey as JSON data, for the messages and files of engines.
+
 KINDS: dict[str, type] = {
     "mean": Mean, "counts": Counts, "quantiles": Quantiles, "kaplan-meier": KaplanMeier,
     "log-rank": LogRank, "covariance": Covariance, "linear-regression": LinearRegression,

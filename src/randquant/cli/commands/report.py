@@ -27,8 +27,7 @@ def run(*folders: str, output: Files[str | None] = None) -> Output:
 
 
 def _page(folders: Sequence[Path], output: Path | None) -> Path:
-    from randquant.reports.run import render_runs as render
-    from randquant.reports.run import report_run
+    from randquant.reports.run import render_runs, report_run
 
     if len(folders) == 1 and (folders[0] / "config.json").exists():
         return report_run(folders[0], output)
@@ -38,7 +37,7 @@ def _page(folders: Sequence[Path], output: Path | None) -> Path:
         for path in ([folder] if (folder / "config.json").exists() else run_status.find([folder]))
     ]
     path = output or Path("runs.html")
-    page = render([run_status.read(folder) for folder in dict.fromkeys(paths)])
+    page = render_runs([run_status.read(folder) for folder in dict.fromkeys(paths)])
     write_atomic(path, page.encode("utf-8", "xmlcharrefreplace"))
     return path
 

@@ -36,13 +36,14 @@ def run(
         seed: seed of a simulation, which protects nobody.
     """
     from randquant.reports import answers
-    from randquant.statistics import records as files
     from randquant.statistics.asking import statistics
+    from randquant.statistics.records import by_client as grouped_by
+    from randquant.statistics.records import read_queries, read_records
 
-    records = files.read_records(data)
-    asked, weights = files.read_queries(queries)
+    records = read_records(data)
+    asked, weights = read_queries(queries)
     table = statistics(
-        records if by_client is None else files.by_client(records, by_client),
+        records if by_client is None else grouped_by(records, by_client),
         epsilon, delta, queries=asked, weights=weights, trust=trust, unit=unit, seed=seed,
     )  # fmt: skip
     written = written_page(output, lambda: answers.page(table))

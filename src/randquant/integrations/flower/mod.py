@@ -27,6 +27,8 @@ from randquant.integrations.run import ServerRun
 from randquant.integrations.trained import Arrays
 from randquant.local_training.local import Local
 
+# What a wrapped strategy must be, and how many nodes it must find before the first round.
+
 LOOK_AT_EACH = (
     "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
     "QFedAvg",

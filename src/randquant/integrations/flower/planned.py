@@ -23,6 +23,8 @@ from randquant.planning.choice import choose
 from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
 
+# FedAvg whose step needs no rate, once it is wrapped.
+
 
 class ParameterFree(FedAvg):
     """Selects clients as FedAvg does; `QuantizedStrategy` then takes steps that need no rate.

@@ -24,6 +24,12 @@ from randquant.privacy.certificates.coordinate import certify
 from randquant.privacy.divergence import UNIT, hockey_stick, log_ratio
 from randquant.privacy.guarantee import Interval, at_most
 
+# A pair of rows that dominates all pairs of a channel's rows: easier to tell apart than any.
+#
+# A test that accepts a set of codes has a point (Q(S), P(S)). The points of all ordered pairs of
+# vertices, convexified, are the power curve of a pair that dominates them all:
+# `docs/theory/composition.md`.
+
 SLIP = 16 * UNIT
 """Added to the losses of a dominating pair: nearly equal ratios may be sorted wrongly."""
 
@@ -139,6 +145,11 @@ def _not_above(left: tuple[int, int], middle: tuple[int, int], right: tuple[int,
     rising = (middle[1] - left[1]) * (right[0] - middle[0])
     return rising <= (right[1] - middle[1]) * (middle[0] - left[0])
 
+
+# The privacy loss of a round of Gaussian noise in which a client takes part at random.
+#
+# Both worlds are mixtures of normal laws on a line. Everything is rounded up:
+# `docs/theory/sampling.md`.
 
 CELLS = 2**12
 """Cells into which each side of the line is cut; any number gives a bound."""
@@ -265,6 +276,11 @@ def _log_relative(rate: float, shift: float, x: np.ndarray) -> tuple[np.ndarray,
     error = np.where(small, 32 * np.abs(near) + 2 * size, 32 * (1 + np.abs(far) + size))
     return np.where(small, near, far), error * UNIT
 
+
+# Many releases of one channel: epsilon at delta, between two proven values.
+#
+# Upper bound: the composed privacy loss of a pair that dominates all pairs of inputs. Lower bound:
+# the composed loss of one actual pair of inputs. Derivations: `docs/theory/composition.md`.
 
 FOURIER_UP_TO = 2**17
 """Most releases for which a grid is used: above, the normal approximation is closer."""

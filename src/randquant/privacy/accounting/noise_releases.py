@@ -16,6 +16,8 @@ from randquant.privacy.accounting.rounds import IntegerRound, places_of
 from randquant.privacy.certificates.noise import Noise, shift_divergence
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, Unit, rounded_up
 
+# Releases of sums of integer updates with integer noise. Derivation: `docs/theory/additive.md`.
+
 
 @dataclass(frozen=True, slots=True)
 class NoiseRelease(Rounds):
@@ -128,6 +130,11 @@ class NoiseRelease(Rounds):
 @functools.lru_cache(maxsize=64)
 def _curvature(noise: Noise, cohort: int) -> float:
     return noise.curvature(cohort)
+
+
+# Releases of sums of integer vectors with discrete Laplace noise.
+#
+# Derivations: `docs/theory/statistics.md`.
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,11 @@ from scipy.special import erfcx
 
 from randquant.privacy.divergence import UNIT, log_ratio
 
+# Privacy loss as a finite measure of floats, exponentially tilted so that its tail is central.
+#
+# Everything is rounded towards the safe side of a bound, so the floats are treated as exact
+# afterwards. Derivations: `docs/theory/composition.md`.
+
 LARGEST_EXPONENT = 600.0
 """Largest |tilt · loss|: e to it does not overflow."""
 
@@ -245,6 +250,8 @@ def _bracket(
     return low, high
 
 
+# Many releases of one loss by fast Fourier transform on a grid, with every error bounded.
+
 GRID = 2**18
 """Points of the grid, at most: 2 MiB an array."""
 
@@ -453,6 +460,8 @@ def _size(weights: np.ndarray, one: np.ndarray, transform: float) -> tuple[float
     largest = float(weights.sum()) * (1 + len(weights) * UNIT)
     return largest + 1.01 * transform * math.sqrt(len(one)) * length, length
 
+
+# Many releases of one loss by the Berry-Esseen theorem for its tilted law: good for large n.
 
 BERRY_ESSEEN = 0.4748
 """Distance of distributions of a sum of n independent equal terms from the normal one is at most

@@ -19,6 +19,10 @@ from randquant.privacy.certificates.noise import Noise
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Neighboring
 
+# Sums of clients that each draw from one of two laws: every such sum, with proven rounding.
+#
+# Derivation: `docs/theory/sums.md`.
+
 LOST = 1e-300
 """Probabilities below it are taken for 0 while laws are convolved."""
 

@@ -20,6 +20,10 @@ from randquant.privacy.accounting.releases import GaussianRelease
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, rounded_up
 
+# Privacy amplification by sampling: a bound for a subsampled mechanism, from its Rényi curve.
+#
+# One bound for any mechanism, at every real order. Derivations: `docs/theory/sampling.md`.
+
 LARGEST_ORDER = 256.0
 """Above it only bounds are used that need the curve at that order alone."""
 
@@ -279,6 +283,10 @@ GRID = _grid()
 """Whole orders at which a curve is asked for: 1 to 16, then 25 % apart."""
 
 
+# How hidden cohorts are drawn, and what is refused of them.
+#
+# When participation is hidden: `docs/theory/sampling.md`, Propositions 1 and 18.
+
 Draw = Literal["fixed", "poisson"]
 """How cohorts are drawn. `fixed`: of one size, every cohort equally likely. `poisson`: each client
 takes part in each round independently."""
@@ -376,6 +384,11 @@ def check_absent(absent: Release | None, release: Release, scheme: Draw) -> None
             f"got {absent.neighboring} under {absent.trust} trust for a {release.neighboring} "
             f"release under {release.trust} trust that is sampled by {scheme}."
         )
+
+
+# Releases of sampled rounds: each client takes part at random, and nobody sees who does.
+#
+# When participation is hidden, and how much that amplifies privacy: `docs/theory/sampling.md`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,6 +557,9 @@ def _of_one_round(
         return amplified(absent.renyi, rate, order, "replace_one")
     curve = None if absent is None else absent.renyi
     return amplified(release.renyi, rate, order, release.neighboring, curve)
+
+
+# From a run to the release that accounts for it, whoever sees which clients take part.
 
 
 @dataclass(frozen=True, slots=True)

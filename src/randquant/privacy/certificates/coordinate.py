@@ -182,6 +182,10 @@ def _loudest_code(p: np.ndarray, q: np.ndarray) -> int:
     return int(np.argmax(ratios))
 
 
+# How fast the distribution of the code changes with the input: metric privacy, Fisher information.
+#
+# Derivations: `docs/theory/design.md` and `docs/theory/imvu.md`.
+
 GEOMETRIES = ("l1", "l2", "fisher")
 
 

@@ -14,6 +14,10 @@ from randquant.channels.channel import EVEN, Channel
 from randquant.privacy.certificates.sum_kernel import bounds_of_boxes
 from randquant.privacy.divergence import UNIT
 
+# Binomial probabilities with a proven error deep into the tails: how many draw from a shape.
+#
+# Derivations: `docs/theory/sums.md`.
+
 UNLIKELY, COARSE, PART = -9.0, 6, 0.7
 """Logarithm of a probability below which values are grouped coarsely, by such a part of them; how
 many standard deviations are in a group of likelier ones."""
@@ -131,6 +135,10 @@ def _log_sum(logs: np.ndarray) -> float:
     return total + UNIT * (len(logs) + 32) * (1 + abs(total))
 
 
+# Channels whose code is a sum of independent bits, read off their rows.
+#
+# Derivation: `docs/theory/vector-sums.md`, "Sums of bits".
+
 SCALE = 2**62
 """Denominator of the bits' probabilities."""
 
@@ -233,6 +241,10 @@ def _off(row: list[int], total: int, bit: int, even: float) -> float:
         worst = max(worst, abs(weight * unit - exact) / exact)
     return worst * GROW
 
+
+# All pairs of inputs at once, on a grid that is cut finer where that decides.
+#
+# Derivation and rounding: `docs/theory/vector-sums.md`, Propositions 15 and 20.
 
 LEAST_PARTS, MOST_PARTS = 8, 2048
 """Parts between the ends of the inputs: at first, about, and at most."""

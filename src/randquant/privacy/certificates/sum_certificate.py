@@ -1,4 +1,8 @@
-"""What the sum of several clients' codes reveals of one of them."""
+"""What a sum of many clients' codes reveals of one of them: one coordinate, secure aggregation.
+
+The server sees the sum of n codes and may choose the other clients' inputs. Derivations and
+rounding: `docs/theory/sums.md`.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +38,10 @@ from randquant.privacy.certificates.sum_parts import (
 )
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT
 from randquant.privacy.guarantee import Interval, Neighboring, at_most
+
+# Inputs of the other clients, all at one vertex, that hide a client poorly: lower ends.
+#
+# Derivations: `docs/theory/sums.md`, `vector-sums.md`.
 
 PARTS, VERTICES, SQUARES = 32, 5, (2**4, 2**10)
 """Parts into which the way from end to end is cut, about, for pairs of inputs; vertices that others

@@ -14,6 +14,11 @@ from randquant.privacy.certificates.sum_kernel import evaluate
 from randquant.privacy.divergence import UNIT, log_ratio, renyi
 from randquant.privacy.guarantee import Neighboring
 
+# The law of a sum of codes, in scaled floats with a proven error, and its powers.
+#
+# A sequence is mantissas and exponents: entry i is mantissa[i]·2**exponent[i], 0 if its mantissa
+# is. Derivations: `docs/theory/sums.md`, Propositions 6 and 7.
+
 # Compiled code is cached on disk and renewed when this file changes, and only then: every constant
 # that it uses stands here.
 LIMB = 256
@@ -286,6 +291,10 @@ def convolve_rows(mantissa, exponent, rows, out, out_exponent):
             out[r, z] = total
     return lost
 
+
+# What one client's code shows behind the law of the others' sum: moments of pairs of inputs.
+#
+# SumOutcomes are sums of codes. Derivations: `docs/theory/sums.md` and `vector-sums.md`.
 
 PLAIN_EXPONENT = -3 * LIMB
 """Of a law; then its products with rows, 2**-958 or more, are within the range of floats."""

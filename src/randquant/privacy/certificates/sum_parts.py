@@ -16,6 +16,11 @@ from randquant.privacy.certificates.sum_bits import Bits, LogBinomial
 from randquant.privacy.certificates.sum_laws import Law, log_moments, multiples, uneven
 from randquant.privacy.divergence import UNIT
 
+# Blocks of clients: some laws that, shifted, are under the law of every block.
+#
+# The sum of a few codes is nearly normal, whatever their inputs. Derivation and rounding:
+# `docs/theory/vector-sums.md`, Proposition 19.
+
 FITS, SIZES = 400, (1, 2, 3, 4, 6, 8, 12)
 """Linear programmes for one size of blocks, at most; and how many clients may be in a block."""
 
@@ -254,6 +259,12 @@ def _solved(several: list[np.ndarray], of: np.ndarray, caps: Sequence[float]) ->
             return np.maximum(solution.x, 0.0).reshape(len(several), -1)
     return np.zeros((len(several), of.shape[1]))
 
+
+# What hides a client in a sum: laws that stand for whatever the other clients send.
+#
+# A list of groups, each with at least its probability and the laws that the others may have in it:
+# moments are at most the mean over groups of the largest of each. Derivations:
+# `docs/theory/sums.md` and `vector-sums.md`.
 
 Method = Literal["exhaustive", "bits", "blocks", "fewer clients", "one client"]
 """How a sum is bounded."""

@@ -17,6 +17,10 @@ from randquant.privacy.certificates.coordinate import certify_metric, fisher_inf
 from randquant.privacy.divergence import LARGEST_ORDER, UNIT, renyi
 from randquant.privacy.guarantee import Interval
 
+# Rows, slopes and curvature of a channel between any two inputs, with proven rounding.
+#
+# The search of `vector` runs over these. Derivations and rounding: `docs/theory/vector.md`.
+
 
 @dataclass(frozen=True, slots=True)
 class CellLines:

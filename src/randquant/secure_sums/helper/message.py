@@ -27,6 +27,8 @@ from randquant.secure_sums import masks
 from randquant.secure_sums.helper.sealing import SEED_BYTES, SIGNATURE_BYTES, HelperKey
 from randquant.secure_sums.secagg.terms import ProtocolError
 
+# The public terms of one sum with a helper, of the same size for any number of clients.
+
 FORMAT = "randquant helper terms, version 1"
 MOST_CLIENTS, MOST_COORDINATES = 2**24, 2**31
 LONGEST_SESSION, LONGEST_TEXT = 64, 2**14

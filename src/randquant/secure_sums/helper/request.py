@@ -223,6 +223,9 @@ def _format(bits: int, digest: bytes, listed: bytes) -> wire.Format:
     )
 
 
+# What the server has of each client's vector, and its running sum: masked, or a share of it.
+
+
 class MaskedVectors:
     """Masked vectors modulo 2**bits.
 

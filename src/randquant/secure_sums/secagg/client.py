@@ -34,6 +34,8 @@ from randquant.secure_sums.secagg.messages import (
 )
 from randquant.secure_sums.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
 
+# What a client deals: shares of its two secrets, and the public proof that they are of these.
+
 SEED, KEY = 0, 1
 """The two secrets, in the order of all messages."""
 

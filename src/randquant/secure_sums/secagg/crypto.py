@@ -23,6 +23,9 @@ from randquant.secure_sums.secagg.terms import ProtocolError
 with needed("secure aggregation", "secagg"):
     from nacl import bindings
 
+
+# The group of the protocol: the prime-order subgroup of edwards25519, by libsodium.
+
 ORDER = 2**252 + 27742317777372353535851937790883648493
 """Order of the group, a prime; scalars are taken modulo it."""
 FIELD = 2**255 - 19
@@ -79,6 +82,8 @@ def total(points: Iterable[bytes]) -> bytes:
         result = bindings.crypto_core_ed25519_add(result, point)
     return result
 
+
+# The cryptographic primitives of the protocol, all from vetted libraries.
 
 KEY_BYTES, NONCE_BYTES, TAG_BYTES = 32, 12, 16
 
@@ -155,6 +160,17 @@ def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
     except (InvalidTag, ValueError):
         raise ProtocolError("Expected a neighbour's sealed shares, got forged ones.") from None
 
+
+# Shamir sharing at consecutive places, with shares that can be checked once they are shown.
+#
+# A dealer draws a polynomial p of degree threshold - 1 with p(0) its secret; the share at place x
+# is p(x). Any `threshold` shares give the secret; fewer reveal nothing of it.
+#
+# Beside each share it publishes a hash of the share and of g(x), where g is a second polynomial of
+# that degree, and, for a challenge that these hashes determine, the values h = g + challenge * p at
+# all places (Atapoor, Baghery, Cozzo and Pedersen 2023). Everyone checks that h is of low degree;
+# who sees p(x) checks h(x). What this proves and hides: docs/theory/shares.md, Propositions 1 and
+# 2.
 
 COMMITMENT_BYTES = 16
 """Two shares for one commitment take 2**64 hashes to find, another share for a given one 2**128:

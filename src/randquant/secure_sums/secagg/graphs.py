@@ -172,6 +172,12 @@ def _rounded(probability: Fraction) -> float:
     return math.nextafter(float(probability), 1.0) if probability else 0.0
 
 
+# The public seed of a round, which server and clients draw together: neither chooses it.
+#
+# First the server commits to a part of its own, then every client sends a part, then the server
+# reveals its own, with a proof for each client that the client's part is in the seed: a path in a
+# hash tree. Privacy rests on no seed; who may bias one is in `docs/secure-aggregation.md`.
+
 PART_BYTES, HASH_BYTES = 32, 32
 STEP_BYTES = 1 + HASH_BYTES
 """Length of one step of a path: on which side the other half of the tree is, and its hash."""

@@ -27,6 +27,8 @@ from randquant.secure_sums.secagg.messages import (
 )
 from randquant.secure_sums.secagg.terms import ProtocolError, Terms
 
+# The last step of a secure sum: from what clients reveal to the masks to remove.
+
 
 @dataclass(frozen=True, slots=True)
 class Unmasking:

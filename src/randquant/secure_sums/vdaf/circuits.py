@@ -14,6 +14,11 @@ import numpy as np
 from randquant._internal import validate
 from randquant.secure_sums.vdaf.field import Field, Vector
 
+# Gadgets: the parts of a validity circuit that are not affine (draft-irtf-cfrg-vdaf-20, annex A).
+#
+# Each of the draft's gadgets is a sum of products of two inputs, so that one compiled loop serves
+# all. An input is a wire, or, in `PolyEval`, a wire less one.
+
 
 class Gadget(Protocol):
     """A sub-circuit of degree 2.

@@ -154,6 +154,8 @@ Field64 = Field(kernel.MODULUS_64, 8, 2**32)
 Field128 = Field(kernel.MODULUS_128, 16, 2**66)
 
 
+# XofTurboShake128: seeds and field elements from seeds (draft-irtf-cfrg-vdaf-20, section 6.2).
+
 VERSION = 18
 """Of the draft's algorithms; it is part of every domain separation tag."""
 

@@ -17,6 +17,8 @@ from randquant.secure_sums.vdaf import kernel
 from randquant.secure_sums.vdaf.circuits import DEGREE, Valid, evaluate
 from randquant.secure_sums.vdaf.field import Vector, XofTurboShake128, format_dst
 
+# The fully linear proof of a validity circuit (draft-irtf-cfrg-vdaf-20, section 7.3).
+
 
 class Flp:
     """Proofs that a circuit accepts a measurement, checked on shares of both.

@@ -23,6 +23,11 @@ from randquant._internal.extras import needed
 from randquant.channels.keys import Key
 from randquant.training.task import OWN
 
+# IDX files, the format of the MNIST data sets: every byte is checked on reading.
+#
+# Files are untrusted: no memory is allocated because a header asks for it, and every kind of damage
+# raises one clear error.
+
 MAX_ITEMS = 1_000_000
 """Most items that a file may hold: the real ones have 60,000 and 10,000."""
 

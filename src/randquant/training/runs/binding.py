@@ -125,6 +125,12 @@ def _bytes(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).data.cast("B")
 
 
+# The key of a run: of a simulation seed, or secret and kept in the run's folder only.
+#
+# Whoever knows the key can compute the noise of every client, and subtract it. A secret key is in
+# the file `key`, which only the user can read, and in no other file, report or repr.
+
+
 class Secret:
     """32 secret bytes from the operating system; its repr does not show them.
 
