@@ -114,6 +114,11 @@ def test_targets_of_tables_are_classes_or_numbers_as_the_loss_says():
         assert problem.trial.classes is None
     with pytest.raises(ValueError, match=r"Client 3: Expected numbers of classes in column sick"):
         problem_of(nn.Linear(2, 2), frame.groupby("site"), columns=NAMED)
+    with pytest.raises(ValueError, match=r"It takes targets.long\(\): .* convert them in the loss"):
+        problem_of(
+            nn.Linear(2, 2), WHOLE.groupby("site"), columns=NAMED,
+            loss=lambda output, target: nn.functional.cross_entropy(output, target),
+        )  # fmt: skip
     whole = problem_of(nn.Linear(2, 2), WHOLE.astype({"sick": float}).groupby("site"),
                        columns=NAMED)  # fmt: skip
     assert whole.clients.table.targets.dtype == torch.int64

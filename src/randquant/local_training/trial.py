@@ -418,6 +418,7 @@ def _other_targets(loss: Loss, output: Tensor, targets: Tensor) -> str:
     reshape = f"targets.reshape{tuple(output.shape)}".replace(f"({len(targets)},", "(-1,", 1)
     for way, changed in (
         ("targets.float()", targets.float()),
+        ("targets.long()", targets.long()),
         (reshape, shaped),
         (f"{reshape}.float()", shaped.float()),
     ):
@@ -425,7 +426,7 @@ def _other_targets(loss: Loss, output: Tensor, targets: Tensor) -> str:
         with contextlib.suppress(*refusals), warnings.catch_warnings():
             warnings.simplefilter("error")
             _with_slope(loss, output, changed)
-            return f" It takes {way}: give such targets."
+            return f" It takes {way}: give such targets, or convert them in the loss."
     return ""
 
 
