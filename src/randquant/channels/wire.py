@@ -3,7 +3,7 @@
 A payload is a header of 40 bytes and a body of packed codes: log2 m bits each, or within 1 % of
 that if m is not a power of two (`blocks`). The codes are those of a `Channel`, or of a `Format` if
 there is no channel. Fingerprint and checksum, short as they are, detect mistakes and damage, not
-forgery: authenticity is the transport's task.
+forgery: authenticity is the transport's task. The header::
 
     offset  bytes  field
     0       4      magic "RQPL"
