@@ -4,10 +4,10 @@ A SuperLink over TLS and two SuperNodes as processes of their own, on this machi
 of examples/flower_template on digits in several ways, as often as `--times` says, in turn: FedAvg
 as Flower runs it by default, where clients also evaluate, in a message of its own (plain), or only
 train (plain-trained); and private updates of local trust (local) or in secure sums: among clients
-(among), or with a helper, a service of its own on this machine (helper) or a third SuperNode
-(node). In `among`, `helper` and `node` the accuracy of the cohort is in the sum, so that a round
-tells as much as one of `plain`; the others only train. Ways that are not named are not measured,
-save those of FedAvg that they are compared with.
+(among), or with a helper, a service of its own on this machine (helper). In `among` and `helper`
+the accuracy of the cohort is in the sum, so that a round tells as much as one of `plain`; the
+others only train. Ways that are not named are not measured, save those of FedAvg that they are
+compared with.
 
 Seconds are of the clock, from each run's round 2 on. Most of a round is waiting, since Flower looks
 for messages every three seconds and starts a process for each. So rounds differ by three seconds,
@@ -17,7 +17,6 @@ and means of a few rounds by one.
 import argparse
 import contextlib
 import json
-import re
 import shutil
 import signal
 import statistics
@@ -43,14 +42,12 @@ WAYS = {
     "among-trained": ("secure sum, among clients", 5, "plain-trained"),
     "helper": ("secure sum with accuracy, with a helper", 1, "plain"),
     "helper-trained": ("secure sum, with a helper", 1, "plain-trained"),
-    "node": ("secure sum with accuracy, the helper a SuperNode", 2, "plain"),
-    "node-trained": ("secure sum, the helper a SuperNode", 2, "plain-trained"),
     "local-trained": ("private, local trust", 1, "plain-trained"),
 }
 """What each is, its messages in a round, and FedAvg that tells as much."""
 
 CLIENTS = 2
-KEYS = ("way", "results", "helper", "helper-files", "helper-node")
+KEYS = ("way", "results", "helper", "helper-files")
 HELPER = [sys.executable, "-m", "randquant", "helper"]
 
 CLIENT = '''"""The template's training; protected unless the run is plain FedAvg."""
@@ -119,15 +116,13 @@ def main(grid, context):
     strategy, rounds = FedAvg(**asked), config["num-server-rounds"]
     if kind != "plain":
         import randquant as rq
-        from randquant.flower import TLS, HelperMember, QuantizedStrategy, RemoteHelper, WithHelper
+        from randquant.flower import TLS, QuantizedStrategy, RemoteHelper, WithHelper
 
         told = rq.Privacy(bits=1, numbers=() if trained else [rq.Number("accuracy")])
         how = {"trust": "local"} if kind == "local" else {}
         if kind == "helper":
             address, *files = config["helper-files"].split()
             how = {"sums": WithHelper(RemoteHelper(address, TLS(*files)))}
-        elif kind == "node":
-            how = {"sums": WithHelper(HelperMember(int(config["helper-node"])))}
         strategy = QuantizedStrategy.for_target(
             strategy, epsilon=1000, rounds=rounds, cohort=2, model=model, patience=1,
             privacy=told, **how,
@@ -166,35 +161,6 @@ def helper_service(folder: Path) -> Iterator[dict[str, str]]:
     finally:
         process.terminate()
         process.wait()
-
-
-@contextlib.contextmanager
-def helper_node(deployment: deploy.Deployment) -> Iterator[dict[str, str]]:
-    """A SuperNode that is the helper, while a run needs it: FedAvg would let it train."""
-    folder, name = deployment.folder, f"node{CLIENTS}"
-    key, public = helper_key(folder)
-    if not (folder / f"{name}.id").exists():
-        deploy.make_keys(folder, CLIENTS)
-        call = deployment.start(
-            "register", "flwr", "supernode", "register", f"{name}.pub", "here", "--format", "json"
-        )
-        call.wait(300)
-        number = re.search(r'"node-id": "?(\d+)', (folder / "register.log").read_text())
-        if not number:
-            raise RuntimeError(f"Expected a registered SuperNode, see {folder}/register.log.")
-        (folder / f"{name}.id").write_text(number[1])
-    settings = {"randquant-helper-journal": str(folder / "node-journal"),
-                "randquant-identity": key}  # fmt: skip
-    process = deployment.start(
-        "helper-node", "flower-supernode", "--superlink", f"127.0.0.1:{deployment.port}",
-        "--root-certificates", "ca.pem", "--auth-supernode-private-key", f"{name}.key",
-        "--port", str(deploy.free_ports(1)[0]),
-        "--node-config", " ".join(f"{k}={json.dumps(v)}" for k, v in settings.items()),
-    )  # fmt: skip
-    try:
-        yield {"helper": public, "helper-node": (folder / f"{name}.id").read_text()}
-    finally:
-        deploy.end([process], signal.SIGTERM, 20)
 
 
 def helper_key(folder: Path) -> tuple[str, str]:
@@ -255,8 +221,7 @@ def main() -> None:
         deployment.register()
         deployment.start_supernodes(1e9)
         for _, (way, runs) in product(range(options.times), seconds.items()):
-            beside = helper_node(deployment) if way.startswith("node") else helper_service(folder)
-            with beside as helper:
+            with helper_service(folder) as helper:
                 runs.append(measured(deployment, way, options.rounds, helper))
                 print(f"{way:14}", ", ".join(f"{s:.1f}" for s in runs[-1]), flush=True)
         save(options.save, {"clients": CLIENTS, "ways": summary(seconds)})

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -29,18 +29,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_grid import counted
 from flower_rounds import ANYTHING, exact, fedavg, grid_of, mean_of, model
 from interrupted import SMALL
-from tls import keep
 
+from randquant._internal.files import make_folder
 from randquant.integrations import (
     AmongClients,
-    HelperMember,
     QuantizedStrategy,
     QuantizeMod,
     RunAccountant,
     WithHelper,
 )
 from randquant.integrations.flower import state
-from randquant.secure_sums import HelperJournal
+from randquant.secure_sums import Helper, HelperJournal, HelperLimits
 from randquant.training import create_run, load_parameters, read_run, train_run
 
 Report = Callable[[int], None]
@@ -102,15 +101,11 @@ class Rounds:
 
     largest = 6000
     clients, rounds = range(1, 6), 40
-    mod, sums = ANYTHING, AmongClients()
+    mod: QuantizeMod = ANYTHING
+    sums: AmongClients | WithHelper = AmongClients()
 
     def __init__(self) -> None:
         self.counted: Counter[int] = Counter()
-
-    @property
-    def nodes(self) -> Iterable[int]:
-        """Who is connected."""
-        return self.clients
 
     def run(self, folder: Path, report: Report) -> None:
         def reply(step, node, message):
@@ -118,7 +113,7 @@ class Rounds:
                 report(node)
             return [message]
 
-        grid = grid_of(self.mod, self.nodes, reply)
+        grid = grid_of(self.mod, self.clients, reply)
         for node, context in grid.contexts.items():
             context.node_config = self._config(folder, node)
         # A client or a helper that cannot write fails a round.
@@ -158,22 +153,19 @@ class Rounds:
 
 
 class Helped(Rounds):
-    """A server, its clients, and a SuperNode that is their helper, in one process."""
+    """A server, its clients, and their helper, in one process."""
 
-    helper = 99
-    sums = WithHelper(HelperMember(helper))
-
-    def __init__(self, key: Path) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        identity = Ed25519PrivateKey.generate()
-        self.key = keep(key, identity)
-        pinned = identity.public_key().public_bytes_raw().hex()
+        self.identity = Ed25519PrivateKey.generate()
+        pinned = self.identity.public_key().public_bytes_raw().hex()
         self.mod = QuantizeMod(epsilon=math.inf, helper=pinned)
 
-    @property
-    def nodes(self) -> Iterable[int]:
-        """The clients, and the helper."""
-        return [*self.clients, self.helper]
+    def run(self, folder: Path, report: Report) -> None:
+        make_folder(folder / "helper")
+        limits = HelperLimits(least=len(self.clients))
+        self.sums = WithHelper(Helper(folder / "helper", self.identity, limits))
+        super().run(folder, report)
 
     def check(self, folder: Path, told: list[int]) -> None:
         super().check(folder, told)
@@ -183,20 +175,11 @@ class Helped(Rounds):
                 assert sums.get(node, 0) >= done, "the helper has counted less"
                 assert sums.get(node, 0) <= self.counted[node], "a sum of nothing"
 
-    def _config(self, folder: Path, node: int) -> dict:
-        if node != self.helper:
-            return super()._config(folder, node)
-        return {
-            "randquant-helper-journal": str(folder / "helper"),
-            "randquant-identity": self.key,
-            "randquant-helper-least": len(self.clients),
-        }
-
 
 MADE: dict[str, Callable[[Path], Work]] = {
     "training": Training,
     "rounds on Flower": lambda path: Rounds(),
-    "rounds with a helper": Helped,
+    "rounds with a helper": lambda path: Helped(),
 }
 """What is stopped, made with a path of its own."""
 

@@ -473,7 +473,7 @@ def test_the_load_of_secure_sums_is_the_measured_one():
 
 def test_the_seconds_of_rounds_on_flower_are_the_measured_ones():
     page = (ROOT / "docs" / "flower-costs.md").read_text()
-    kinds = {"": "among", "_helper": "helper", "_node": "node"}
+    kinds = {"": "among", "_helper": "helper"}
     for name, kind in kinds.items():
         found = result(f"flower_rounds{name}")["ways"]
         assert {"plain", kind, "plain-trained", f"{kind}-trained"} <= found.keys()

@@ -1,11 +1,11 @@
 """Four hospitals train one model on NVFlare's simulator; its log has a patient's guarantee.
 
 python examples/hospitals/run.py --data FOLDER [--epsilon 4] [--rounds 20] [--folder runs/hospitals]
-    [--helper HOST:PORT --helper-identity HEX --tls FOLDER | --helper-key FILE]
+    [--helper HOST:PORT --helper-identity HEX --tls FOLDER]
 
 With a helper the server sees the sum of the hospitals' answers only, and the noise of all of them
-hides a patient of any. It is a service (randquant helper serve; FOLDER has authority.pem,
-server.pem and server.key), or one more site, whose key is in FILE (randquant helper keygen).
+hides a patient of any. It is a service of somebody else (randquant helper serve); FOLDER has
+authority.pem, server.pem and server-tls.key (randquant helper certificates).
 
 Started again with the same folder it continues where it was killed.
 """
@@ -13,8 +13,6 @@ Started again with the same folder it continues where it was killed.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from pathlib import Path
 from typing import Literal
@@ -29,8 +27,6 @@ from nvflare.job_config.defs import FilterType
 from randquant.aggregation import UpdateMechanism
 from randquant.integrations import (
     TLS,
-    HelperExecutor,
-    HelperMember,
     QuantizeController,
     QuantizeFilter,
     RemoteHelper,
@@ -40,8 +36,6 @@ from randquant.mechanisms import UpdateSetting
 from randquant.planning import gaussian_multiplier, tune_update
 
 DELTA = 1e-5
-AGENCY = "agency"
-"""The site that is the helper."""
 
 
 def planned(
@@ -94,19 +88,13 @@ def job(
                 clip_norm=mechanism.clip_norm,
             )  # fmt: skip
             made.to(each, site, filter_type=kind, tasks=["train"])
-    if sums is not None and AGENCY in sums.apart:
-        made.to(HelperExecutor(), AGENCY, tasks=["randquant_helper"])
     return made
 
 
-def agency(folder: Path, key: Path) -> str:
-    """Write what a helper's operator keeps at its site; return the identity that sites know."""
-    settings = {"randquant-identity": str(key.resolve()),
-                "randquant-helper-journal": str(folder / "helper")}  # fmt: skip
-    own = folder / "helper.json"
-    own.write_text(json.dumps(settings))
-    os.environ["RANDQUANT_HELPER"] = str(own)  # as the agency's machine would have it
-    return key.with_name(key.name + ".pub").read_text().strip()
+def helped(address: str, tls: Path) -> WithHelper:
+    """Sums with the helper at this address; the folder has the server's TLS files."""
+    files = (tls.resolve() / name for name in ("authority.pem", "server.pem", "server-tls.key"))
+    return WithHelper(RemoteHelper(address, TLS(*map(str, files))))
 
 
 def main() -> None:
@@ -117,7 +105,6 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=4.0, help="of a patient")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--bits", type=int, help="a coordinate: by default 5, or 20 in sums")
-    parser.add_argument("--helper-key", type=Path, help="key of a helper that is one more site")
     parser.add_argument("--helper", help="HOST:PORT of a helper of secure sums")
     parser.add_argument("--helper-identity", help="what randquant helper keygen printed")
     parser.add_argument("--tls", type=Path, help="folder of the server's certificates")
@@ -126,17 +113,12 @@ def main() -> None:
         parser.error(f"Expected {missing[0]}.csv in {given.data}, got no such file.")
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    sums, identity = None, given.helper_identity
-    if given.helper_key:
-        sums, identity = WithHelper(HelperMember(AGENCY)), agency(folder, given.helper_key)
-    elif given.helper:
-        files = (given.tls.resolve() / n for n in ("authority.pem", "server.pem", "server.key"))
-        sums = WithHelper(RemoteHelper(given.helper, TLS(*map(str, files))))
+    sums = helped(given.helper, given.tls) if given.helper else None
     made = job(
-        given.data.resolve(), folder, given.epsilon, given.rounds, sums, identity, given.bits
-    )
-    threads = len(SITES) + (given.helper_key is not None)  # NVFlare refuses more than sites
-    made.simulator_run(str(folder / "workspace"), threads=threads)
+        given.data.resolve(), folder, given.epsilon, given.rounds, sums, given.helper_identity,
+        given.bits,
+    )  # fmt: skip
+    made.simulator_run(str(folder / "workspace"), threads=len(SITES))
     report(given.data, folder / "workspace" / "server")
 
 

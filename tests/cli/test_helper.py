@@ -1,11 +1,13 @@
 """`randquant helper`: a new identity that only its user can read, and what was answered."""
 
 import stat
+from pathlib import Path
 
 from command_line import as_json, printed, refused
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from helper_sums import codes_of, collected, helper_in, messages_of, terms_of
 
+from randquant.integrations import TLS, RemoteHelper, service
 from randquant.secure_sums import Helper
 
 
@@ -45,3 +47,24 @@ def test_no_private_key_is_left_where_its_public_half_cannot_be_written(tmp_path
     (tmp_path / "helper.key.pub").write_text("another's")
     assert "helper.key.pub" in refused(capsys, ["helper", "keygen", tmp_path / "helper.key"])
     assert [each.name for each in tmp_path.iterdir()] == ["helper.key.pub"]
+
+
+def test_certificates_of_a_trial_connect_a_server_and_its_helper(tmp_path, capsys):
+    """Over TLS, under the address that they are for; nobody reads the keys but their owner."""
+    said = as_json(capsys, ["helper", "certificates", tmp_path / "tls", "--host", "127.0.0.1"])
+    own, server = (TLS(**said[name]) for name in ("helper", "server"))
+    helper = helper_in(tmp_path)
+    running, port = service(helper, "127.0.0.1:0", own)
+    running.start()
+    try:
+        reached = RemoteHelper(f"127.0.0.1:{port}", server)
+        assert reached.key == helper.key
+    finally:
+        running.stop(grace=None).wait()
+    for side in (own, server):
+        assert stat.S_IMODE(Path(side.private_key).stat().st_mode) == 0o600
+    names = sorted(each.name for each in (tmp_path / "tls").iterdir())
+    assert names == ["authority.pem", "helper-tls.key", "helper.pem", "server-tls.key",
+                     "server.pem"]  # fmt: skip
+    again = ["helper", "certificates", tmp_path / "tls"]
+    assert "without certificates, got" in refused(capsys, again)

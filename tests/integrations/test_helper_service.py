@@ -135,8 +135,9 @@ def test_limits_out_of_bounds_are_refused(limits):
 
 @pytest.fixture
 def settings(tmp_path):
-    key = keep(tmp_path / "helper.key", IDENTITY)
-    return {"randquant-helper-journal": str(tmp_path / "journal"), "randquant-identity": key}
+    key = tmp_path / "helper.key"
+    keep(key, IDENTITY)
+    return {"folder": tmp_path / "journal", "key": key}
 
 
 @pytest.mark.parametrize(
@@ -150,11 +151,10 @@ def settings(tmp_path):
 )
 def test_each_number_of_an_operator_limits_a_request(name, enough, too_little, reason, settings):
     for value, refusal in ((enough, "Expected the offer whose digest"), (too_little, reason)):
-        for each in (value, str(value)):
-            helper = helper_of({**settings, f"randquant-helper-{name}": each})
-            terms, seeds = seeds_in(helper, range(4))
-            with pytest.raises(ProtocolError, match=refusal):
-                helper.answer(write_request(terms, seeds))
+        helper = helper_of(**settings, **{name: value})
+        terms, seeds = seeds_in(helper, range(4))
+        with pytest.raises(ProtocolError, match=refusal):
+            helper.answer(write_request(terms, seeds))
 
 
 OFFER = Offer(noisy(cohort=3), 5)
@@ -167,20 +167,20 @@ def epsilon_of(offer, delta=1e-5):
 @pytest.mark.parametrize(
     ("change", "allowed"),
     [
-        ({"randquant-epsilon": 1.01 * epsilon_of(OFFER)}, 1),
-        ({"randquant-epsilon": 0.99 * epsilon_of(OFFER)}, 0),
-        ({"randquant-epsilon": 1.01 * epsilon_of(OFFER, 1e-9), "randquant-delta": 1e-9}, 1),
-        ({"randquant-epsilon": 0.99 * epsilon_of(OFFER, 1e-9), "randquant-delta": 1e-9}, 0),
-        ({"randquant-epsilon": 0.9 * epsilon_of(OFFER), "randquant-helper-examples": 10}, 1),
-        ({"randquant-helper-most-sums": 1}, 1),
+        ({"epsilon": 1.01 * epsilon_of(OFFER)}, 1),
+        ({"epsilon": 0.99 * epsilon_of(OFFER)}, 0),
+        ({"epsilon": 1.01 * epsilon_of(OFFER, 1e-9), "delta": 1e-9}, 1),
+        ({"epsilon": 0.99 * epsilon_of(OFFER, 1e-9), "delta": 1e-9}, 0),
+        ({"epsilon": 0.9 * epsilon_of(OFFER), "examples": 10}, 1),
+        ({"most_sums": 1}, 1),
     ],
 )
 def test_each_limit_of_an_operator_is_that_of_an_account(change, allowed, settings):
     """As whole sums: the first is answered or not, and a second one of most-sums never is."""
-    helper = helper_of({**settings, **change})
+    helper = helper_of(**settings, **change)
     digest = hashlib.sha256(OFFER.to_text().encode()).digest()
     answered = 0
-    for _ in range(1 + ("randquant-helper-most-sums" in change)):
+    for _ in range(1 + ("most_sums" in change)):
         terms, seeds = seeds_in(helper, range(3), dimension=OFFER.size, least=3, offer=digest)
         with contextlib.suppress(ProtocolError):
             helper.answer(write_request(terms, seeds, OFFER.to_text()))
@@ -206,9 +206,9 @@ PUBLIC = IDENTITY.public_key().public_bytes_raw().hex()
 )
 def test_a_directory_in_which_clients_are_not_one_each_is_refused(text, settings, tmp_path):
     file = tmp_path / "directory.json"
-    own = {**settings, "randquant-directory": str(file)}
+    own = {**settings, "directory": file}
     file.write_text(f'{{"1": "{PUBLIC}"}}')
-    helper_of(own)
+    helper_of(**own)
     file.write_text(text)
     with pytest.raises(DamagedFile, match="the directory of all clients, but"):
-        helper_of(own)
+        helper_of(**own)

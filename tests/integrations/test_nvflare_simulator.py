@@ -1,5 +1,6 @@
 """The job of the hospitals' example on NVFlare's simulator, killed and started again."""
 
+import contextlib
 import os
 import re
 import signal
@@ -13,12 +14,10 @@ import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_grid import spent
-from tls import parties
 
-from randquant import cli
-from randquant.integrations import service
+from randquant.integrations import service, write_certificates
 from randquant.integrations import state as server_state
-from randquant.secure_sums import Helper, HelperJournal
+from randquant.secure_sums import Helper
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
 SITES = ("cleveland", "hungarian", "switzerland", "va")
@@ -137,6 +136,22 @@ def killed_in_round_2(folder):
     return done, before
 
 
+@contextlib.contextmanager
+def helping(folder):
+    """A helper's service in this process: the options of a script that uses it, and the helper."""
+    own, _ = write_certificates(folder / "tls")
+    identity = Ed25519PrivateKey.generate()
+    helper = Helper(folder / "helper", identity)
+    server, port = service(helper, "localhost:0", own)
+    server.start()
+    pinned = identity.public_key().public_bytes_raw().hex()
+    options = ["--helper", f"localhost:{port}", "--helper-identity", pinned]
+    try:
+        yield [*options, "--tls", str(folder / "tls")], helper
+    finally:
+        server.stop(grace=None).wait()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default:The simulator stood still")
 def test_four_hospitals_sum_with_a_helper_that_is_another_process(tmp_path):
@@ -145,20 +160,9 @@ def test_four_hospitals_sum_with_a_helper_that_is_another_process(tmp_path):
         folder = tmp_path / attempt
         folder.mkdir()
         invented(folder)
-        own, _ = parties(folder / "tls", "helper", "server")
-        identity = Ed25519PrivateKey.generate()
-        helper = Helper(folder / "helper", identity)
-        service_, port = service(helper, "localhost:0", own)
-        service_.start()
-        pinned = identity.public_key().public_bytes_raw().hex()
-        run = started(
-            folder, folder / "run", "--helper", f"localhost:{port}", "--helper-identity", pinned,
-            "--tls", str(folder / "tls"),
-        )  # fmt: skip
-        try:
+        with helping(folder) as (options, helper):
+            run = started(folder, folder / "run", *options)
             printed, ended = printed_by(run, attempt)
-        finally:
-            service_.stop(grace=None).wait()
         if ended:
             break
     assert run.returncode == 0, printed
@@ -168,29 +172,14 @@ def test_four_hospitals_sum_with_a_helper_that_is_another_process(tmp_path):
     assert len(helper.sums) == len(SITES)
 
 
-def with_a_site_as_helper(folder, name, *options):
-    """What a script prints whose helper is one more site; the helper's sums."""
-    invented(folder)
-    key = folder / "helper.key"
-    assert cli.main(["helper", "keygen", str(key)]) == 0
-    run = script(name, folder, folder / "run", "--helper-key", str(key), *options)
-    printed = run.communicate(timeout=400)[0]
-    assert run.returncode == 0, printed
-    return printed, list(HelperJournal(folder / "run" / "helper").sums().values())
-
-
-@pytest.mark.slow
-def test_four_hospitals_sum_with_a_helper_that_is_a_site_and_opens_no_port(tmp_path):
-    printed, sums = with_a_site_as_helper(tmp_path, "run.py", *OF_RUN)
-    assert printed.count("patients right") == len(SITES)
-    assert state(tmp_path / "run")[0] == ROUNDS
-    assert sums == [ROUNDS] * len(SITES)
-
-
 @pytest.mark.slow
 def test_four_hospitals_ask_a_table_of_their_patients(tmp_path):
     """Of 480 patients all are men; noise is beyond 10 of its deviations once in 10**6 at most."""
-    printed, sums = with_a_site_as_helper(tmp_path, "survey.py")
+    invented(tmp_path)
+    with helping(tmp_path) as (options, helper):
+        run = script("survey.py", tmp_path, tmp_path / "run", *options)
+        printed = run.communicate(timeout=400)[0]
+    assert run.returncode == 0, printed
     row = re.search(r"^men: 1 +(\S+) +(\S+) to (\S+) +(\S+)", printed, re.MULTILINE)
     assert row, printed
     men, lower, upper, noise = map(float, row.groups())
@@ -198,4 +187,5 @@ def test_four_hospitals_ask_a_table_of_their_patients(tmp_path):
     assert lower <= men <= upper
     [epsilon] = re.findall(r"480 records of 4 clients; epsilon <= (\S+) at delta = 1e-06", printed)
     assert 0.9 < float(epsilon) <= 1
+    sums = list(helper.sums.values())
     assert sums == [answered(tmp_path / "run", site, 1e-6) for site in SITES] == [1] * len(SITES)

@@ -10,25 +10,20 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_rounds import (
-    changed_request,
     changed_terms,
     exact,
-    fedavg,
     grid_of,
     mean_of,
     noisy,
     one_round,
     refusals,
-    run,
 )
 from helper_process import started, told
-from tls import keep, parties
+from tls import parties
 
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism
 from randquant.flower import (
-    HelperMember,
-    QuantizedStrategy,
     QuantizeMod,
     RemoteHelper,
     WithHelper,
@@ -326,146 +321,6 @@ def test_the_command_serves_is_killed_and_started_again(tmp_path, identity, capf
                 process.wait()
     status = told("status", tmp_path / "journal")
     assert status == {"clients": 5, "most_sums": 2, "by_sums": {"2": 5}}
-
-
-AGENCY = 99
-"""The SuperNode that is the helper."""
-
-
-def with_node(mod, settings):
-    """(grid, strategy) of rounds whose helper is a SuperNode with these settings."""
-    grid = grid_of(mod, [*NODES, AGENCY])
-    grid.contexts[AGENCY].node_config.update(settings)
-    return grid, QuantizedStrategy(fedavg(), exact(), sums=WithHelper(HelperMember(AGENCY)))
-
-
-@pytest.fixture
-def settings(tmp_path, identity):
-    key = keep(tmp_path / "helper.key", identity)
-    return {"randquant-helper-journal": str(tmp_path / "journal"), "randquant-identity": key}
-
-
-def test_a_supernode_is_the_helper_and_trains_nothing(settings, trusting):
-    grid, strategy = with_node(trusting, settings)
-    weights = run(strategy, grid, rounds=2).arrays["w"].numpy()
-    assert np.allclose(weights, 2 * mean_of(NODES), atol=1e-6)
-    asked = [(step, set(request.content)) for step, node, request, _ in grid.seen if node == AGENCY]
-    assert asked == [("", {"randquant.helper"})] * 3  # its key, and the sums; no model
-    assert sorted(node for step, node, _, _ in grid.seen if step) == sorted([*NODES] * 2)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"randquant-helper-least": 6}, "sums of 6 clients or more"),
-        ({"randquant-helper-most-sums": 1}, "within the helper's limits, got 0"),
-    ],
-)
-def test_the_operator_of_a_supernode_limits_what_it_answers(change, reason, settings, trusting):
-    grid, strategy = with_node(trusting, {**settings, **change})
-    run(strategy, grid, rounds=2)
-    assert reason in strategy.history[-1].failed
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"randquant-helper-journal": "journal"},  # another folder for each process
-        {"randquant-helper-journal": ""},
-        {"randquant-helper-journal": False},
-        {"randquant-identity": "/nowhere"},
-        {"randquant-helper-least": 2.9},  # is not 2
-        {"randquant-helper-least": math.inf},
-        {"randquant-helper-least": ""},
-        {"randquant-helper-most-sums": True},
-        {"randquant-helper-examples": 0},
-        {"randquant-epsilon": math.nan},
-        {"randquant-epsilon": "-inf"},
-        {"randquant-helper-most_sums": 1},  # no limit at all
-        {"randquant-epsilon-alone": 1.0},  # which a helper does not know
-        None,
-    ],
-)
-def test_a_helper_with_other_settings_than_a_helpers_answers_nothing(change, settings, trusting):
-    grid, strategy = with_node(trusting, {} if change is None else {**settings, **change})
-    reason = r"(cannot be used|refuses the message); its log" if change else "a member that is none"
-    with pytest.raises(ProtocolError, match=reason):
-        run(strategy, grid)
-    assert {node for _, node, _, _ in grid.seen} == {AGENCY}
-
-
-def test_a_supernode_that_is_gone_is_named_before_anybody_is_asked(trusting, settings):
-    grid, strategy = with_node(trusting, settings)
-    grid.offline.add(AGENCY)
-    with pytest.raises(ProtocolError, match=f"SuperNode {AGENCY} does not answer"):
-        run(strategy, grid)
-    assert not grid.seen
-
-
-def test_no_client_is_mistaken_for_a_helper(trusting, settings):
-    """A server asks a client for what only a helper has."""
-    grid, strategy = with_node(trusting, settings)
-    strategy.sums.helper.name = 1
-    with pytest.raises(ProtocolError, match="a member that is none"):
-        run(strategy, grid)
-
-
-def test_a_supernode_with_another_key_is_asked_again(settings, trusting, tmp_path):
-    """One round is lost, as with a service that has started again."""
-    grid, strategy = with_node(trusting, settings)
-    begun = []
-
-    def move(message):
-        begun.append(message)
-        if len(begun) == len(NODES) + 1:  # in the second round, with the first one's key
-            grid.contexts[AGENCY].node_config["randquant-helper-journal"] = str(tmp_path / "other")
-
-    changed_request(grid, "upload", move)
-    run(strategy, grid, rounds=3)
-    assert ["another" in row.failed for row in strategy.history] == [False, True, False]
-
-
-@pytest.mark.parametrize("name", [str(AGENCY), "agency", "-99", " 99", "99.0", ""])
-def test_a_number_in_text_names_the_same_supernode_and_other_texts_none(name, settings, trusting):
-    """It must be hidden from the strategy too, which would ask the helper to train."""
-    grid, strategy = with_node(trusting, settings)
-    strategy.sums.helper.name = name
-    if name == str(AGENCY):
-        assert np.allclose(run(strategy, grid).arrays["w"].numpy(), mean_of(NODES), atol=1e-6)
-        assert {node for step, node, _, _ in grid.seen if step} == set(NODES)
-        return
-    with pytest.raises(ValueError, match="Expected the number of a SuperNode"):
-        run(strategy, grid)
-    assert not grid.seen
-
-
-@pytest.mark.parametrize("name", [True, 99.0, None, -1, b"agency"])
-def test_a_member_is_named_by_a_number_or_a_text(name):
-    with pytest.raises((TypeError, ValueError), match="Expected name"):
-        HelperMember(name)
-
-
-def test_a_helpers_supernode_trains_nothing_for_a_server_that_asks_it_to(
-    settings, trusting, identity, tmp_path
-):
-    grid, strategy = with_node(trusting, settings)
-    strategy.sums = WithHelper(Helper(tmp_path / "other", identity))  # which hides no node
-    weights = run(strategy, grid).arrays["w"].numpy()
-    assert np.allclose(weights, mean_of(NODES), atol=1e-6)
-    assert "upload" in [step for step, node, _, _ in grid.seen if node == AGENCY]
-    assert refusals(grid).keys() == {AGENCY}
-
-
-def test_a_hostile_supernodes_refusal_is_one_line(settings, trusting, monkeypatch):
-    def refusing(*_):
-        raise ProtocolError("\x1b[2J\x1b]0;owned\x07\nrandquant: epsilon 0.1\r\u202e" + "A" * 3000)
-
-    grid, strategy = with_node(trusting, settings)
-    monkeypatch.setattr("randquant.integrations.flower.helper_node.answered", refusing)
-    with pytest.raises(ProtocolError, match="The helper: ") as raised:
-        run(strategy, grid)
-    assert str(raised.value).isprintable()
-    assert len(str(raised.value)) < 600
 
 
 @pytest.mark.parametrize("helped", [True, False], ids=["helper", "among clients"])

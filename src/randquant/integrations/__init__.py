@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from randquant.integrations.flower.planned import ParameterFree
     from randquant.integrations.flower.strategy import QuantizedStrategy
     from randquant.integrations.foreign import DamagedFile
-    from randquant.integrations.helper_member import HelperMember, helper_of
     from randquant.integrations.helper_service import (
         CALLS_OF_ONE,
         TLS,
         RemoteHelper,
         ServiceLimits,
+        helper_of,
         service,
         within,
+        write_certificates,
     )
     from randquant.integrations.history import History, RoundRow
     from randquant.integrations.ledger import OWN, SPENT, STEP_BYTES, AnswerLedger
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     )
     from randquant.integrations.nvflare.controller import JobOptions, QuantizeController
     from randquant.integrations.nvflare.filter import QuantizeFilter
-    from randquant.integrations.nvflare.helper_site import TASK, HelperExecutor
     from randquant.integrations.nvflare.tasks import REQUEST, SESSION, TERMS, number
     from randquant.integrations.offer import Offer
     from randquant.integrations.protocol import (

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
-from typing import ClassVar
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels import wire
 from randquant.integrations import protocol, sums
 from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import Ask, RoundMessage
+from randquant.integrations.protocol import RoundMessage
 from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
 from randquant.secure_sums.secagg.graphs import Draw, Losses
 from randquant.secure_sums.secagg.server import SumServer
@@ -174,7 +173,6 @@ class AmongClients:
     step_timeout: float = 600.0
 
     counts_on = ""  # nobody but the other clients
-    apart: ClassVar[frozenset[int | str]] = frozenset()  # nobody connects who is no client
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
@@ -185,7 +183,7 @@ class AmongClients:
             if self.neighbours is not None:
                 raise ValueError("Expected neighbours or losses, got both: losses choose them.")
 
-    def check(self, log: Log, ask: Ask) -> None:
+    def check(self, log: Log) -> None:
         """Nothing is needed before the first round."""
 
     def fewest(self, mechanism: UpdateMechanism) -> int:

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hashlib
+import ipaddress
 import json
 import math
 import threading
@@ -16,16 +18,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
+from typing import Any
 
 import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from randquant._internal import validate
+from randquant._internal.files import make_folder
+from randquant._internal.serialization import write_atomic
 from randquant.integrations.accountant import RoundEvent, RunAccountant
 from randquant.integrations.foreign import logged
 from randquant.integrations.ledger import OWN
+from randquant.integrations.limits import identity as read_identity
 from randquant.integrations.offer import Offer
 from randquant.secure_sums.helper import joint_seed
-from randquant.secure_sums.helper.helper import Affords, Check, Helper
+from randquant.secure_sums.helper.helper import Affords, Check, Helper, HelperLimits
 from randquant.secure_sums.helper.message import HelperTerms
 from randquant.secure_sums.helper.sealing import HelperKey
 from randquant.secure_sums.secagg.terms import ProtocolError
@@ -370,3 +384,113 @@ def _check_written(offer: Offer, text: str) -> None:
             "Expected an offer in the text that this package writes, got another with "
             f"{len(text)} characters: send Offer.to_text()."
         )
+
+
+def helper_of(
+    folder: Path,
+    key: Path,
+    directory: Path | None = None,
+    *,
+    epsilon: float = math.inf,
+    delta: float = 1e-5,
+    examples: int | None = None,
+    **limits: Any,
+) -> Helper:
+    """Return the helper that its operator's files and limits describe.
+
+    Args:
+        folder: of its journal.
+        key: file of its identity in PEM, as `randquant helper keygen` writes it.
+        directory: JSON file of clients' public identities, by number.
+        epsilon, delta, examples: of `within`.
+        limits: the other fields of `HelperLimits`.
+
+    Raises:
+        DamagedFile, OSError: a file cannot be used.
+        TypeError, ValueError: a limit is unknown or out of bounds.
+    """
+    files = {"randquant-identity": key, "randquant-directory": directory}
+    identity, public = read_identity({n: file for n, file in files.items() if file is not None})
+    assert identity is not None
+    allowed = HelperLimits(**limits, affords=within(epsilon, delta, examples))
+    make_folder(folder)
+    return Helper(folder, identity, allowed, public)
+
+
+# Files of TLS for a trial.
+
+CERTIFICATE_DAYS = 30
+"""Days for which a trial's certificates are valid: a deployment has those of its own authority."""
+
+
+def write_certificates(folder: Path, host: str = "localhost") -> tuple[TLS, TLS]:
+    """Write certificates for a helper and one server, by an authority whose key is thrown away.
+
+    So nobody else can be signed later: to add a server, write all files again.
+
+    Args:
+        folder: must not hold such files yet.
+        host: name or IP address under which servers reach the helper.
+
+    Returns:
+        The files of the helper, and those of the server.
+
+    Raises:
+        FileExistsError: a file is there; none was written.
+        OSError: a file cannot be written.
+    """
+    names = "authority.pem", *(f"{who}{end}" for who in PARTIES for end in (".pem", "-tls.key"))
+    for name in names:
+        if (folder / name).exists():
+            raise FileExistsError(
+                f"Expected a folder without certificates, got {folder / name}: choose another."
+            )
+    make_folder(folder)
+    root_key = generate_private_key(SECP256R1())
+    root = _certificate("authority", host, root_key, "authority", root_key, authority=True)
+    write_atomic(folder / "authority.pem", root.public_bytes(Encoding.PEM))
+    for who in PARTIES:
+        key = generate_private_key(SECP256R1())
+        signed = _certificate(who, host, key, "authority", root_key, authority=False)
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        write_atomic(folder / f"{who}-tls.key", private, private=True)
+        write_atomic(folder / f"{who}.pem", signed.public_bytes(Encoding.PEM))
+    helper, server = (
+        TLS(*(str(folder / name) for name in ("authority.pem", f"{who}.pem", f"{who}-tls.key")))
+        for who in PARTIES
+    )
+    return helper, server
+
+
+PARTIES = ("helper", "server")
+
+
+def _certificate(
+    subject: str,
+    host: str,
+    key: EllipticCurvePrivateKey,
+    issuer: str,
+    issuer_key: EllipticCurvePrivateKey,
+    *,
+    authority: bool,
+) -> x509.Certificate:
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+    try:
+        reached: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        reached = x509.DNSName(host)
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name(subject))
+        .issuer_name(name(issuer))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
+        .not_valid_after(now + datetime.timedelta(days=CERTIFICATE_DAYS))
+        .add_extension(x509.SubjectAlternativeName([reached]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        .sign(issuer_key, SHA256())
+    )

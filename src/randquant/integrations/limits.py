@@ -274,9 +274,6 @@ def _shown(value: float) -> str:
 
 # A client's part in a round, kept between two messages, which may reach different processes.
 
-JOURNAL = "randquant-helper-journal"
-"""The setting that makes a member a helper: the folder of its journal."""
-
 SUM = "randquant.sum"
 """Its record in a client's own state, which is never sent."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +24,6 @@ LONGEST_SESSION = 64
 
 LONGEST_TEXT = 2**23
 """Most characters of an offer or terms: a channel of 1000 inputs and 256 levels has 5 million."""
-
-Ask = Callable[[int | str, bytes], bytes]
-"""Sends a member a request, and returns its answer; OSError if there is none, ProtocolError if it
-refuses."""
 
 
 class NoAnswer(ProtocolError):

@@ -15,9 +15,8 @@ from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels import wire
 from randquant.integrations import protocol, sums
-from randquant.integrations.helper_member import HelperMember
 from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import Ask, RoundMessage
+from randquant.integrations.protocol import RoundMessage
 from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
 from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.collector import HelperSum
@@ -32,7 +31,7 @@ Integrity = Literal["masked", "proven"]
 
 
 class HelperConnection(Protocol):
-    """How a server reaches a helper: `RemoteHelper`, `HelperMember`, or a `Helper` itself."""
+    """How a server reaches a helper: `RemoteHelper`, or a `Helper` in its own process."""
 
     @property
     def key(self) -> HelperKey:
@@ -184,20 +183,8 @@ class WithHelper:
             )
         validate.choice("integrity", self.integrity, get_args(Integrity))
 
-    @property
-    def apart(self) -> frozenset[int | str]:
-        """Who connects to the server and is no client."""
-        return frozenset([self.helper.name] if isinstance(self.helper, HelperMember) else [])
-
-    def check(self, log: Log, ask: Ask) -> None:
-        """Say which helper there is; ValueError, before anybody is asked, if there is none.
-
-        Args:
-            log: see `Intake`.
-            ask: how the engine reaches a member.
-        """
-        if isinstance(self.helper, HelperMember):
-            self.helper.reached_by(ask)
+    def check(self, log: Log) -> None:
+        """Log the helper's key; ValueError, before any client is asked, if there is no helper."""
         log(INFO, f"randquant: sums with a helper, whose key is {self._key().fingerprint.hex()}.")
 
     def fewest(self, mechanism: UpdateMechanism) -> int:

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
+import math
 import os
 import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from randquant._internal import formatting
+from randquant._internal import extras, formatting
 from randquant._internal.files import flush, opener, sync_folder
 from randquant._internal.serialization import naming
 from randquant.cli.options import Command, Output
-from randquant.integrations.helper_member import helper_of
-from randquant.integrations.limits import JOURNAL
 from randquant.secure_sums.helper.journal import NAME, HelperJournal
 
 
 def run(
-    action: Literal["keygen", "serve", "status"],
+    action: Literal["keygen", "certificates", "serve", "status"],
     path: str,
     /,
     key: str | None = None,
+    host: str = "localhost",
     listen: str = "0.0.0.0:9443",
     authority: str | None = None,
     certificate: str | None = None,
@@ -38,23 +38,26 @@ def run(
     directory: str | None = None,
     least: int = 2,
     most_sums: int | None = None,
-    epsilon: float | None = None,
+    epsilon: float = math.inf,
     delta: float = 1e-5,
     examples: int | None = None,
-    clients: int | None = None,
-    coordinates: int | None = None,
-    masks: int | None = None,
+    clients: int = 2**17,
+    coordinates: int = 2**25,
+    masks: int = 2**33,
     workers: int = 2,
     seconds: float = 120.0,
     request_bytes: int = 2**27,
 ) -> Output:
-    """Make a helper's identity, answer servers over mutual TLS, or show what was answered.
+    """Make a helper's identity and TLS files, answer servers, or show what was answered.
 
     Args:
-        action: keygen makes an identity; serve answers servers until it is stopped; status shows in
-            how many sums clients are.
-        path: of the file that keygen writes, or of the folder where a helper keeps its journal.
+        action: keygen makes an identity; certificates makes TLS files for a trial, of an authority
+            whose key is thrown away; serve answers servers over mutual TLS until it is stopped;
+            status shows in how many sums clients are.
+        path: of the file that keygen writes, of the folder for certificates, or of the folder
+            where a helper keeps its journal.
         key: for serve: the file that keygen wrote.
+        host: for certificates: the name or IP address under which servers reach the helper.
         listen: for serve: host and port.
         authority: for serve: certificate in PEM of who signed the servers' certificates.
         certificate: for serve: this helper's certificate in PEM.
@@ -63,46 +66,36 @@ def run(
             their signatures are left out.
         least: for serve: fewest clients in a sum, whatever a server asks for.
         most_sums: for serve: in how many sums a client may be.
-        epsilon: for serve: limit of each client's epsilon, by the offers that servers bring.
+        epsilon: for serve: limit of each client's epsilon, by the offers that servers bring; inf
+            only checks each offer.
         delta: for serve: of that limit.
         examples: for serve: fewest examples (patients) of a client, if epsilon is of one of them.
-        clients: for serve: most clients in a sum; 131,072 by default.
-        coordinates: for serve: most coordinates of a sum; 33,554,432 by default.
-        masks: for serve: most clients times coordinates of a sum; 2**33 by default.
+        clients: for serve: most clients in a sum.
+        coordinates: for serve: most coordinates of a sum.
+        masks: for serve: most clients times coordinates of a sum.
         workers: for serve: requests that are answered at a time; half of them of one certificate.
         seconds: for serve: most seconds for one answer.
         request_bytes: for serve: most bytes of a request.
     """
     if action == "keygen":
         return _keygen(Path(path))
+    if action == "certificates":
+        return _certificates(Path(path), host)
     if action == "status":
         return _status(Path(path))
     files = {"authority": authority, "certificate": certificate, "private-key": private_key}
     missing = [name for name, file in {"key": key, **files}.items() if file is None]
     if key is None or missing:
         raise ValueError(f"Expected --{missing[0]} FILE with serve, got none.")
-    given = {
-        JOURNAL: path, "randquant-identity": key, "randquant-directory": directory,
-        "randquant-helper-least": least, "randquant-helper-most-sums": most_sums,
-        "randquant-helper-examples": examples, "randquant-epsilon": epsilon,
-        "randquant-delta": delta, "randquant-helper-clients": clients,
-        "randquant-helper-coordinates": coordinates, "randquant-helper-masks": masks,
-    }  # fmt: skip
-    settings = {name: value for name, value in given.items() if value is not None}
-    limits = {"workers": workers, "seconds": seconds, "request_bytes": request_bytes}
-    return _serve(settings, listen, [str(file) for file in files.values()], limits)
-
-
-def _serve(
-    settings: dict[str, Any], listen: str, files: Sequence[str], limits: dict[str, Any]
-) -> Output:
-    """Answer servers until the process is told to stop."""
-    # needs an engine's extra
-    from randquant.integrations.helper_service import TLS, ServiceLimits, service
-
-    own = ServiceLimits(**limits)
-    helper = helper_of(settings)
-    server, port = service(helper, listen, TLS(*files), own)
+    with extras.needed("the helper's service", "flower"):
+        from randquant.integrations.helper_service import TLS, ServiceLimits, helper_of, service
+    limits = ServiceLimits(workers=workers, seconds=seconds, request_bytes=request_bytes)
+    helper = helper_of(
+        Path(path), Path(key), None if directory is None else Path(directory), epsilon=epsilon,
+        delta=delta, examples=examples, least=least, most_sums=most_sums, clients=clients,
+        coordinates=coordinates, masks=masks,
+    )  # fmt: skip
+    server, port = service(helper, listen, TLS(*map(str, files.values())), limits)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -112,7 +105,7 @@ def _serve(
     log.info("helper %s listens on port %d", helper.identity.hex(), port)
     stopped.wait()
     server.stop(grace=5).wait()
-    return _status(Path(settings[JOURNAL]))
+    return _status(Path(path))
 
 
 def _keygen(path: Path) -> Output:
@@ -131,6 +124,23 @@ def _keygen(path: Path) -> Output:
         f"private        {path}  (stays with the helper)",
         f"public         {beside}",
         f"identity       {public}  (goes into each client's own settings)",
+    ]
+    return Output(result, lines)
+
+
+def _certificates(folder: Path, host: str) -> Output:
+    """Write TLS files of a helper and of one server."""
+    with extras.needed("the helper's service", "flower"):
+        from randquant.integrations.helper_service import write_certificates
+    helper, server = write_certificates(folder, host)
+    result = {"host": host, "helper": dataclasses.asdict(helper),
+              "server": dataclasses.asdict(server)}  # fmt: skip
+    lines = [
+        f"helper         randquant helper serve JOURNAL --key KEY --authority {helper.authority} "
+        f"--certificate {helper.certificate} --private-key {helper.private_key}",
+        f"server         WithHelper(RemoteHelper('{host}:9443', TLS({server.authority!r}, "
+        f"{server.certificate!r}, {server.private_key!r})))",
+        "For a trial: whoever has the server's files is heard as a server.",
     ]
     return Output(result, lines)
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from randquant.integrations.flower.mod import QuantizeMod
     from randquant.integrations.flower.planned import ParameterFree
     from randquant.integrations.flower.strategy import QuantizedStrategy
-    from randquant.integrations.helper_member import HelperMember
     from randquant.integrations.helper_service import TLS, RemoteHelper
     from randquant.integrations.limits import ClientLimits
     from randquant.integrations.offer import Offer
@@ -24,7 +23,6 @@ __all__ = [
     "TLS",
     "AmongClients",
     "ClientLimits",
-    "HelperMember",
     "Offer",
     "ParameterFree",
     "QuantizeMod",

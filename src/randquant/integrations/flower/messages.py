@@ -35,9 +35,6 @@ if TYPE_CHECKING:  # a client's process needs none of the server's side
 HEAD, INBOX, PAYLOAD = "randquant", "randquant.inbox", "randquant.payload"
 OURS = (HEAD, INBOX, PAYLOAD)
 
-HELPER = "randquant.helper"
-"""The record of a request to a helper, and of its answer."""
-
 STYPE = "randquant.payload.v1"
 """Type of payload arrays: Flower cannot read it as numbers, so nobody averages codes."""
 

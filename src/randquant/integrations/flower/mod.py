@@ -20,7 +20,7 @@ from randquant._internal import validate
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import EXAMPLES
 from randquant.integrations.ledger import SPENT
-from randquant.integrations.limits import JOURNAL, ClientLimits, Membership
+from randquant.integrations.limits import ClientLimits, Membership
 from randquant.integrations.member import Agreed, Member, NothingToSend, refusal_line, told
 from randquant.integrations.protocol import UPLOAD, RoundMessage
 from randquant.integrations.run import ServerRun
@@ -186,9 +186,6 @@ class QuantizeMod(ClientLimits):
         if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return call_next(message, context)
         try:
-            # A helper trains nothing, whatever it is asked for.
-            if messages.HELPER in message.content or JOURNAL in context.node_config:
-                return _as_helper(message, context)
             request, config = messages.read(message.content), context.node_config
             state = messages.ClientState(context)
             member = Member(context.node_id, self.of_node(config), state, config, log_once)
@@ -210,12 +207,6 @@ def log_once(level: int, line: str) -> None:
     What a client logs of its account differs from answer to answer.
     """
     log(level, line)
-
-
-def _as_helper(message: Message, context: Context) -> Message:
-    from randquant.integrations.flower import helper_node  # clients need none of it
-
-    return helper_node.answer(message, context)
 
 
 def _upload(

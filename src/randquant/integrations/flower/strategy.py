@@ -18,7 +18,7 @@ from randquant._internal.files import make_folder
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.integrations.accountant import SO_FAR, RunAccountant
 from randquant.integrations.among_clients import AmongClients
-from randquant.integrations.flower import helper_node, messages, mod, state
+from randquant.integrations.flower import messages, mod, state
 from randquant.integrations.flower.grids import EligibleGrid, PollingGrid
 from randquant.integrations.flower.messages import FlowerRound
 from randquant.integrations.flower.planned import ParameterFree, for_target
@@ -252,7 +252,7 @@ class QuantizedStrategy(Strategy):
         """
         if statistics is not None and (buffers := self.local.buffers) != "server":
             raise ValueError(f"Expected buffers='server' with statistics, got {buffers=}.")
-        grid = helper_node.clients_of(PollingGrid.over(grid), self.sums.apart)
+        grid = PollingGrid.over(grid)
         with contextlib.ExitStack() as stack:
             if self._path is not None:
                 make_folder(self._path.parent)
@@ -264,7 +264,7 @@ class QuantizedStrategy(Strategy):
                 model = messages.arrays_of(arrays)
                 self._settle(self._layout(model), model, ArrayRecord({**arrays}))  # on trial
                 if self.run.mechanism.trust == "aggregate":
-                    self.sums.check(log, helper_node.asking(grid, self.sums.step_timeout))
+                    self.sums.check(log)
                 mod.check_nodes(grid, self.strategy, self.needed, connect_timeout)
 
             def evaluate(number: int, model: ArrayRecord) -> MetricRecord | None:

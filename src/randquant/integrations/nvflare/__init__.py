@@ -6,6 +6,5 @@ What is sent, and who can learn what: `docs/nvflare.md`.
 from randquant.integrations.nvflare import installed
 from randquant.integrations.nvflare.controller import JobOptions, QuantizeController
 from randquant.integrations.nvflare.filter import QuantizeFilter
-from randquant.integrations.nvflare.helper_site import HelperExecutor
 
-__all__ = ["HelperExecutor", "JobOptions", "QuantizeController", "QuantizeFilter"]
+__all__ = ["JobOptions", "QuantizeController", "QuantizeFilter"]

@@ -25,7 +25,6 @@ from randquant.aggregation.registry import from_record
 from randquant.integrations import state
 from randquant.integrations.accountant import SO_FAR, RunAccountant
 from randquant.integrations.foreign import logged
-from randquant.integrations.nvflare.helper_site import asking
 from randquant.integrations.nvflare.tasks import number, read, site_name, task_of
 from randquant.integrations.offer import Offer
 from randquant.integrations.protocol import RoundMessage
@@ -137,8 +136,7 @@ class QuantizeController(Controller):
             make_folder(self._path.parent)
             stack.enter_context(files.folder(self._path.parent))
             if self.sums is not None:
-                # ValueError: there is no helper
-                self.sums.check(log, asking(self, fl_ctx, abort_signal, self.options.timeout))
+                self.sums.check(log)  # ValueError: there is no helper
             if self._path.exists():  # read under the lock: nobody adds a round meanwhile
                 self._restore()
                 self._persistor.save(self._learnable, fl_ctx)  # this job's has not seen it
@@ -237,8 +235,7 @@ class QuantizeController(Controller):
             except ValueError as error:
                 log(WARNING, f"randquant: a site is left out: {error}")
                 continue
-            if self.sums is None or name not in map(str, self.sums.apart):
-                numbers[number(name)] = name
+            numbers[number(name)] = name
         return sorted(numbers[each] for each in self._run.eligible(self._offer(), numbers))
 
     def _round(self, sites: list[str], fl_ctx: FLContext, abort_signal: Signal) -> None:
