@@ -52,7 +52,7 @@ from randquant.integrations import state as server_state
 from randquant.integrations.flower import state
 from randquant.privacy import channel_record, load_channel
 from randquant.secure_sums import Client, SumServer, Terms, random_word
-from randquant.training import RoundMetrics, Sent, State, TrainConfig
+from randquant.training import RoundMetrics, SentRounds, State, TrainConfig
 from randquant.training.data import datasets
 from randquant.training.runs import checkpoint
 from randquant.training.runs import folder as run_folder
@@ -189,7 +189,7 @@ def _sealed(record: Any) -> list[bytes]:
 
 
 CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
-SENT = Sent(run_folder.settings(CONFIG), "ab" * 32, 3, 9, 2, 1.5, 1e-5, "replace_one")
+SENT = SentRounds(run_folder.settings(CONFIG), "ab" * 32, 3, 9, 2, 1.5, 1e-5, "replace_one")
 
 
 def _read_config(data: bytes, folder: Path) -> None:

@@ -32,7 +32,13 @@ def test_the_width_holds_every_sum_and_no_more():
 def test_a_round_counts_what_travels():
     """A simulation hands plain codes around; its bytes are those of masked vectors."""
     from randquant.local_training import Learner
-    from randquant.training import collector, load_dataset, models, of_dataset, partition_dataset
+    from randquant.training import (
+        RoundCollector,
+        load_dataset,
+        models,
+        of_dataset,
+        partition_dataset,
+    )
 
     digits = load_dataset("digits")
     clients = partition_dataset(digits.train_labels, 12, "iid")
@@ -40,6 +46,6 @@ def test_a_round_counts_what_travels():
     for trust, each in (("aggregate", 40 + 4 * 650 // 8), ("local", 40 + -(-650 // 8))):
         mechanism = ChannelMechanism(BIT, trust, 12 if trust == "aggregate" else 1)
         with ThreadPoolExecutor(1) as pool:
-            collect = collector(learner, mechanism, pool, 1)
+            collect = RoundCollector(learner, mechanism, pool, 1)
             found = collect(range(12), rq.Key.from_seed(0), 0)
         assert found.bytes_up == 12 * each

@@ -11,7 +11,7 @@ from torch.nn import functional
 from randquant.aggregation import ClippedSGD
 from randquant.channels import Key
 from randquant.local_training import Learner, Work, problem_of
-from randquant.training import collector
+from randquant.training import RoundCollector
 
 KEY = Key.from_seed(1)
 
@@ -178,7 +178,7 @@ def test_a_round_of_a_model_that_draws_does_not_depend_on_the_workers():
     for workers in (1, 3):
         learner = Learner(dropping())
         with ThreadPoolExecutor(workers) as pool:
-            collect = collector(learner, ClippedSGD(1e30), pool, workers)
+            collect = RoundCollector(learner, ClippedSGD(1e30), pool, workers)
             found.append(collect([2, 0, 1], KEY, 0).mean)
     assert np.array_equal(*found)
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import randquant as rq
 from randquant.aggregation import LocalGaussian
-from randquant.local_training import Asked, Standardized, answered, asked_by
+from randquant.local_training import StandardizationQuery, Standardized, ask_statistics, plan_query
 from randquant.planning import choice
 from randquant.reports import render_run
 from randquant.training import read_run, request
@@ -177,18 +177,18 @@ def test_statistics_of_public_examples_are_of_standardised_features():
 
 
 def test_a_spread_that_noise_hides_is_as_large_as_the_noise():
-    asked = asked_by(rq.Standardize(0, 100), (1, 0), np.ones(50, int), (8.0, 1e-5), "aggregate",
+    asked = plan_query(rq.Standardize(0, 100), (1, 0), np.ones(50, int), (8.0, 1e-5), "aggregate",
                      "client")  # fmt: skip
     data = [np.full((1, 1), 50.0)] * 50
-    spreads = [answered(asked, data, rq.Key.from_seed(seed)).spreads[0] for seed in range(12)]
+    spreads = [ask_statistics(asked, data, rq.Key.from_seed(seed)).spreads[0] for seed in range(12)]
     assert min(spreads) > 5  # half of the variances are estimated as 0
 
 
 def test_each_client_draws_its_record_by_itself():
     """If all drew the same one, the mean would be 0 or 100."""
-    asked = asked_by(rq.Standardize(0, 100), (1, 0), np.full(400, 2), (80.0, 1e-5), "aggregate",
+    asked = plan_query(rq.Standardize(0, 100), (1, 0), np.full(400, 2), (80.0, 1e-5), "aggregate",
                      "client")  # fmt: skip
-    figures = answered(asked, [np.array([[0.0], [100.0]])] * 400, rq.Key.from_seed(0))
+    figures = ask_statistics(asked, [np.array([[0.0], [100.0]])] * 400, rq.Key.from_seed(0))
     assert abs(figures.means[0] - 50) < 20  # 8 standard deviations
 
 
@@ -288,7 +288,7 @@ def test_constants_and_outliers_give_finite_models(constant):
 
 def test_one_client_moves_each_row_within_bounds_only():
     wanted = rq.Standardize(0, 1)
-    asked = asked_by(wanted, (2, 0), np.array([3, 3]), (8.0, 1e-5), "aggregate", "example")
+    asked = plan_query(wanted, (2, 0), np.array([3, 3]), (8.0, 1e-5), "aggregate", "example")
     assert asked.terms.unit == "example"
     assert asked.terms.most == 3
     wild = asked.terms.vector({"0": np.array([1e30]), "1": np.array([-1e30])}, rq.Key.from_seed(0))
@@ -318,8 +318,8 @@ def test_each_example_of_hospitals_is_protected():
         ({"privacy": rq.Privacy(neighboring="zero_out")}, "one neighboring"),
         ({"model": nn.Linear(2, 2), "loss": lambda output, y: F.mse_loss(output[:, :1], y)},
          "one output for each"),
-        ({"model": Standardized(nn.Linear(2, 1), answered(Asked([(0, 1)] * 3, 2, None), [],
-                                                          rq.Key.from_seed(0)))},
+        ({"model": Standardized(nn.Linear(2, 1), ask_statistics(
+            StandardizationQuery([(0, 1)] * 3, 2, None), [], rq.Key.from_seed(0)))},
          "the model within it"),
     ],
 )  # fmt: skip

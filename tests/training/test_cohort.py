@@ -31,7 +31,7 @@ from randquant.mechanisms import UpdateSetting
 from randquant.planning import tune_update
 from randquant.privacy import MODEL_TERMS, HiddenCohorts, account
 from randquant.reports import report_run
-from randquant.training import ZEROS_AT_ONCE, TrainConfig, collector, read_finished
+from randquant.training import ZEROS_AT_ONCE, RoundCollector, TrainConfig, read_finished
 from randquant.training.runs import execution as runs
 
 TWO = rq.stochastic_rounding(1.0, 2, margin=1.0)
@@ -69,7 +69,7 @@ def test_a_round_has_each_client_once_whatever_its_place(workers):
     assert np.abs(learner.updates(order)[0] - means[order]).max() < 1e-5
     cohort = order[: 2 * LIGHT_GROUP]
     with ThreadPoolExecutor(workers) as pool:
-        collect = collector(learner, ClippedSGD(None, 1.0), pool, workers)
+        collect = RoundCollector(learner, ClippedSGD(None, 1.0), pool, workers)
         found = collect(cohort, Key.from_seed(0), 0)
     expected = np.mean([clip_to_norm(means[client], 1.0) for client in cohort], axis=0)
     assert np.abs(found.mean - expected).max() < 1e-6
@@ -89,7 +89,7 @@ def test_every_absent_client_sends_zeros_of_its_own(taking):
     learner = learner_of([client_of(2)] * population)
     hidden = HiddenCohorts("poisson", population, 2, 4)
     with ThreadPoolExecutor(1) as pool:
-        collect = collector(learner, Around(noise, mean=mean), pool, 1, hidden)
+        collect = RoundCollector(learner, Around(noise, mean=mean), pool, 1, hidden)
         found = collect(list(range(3, 3 + taking)), Key.from_seed(1), 0)
     assert len(sent) == len(set(sent)) == population
     assert found.bytes_up == population * 4 * FEATURES
@@ -99,7 +99,7 @@ def collected(mechanism, cohort, draw, updates, rounds=6, size=2):
     hidden = HiddenCohorts(draw, len(updates), size, rounds) if draw else None
     with ThreadPoolExecutor(1) as pool:
         learner = learner_of([(x[None], np.zeros((1, 1), np.float32)) for x in updates])
-        collect = collector(learner, mechanism, pool, 1, hidden)
+        collect = RoundCollector(learner, mechanism, pool, 1, hidden)
         return collect(cohort, Key.from_seed(7).fold_in(1), 11)
 
 
@@ -215,7 +215,7 @@ def test_a_run_states_the_account_of_its_cohorts_and_names_its_terms(draw, tmp_p
     runs.create(tmp_path / "run", config, overwrite=False)
     run = runs.execute(tmp_path / "run")
     hidden = HiddenCohorts(draw, 12, 4, 3)
-    mechanism = runs._prepared(tmp_path / "run", config, runs.BY_NAME).mechanism
+    mechanism = runs._prepared(tmp_path / "run", config, runs.NO_OVERRIDES).mechanism
     assert (mechanism.trust, mechanism.cohort) == ("aggregate", 4 if draw == "fixed" else 12)
     release = hidden.release(mechanism, 650, 3, "replace_one")
     assert run.summary.guarantee == dataclasses.replace(account([release], 1e-5), simulated=True)
@@ -242,7 +242,7 @@ def test_a_limit_is_compared_with_what_all_declared_rounds_cost(tmp_path):
     """Also where rounds count and not participations: the figure at the end is that of them all."""
     folder = tmp_path / "run"
     interrupted.begin(folder, CONFIG, 1)
-    schedule = runs._prepared(folder, CONFIG, runs.BY_NAME).schedule
+    schedule = runs._prepared(folder, CONFIG, runs.NO_OVERRIDES).schedule
     costs = [schedule.epsilon(rounds, 1) for rounds in (1, 2, 3)]
     assert costs == sorted(set(costs))
     for limit in (costs[0], costs[1], 0.999 * costs[2]):

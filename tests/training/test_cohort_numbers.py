@@ -18,7 +18,14 @@ from randquant.local_training import Learner, problem_of
 from randquant.privacy import HiddenCohorts, account
 from randquant.reports import run as page
 from randquant.reports import run_pictures as pictures
-from randquant.training import TrainConfig, collector, create_run, mechanism_of, prepare, train_run
+from randquant.training import (
+    RoundCollector,
+    TrainConfig,
+    create_run,
+    mechanism_of,
+    prepare,
+    train_run,
+)
 
 NUMBERS = (Number("accuracy"), Number("num-examples", 0, 40, 0.1), Number("loss", 0, 5, 0.1))
 CHANNEL = {"clip": 0.1, "margin": 0.1, "levels": 16, "keep": 0.4}
@@ -45,7 +52,7 @@ def test_without_noise_the_numbers_are_those_of_the_clients_and_the_update_is_we
     learner.load(learner.parameters())
     with ThreadPoolExecutor(2) as pool:
         beside = Alongside(100.0, NUMBERS, weight="num-examples")
-        found = collector(learner, ClippedSGD(clip_norm=100.0), pool, 2, None, beside)(
+        found = RoundCollector(learner, ClippedSGD(clip_norm=100.0), pool, 2, None, beside)(
             cohort, key, 0
         )
     model, sets = learner.trained_model().eval(), problem.clients
@@ -70,7 +77,7 @@ def test_noise_of_absent_clients_is_in_the_stated_deviation(cohort):
     learner, beside = Learner(a_problem()), Alongside(1.0, NUMBERS[1:2])
     learner.load(learner.parameters())
     with ThreadPoolExecutor(1) as pool:
-        collect = collector(learner, mechanism, pool, 1, hidden, beside)
+        collect = RoundCollector(learner, mechanism, pool, 1, hidden, beside)
         rounds = [collect(cohort, Key.from_seed(n), 0).numbers for n in range(200)]
     stated = rounds[0]["num-examples_deviation"]
     assert 0.5 < np.var([found["num-examples"] for found in rounds]) / stated**2 < 1.7

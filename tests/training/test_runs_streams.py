@@ -14,7 +14,14 @@ from torch import nn
 import randquant as rq
 from randquant.aggregation import ChannelMechanism, LocalGaussian
 from randquant.channels import Key
-from randquant.local_training import Learner, Standardize, Work, answered, asked_by, problem_of
+from randquant.local_training import (
+    Learner,
+    Standardize,
+    Work,
+    ask_statistics,
+    plan_query,
+    problem_of,
+)
 from randquant.privacy import HiddenCohorts
 from randquant.training import OptimizerStep, distributed_sgd, sample
 
@@ -164,8 +171,10 @@ def test_each_client_draws_its_own_record_to_standardise_by():
     """Each has a 0 and a 1: a draw that they shared would have a mean of 0 or 1."""
     clients, rows = 400, np.array([[0.0], [1.0]])
     wanted = Standardize(0.0, 1.0, share=0.9)
-    asked = asked_by(wanted, (1, 0), np.full(clients, 2), (30.0, 1e-5), "aggregate", "client")
-    first, second = (answered(asked, [rows] * clients, ROOT.fold_in(number)) for number in range(2))
+    asked = plan_query(wanted, (1, 0), np.full(clients, 2), (30.0, 1e-5), "aggregate", "client")
+    first, second = (
+        ask_statistics(asked, [rows] * clients, ROOT.fold_in(number)) for number in range(2)
+    )
     assert first != second
     # Hoeffding's bound for 400 draws of 0 or 1; noise of so much epsilon is far below it.
     slack = np.sqrt(np.log(2 / 1e-7) / (2 * clients)) + 0.02

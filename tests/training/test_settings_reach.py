@@ -17,7 +17,7 @@ import randquant as rq
 from randquant.aggregation import LocalGaussian
 from randquant.channels import Key
 from randquant.privacy import Guarantee
-from randquant.training import Prepared, federated, prepare, sample
+from randquant.training import TrainingSetup, federated, prepare, sample
 from randquant.training.runs import execution
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
@@ -34,7 +34,7 @@ class Reached(NamedTuple):
     """Where a run is, what it is trained with, and what `train` showed."""
 
     home: Any
-    prepared: Prepared
+    prepared: TrainingSetup
     config: Any
     shown: list
 
@@ -177,7 +177,7 @@ REACH = {
     "weighted_by": (
         {"privacy": P(numbers=["num-examples:0:9"])},
         {"privacy": P(numbers=["num-examples:0:9"], weighted_by="num-examples")},
-        lambda run: run.prepared.alongside,
+        lambda run: run.prepared.scalars,
     ),
     "spent": ({"trust": "local"}, {"privacy": P(spent=SPENT)}, epsilon),
 }  # fmt: skip

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from randquant.local_training.local import Local
     from randquant.local_training.problem import parts_of, problem_of
     from randquant.local_training.raw_units import Standardized
-    from randquant.local_training.standardize import Asked, Standardize, answered, asked_by
+    from randquant.local_training.standardize import (
+        StandardizationQuery,
+        Standardize,
+        ask_statistics,
+        plan_query,
+    )
     from randquant.local_training.together import KNOWN_ATTENTION
     from randquant.local_training.work import Evaluation, Work
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from randquant.local_training.examples import Examples, StoredExamples
 from randquant.local_training.problem import Problem
-from randquant.local_training.standardize import Figures, Standardize
+from randquant.local_training.standardize import FeatureStatistics, Standardize
 
 
 class Standardized(nn.Module):
@@ -25,7 +25,7 @@ class Standardized(nn.Module):
         figures: that they are mapped by.
     """
 
-    def __init__(self, model: nn.Module, figures: Figures) -> None:
+    def __init__(self, model: nn.Module, figures: FeatureStatistics) -> None:
         super().__init__()
         self.model = model
         own = (*zip(*figures.bounds, strict=True), figures.means, figures.spreads)
@@ -107,7 +107,7 @@ def rows_of(problem: Problem, asked_of_targets: bool) -> list[np.ndarray]:
     return [everything[places] for places in problem.clients.places]
 
 
-def standardized(problem: Problem, figures: Figures) -> Problem:
+def standardized(problem: Problem, figures: FeatureStatistics) -> Problem:
     """The problem as it is learnt; its test targets stay as they are, and predictions meet them."""
     maps = Standardized(nn.Identity(), figures)
 

@@ -108,8 +108,8 @@ class Standardize:
         return pairs
 
 
-class Figures(NamedTuple):
-    """What features and targets are mapped by: (value clipped to its bounds - mean) / spread.
+class FeatureStatistics(NamedTuple):
+    """Means and spreads that standardise: (value clipped to its bounds - mean) / spread.
 
     Attributes:
         bounds: (n, 2), first of the features, then of the targets.
@@ -123,8 +123,8 @@ class Figures(NamedTuple):
     features: int
 
 
-class Asked(NamedTuple):
-    """Terms of the questions of one run.
+class StandardizationQuery(NamedTuple):
+    """The query for the means and spreads of one run's features and targets.
 
     Attributes:
         bounds: of the features, and of the targets.
@@ -137,18 +137,18 @@ class Asked(NamedTuple):
     terms: Survey | None
 
 
-def asked_by(
-    wanted: Standardize,
+def plan_query(
+    settings: Standardize,
     columns: tuple[int, int],
     sizes: np.ndarray,
     left: tuple[float, float],
     trust: Trust | None,
     unit: Unit,
-) -> Asked:
-    """Plan the questions of a run; no data are looked at.
+) -> StandardizationQuery:
+    """Plan the query of a run; no data are looked at.
 
     Args:
-        wanted: by the user.
+        settings: of the user.
         columns: how many features there are, and numbers of a target.
         sizes: (N,) how many examples each client has, which is public.
         left: epsilon and delta of which the table has its share.
@@ -158,9 +158,10 @@ def asked_by(
     Raises:
         ValueError: the bounds are of others, or there is no such share.
     """
-    features, targets = wanted.bounds("features", columns[0]), wanted.bounds("target", columns[1])
+    features = settings.bounds("features", columns[0])
+    targets = settings.bounds("target", columns[1])
     terms = None
-    if wanted.share:
+    if settings.share:
         if not np.isfinite(left[0]) or trust not in ("aggregate", "local"):
             raise ValueError(
                 "Expected an epsilon, and trust aggregate or local, with standardize, got "
@@ -170,11 +171,11 @@ def asked_by(
         records, most = (
             (len(sizes), 1) if unit == "client" else (int(sizes.sum()), int(sizes.max()))
         )
-        epsilon, delta = (wanted.share * each for each in left)
+        epsilon, delta = (settings.share * each for each in left)
         terms = _terms(
             (*features, *targets), epsilon, delta, trust, len(sizes), records, unit, most
         )
-    return Asked([*features, *targets], len(features), terms)
+    return StandardizationQuery([*features, *targets], len(features), terms)
 
 
 @functools.lru_cache(maxsize=8)  # a run asks for them whenever it is prepared
@@ -193,11 +194,13 @@ def _terms(
         ) from error
 
 
-def answered(asked: Asked, clients: list[np.ndarray], key: Key) -> Figures:
-    """Ask the clients.
+def ask_statistics(
+    asked: StandardizationQuery, clients: list[np.ndarray], key: Key
+) -> FeatureStatistics:
+    """Ask the clients for noisy means and spreads.
 
     Args:
-        asked: the terms.
+        asked: the query.
         clients: each one's (n, columns) float.
         key: of the noise. The same key and data give the same answers, bit for bit.
 
@@ -222,11 +225,11 @@ def answered(asked: Asked, clients: list[np.ndarray], key: Key) -> Figures:
         error = np.array([each.noise_error for each in deviation]) / half
         variance = np.maximum(root**2, error * np.maximum(2 * root, error))  # theirs or its noise
         spreads = half * np.sqrt(np.minimum(variance, 1.0))
-    return Figures(asked.bounds, means.tolist(), spreads.tolist(), asked.features)
+    return FeatureStatistics(asked.bounds, means.tolist(), spreads.tolist(), asked.features)
 
 
 def _plain(name: str, bound: Any) -> Bound:
-    """One number, or a tuple of them."""
+    """Return one number, or a tuple of them."""
     if np.ndim(bound) == 0:
         return validate.real(name, bound)
     return tuple(validate.array(name, bound).tolist())

@@ -10,7 +10,7 @@ from randquant._internal.faces import lazily
 
 if TYPE_CHECKING:
     from randquant.training.algorithm import Algorithm, State, distributed_sgd
-    from randquant.training.cohort import ZEROS_AT_ONCE, collector
+    from randquant.training.cohort import ZEROS_AT_ONCE, RoundCollector
     from randquant.training.config import PLACES, TrainConfig, check_config
     from randquant.training.configured import mechanism_of
     from randquant.training.data.datasets import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         sample_hidden,
         sample_poisson,
     )
-    from randquant.training.records import RoundMetrics, RunRecord, RunSummary, Sent
+    from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
     from randquant.training.runs.advice import about_constant, about_steps, best_constant
     from randquant.training.runs.binding import Secret, bind
     from randquant.training.runs.execution import create as create_run
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         read_sent,
         write_config,
     )
-    from randquant.training.runs.setup import Prepared, prepare
+    from randquant.training.runs.setup import TrainingSetup, prepare
     from randquant.training.runs.status import Status as RunStatus
     from randquant.training.runs.status import notes as notes_on_runs
     from randquant.training.runs.status import read as read_run

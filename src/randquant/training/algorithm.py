@@ -20,7 +20,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.privacy.accounting.sampling import HiddenCohorts
-from randquant.training.cohort import collector
+from randquant.training.cohort import RoundCollector
 from randquant.training.optimizer import OptimizerState, ServerStep
 from randquant.training.records import RoundCost
 
@@ -63,7 +63,7 @@ def distributed_sgd(
     workers: int,
     hidden: HiddenCohorts | None = None,
     public_seed: int = 0,
-    beside: Alongside | None = None,
+    scalars: Alongside | None = None,
 ) -> Algorithm:
     """Federated SGD or averaging, one step of the server a round (RQM paper, Algorithm 1).
 
@@ -76,7 +76,7 @@ def distributed_sgd(
         hidden: how clients take part if nobody sees which of them do; None if it is seen.
         public_seed: of what all clients know and the key must not give away: which coordinates are
             sent in each round, if not all are.
-        beside: what clients send beside their updates; None for nothing.
+        scalars: what clients send with their updates, or None.
 
     Returns:
         The algorithm as an (init, apply) pair.
@@ -86,7 +86,7 @@ def distributed_sgd(
         participations = np.zeros(population, dtype=np.int64)
         return State(0, learner.parameters(), participations, server.init())
 
-    collect = collector(learner, mechanism, pool, workers, hidden, beside)
+    collect = RoundCollector(learner, mechanism, pool, workers, hidden, scalars)
     public = Key.from_seed(public_seed).fold_in("rounds")
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, RoundCost]:

@@ -31,7 +31,7 @@ from randquant.training.request import complete
 from randquant.training.runs import binding, execution
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.binding import Secret
-from randquant.training.runs.setup import Given
+from randquant.training.runs.setup import Overrides
 from randquant.training.server import Callback, Server
 from randquant.training.task import OWN, Task
 from randquant.training.trained import Run
@@ -166,23 +166,23 @@ def train(
         privacy=privacy,
     )  # fmt: skip
     make = server.optimizer
-    given = Given(problem, mechanism, None if isinstance(make, str) else make)
-    return _trained(config, given, folder, server.on_round, progress)
+    overrides = Overrides(problem, mechanism, None if isinstance(make, str) else make)
+    return _trained(config, overrides, folder, server.on_round, progress)
 
 
 def _trained(
     config: TrainConfig,
-    given: Given,
+    overrides: Overrides,
     folder: str | Path | None,
     callbacks: Sequence[Callback],
     progress: bool,
 ) -> Run:
     if folder is not None:
         home = validate.path("folder", folder).absolute()  # whoever is called may change directory
-        return _in_folder(config, given, home, callbacks, progress)
+        return _in_folder(config, overrides, home, callbacks, progress)
     home = Path(tempfile.mkdtemp(prefix="randquant-"))
     try:
-        return _in_folder(config, given, home, callbacks, progress, temporary=True)
+        return _in_folder(config, overrides, home, callbacks, progress, temporary=True)
     except BaseException:
         unborn = not (home / run_folder.CONFIG).exists()
         if unborn or run_folder.has_sent(home) is False:  # else it is all that is left of the run
@@ -192,7 +192,7 @@ def _trained(
 
 def _in_folder(
     config: TrainConfig,
-    given: Given,
+    overrides: Overrides,
     home: Path,
     callbacks: Sequence[Callback],
     progress: bool,
@@ -201,14 +201,14 @@ def _in_folder(
 ) -> Run:
     changes: dict[str, Any] = {}
     if (home / run_folder.CONFIG).exists():
-        config, given = _as_begun(home, config, given)
-        changes = _changes(home, config, given)
+        config, overrides = _as_begun(home, config, overrides)
+        changes = _changes(home, config, overrides)
     else:
         own = Secret.fresh()
         key = own.key if config.seed is None else Key.from_seed(config.seed)
         with waiting(progress):
-            config = complete(config, given, key)
-        execution.create(home, config, overwrite=False, given=given, own_secret=own)
+            config = complete(config, overrides, key)
+        execution.create(home, config, overwrite=False, overrides=overrides, own_secret=own)
     bars = Bars(None if progress else False)
     measured = ""
     with _advised(home, temporary), bars:
@@ -223,9 +223,9 @@ def _in_folder(
             for each in callbacks:
                 each(metrics)
 
-        record = execution.execute(home, on_round, changes, given)
-    assert given.problem is not None
-    problem, figures = given.problem, execution.load_figures(home, given.problem)
+        record = execution.execute(home, on_round, changes, overrides)
+    assert overrides.problem is not None
+    problem, figures = overrides.problem, execution.load_figures(home, overrides.problem)
     learner = Learner(problem if figures is None else standardized(problem, figures),
                       record.config.local.work())  # fmt: skip
     learner.load(execution.load_parameters(home))
@@ -236,37 +236,39 @@ def _in_folder(
     return Run(trained, record, home, temporary=temporary)
 
 
-def _as_begun(home: Path, config: TrainConfig, given: Given) -> tuple[TrainConfig, Given]:
+def _as_begun(
+    home: Path, config: TrainConfig, overrides: Overrides
+) -> tuple[TrainConfig, Overrides]:
     """The same from the initial weights of the run in a folder, if all else is as it began."""
-    begun, problem = run_folder.read_config(home), given.problem
+    begun, problem = run_folder.read_config(home), overrides.problem
     assert problem is not None
     if not begun.task.by_objects or problem.digest == begun.task.problem:
-        return config, given
+        return config, overrides
     weights = execution.load_initial(home)
     own = problem.starting_at(weights) if len(weights) == problem.dimension else problem
     if own.digest != begun.task.problem:
-        return config, given  # it is refused
+        return config, overrides  # it is refused
     warnings.warn(
         f"The run in {home} goes on from the initial weights that it began with. Those of the "
         "model that was given are others, and are not used: choose another folder to train it.",
         UserWarning,
         stacklevel=validate.callers(),
     )
-    return config.changed(problem=own.digest), replace(given, problem=own)
+    return config.changed(problem=own.digest), replace(overrides, problem=own)
 
 
-def _changes(home: Path, config: TrainConfig, given: Given) -> dict[str, Any]:
+def _changes(home: Path, config: TrainConfig, overrides: Overrides) -> dict[str, Any]:
     """The settings that the run in a folder goes on with; ValueError if it is another run."""
     begun = run_folder.read_config(home)
     if begun.seed != config.seed:
         raise _other(home, ["seed"])
     key = binding.key_of(begun, home)
-    asked = complete(config, given, key)
+    asked = complete(config, overrides, key)
     differing = settings.changes(begun, asked)
     if run_folder.settings(asked) != run_folder.settings(begun):
         if "problem" in differing:  # it says of what
-            assert given.problem is not None
-            binding.check(home, binding.bind(given.problem, key))
+            assert overrides.problem is not None
+            binding.check(home, binding.bind(overrides.problem, key))
         raise _other(home, list(differing))
     return differing
 

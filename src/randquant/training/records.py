@@ -77,7 +77,7 @@ class RoundMetrics(RoundCost):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentRounds:
     """What a run has declared and sent, including the current round: on disk before it is sent.
 
     Attributes:

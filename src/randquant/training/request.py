@@ -15,30 +15,30 @@ from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.configured import record_of
-from randquant.training.runs.setup import Given, optimizer_step, spent_of
+from randquant.training.runs.setup import Overrides, optimizer_step, spent_of
 from randquant.training.schedule import most_participations
 from randquant.training.server import AUTO
 from randquant.training.task import OWN
 
 
-def complete(config: TrainConfig, given: Given, key: Key) -> TrainConfig:
+def complete(config: TrainConfig, overrides: Overrides, key: Key) -> TrainConfig:
     """The configuration with its mechanism and optimiser.
 
     Args:
         config: everything but the mechanism, and with the optimiser as it was given.
-        given: the problem, and a mechanism of one's own unless one is to be calibrated.
+        overrides: the problem, and a mechanism of one's own unless one is to be calibrated.
         key: the run's; it determines the cohorts.
     """
-    assert given.problem is not None
+    assert overrides.problem is not None
     config = _capped(config)
-    if given.mechanism is not None:
-        _check_own(config, given.mechanism)
-        config = _with_own(config, given.mechanism)
+    if overrides.mechanism is not None:
+        _check_own(config, overrides.mechanism)
+        config = _with_own(config, overrides.mechanism)
     check_config(config)
-    config = _with_optimizer(config, given.problem)
-    if given.mechanism is not None:
+    config = _with_optimizer(config, overrides.problem)
+    if overrides.mechanism is not None:
         return config
-    need, examples = _need(config, given.problem, key)
+    need, examples = _need(config, overrides.problem, key)
     chosen = choose(need, examples=examples)
     if chosen.warning:
         warnings.warn(chosen.warning, UserWarning, stacklevel=validate.callers())

@@ -18,7 +18,7 @@ from randquant.training.participation import (
     sample_hidden,
     sample_poisson,
 )
-from randquant.training.records import Sent
+from randquant.training.records import SentRounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Schedule:
         why = f"epsilon would have become {_shown(epsilon)}, above {limit}"
         return Step(None, so_far, spent, f"before round {done + 1} of {self.config.rounds}: {why}")
 
-    def check(self, sent: Sent) -> None:
+    def check(self, sent: SentRounds) -> None:
         """Refuse a configuration that takes back what was sent, or exceeds what was declared.
 
         Raises:

@@ -68,7 +68,7 @@ def run(
         begun, objects = _with_problem(_config(chosen), chosen.get("population"))
         begun = begun.changed(baseline=not no_baseline and begun.protects)
         folder = Path(run) if run else _new_folder(begun)
-        runs.create(folder, begun, overwrite=overwrite, given=objects)
+        runs.create(folder, begun, overwrite=overwrite, overrides=objects)
     else:
         folder = Path(resume)
         changes = _changes(given, others=bool(run or overwrite or no_baseline or config or data))
@@ -146,13 +146,13 @@ def _config(given: Mapping[str, Any]) -> TrainConfig:
 def _with_problem(config: TrainConfig, population: int | None) -> tuple[TrainConfig, Any]:
     """The configuration with what follows from its own problem, and that problem, built once."""
     from randquant.training import functions
-    from randquant.training.runs.setup import BY_NAME, Given
+    from randquant.training.runs.setup import NO_OVERRIDES, Overrides
 
     if not functions.is_named(config):
-        return config, BY_NAME
+        return config, NO_OVERRIDES
     check_config(config)
     problem = functions.problem_by_function(config)
-    return functions.of_problem(config, problem, population), Given(problem)
+    return functions.of_problem(config, problem, population), Overrides(problem)
 
 
 def _new_folder(config: TrainConfig) -> Path:

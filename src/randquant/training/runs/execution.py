@@ -22,12 +22,12 @@ from randquant._internal import files
 from randquant._internal.files import make_folder
 from randquant.channels.keys import Key
 from randquant.local_training.problem import Problem
-from randquant.local_training.standardize import Figures
+from randquant.local_training.standardize import FeatureStatistics
 from randquant.training import records, settings
 from randquant.training.algorithm import Algorithm, State, distributed_sgd
 from randquant.training.cohort import sender
 from randquant.training.config import TrainConfig, check_config
-from randquant.training.records import RoundMetrics, Sent
+from randquant.training.records import RoundMetrics, SentRounds
 from randquant.training.runs import binding, checkpoint, standardization
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.binding import Secret
@@ -35,11 +35,11 @@ from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE, INITIAL
 from randquant.training.runs.log import RESTORE, RunLog
 from randquant.training.runs.outcome import evaluated, measured, same, summarized
 from randquant.training.runs.setup import (
-    BY_NAME,
-    Given,
-    Prepared,
-    asked_of,
+    NO_OVERRIDES,
+    Overrides,
+    TrainingSetup,
     prepare,
+    standardization_query,
     without_privacy,
 )
 from randquant.training.schedule import Schedule
@@ -53,7 +53,7 @@ def create(
     config: TrainConfig,
     *,
     overwrite: bool,
-    given: Given = BY_NAME,
+    overrides: Overrides = NO_OVERRIDES,
     own_secret: Secret | None = None,
 ) -> None:
     """Make the folder of a new run.
@@ -63,7 +63,7 @@ def create(
         config: the run's configuration; its server says whether the same run is also trained
             without privacy.
         overwrite: delete an existing run.
-        given: what is passed as objects instead of by name.
+        overrides: what is passed as objects instead of by name.
         own_secret: what the run's key is made of if its configuration has no seed; fresh by
             default.
 
@@ -76,27 +76,27 @@ def create(
     hidden = own_secret or Secret.fresh()
     key = hidden.key if config.seed is None else Key.from_seed(config.seed)
     # An invalid configuration must fail before anything is written.
-    prepared = prepare(config, key, given)
-    prepared.learner.check()
-    rounds, most = declared = prepared.schedule.declared()
-    bound = binding.bind(prepared.problem, key)
+    setup = prepare(config, key, overrides)
+    setup.learner.check()
+    rounds, most = declared = setup.schedule.declared()
+    bound = binding.bind(setup.problem, key)
     if folder.exists() and any(folder.iterdir()):
         run_folder.make_way(folder, overwrite)
     make_folder(folder)
     if config.seed is None:
         hidden.write(folder)
-    epsilon = prepared.schedule.epsilon(rounds, most)
+    epsilon = setup.schedule.epsilon(rounds, most)
     commitment = binding.commitment(config, key)
-    run_folder.begin(folder, config, declared, prepared.fingerprint, epsilon, commitment)
+    run_folder.begin(folder, config, declared, setup.fingerprint, epsilon, commitment)
     binding.write(folder, bound)
     if config.task.by_objects:
         identity = run_folder.read_sent(folder, config).identity
-        first = State(0, prepared.learner.parameters(), np.zeros(0, dtype=np.int64))
+        first = State(0, setup.learner.parameters(), np.zeros(0, dtype=np.int64))
         checkpoint.save(folder / INITIAL, first, identity)
     if config.server.baseline:
-        beside = without_privacy(config, rounds, prepared.mechanism)
-        run_folder.begin(folder / BASELINE, beside, declared)
-        run_folder.write_config(folder / BASELINE, beside)
+        baseline = without_privacy(config, rounds, setup.mechanism)
+        run_folder.begin(folder / BASELINE, baseline, declared)
+        run_folder.write_config(folder / BASELINE, baseline)
     run_folder.write_config(folder, config)
 
 
@@ -104,7 +104,7 @@ def execute(
     folder: Path,
     on_round: OnRound = lambda config, metrics: None,
     changes: Mapping[str, Any] | None = None,
-    given: Given = BY_NAME,
+    overrides: Overrides = NO_OVERRIDES,
 ) -> records.RunRecord:
     """Train the run in `folder` to its end, from its last checkpoint if there is one.
 
@@ -112,7 +112,7 @@ def execute(
         folder: made by `create`.
         on_round: called after each round.
         changes: settings to continue with, by name, among `folder.FREE`; they are saved.
-        given: what the run was created with as objects instead of by name, again.
+        overrides: what the run was created with as objects instead of by name, again.
 
     Returns:
         The finished run: all rounds are done, or the next one would exceed its stop_at_epsilon.
@@ -134,11 +134,11 @@ def execute(
     run_folder.read_config(folder)  # do not create a lock where there is no run
     with files.folder(folder), _threads_kept():
         if changes:
-            _change(folder, changes, given)
-        _ask(folder, given)
+            _change(folder, changes, overrides)
+        _ask(folder, overrides)
         if (folder / BASELINE).exists():
-            _execute_one(folder / BASELINE, on_round, given)
-        return _execute_one(folder, on_round, given)
+            _execute_one(folder / BASELINE, on_round, overrides)
+        return _execute_one(folder, on_round, overrides)
 
 
 @contextlib.contextmanager
@@ -172,22 +172,22 @@ def load_initial(folder: Path) -> np.ndarray:
     return state.parameters
 
 
-def load_figures(folder: Path, problem: Problem) -> Figures | None:
+def load_figures(folder: Path, problem: Problem) -> FeatureStatistics | None:
     """Return what the run in a folder standardises by; None if it does not."""
     home = folder.parent if folder.name == BASELINE else folder
     config = run_folder.read_config(home)
-    if (asked := asked_of(config, problem)) is None:
+    if (asked := standardization_query(config, problem)) is None:
         return None
     return standardization.read(home, asked, run_folder.read_sent(home, config).identity)
 
 
-def _ask(folder: Path, given: Given) -> None:
+def _ask(folder: Path, overrides: Overrides) -> None:
     """Ask for what the run standardises by, if it has not been; the cost is on disk before."""
     config = run_folder.read_config(folder)
     if config.local.standardize is None or (folder / run_folder.FIGURES).exists():
         return
-    prepared = _prepared(folder, config, given)
-    asked, sent = asked_of(config, prepared.problem), _sent_before(folder, prepared)
+    setup = _prepared(folder, config, overrides)
+    asked, sent = standardization_query(config, setup.problem), _sent_before(folder, setup)
     if asked is None or asked.terms is None:
         return
     if sent.round > 0:
@@ -195,12 +195,12 @@ def _ask(folder: Path, given: Given) -> None:
             f"Expected {folder / run_folder.FIGURES}, which the rounds of the run were sent with, "
             f"found none. {RESTORE}"
         )
-    now = dataclasses.replace(_as_declared(sent, prepared.schedule), asked=True)
+    now = dataclasses.replace(_as_declared(sent, setup.schedule), asked=True)
     run_folder.write_sent(folder, now)
-    standardization.ask(folder, asked, prepared.problem, prepared.schedule.key, sent.identity)
+    standardization.ask(folder, asked, setup.problem, setup.schedule.key, sent.identity)
 
 
-def _change(folder: Path, changes: Mapping[str, Any], given: Given) -> None:
+def _change(folder: Path, changes: Mapping[str, Any], overrides: Overrides) -> None:
     """Change a run's settings; refuse changes that are no longer possible."""
     before = run_folder.read_config(folder)
     config = before.changed(**changes)
@@ -212,19 +212,19 @@ def _change(folder: Path, changes: Mapping[str, Any], given: Given) -> None:
             f"max_participations), got {names}: the guarantee covers all rounds, so begin a new "
             "run."
         )
-    prepared = _prepared(folder, config, given)
-    schedule = prepared.schedule
+    setup = _prepared(folder, config, overrides)
+    schedule = setup.schedule
     schedule.check(run_folder.read_sent(folder, config))
     rounds = schedule.declared()[0]
     if (folder / BASELINE).exists():
         baseline = run_folder.read_config(folder / BASELINE)
         done = run_folder.read_sent(folder / BASELINE, baseline).round
-        baseline = without_privacy(config, max(rounds, done), prepared.mechanism)
+        baseline = without_privacy(config, max(rounds, done), setup.mechanism)
         run_folder.write_config(folder / BASELINE, baseline)
     run_folder.write_config(folder, config)
 
 
-def _prepared(folder: Path, config: TrainConfig, given: Given) -> Prepared:
+def _prepared(folder: Path, config: TrainConfig, overrides: Overrides) -> TrainingSetup:
     """What the run in a folder is trained with; ValueError if it is not what it began with."""
     home = folder.parent if folder.name == BASELINE else folder  # a baseline has the run's key
     key = binding.key_of(config, home)
@@ -236,47 +236,47 @@ def _prepared(folder: Path, config: TrainConfig, given: Given) -> Prepared:
             "rounds that were sent would be sent a second time. Restore it or begin a new run."
         )
     if home != folder:
-        given = dataclasses.replace(given, mechanism=None)
-    prepared = prepare(config, key, given)
-    binding.check(home, binding.bind(prepared.problem, key))
-    return prepared
+        overrides = dataclasses.replace(overrides, mechanism=None)
+    setup = prepare(config, key, overrides)
+    binding.check(home, binding.bind(setup.problem, key))
+    return setup
 
 
-def _execute_one(folder: Path, on_round: OnRound, given: Given) -> records.RunRecord:
+def _execute_one(folder: Path, on_round: OnRound, overrides: Overrides) -> records.RunRecord:
     config = run_folder.read_config(folder)
     torch.set_num_threads(config.local.threads)
-    prepared = _prepared(folder, config, given)
-    if (figures := load_figures(folder, prepared.problem)) is not None:
-        prepared = prepared.standardized(figures)
-    upload = _warm_up(prepared, config)
+    setup = _prepared(folder, config, overrides)
+    if (figures := load_figures(folder, setup.problem)) is not None:
+        setup = setup.standardized(figures)
+    upload = _warm_up(setup, config)
     with ThreadPoolExecutor(
         config.local.threads, initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
         algorithm = distributed_sgd(
-            prepared.learner,
-            prepared.mechanism,
+            setup.learner,
+            setup.mechanism,
             population=config.task.population,
-            server=prepared.server,
+            server=setup.server,
             pool=pool,
             workers=config.local.threads,
             hidden=config.hidden_cohorts,
-            beside=prepared.alongside,
+            scalars=setup.scalars,
             # Public and the run's own: it goes on with the same subsets of coordinates.
             public_seed=int(run_folder.read_sent(folder, config).identity[:16], 16),
         )
-        state, log, sent = _train(folder, prepared, algorithm, on_round)
-    summary = summarized(prepared, state, log.metrics, upload, sent)
+        state, log, sent = _train(folder, setup, algorithm, on_round)
+    summary = summarized(setup, state, log.metrics, upload, sent)
     run_folder.write_summary(folder, summary, log.last)
     return records.RunRecord(config, log.metrics, summary)
 
 
 def _train(
-    folder: Path, prepared: Prepared, algorithm: Algorithm, on_round: OnRound
-) -> tuple[State, RunLog, Sent]:
+    folder: Path, setup: TrainingSetup, algorithm: Algorithm, on_round: OnRound
+) -> tuple[State, RunLog, SentRounds]:
     """The training loop, from the last checkpoint to the end."""
-    schedule = prepared.schedule
+    schedule = setup.schedule
     config = schedule.config
-    sent = _sent_before(folder, prepared)
+    sent = _sent_before(folder, setup)
     log = run_folder.open_log(folder, sent)
     state = _checkpoint(folder, sent, len(log.metrics)) or algorithm.init()
     sent = _restate(folder, log, sent, schedule)
@@ -296,7 +296,7 @@ def _train(
             metrics = same(log.metrics[number - 1], metrics)
         else:
             if config.server.evaluates(number, config.rounds) or step.cohort is None:
-                metrics = evaluated(metrics, prepared.learner, state)
+                metrics = evaluated(metrics, setup.learner, state)
             log.append(metrics)
         if number % config.server.checkpoint_every == 0 or step.cohort is None:
             checkpoint.save(folder / CHECKPOINT, state, sent.identity)
@@ -306,27 +306,27 @@ def _train(
             f"Expected settings that allow the {sent.round} rounds that were sent, got an end "
             f"{step.stopped}: what was sent cannot be taken back."
         )
-    if log.metrics[-1].loss is None and prepared.problem.test is not None:
+    if log.metrics[-1].loss is None and setup.problem.test is not None:
         # `rounds` was lowered to the number sent.
-        last = evaluated(log.metrics[-1], prepared.learner, state)
+        last = evaluated(log.metrics[-1], setup.learner, state)
         log.replace([*log.metrics[:-1], last])
     return state, log, sent
 
 
-def _sent_before(folder: Path, prepared: Prepared) -> Sent:
+def _sent_before(folder: Path, setup: TrainingSetup) -> SentRounds:
     """What the run has sent, if it may continue from there."""
-    config = prepared.schedule.config
+    config = setup.schedule.config
     sent = run_folder.read_sent(folder, config)
-    if sent.channel != prepared.fingerprint:
+    if sent.channel != setup.fingerprint:
         raise ValueError(
             f"Expected the mechanism that the run in {folder} began with, got another: "
             f"{config.mechanism} or a file it reads has changed; restore that or begin a new run."
         )
-    prepared.schedule.check(sent)
+    setup.schedule.check(sent)
     return sent
 
 
-def _checkpoint(folder: Path, sent: Sent, rounds: int) -> State | None:
+def _checkpoint(folder: Path, sent: SentRounds, rounds: int) -> State | None:
     state = checkpoint.load(folder / CHECKPOINT, sent.identity)
     if state is not None and state.round > rounds:
         raise ValueError(
@@ -336,7 +336,7 @@ def _checkpoint(folder: Path, sent: Sent, rounds: int) -> State | None:
     return state
 
 
-def _restate(folder: Path, log: RunLog, sent: Sent, schedule: Schedule) -> Sent:
+def _restate(folder: Path, log: RunLog, sent: SentRounds, schedule: Schedule) -> SentRounds:
     """Restate what was declared and sent, at the delta and for the neighbours now configured."""
     now = _as_declared(sent, schedule)
     of = {"delta": now.delta, "neighboring": now.neighboring}
@@ -351,7 +351,7 @@ def _restate(folder: Path, log: RunLog, sent: Sent, schedule: Schedule) -> Sent:
     return now
 
 
-def _as_declared(sent: Sent, schedule: Schedule) -> Sent:
+def _as_declared(sent: SentRounds, schedule: Schedule) -> SentRounds:
     """What was declared and sent; until something is, all that is configured is declared."""
     config = schedule.config
     declared = (sent.declared, sent.participations) if sent.binding else schedule.declared()
@@ -361,7 +361,7 @@ def _as_declared(sent: Sent, schedule: Schedule) -> Sent:
     )  # fmt: skip
 
 
-def _note(folder: Path, sent: Sent, number: int) -> Sent:
+def _note(folder: Path, sent: SentRounds, number: int) -> SentRounds:
     """Write to disk that a round is sent before it is sent."""
     run_folder.reopen(folder)
     now = dataclasses.replace(sent, round=number)
@@ -369,12 +369,12 @@ def _note(folder: Path, sent: Sent, number: int) -> Sent:
     return now
 
 
-def _warm_up(prepared: Prepared, config: TrainConfig) -> int:
+def _warm_up(setup: TrainingSetup, config: TrainConfig) -> int:
     """Compile the encoder before the first round is timed; return the bytes of an upload."""
-    hidden, dimension = config.hidden_cohorts, prepared.sent
-    cohort = config.cohort if hidden is None else hidden.summands(prepared.mechanism.trust)
+    hidden, dimension = config.hidden_cohorts, setup.dimension
+    cohort = config.cohort if hidden is None else hidden.summands(setup.mechanism.trust)
     zeros = np.zeros(dimension, dtype=np.float32)  # copies of one payload would be refused
-    mechanism = prepared.mechanism.in_round(0)
+    mechanism = setup.mechanism.in_round(0)
     payloads = [mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
     mechanism.mean(payloads, dimension, Key.generate())
     return sender(mechanism, hidden).upload_bytes(dimension, cohort)

@@ -28,7 +28,7 @@ from randquant._internal import files, serialization
 from randquant._internal.files import make_folder
 from randquant._internal.serialization import from_json, sync_folder, to_json
 from randquant.training.config import NAMES, TrainConfig, check_config, value_of
-from randquant.training.records import RunRecord, RunSummary, Sent
+from randquant.training.records import RunRecord, RunSummary, SentRounds
 from randquant.training.runs import log as run_log
 from randquant.training.runs.log import RESTORE, Lines, RunLog
 
@@ -99,7 +99,7 @@ def begin(
     make_folder(folder)
     write_sent(  # first: by it `make_way` knows what is left of a run
         folder,
-        Sent(
+        SentRounds(
             settings(config), fingerprint, 0, *declared, epsilon, config.delta,
             config.privacy.neighboring, commitment,
         ),
@@ -142,7 +142,7 @@ def write_config(folder: Path, config: TrainConfig) -> None:
     serialization.write(folder / CONFIG, config)
 
 
-def read_sent(folder: Path, config: TrainConfig) -> Sent:
+def read_sent(folder: Path, config: TrainConfig) -> SentRounds:
     """Return what the run in a folder has sent.
 
     Raises:
@@ -158,12 +158,12 @@ def read_sent(folder: Path, config: TrainConfig) -> Sent:
     return sent
 
 
-def write_sent(folder: Path, sent: Sent) -> None:
+def write_sent(folder: Path, sent: SentRounds) -> None:
     """Write what a run has sent; called before it is sent."""
     serialization.write(folder / SENT, sent)
 
 
-def read_log(folder: Path, config: TrainConfig) -> tuple[Lines, Sent]:
+def read_log(folder: Path, config: TrainConfig) -> tuple[Lines, SentRounds]:
     """Return a run's log and what was sent, even while the run is being trained.
 
     Raises:
@@ -176,14 +176,14 @@ def read_log(folder: Path, config: TrainConfig) -> tuple[Lines, Sent]:
     return lines, after
 
 
-def open_log(folder: Path, sent: Sent) -> RunLog:
+def open_log(folder: Path, sent: SentRounds) -> RunLog:
     """Return the log of a run, to append to; ValueError if it is damaged."""
     log = RunLog(folder / LOG, sent.identity)
     _check_length(folder, len(log.metrics), sent.round, sent.round)
     return log
 
 
-def read_summary(folder: Path, lines: Lines, sent: Sent) -> RunSummary | None:
+def read_summary(folder: Path, lines: Lines, sent: SentRounds) -> RunSummary | None:
     """Return the summary of a run with that log; None if it is not finished.
 
     Raises:
@@ -257,9 +257,9 @@ def settings(config: TrainConfig) -> str:
 _ANEW = "Write it again: randquant train --resume {}."
 
 
-def _sent(folder: Path) -> Sent:
+def _sent(folder: Path) -> SentRounds:
     try:
-        return from_json(Sent, serialization.read(folder / SENT, RESTORE))
+        return from_json(SentRounds, serialization.read(folder / SENT, RESTORE))
     except FileNotFoundError:
         raise ValueError(
             f"Expected {folder / SENT}, the record of what was sent, found none. {RESTORE}"

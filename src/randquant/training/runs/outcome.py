@@ -8,12 +8,12 @@ import time
 from randquant.local_training.client import Learner
 from randquant.training.algorithm import State
 from randquant.training.cohort import sender
-from randquant.training.records import RoundCost, RoundMetrics, RunSummary, Sent
-from randquant.training.runs.setup import Prepared
+from randquant.training.records import RoundCost, RoundMetrics, RunSummary, SentRounds
+from randquant.training.runs.setup import TrainingSetup
 from randquant.training.schedule import Step
 
 
-def measured(number: int, cost: RoundCost, sent: Sent, step: Step) -> RoundMetrics:
+def measured(number: int, cost: RoundCost, sent: SentRounds, step: Step) -> RoundMetrics:
     """The metrics of a round that was not evaluated."""
     return RoundMetrics(
         **dataclasses.asdict(cost),
@@ -55,12 +55,12 @@ def evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMet
 
 
 def summarized(
-    prepared: Prepared, state: State, metrics: list[RoundMetrics], upload: int, sent: Sent
+    setup: TrainingSetup, state: State, metrics: list[RoundMetrics], upload: int, sent: SentRounds
 ) -> RunSummary:
     """The results of a run that has ended."""
-    schedule = prepared.schedule
+    schedule = setup.schedule
     config, most = schedule.config, sent.participations
-    dimension, hidden = prepared.learner.dimension, config.hidden_cohorts
+    dimension, hidden = setup.learner.dimension, config.hidden_cohorts
     stopped = schedule.step(state.round, state.participations).stopped
     if state.round < sent.declared:
         # theory/accounting.md, Proposition 8: whoever ended it may have looked at the model.
@@ -69,14 +69,14 @@ def summarized(
     return RunSummary(
         accuracy=last.accuracy,
         loss=last.loss,
-        advice=prepared.advice(state, metrics),
+        advice=setup.advice(state, metrics),
         dimension=dimension,
         bytes_per_upload=upload,
         participations=most,
         guarantee=schedule.guarantee(sent.declared, most),
         rounds=state.round,
         stopped=stopped,
-        bytes_as_codes=sender(prepared.mechanism, hidden).payload_bytes(prepared.sent),
+        bytes_as_codes=sender(setup.mechanism, hidden).payload_bytes(setup.dimension),
         spent=schedule.ledger.spent,
-        beside=None if prepared.beside is None else prepared.beside.guarantee(most),
+        beside=None if setup.client_ledger is None else setup.client_ledger.guarantee(most),
     )

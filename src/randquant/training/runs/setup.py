@@ -14,7 +14,7 @@ from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.problem import Problem
 from randquant.local_training.raw_units import columns_of, standardized
-from randquant.local_training.standardize import Asked, Figures, asked_by
+from randquant.local_training.standardize import FeatureStatistics, StandardizationQuery, plan_query
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee
@@ -43,8 +43,8 @@ from randquant.training.server import AUTO
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What a run is trained with that its configuration only names, if it was passed as objects.
+class Overrides:
+    """Objects that a run is trained with, where its configuration has names for them only.
 
     Attributes:
         problem: model, clients' data and loss; None to build them by the configuration's names.
@@ -57,13 +57,13 @@ class Given:
     optimizer: MakeOptimizer | None = None
 
 
-BY_NAME = Given()
-"""Nothing was passed as an object."""
+NO_OVERRIDES = Overrides()
+"""No object was passed: everything is built by the configuration's names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a run is trained with; none of it depends on the run's progress.
+class TrainingSetup:
+    """Everything that a run is trained with; none of it depends on the run's progress.
 
     Attributes:
         problem: model, clients' data and loss.
@@ -71,9 +71,10 @@ class Prepared:
         mechanism: protects and aggregates them.
         server: the server's step.
         schedule: draws the cohorts and ends the run.
-        beside: of a whole client whose participation is seen, where the schedule's is not that.
+        client_ledger: of a whole client whose participation is seen, where the schedule's ledger is
+            of an example, or of hidden cohorts; else None.
         fingerprint: of the mechanism, in hexadecimal; empty if the configuration says it all.
-        alongside: what clients send beside their updates; None for nothing.
+        scalars: what clients send with their updates, or None.
     """
 
     problem: Problem
@@ -81,22 +82,22 @@ class Prepared:
     mechanism: UpdateMechanism
     server: ServerStep
     schedule: Schedule
-    beside: Ledger | None
+    client_ledger: Ledger | None
     fingerprint: str
-    alongside: Alongside | None = None
+    scalars: Alongside | None = None
 
     @property
-    def sent(self) -> int:
-        """Coordinates of what a client sends: of its update, and of what it sends beside it."""
+    def dimension(self) -> int:
+        """Coordinates of what a client sends: of its update and its scalars."""
         return self.learner.dimension + len(self.schedule.config.privacy.numbers)
 
-    def standardized(self, figures: Figures) -> Prepared:
+    def standardized(self, figures: FeatureStatistics) -> TrainingSetup:
         """Return a copy that trains on standardised data."""
         config, problem = self.schedule.config, standardized(self.problem, figures)
         return replace(self, problem=problem, learner=_learner(config, self.mechanism, problem))
 
     def advice(self, state: State, metrics: Sequence[RoundMetrics]) -> str:
-        """What the released means, and the loss on test data, say about a run that has ended."""
+        """Advise on a run that has ended, from released means and the loss on test data."""
         agreement = state.optimizer.get("agreement")
         if agreement is None:
             return ""  # steps have a rate
@@ -110,26 +111,26 @@ class Prepared:
         return found or about_constant(losses, best_constant(self.problem))
 
 
-def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
+def prepare(config: TrainConfig, key: Key, overrides: Overrides = NO_OVERRIDES) -> TrainingSetup:
     """Load a run's data and build its learner, mechanism and schedule.
 
     Args:
         config: the run's configuration.
         key: the run's key.
-        given: what was passed as objects.
+        overrides: what was passed as objects.
 
     Raises:
         ValueError: the configuration cannot be trained.
     """
-    mechanism = _mechanism(config) if given.mechanism is None else given.mechanism
+    mechanism = _mechanism(config) if overrides.mechanism is None else overrides.mechanism
     _check_sums(config, mechanism)
-    problem = problem_of(config) if given.problem is None else given.problem
+    problem = problem_of(config) if overrides.problem is None else overrides.problem
     learner = _learner(config, mechanism, problem)
     size = learner.dimension + len(config.privacy.numbers)
-    alongside = alongside_of(config, mechanism)
-    if alongside is not None:
+    scalars = alongside_of(config, mechanism)
+    if scalars is not None:
         mechanism.expected_error(size)  # TypeError: it does not clip in L2, as Alongside needs
-        _check_measured(alongside, problem)
+        _check_measured(scalars, problem)
     of_run: dict[str, Any] = {"delta": config.delta, "neighboring": config.privacy.neighboring}
     of_run["simulated"] = config.seed is not None
     ledger = Ledger(
@@ -146,25 +147,25 @@ def prepare(config: TrainConfig, key: Key, given: Given = BY_NAME) -> Prepared:
     plain = (config.privacy.unit == "client" and not ledger.hidden) or ledger.spent is not None
     other = None if plain else Ledger(mechanism, size, **of_run)
     fingerprint = fingerprint_of(config, mechanism, size)
-    server = _server_step(config, problem, given.optimizer, mechanism)
+    server = _server_step(config, problem, overrides.optimizer, mechanism)
     schedule = Schedule(config, ledger, key)
-    return Prepared(problem, learner, mechanism, server, schedule, other, fingerprint, alongside)
+    return TrainingSetup(problem, learner, mechanism, server, schedule, other, fingerprint, scalars)
 
 
-def asked_of(config: TrainConfig, problem: Problem) -> Asked | None:
-    """What a run asks its clients before the first round; None if it does not standardise."""
+def standardization_query(config: TrainConfig, problem: Problem) -> StandardizationQuery | None:
+    """Plan what a run asks its clients before the first round; None if it does not standardise."""
     wanted, before = config.local.standardize, config.privacy.spent
     if wanted is None:
         return None
     target = math.inf if config.stop_at_epsilon is None else config.stop_at_epsilon, config.delta
     left = target if before is None else before.left_of(*target)
     columns, sizes = columns_of(problem, wanted), problem.clients.sizes
-    return asked_by(wanted, columns, sizes, left, config.trust, config.privacy.unit)
+    return plan_query(wanted, columns, sizes, left, config.trust, config.privacy.unit)
 
 
 def spent_of(config: TrainConfig, problem: Problem) -> Guarantee | None:
-    """What is spent before a run's first round; None for nothing."""
-    before, asked = config.privacy.spent, asked_of(config, problem)
+    """Return what is spent before a run's first round, or None."""
+    before, asked = config.privacy.spent, standardization_query(config, problem)
     if asked is None or asked.terms is None:
         return before
     own = replace(asked.terms.guarantee, simulated=config.seed is not None)
@@ -247,9 +248,9 @@ def _work(config: TrainConfig, mechanism: UpdateMechanism, problem: Problem) -> 
     return config.local.work(norm, length, noise)
 
 
-def _check_measured(alongside: Alongside, problem: Problem) -> None:
+def _check_measured(scalars: Alongside, problem: Problem) -> None:
     """Refuse a number that the clients of a problem do not have."""
-    if problem.trial.classes is None and "accuracy" in [each.name for each in alongside.numbers]:
+    if problem.trial.classes is None and "accuracy" in [each.name for each in scalars.numbers]:
         raise ValueError(
             "Expected a classification for the number accuracy, got another task: send loss, with "
             "bounds of its own."

@@ -12,28 +12,34 @@ from randquant._internal import serialization
 from randquant.channels.keys import Key
 from randquant.local_training.problem import Problem
 from randquant.local_training.raw_units import rows_of
-from randquant.local_training.standardize import Asked, Figures, answered
+from randquant.local_training.standardize import (
+    FeatureStatistics,
+    StandardizationQuery,
+    ask_statistics,
+)
 from randquant.statistics.surveys import text_of
 from randquant.training.runs.folder import FIGURES
 from randquant.training.runs.log import RESTORE
 
 
-def ask(folder: Path, asked: Asked, problem: Problem, key: Key, identity: str) -> None:
+def ask(
+    folder: Path, asked: StandardizationQuery, problem: Problem, key: Key, identity: str
+) -> None:
     """Ask a run's clients, and write the figures, from which all else follows."""
     rows = rows_of(problem, len(asked.bounds) > asked.features)
-    figures = answered(asked, rows, key.fold_in("standardize"))
+    figures = ask_statistics(asked, rows, key.fold_in("standardize"))
     record = {"means": figures.means, "spreads": figures.spreads, "terms": _terms(asked)}
     serialization.write(folder / FIGURES, record, identity)
 
 
-def read(folder: Path, asked: Asked, identity: str) -> Figures:
+def read(folder: Path, asked: StandardizationQuery, identity: str) -> FeatureStatistics:
     """Return the figures of the run with that identity; of the bounds alone if it asks nobody.
 
     Raises:
         ValueError: there are none, they were changed, or were asked for otherwise.
     """
     if asked.terms is None:
-        return answered(asked, [], Key.from_seed(0))
+        return ask_statistics(asked, [], Key.from_seed(0))
     try:
         record = serialization.read(folder / FIGURES, RESTORE, identity)
     except FileNotFoundError:
@@ -46,9 +52,9 @@ def read(folder: Path, asked: Asked, identity: str) -> Figures:
             f"Expected {folder / FIGURES} as this version asks for it, got other terms: go on with "
             "the version that the run began with."
         )
-    return Figures(asked.bounds, features=asked.features, **record)
+    return FeatureStatistics(asked.bounds, features=asked.features, **record)
 
 
-def _terms(asked: Asked) -> str:
+def _terms(asked: StandardizationQuery) -> str:
     assert asked.terms is not None
     return text_of(asked.terms)

@@ -12,7 +12,7 @@ from typing import Literal
 from randquant._internal import files
 from randquant.privacy.guarantee import SIMULATED, Guarantee
 from randquant.training.config import TrainConfig
-from randquant.training.records import RoundMetrics, RunSummary, Sent
+from randquant.training.records import RoundMetrics, RunSummary, SentRounds
 from randquant.training.runs import folder as run_folder
 from randquant.training.runs.folder import BASELINE, CONFIG
 
@@ -40,7 +40,7 @@ class Status:
     metrics: tuple[RoundMetrics, ...] = ()
     summary: RunSummary | None = None
     error: str = ""
-    sent: Sent | None = None
+    sent: SentRounds | None = None
 
     @property
     def rounds(self) -> int:
