@@ -111,7 +111,7 @@ def test_the_front_door_accounts_for_the_numbers_and_has_them_in_its_history():
 
 def test_numbers_are_in_the_account_and_on_the_page(tmp_path):
     prepared = prepare(NOISY, Key.from_seed(0))
-    assert prepared.sent == prepared.learner.dimension + 3 == 62 + 3
+    assert prepared.dimension == prepared.learner.dimension + 3 == 62 + 3
     assert prepared.schedule.ledger.release(4).releases == 4 * (62 + 3)
     whole = interrupted.whole(tmp_path / "whole", NOISY)
     assert len({str(m.numbers) for m in whole.metrics}) == 4
