@@ -13,7 +13,7 @@ from randquant.channels.keys import Key
 from randquant.local_training.problem import Problem
 from randquant.local_training.raw_units import rows_of
 from randquant.local_training.standardize import Asked, Figures, answered
-from randquant.statistics.surveys import text_of
+from randquant.statistics.surveys import survey_text
 from randquant.training.runs.folder import FIGURES
 from randquant.training.runs.log import RESTORE
 
@@ -51,4 +51,4 @@ def read(folder: Path, asked: Asked, identity: str) -> Figures:
 
 def _terms(asked: Asked) -> str:
     assert asked.terms is not None
-    return text_of(asked.terms)
+    return survey_text(asked.terms)
