@@ -153,8 +153,8 @@ class SurveyMechanism(MechanismDefaults):
         # engines may send errors to the server.
         if not np.array_equal(vector[-DIGEST_NUMBERS:], self._digest):
             raise ValueError(
-                "Expected a vector of this survey, as its update() makes it, got one that does not "
-                "end with the digest of its terms: encode the records by the terms of this offer."
+                "Expected a vector of this survey, as its update() makes it, got a vector that "
+                "does not end with the digest of its terms: encode records by this offer's terms."
             )
         values = vector[:-DIGEST_NUMBERS]
         whole = values.astype(np.int64)

@@ -257,13 +257,10 @@ def survey(
     records = max(validate.whole("records", records, low=0), most)
     # Shares beyond the cohort only add to the noise (theory/statistics.md, Proposition 2).
     cohort = min(clients, LARGEST_COHORT) if trust == "aggregate" else 1
-    # 8 deviations of rounding, which is at most sqrt(records) / 2, are 16 times as much: rounding
-    # then lengthens no error by more than a few thousandths.
+    # Rounding's deviation is at most sqrt(records) / 2: 16 times as much noise hides it.
     smallest = min(max(MIN_DEVIATION_STEPS, 8 * math.sqrt(records)), MAX_DEVIATION_STEPS)
-    widest = (
-        math.inf if trust == "central"
-        else min(MAX_VECTOR_VALUE / most, MAX_SUM_VALUE / records)
-    )  # fmt: skip
+    carried = min(MAX_VECTOR_VALUE / most, MAX_SUM_VALUE / records)
+    widest = math.inf if trust == "central" else carried
     per_step: dict[Norm, float] = {"l1": 1 / epsilon, "l2": gaussian_noise(epsilon, delta)}
     tails = {"l1": estimate.LAPLACE * math.sqrt(2), "l2": estimate.NORMAL}
 
