@@ -1,4 +1,4 @@
-"""`randquant helper`: the identity of a helper of secure sums, and what it has answered."""
+"""`randquant helper`: a helper of secure sums: its identity, its service, its record of sums."""
 
 from __future__ import annotations
 
@@ -48,15 +48,16 @@ def run(
     seconds: float = 120.0,
     request_bytes: int = 2**27,
 ) -> Output:
-    """Make a helper's identity, answer servers over mutual TLS, or show what was answered.
+    """Make a helper's identity, answer servers over mutual TLS, or show the sums of clients.
 
     Args:
-        action: keygen makes an identity; serve answers servers until it is stopped; status shows in
-            how many sums clients are.
+        action: keygen makes an identity; serve answers servers until it is stopped; status shows
+            in how many sums clients are.
         path: of the file that keygen writes, or of the folder where a helper keeps its journal.
         key: for serve: the file that keygen wrote.
         listen: for serve: host and port.
-        authority: for serve: certificate in PEM of who signed the servers' certificates.
+        authority: for serve: certificate in PEM of the authority that signed the servers'
+            certificates.
         certificate: for serve: this helper's certificate in PEM.
         private_key: for serve: the certificate's private key in PEM.
         directory: for serve: JSON file of clients' public identities, by number; seeds without
@@ -80,15 +81,17 @@ def run(
     files = {"authority": authority, "certificate": certificate, "private-key": private_key}
     missing = [name for name, file in {"key": key, **files}.items() if file is None]
     if key is None or missing:
-        raise ValueError(f"Expected --{missing[0]} FILE with serve, got none.")
-    given = {
+        raise ValueError(f"Expected --{missing[0]} FILE with serve; it is missing.")
+    options = {
         JOURNAL: path, "randquant-identity": key, "randquant-directory": directory,
         "randquant-helper-least": least, "randquant-helper-most-sums": most_sums,
         "randquant-helper-examples": examples, "randquant-epsilon": epsilon,
         "randquant-delta": delta, "randquant-helper-clients": clients,
         "randquant-helper-coordinates": coordinates, "randquant-helper-masks": masks,
     }  # fmt: skip
-    settings = {name: value for name, value in given.items() if value is not None}
+    # The same settings as a helper on an engine has in its configuration, where a missing one means
+    # its default.
+    settings = {name: value for name, value in options.items() if value is not None}
     limits = {"workers": workers, "seconds": seconds, "request_bytes": request_bytes}
     return _serve(settings, listen, [str(file) for file in files.values()], limits)
 
@@ -96,52 +99,53 @@ def run(
 def _serve(
     settings: dict[str, Any], listen: str, files: Sequence[str], limits: dict[str, Any]
 ) -> Output:
-    """Answer servers until the process is told to stop."""
-    # needs an engine's extra
+    # gRPC comes with an engine's extra: keygen and status work without it.
     from randquant.integrations.helper_service import TLS, ServiceLimits, service
 
-    own = ServiceLimits(**limits)
+    service_limits = ServiceLimits(**limits)
     helper = helper_of(settings)
-    server, port = service(helper, listen, TLS(*files), own)
+    server, port = service(helper, listen, TLS(*files), service_limits)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     stopped = threading.Event()
+    # Not the default handlers, which would end the process in the middle of a sum.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     server.start()
     log = logging.getLogger(__name__)
     log.info("helper %s listens on port %d", helper.identity.hex(), port)
     stopped.wait()
-    server.stop(grace=5).wait()
+    server.stop(grace=5).wait()  # seconds for requests in progress to finish
     return _status(Path(settings[JOURNAL]))
 
 
 def _keygen(path: Path) -> Output:
-    """Write a new private key, which only this user can read, and its public half beside it."""
     identity = Ed25519PrivateKey.generate()
     secret = identity.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = identity.public_key().public_bytes_raw().hex()
-    beside = path.with_name(path.name + ".pub")
-    for each in (path, beside):  # a private key without its public half would stay behind
-        if os.path.lexists(each):
-            raise _there(each)
+    public_path = path.with_name(path.name + ".pub")
+    # Both are checked before the first is written, so no private key is left without its public
+    # half. `lexists`: a broken link is a taken name too.
+    for file in (path, public_path):
+        if os.path.lexists(file):
+            raise _exists(file)
     _write_new(path, secret, 0o600)
-    _write_new(beside, (public + "\n").encode(), 0o644)
-    result = {"private": str(path), "public": str(beside), "identity": public}
+    _write_new(public_path, (public + "\n").encode(), 0o644)
+    result = {"private": str(path), "public": str(public_path), "identity": public}
     lines = [
         f"private        {path}  (stays with the helper)",
-        f"public         {beside}",
+        f"public         {public_path}",
         f"identity       {public}  (goes into each client's own settings)",
     ]
     return Output(result, lines)
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
-    """Write a file that was not there: a key that is replaced is lost to all who rely on it."""
+    # Never over an existing file: a helper whose key is replaced is unknown to all its clients.
     with naming(path):
         try:
             file = open(path, "xb", opener=functools.partial(opener, mode=mode))  # noqa: SIM115
         except FileExistsError:
-            raise _there(path) from None
+            raise _exists(path) from None
         with contextlib.closing(file):
             file.write(data)
             file.flush()
@@ -149,25 +153,23 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
         sync_folder(path.parent)
 
 
-def _there(path: Path) -> FileExistsError:
-    return FileExistsError(
-        f"Expected a new file {path}, got one that is there: choose another name."
-    )
+def _exists(path: Path) -> FileExistsError:
+    return FileExistsError(f"Expected a new file, but {path} exists: choose another name.")
 
 
 def _status(folder: Path) -> Output:
-    """Show how many clients are in how many sums."""
+    # Opening a journal would create it: a mistyped folder must not look like a helper without sums.
     if not (folder / NAME).exists():
-        raise FileNotFoundError(f"Expected a helper's folder {folder}, got none with {NAME}.")
+        raise FileNotFoundError(f"Expected a helper's folder, got {folder} without {NAME}.")
     sums = HelperJournal(folder).sums()
-    counted = sorted(Counter(sums.values()).items())
-    rows = [[str(count), f"{clients:,}"] for count, clients in counted]
+    histogram = sorted(Counter(sums.values()).items())
+    rows = [[str(count), f"{clients:,}"] for count, clients in histogram]
     result = {
         "clients": len(sums),
         "most_sums": max(sums.values(), default=0),
-        "by_sums": {str(count): clients for count, clients in counted},
+        "by_sums": {str(count): clients for count, clients in histogram},
     }
-    return Output(result, formatting.text(["sums", "clients in so many"], rows))
+    return Output(result, formatting.text(["sums per client", "clients"], rows))
 
 
 COMMAND = Command(run, example="randquant helper keygen helper.key")
