@@ -26,7 +26,7 @@ def table(found: dict, first: str) -> str:
 
 def picture(figure: Figure) -> str:
     """A figure as a file of its own, in the colours of whoever looks at it."""
-    drawn = charts.coloured(charts.svg(figure, alone=True)).replace(
+    drawn = charts.coloured(charts.svg(figure, standalone=True)).replace(
         'fill="white"', 'fill="var(--paper)"', 1
     )
     return drawn.replace(">", f"><style>{COLOURS}</style>", 1) + "\n"

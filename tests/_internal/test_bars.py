@@ -44,7 +44,7 @@ def test_a_function_shows_a_bar_unless_it_is_told_not_to_or_its_caller_shows_one
     progress, monkeypatch
 ):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(bars, "AFTER", 0.0)
+    monkeypatch.setattr(bars, "BAR_DELAY_SECONDS", 0.0)
     shown, told = [], []
     monkeypatch.setattr(WaitingBar, "__call__", lambda bar, *step: shown.append(step))
 

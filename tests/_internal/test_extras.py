@@ -33,7 +33,7 @@ def test_the_sentence_names_what_pip_installs(package, shown, missing):
     with pytest.raises(ImportError) as caught, extras.needed("this test", "one", "two"):
         __import__(f"{package}.inner")
     assert str(caught.value) == (
-        f"Expected the package {shown} for this test, got none: "
+        f"Expected the package {shown} for this test; it is not installed: "
         "run pip install 'randquant[one,two]'."
     )
     assert caught.value.__cause__ is not None

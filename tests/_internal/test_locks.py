@@ -38,9 +38,9 @@ def holder(folder):
 
 
 def test_another_process_is_refused_at_once_and_a_killed_one_holds_nothing(tmp_path):
-    assert not files.held(tmp_path)
+    assert not files.is_locked(tmp_path)
     with holder(tmp_path) as process:
-        assert files.held(tmp_path)
+        assert files.is_locked(tmp_path)
         for work in (files.folder, files.remove):
             with pytest.raises(BlockingIOError, match=TAKEN):
                 work(tmp_path).__enter__()
@@ -48,10 +48,10 @@ def test_another_process_is_refused_at_once_and_a_killed_one_holds_nothing(tmp_p
             files.exclusive(tmp_path / "lock").__enter__()
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        assert not files.held(tmp_path)
+        assert not files.is_locked(tmp_path)
         with files.folder(tmp_path):
-            assert files.held(tmp_path)
-    assert not files.held(tmp_path)
+            assert files.is_locked(tmp_path)
+    assert not files.is_locked(tmp_path)
 
 
 def test_one_that_waits_gets_the_lock_after_the_other(tmp_path):
@@ -81,12 +81,12 @@ def test_nobody_waits_for_ever(tmp_path):
 
 def test_to_ask_is_not_to_hold(tmp_path, monkeypatch):
     """Many ask at the same time whether a run is being trained: nobody is told yes."""
-    monkeypatch.setattr(files, "MOMENT", 300.0)  # on a busy machine a moment may be long
+    monkeypatch.setattr(files, "PROBE_SECONDS", 300.0)  # on a busy machine a moment may be long
     (tmp_path / "lock").touch()
     answers = []
 
     def ask():
-        answers.extend(files.held(tmp_path) for _ in range(20))
+        answers.extend(files.is_locked(tmp_path) for _ in range(20))
 
     asking = [threading.Thread(target=ask) for _ in range(4)]
     for thread in asking:
@@ -111,7 +111,7 @@ def test_a_lock_of_a_deleted_file_is_no_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "lock_descriptor", late)
     with files.folder(tmp_path):
         assert len(times) == 2
-        assert files.held(tmp_path)
+        assert files.is_locked(tmp_path)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
@@ -121,7 +121,7 @@ def test_a_file_system_without_locks_gets_its_sentence(number, tmp_path, monkeyp
 
     (tmp_path / "lock").touch()
     monkeypatch.setattr(files, "lock_descriptor", unsupported)
-    for ask in (files.held, lambda path: files.folder(path).__enter__()):
+    for ask in (files.is_locked, lambda path: files.folder(path).__enter__()):
         with pytest.raises(OSError, match=r"Expected a file system with locks under .*local disk"):
             ask(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
@@ -141,7 +141,7 @@ def test_a_read_only_folder_gets_its_sentence_and_can_be_asked(number, tmp_path,
     monkeypatch.setattr(files, "open", read_only, raising=False)
     with pytest.raises(PermissionError, match=f"a folder that can be written, got {tmp_path}"):
         files.folder(tmp_path).__enter__()
-    assert not files.held(tmp_path)
+    assert not files.is_locked(tmp_path)
 
 
 def test_a_folder_is_removed_with_everything_in_it(tmp_path):
@@ -161,7 +161,7 @@ def test_a_folder_is_removed_where_open_files_are_not_deleted(tmp_path, monkeypa
     real, refused = type(folder).unlink, []
 
     def unlink(path, missing_ok=False):
-        if files.held(folder):
+        if files.is_locked(folder):
             refused.append(path.name)
             raise PermissionError(errno.EACCES, "in use", str(path))
         real(path, missing_ok)

@@ -145,7 +145,7 @@ UPPERS = {
     "table of a run": of_a_table,
     "page of a run": lambda: report.render(RUN),
     "list of runs": lambda: "\n".join(runs_command._listed(FINISHED)),
-    "runs compared": lambda: "\n".join(runs_command._compared(FINISHED, ["stop_at_epsilon"])),
+    "runs compared": lambda: "\n".join(runs_command._comparison(FINISHED, ["stop_at_epsilon"])),
     "page of runs": lambda: runs_page.render_runs(FINISHED),
     "plan": lambda: "\n".join(plan_page.as_text(plan())),
     "page of a plan": lambda: plan_page.page(plan()),

@@ -26,7 +26,7 @@ def test_no_identity_is_replaced(tmp_path, capsys):
     keygen = ["helper", "keygen", path]
     printed(capsys, keygen)
     before = path.read_bytes()
-    assert "got one that is there: choose another name." in refused(capsys, keygen)
+    assert "helper.key exists: choose another name." in refused(capsys, keygen)
     assert path.read_bytes() == before
     assert "create it." in refused(capsys, ["helper", "keygen", tmp_path / "no" / "helper.key"])
 
@@ -40,7 +40,7 @@ def test_the_status_of_a_helper_counts_its_clients(tmp_path, capsys):
         terms = terms_of(helper)
         helper.answer(collected(terms, messages_of(terms, codes_of(terms, clients))).request())
     assert as_json(capsys, status) == {"clients": 4, "most_sums": 2, "by_sums": {"1": 1, "2": 3}}
-    assert "clients in so many" in printed(capsys, status)
+    assert "sums per client" in printed(capsys, status)
 
 
 def test_no_private_key_is_left_where_its_public_half_cannot_be_written(tmp_path, capsys):

@@ -85,7 +85,7 @@ WRONG = [
     (f"{NOISE} --participation fixed --of-rounds 64 --everybody-sends", "poisson"),
     (f"{NOISE} --examples 20 --participation poisson --of-rounds 64", "participation that is seen"),
     (f"certify rqm {PAPER} --pair 9 0", "within"),
-    (f"certify rqm {PAPER} --pair 1 0 --clients 2", "both"),
+    (f"certify rqm {PAPER} --pair 1 0 --clients 2", "got --pair 1 0 and --clients 2"),
     (f"certify rqm {PAPER} --neighboring zero_out", "--clients"),
     (f"certify rqm {PAPER} --clients 2 --neighboring none", "zero_out"),
     (f"account rqm {PAPER} --dimension 5 --rounds 1 --trust central", "trust"),

@@ -11,7 +11,7 @@ from command_line import printed, refused
 from cyclopts import Token
 
 from randquant._internal import declared
-from randquant.cli import EVERYTHING, Option, all_commands, flag, given_channel, of_function
+from randquant.cli import EVERYTHING, Option, all_commands, flag, function_options, given_channel
 from randquant.mechanisms import register, stochastic_rounding, unregister
 from randquant.training import settings
 
@@ -36,7 +36,7 @@ def declarations() -> list[tuple[str, Option]]:
     """Every option of every command, with a command line that is complete without it."""
     found = []
     for each in all_commands().values():
-        options = of_function(each.run)
+        options = function_options(each.run)
         if each.settings is not None:
             options = [*options[1:], *each.settings([EVERYTHING])]
         elif each.mechanisms is not None:

@@ -70,7 +70,7 @@ def test_every_kind_of_query_is_read_as_if_it_were_called(tmp_path):
 REFUSED = {
     "age = 3": "Expected queries as tables of TOML.* got age = 3",
     "[age": "Expected queries as tables of TOML.* got: ",
-    "": "Expected queries as tables of TOML.* got none",
+    "": "Expected queries as tables of TOML.* got an empty file",
     "[age]\nlow = 3": r"Expected kind to be one of mean, .*got None",
     '[age]\nkind = "maen"': "did you mean mean",
     '[age]\nkind = "mean"\nlow = 1': "Query 'age': Expected a value for high of mean, got none",
@@ -105,9 +105,9 @@ def test_both_kinds_of_files_give_the_same_records(name, text, tmp_path):
 
 
 WRONG = {
-    "": "Expected records in .*, got none",
-    "a,b\n": "Expected records in .*, got none",
-    "a,a\n1,2\n": "different names of columns",
+    "": "Expected records in .*, got 0 characters",
+    "a,b\n": "Expected records in .*, got 4 characters without one",
+    "a,a\n1,2\n": "different names of columns .* got 'a', 'a'",
     "a,b\n1,2,3\n": "Expected 2 cells in line 2 of .*, got 3",
     'a,b\n"1,2\n': "Expected CSV in ",
 }
@@ -143,7 +143,7 @@ def test_records_of_a_client_are_those_with_its_name():
     }  # fmt: skip
     with pytest.raises(ValueError, match="did you mean at"):
         by_client(records, "att")
-    with pytest.raises(ValueError, match="Expected a client in 'at' of record 2, got none"):
+    with pytest.raises(ValueError, match="Expected a client in 'at' of record 2, got no value"):
         by_client([records[0], {"at": None, "x": 1}], "at")
 
 

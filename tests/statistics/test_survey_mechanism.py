@@ -18,7 +18,7 @@ from randquant.channels import Key
 from randquant.flower import Offer, QuantizedStrategy, QuantizeMod, WithHelper
 from randquant.privacy import release_of
 from randquant.secure_sums import Helper
-from randquant.statistics import EXACT, SurveyMechanism, survey
+from randquant.statistics import MAX_VECTOR_VALUE, SurveyMechanism, survey
 
 ASKED = {
     "age": rq.Mean(0, 100),
@@ -213,7 +213,7 @@ def test_a_server_cannot_move_what_a_vector_is_compared_with(tmp_path):
     replies = [reply.error.reason for step, _, _, reply in grid.seen if step == "upload"]
     assert len(replies) == len(nodes)
     assert all("arrays of zeros to answer a survey" in each for each in replies)
-    half = np.append(np.full(mechanism.terms.dimension, 0.5), mechanism._marks)
+    half = np.append(np.full(mechanism.terms.dimension, 0.5), mechanism._digest)
     with pytest.raises(ValueError, match="Expected whole numbers"):
         mechanism.encode(half, Key.generate())
 
@@ -222,7 +222,7 @@ def test_a_survey_whose_vectors_float32_would_round_apart_is_refused() -> None:
     """Of some 40000 records at this amplitude, float32 moved neighbours by up to 1004, not 1001."""
     counts = {"a": rq.Counts(bins=[0, 1, 2])}
     terms = survey(counts, 1.0, 1e-6, "local", clients=9, records=9, unit="example", most=100)
-    assert SurveyMechanism(terms).terms.largest <= EXACT * 1.01
+    assert SurveyMechanism(terms).terms.largest <= MAX_VECTOR_VALUE * 1.01
     for changed in ({"most": 2**20}, {"amplitudes": {"a": 2**20}}):
         with pytest.raises(ValueError, match="exact in float32"):
             SurveyMechanism(dataclasses.replace(terms, **changed))

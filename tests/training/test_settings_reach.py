@@ -173,7 +173,7 @@ REACH = {
         {}, {"privacy": P(max_participations=4)},
         lambda run: run.config.privacy.max_participations,
     ),
-    "numbers": ({}, {"privacy": P(numbers=["loss:0:5"])}, lambda run: run.prepared.sent),
+    "numbers": ({}, {"privacy": P(numbers=["loss:0:5"])}, lambda run: run.prepared.dimension),
     "weighted_by": (
         {"privacy": P(numbers=["num-examples:0:9"])},
         {"privacy": P(numbers=["num-examples:0:9"], weighted_by="num-examples")},

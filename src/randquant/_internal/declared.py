@@ -1,9 +1,9 @@
 """Settings declared once: the type, bounds, group and meaning of a value.
 
 A declaration is a field of a dataclass or a parameter of a function. Its annotation has the type
-with its bounds, and the group that help shows it in: `Server[Count]`. The docstring, in its
-`Args:` or `Attributes:`, has the meaning. Options of commands, checks of records and JSON Schemas
-are all read from it. msgspec checks values; `_refusal` says what it found in the house's voice.
+with its bounds, and the group in which help shows it: `Server[Count]`. The docstring has the
+meaning, in its `Args:` or `Attributes:`. Options of commands, checks of records and JSON Schemas
+are all read from it. msgspec checks values; `_refusal` rewrites its errors in our form.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ KINDS = {
     "array": "a list of values",
     "object": "a table, KEY=VALUE,...",
 }
-"""What sentences call the types that msgspec names."""
+"""Words for the types in msgspec's errors."""
 
 
 def hints(declaring: Any) -> dict[str, Any]:
-    """Return what a dataclass or a function declares, by name: annotations with their meanings.
+    """Return the declarations of a dataclass or a function by name: annotations with meanings.
 
     Example:
         >>> def wait(rounds: Count, quiet: bool = False):
@@ -59,28 +59,29 @@ def hints(declaring: Any) -> dict[str, Any]:
         >>> text(hints(wait)["rounds"]), text(hints(wait)["quiet"])
         ('how many', '')
     """
+    # Lines of the docstring of the form "    name, name: text", with their continuation lines.
     listed = re.findall(r"(?m)^    ([\w, ]+): (.*(?:\n {8}.*)*)", inspect.getdoc(declaring) or "")
     texts = {
         name: " ".join(words.replace("`", "").split()).removesuffix(".")
         for names, words in listed
         for name in names.split(", ")
     }
-    found = typing.get_type_hints(declaring, include_extras=True)
-    return {name: meaning(hint, texts.get(name, "")) for name, hint in found.items()}
+    annotations = typing.get_type_hints(declaring, include_extras=True)
+    return {name: meaning(hint, texts.get(name, "")) for name, hint in annotations.items()}
 
 
 def meaning(hint: Any, text: str) -> Any:
-    """Return an annotation with a meaning added to it."""
+    """Return an annotation with its meaning added."""
     return Annotated[hint, Meta(description=text)] if text else hint
 
 
 def text(hint: Any) -> str:
-    """Return what a declared value means."""
+    """Return the meaning of a declared value, or an empty text."""
     return _meta(hint, lambda meta: meta.description)
 
 
 def group(hint: Any) -> str:
-    """Return the group in which help shows a value; none if users do not give it."""
+    # Empty for values that users do not set.
     return _meta(hint, lambda meta: (meta.extra or {}).get("group"))
 
 
@@ -115,11 +116,11 @@ def leaves(hint: Any) -> list[Any]:
 
 
 def check(name: str, hint: Any, value: Any) -> Any:
-    """Return a value that is as declared; numbers and lists are made those that are declared.
+    """Check a value against its declaration; return it converted to the declared type.
 
     Raises:
-        TypeError: it is of another kind.
-        ValueError: it is out of bounds or none of the choices.
+        TypeError: it has another type.
+        ValueError: it is out of bounds or not one of the choices.
 
     Example:
         >>> check("rounds", Count, 0)
@@ -127,23 +128,23 @@ def check(name: str, hint: Any, value: Any) -> Any:
         ...
         ValueError: Expected rounds >= 1, got rounds=0.
     """
-    value = validate.number(value)
+    value = validate.number(value)  # msgspec knows Python's numbers only
     with refusing(name, hint, value):
         return msgspec.convert(value, hint)
 
 
 def read(name: str, hint: Any, *texts: str) -> Any:
-    """Return the value that texts on a command line stand for.
+    """Read a value from texts on a command line.
 
     Lists are written A,B,C or @FILE, mappings KEY=VALUE,KEY=VALUE.
 
     Args:
-        name: what a message calls it.
+        name: its name in messages.
         hint: its declaration.
         texts: one text, or one for each item of a tuple.
 
     Raises:
-        TypeError, ValueError: the texts stand for no such value.
+        TypeError, ValueError: the texts are not a value of the declared type.
         OSError: a file cannot be read.
 
     Example:
@@ -154,6 +155,7 @@ def read(name: str, hint: Any, *texts: str) -> Any:
     """
     text, alternatives = texts[0], leaves(hint)
     numeric = {int, float} & {kind for leaf in alternatives for kind in (leaf, *get_args(leaf))}
+    # Words stay texts unless the declaration has numbers: a client may be called "007".
     read_one = plain if numeric else str.strip
     if form(hint).startswith("KEY") and "=" in text:
         pairs = [part.partition("=") for part in text.split(",")]
@@ -162,14 +164,14 @@ def read(name: str, hint: Any, *texts: str) -> Any:
         value = [read_one(part) for part in _listed(name, text).split(",")]
     else:
         value = [read_one(each) for each in texts] if len(texts) > 1 else read_one(text)
-    given = "null" if numeric and value == "none" else value  # as msgspec says it
+    converted = "null" if numeric and value == "none" else value  # msgspec's word for None
     with refusing(name, hint, value):
-        return msgspec.convert(given, hint, strict=False)
+        return msgspec.convert(converted, hint, strict=False)
 
 
 @contextlib.contextmanager
 def refusing(name: str, hint: Any, value: Any) -> Iterator[None]:
-    """Say what msgspec finds wrong inside in one sentence of the house."""
+    """Rewrite msgspec's errors about a value as one sentence each."""
     try:
         yield
     except msgspec.ValidationError as error:
@@ -177,15 +179,17 @@ def refusing(name: str, hint: Any, value: Any) -> Iterator[None]:
 
 
 def _refusal(problem: str, name: str, hint: Any, value: Any) -> Exception:
+    # msgspec's errors are texts: "Expected `int` >= 1 - at `$.rounds[0]`". The path after "at"
+    # leads to the wrong part of the value.
     problem, _, place = problem.partition(" - at ")
     for position, part in re.findall(r"\[(\d+)\]|\.(\w+)", place):
         name = f"{part} of {name}" if part else name
         value = value[part or int(position)]
     field = re.search(r"(missing|unknown).* `(\w+)`", problem)
     if field and field[1] == "missing":
-        return ValueError(f"Expected {field[2]} of {name}, got none.")
+        return ValueError(f"Expected {field[2]} of {name}, got {validate.shown(value)} without it.")
     if field:
-        return ValueError(f"Expected settings of {name} that there are, got {field[2]!r}.")
+        return ValueError(f"Expected only known settings of {name}, got {field[2]!r}.")
     literal = [leaf for leaf in leaves(hint) if get_origin(leaf) is Literal]
     if literal and (isinstance(value, str) or literal == leaves(hint)):
         validate.choice(name, value, [each for leaf in literal for each in get_args(leaf)])
@@ -195,19 +199,22 @@ def _refusal(problem: str, name: str, hint: Any, value: Any) -> Exception:
     if bound and "length" not in problem:
         return ValueError(f"Expected {name} {bound[0]}, got {name}={value}.")
     if "out of range" in problem:
-        return ValueError(f"Expected {name} as a float, got a number that is too large.")
+        return ValueError(
+            f"Expected {name} as a float, got {validate.shown(value)}: the number is too large."
+        )
     expected = re.findall(r"`(.*?)`", problem)[0].split(" | ")
     called = " or ".join(KINDS[kind] for kind in expected if kind in KINDS)
     return TypeError(f"Expected {name} to be {called}, got {validate.shown(value)}.")
 
 
 def _meta(hint: Any, part: Any) -> str:
-    found = [part(meta) for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]
-    return next(filter(None, reversed(found)), "")
+    # The outermost annotation wins: a command's own meaning comes last.
+    values = [part(meta) for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]
+    return next(filter(None, reversed(values)), "")
 
 
 def _listed(name: str, value: str) -> str:
-    """The text of a list, which may stand in a file."""
+    # The text of a list, or of the file in @FILE.
     if value[:1] != "@":
         return value
     try:
@@ -233,9 +240,14 @@ _fields = functools.cache(hints)
 
 
 def checked(record: Any) -> None:
-    """Refuse a record with a field that is not as declared, and store its numbers; see `check`."""
+    """Check all fields of a record, and store its numbers as declared; see `check`.
+
+    Numbers of NumPy and integers in fields of float become Python's: equal records are then stored
+    and hashed alike.
+    """
     for name, hint in _fields(type(record)).items():
         value = check(name, hint, getattr(record, name))
+        # A mechanism's parameters have no declared types: only their numbers are converted.
         if isinstance(value, Mapping):
             value = {name: validate.number(each) for name, each in value.items()}
         if type(value) in (int, float, dict):

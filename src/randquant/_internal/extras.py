@@ -1,4 +1,4 @@
-"""Packages that not every installation has: the one sentence that says how to get them."""
+"""Optional packages: one error message that says how to install a missing one."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "vl_convert": "vl-convert-python",
 }
-"""What pip calls a package, where this is not the name by which it is imported."""
+"""Names of packages for pip, where they differ from the name that is imported."""
 
 
-def needed(what: str, *extras: str) -> Needed:
-    """Return a context in which a package that is missing is named, with the way to install it.
+def needed(what: str, *extras: str) -> OptionalImports:
+    """Return a context in which a failed import says which package to install, and how.
 
     Args:
-        what: what the packages are for, as in "training".
-        extras: the extras of this package that bring them, as in "train".
+        what: the purpose of the packages, as in "training".
+        extras: the extras of this package that install them, as in "train".
 
     Raises:
         ImportError: within the context a package is imported that is not installed, or that does
-            not load. A module of this package that is missing is passed on: it is an error of ours.
+            not load. Errors about modules of this package are passed on: they are our own mistakes.
 
     Example:
         >>> with needed("pictures of mice", "mice"):
         ...     import mouse_pictures
         Traceback (most recent call last):
         ...
-        ImportError: Expected the package mouse_pictures for pictures of mice, got none: run pip install 'randquant[mice]'.
+        ImportError: Expected the package mouse_pictures for pictures of mice; it is not installed: run pip install 'randquant[mice]'.
     """  # noqa: E501
-    return Needed(what, extras)
+    return OptionalImports(what, extras)
 
 
 def load(module: str, what: str, *extras: str) -> ModuleType:
@@ -50,7 +50,7 @@ def load(module: str, what: str, *extras: str) -> ModuleType:
         return importlib.import_module(module)
 
 
-class Needed:
+class OptionalImports:
     """The context that `needed` returns; it never suppresses an error."""
 
     def __init__(self, what: str, extras: tuple[str, ...]) -> None:
@@ -65,21 +65,24 @@ class Needed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # An inner context has said it already.
         if not isinstance(error, ImportError) or str(error).startswith("Expected "):
             return
         package = (error.name or "").partition(".")[0]
         if package in ("", __name__.partition(".")[0]):
             return
         name = DISTRIBUTIONS.get(package, package)
-        way = f"pip install 'randquant[{','.join(self._extras)}]'"
+        command = f"pip install 'randquant[{','.join(self._extras)}]'"
         if isinstance(error, ModuleNotFoundError):
             raise ImportError(
-                f"Expected the package {name} for {self._what}, got none: run {way}.",
+                f"Expected the package {name} for {self._what}; it is not installed: run "
+                f"{command}.",
                 name=error.name,
             ) from error
+        # Installed but broken, such as a missing shared library: its own reason helps most.
         reason = " ".join(str(error).split()).rstrip(".")
         raise ImportError(
             f"Expected the package {name} to load for {self._what}, but: {reason}. Install it "
-            f"again: {way}.",
+            f"again: {command}.",
             name=error.name,
         ) from error

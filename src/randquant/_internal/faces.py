@@ -1,8 +1,8 @@
-"""Packages that import a public name when it is first used.
+"""Lazy packages: a public name is imported when it is first used.
 
 A client on Flower starts a process for every message, and most need little of this package. So the
-faces on the way to what they need import nothing: their imports stand under `if TYPE_CHECKING:`,
-where type checkers and readers find them, and are read from there.
+`__init__.py` of a package imports nothing at run time: its imports are under `if TYPE_CHECKING:`,
+where type checkers and readers find them, and `lazily` reads them from there.
 """
 
 from __future__ import annotations
@@ -15,35 +15,36 @@ from typing import Any
 
 
 class Face(ModuleType):
-    """A package's own module, after `lazily`."""
+    """The module of a package, after `lazily`."""
 
     def __getattr__(self, name: str) -> Any:
         """Import a public name from where it is defined."""
         home = self.__dict__["_homes"].get(name)
         if home is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        module, own = home
-        value = getattr(importlib.import_module(module), own, None)
-        if value is None:  # a module
-            value = importlib.import_module(f"{module}.{own}")
+        module, attribute = home
+        value = getattr(importlib.import_module(module), attribute, None)
+        if value is None:  # the name is that of a submodule
+            value = importlib.import_module(f"{module}.{attribute}")
         self.__dict__[name] = value
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Keep a public name where the import system would put a subpackage of the same name."""
+        # The import system sets a submodule as an attribute of its package: that must not replace a
+        # public function of the same name, such as `statistics`.
         if not (isinstance(value, ModuleType) and name in self.__dict__["_homes"]):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        """With the names that are not imported yet."""
+        # With the names that are not imported yet.
         return sorted({*self.__dict__, *self.__dict__["_homes"]})
 
 
 def lazily(name: str) -> None:
-    """Import a package's public names when they are first used.
+    """Make a package import its public names when they are first used.
 
     Args:
-        name: of the package, whose source says after `if TYPE_CHECKING:` where its names are.
+        name: of the package; its source has the imports under `if TYPE_CHECKING:`.
 
     Example:
         >>> import randquant
@@ -57,8 +58,9 @@ def lazily(name: str) -> None:
     homes: dict[str, tuple[str, str]] = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.If):
-            for each in node.body:
-                assert isinstance(each, ast.ImportFrom)
-                homes |= {a.asname or a.name: (str(each.module), a.name) for a in each.names}
+            for statement in node.body:
+                assert isinstance(statement, ast.ImportFrom)
+                module = str(statement.module)
+                homes |= {a.asname or a.name: (module, a.name) for a in statement.names}
     package.__dict__["_homes"] = homes
     package.__class__ = Face

@@ -1,4 +1,4 @@
-"""Files of ours: read and written whole, locked, and parsed."""
+"""Files that survive a power cut, lock files, and files that a user names."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if sys.platform == "darwin":
     import fcntl
 
 
-# Bytes and names of files on the disk itself, as far as the system can promise it.
+# Files whose bytes and names are on the disk itself, as far as the system can promise it.
 
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOTTY})
-"""Errors of file systems that cannot do what was asked, such as some on a network."""
+"""Errors of file systems that lack an operation, such as some on a network."""
 
 
-_NOTHING_ELSE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""Flags of `os.open`, on systems that have them: no link is followed, no pipe is waited for."""
+_OPEN_MODE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Flags of `os.open`, on systems that have them: it follows no link and waits for no pipe."""
 
 
 def opener(path: str | Path, flags: int, mode: int = 0o666) -> int:
@@ -37,9 +37,11 @@ def opener(path: str | Path, flags: int, mode: int = 0o666) -> int:
     Raises:
         OSError: the name is that of a symbolic link, a pipe, a device or a folder.
     """
+    # Before opening, because to open some devices has an effect; and after it, because another
+    # process may replace the file in between.
     with contextlib.suppress(FileNotFoundError):
         _check_regular(path, os.lstat(path))
-    file = os.open(path, flags | _NOTHING_ELSE, mode)
+    file = os.open(path, flags | _OPEN_MODE_FLAGS, mode)
     try:
         _check_regular(path, os.fstat(file))
     except BaseException:
@@ -49,17 +51,17 @@ def opener(path: str | Path, flags: int, mode: int = 0o666) -> int:
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a file; OSError at once if the name is that of a link, pipe, device or folder."""
+    """Read a file; OSError without waiting if it is a link, pipe, device or folder."""
     with open(path, "rb", opener=opener) as file:
         return file.read()
 
 
 def read_own(path: Path) -> bytes:
-    """Read a file that only this package writes, and replaces as a whole.
+    """Read a file that only this package writes, and only replaces as a whole.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or has another name, which would keep an old
-            content when this one gets a new one.
+        OSError: it cannot be read, is not a regular file, or has a second hard link, which would
+            keep the old content when the file is replaced.
     """
     with open(path, "rb", opener=opener) as file:
         check_one_name(path, file.fileno())
@@ -67,11 +69,11 @@ def read_own(path: Path) -> bytes:
 
 
 def check_one_name(path: Path, file: int) -> None:
-    """Raise OSError if an open file has other names than its path."""
-    if (names := os.fstat(file).st_nlink) > 1:
+    """Raise OSError if an open file has more than one hard link."""
+    if (links := os.fstat(file).st_nlink) > 1:
         raise OSError(
-            f"Expected {path} to be a file with one name, got one with {names} hard links: "
-            "remove the others."
+            f"Expected {path} to be a file with one name, got {links} hard links: remove the "
+            "others."
         )
 
 
@@ -79,20 +81,20 @@ def check_private(path: Path, file: int) -> None:
     """Raise OSError if other users may open an open file; on Windows its folder decides."""
     if os.name != "nt" and (mode := stat.S_IMODE(os.fstat(file).st_mode)) & 0o077:
         raise OSError(
-            f"Expected {path} to be a file for its owner alone, got one of mode {mode:o}: others "
-            f"may have read it; if not, set chmod 600."
+            f"Expected {path} to be a file for its owner alone, got mode {mode:o}: others may have "
+            f"read it; if not, set chmod 600."
         )
 
 
-def _check_regular(path: str | Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        folder = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
-        kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else folder
+def _check_regular(path: str | Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        folder = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
+        kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else folder
         raise OSError(f"Expected {path} to be a regular file, got {kind}: use another name.")
 
 
 def flush(file: int) -> None:
-    """Put what was written to an open file on the disk, so that it survives a power cut.
+    """Write an open file's content to the disk, so that it survives a power cut.
 
     On macOS `fsync` leaves data in the disk's own cache, which a power cut empties.
 
@@ -106,11 +108,12 @@ def flush(file: int) -> None:
         except OSError as error:
             if error.errno not in UNSUPPORTED:
                 raise
+            # A file system without it: `fsync` is the best that is left.
     os.fsync(file)
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk: files that were created, renamed or deleted there.
+    """Write the names in a folder to the disk: files that were created, renamed or deleted there.
 
     Windows cannot open a folder for this; its file system journals names itself.
 
@@ -119,18 +122,18 @@ def sync_folder(folder: Path) -> None:
     """
     if os.name == "nt":
         return
-    opened = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        flush(opened)
+        flush(descriptor)
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder, and those above it that are missing, so that they survive a power cut.
+    """Create a folder, and missing folders above it, so that they survive a power cut.
 
     Guarantees:
         The folder's name is on the disk even if another process created it and was killed before it
@@ -143,6 +146,7 @@ def make_folder(folder: Path) -> None:
         with contextlib.suppress(PermissionError):  # of a folder above that is not ours to read
             sync_folder(folder.parent)
         return
+    # From the top: a name is on the disk before anything is written below it.
     make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
     sync_folder(folder.parent)
@@ -153,11 +157,13 @@ def make_folder(folder: Path) -> None:
 NAME = "lock"
 """The lock file of a run, in its folder."""
 
-POLL = 0.005
-"""Seconds between two attempts to get a lock that another process holds."""
+POLL_SECONDS = 0.005
+"""Time between two attempts to get a lock that another process holds: short for a user who waits,
+and at most 200 attempts a second."""
 
-MOMENT = 0.05
-"""Seconds for which `held` may make a lock seem to be held: it has it for microseconds."""
+PROBE_SECONDS = 0.05
+"""Time for which a lock may be busy because `is_locked` probes it, which takes microseconds. A
+lock that is busy for longer belongs to a run. With a shorter time a slow probe looks like a run."""
 
 
 @contextlib.contextmanager
@@ -171,27 +177,28 @@ def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[None]:
     Raises:
         BlockingIOError: another process holds it for longer.
         PermissionError: the file cannot be written.
-        OSError: the file system has no locks. Nothing less than a lock of the operating system is
-            taken: a mere file would outlast a process that is killed.
+        OSError: the file system has no locks. The existence of a file is no substitute: it would
+            outlast a process that is killed.
     """
-    file = _acquired(path, time.monotonic() + max(wait, MOMENT))
+    file = _acquired(path, time.monotonic() + max(wait, PROBE_SECONDS))
     with file:
         yield
 
 
-def held(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Return whether a process holds the lock of the run in a folder; nothing is written.
 
     Raises:
         OSError: the lock file cannot be read, or the file system has no locks.
     """
-    until = time.monotonic() + MOMENT
+    deadline = time.monotonic() + PROBE_SECONDS
     try:
         with open(path / NAME, "rb", opener=opener) as lock:
-            while not _tried(lock, path / NAME):  # another process may ask the same
-                if time.monotonic() > until:
+            # It may be busy only because another process probes it too.
+            while not _try_lock(lock, path / NAME):
+                if time.monotonic() > deadline:
                     return True
-                time.sleep(POLL)
+                time.sleep(POLL_SECONDS)
     except FileNotFoundError:
         pass
     return False
@@ -225,9 +232,11 @@ def remove(path: Path) -> None:
         OSError: as in `folder`, or a file cannot be deleted.
     """
     with folder(path):
+        # The lock file goes last: until then no other process can begin a run here.
         for entry in path.iterdir():
             if entry.name == NAME:
                 continue
+            # A link is deleted as a link: what it points to is not part of the run.
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:
@@ -238,20 +247,21 @@ def remove(path: Path) -> None:
     path.rmdir()
 
 
-def _acquired(path: Path, until: float) -> BinaryIO:
-    """Return the lock file, open and locked; BlockingIOError if it is not free by then."""
+def _acquired(path: Path, deadline: float) -> BinaryIO:
     while True:
         file = _opened(path)
         try:
-            if _tried(file, path):
-                if _is(file, path):
+            if _try_lock(file, path):
+                # `remove` may have deleted the file since it was opened: then the lock is worthless
+                # and the file is opened again.
+                if _is_current(file, path):
                     return file
-            elif time.monotonic() > until:
+            elif time.monotonic() > deadline:
                 raise BlockingIOError(
                     f"Expected {path} to be free, but another process holds it: wait for it."
                 )
             else:
-                time.sleep(POLL)
+                time.sleep(POLL_SECONDS)
         except BaseException:
             file.close()
             raise
@@ -259,7 +269,7 @@ def _acquired(path: Path, until: float) -> BinaryIO:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a lock file for writing, which changes nothing in it; create it if it is missing."""
+    # Append mode creates the file if it is missing and changes nothing in it.
     try:
         return open(path, "ab", opener=opener)
     except OSError as error:
@@ -271,8 +281,7 @@ def _opened(path: Path) -> BinaryIO:
         raise
 
 
-def _tried(file: BinaryIO, path: Path) -> bool:
-    """Lock an open file if it is free; OSError with a sentence if locks are not supported."""
+def _try_lock(file: BinaryIO, path: Path) -> bool:
     try:
         return lock_descriptor(file.fileno(), blocking=False)
     except OSError as error:
@@ -282,8 +291,7 @@ def _tried(file: BinaryIO, path: Path) -> bool:
         ) from error
 
 
-def _is(file: BinaryIO, path: Path) -> bool:
-    """Whether an open file is still the one of that name, which `remove` may have deleted."""
+def _is_current(file: BinaryIO, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:
@@ -297,13 +305,13 @@ TOO_DEEP = "it is nested too deeply"
 _LONG_KEY = re.compile(
     r"""(?<![\w"'\\-])(?:(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*){64}"""
 )
-"""A dotted key, whose parts may be quoted, for which `tomllib` would take memory in the square of
-its length."""
+"""A dotted key of more than 64 parts, which may be quoted: `tomllib` needs memory in the square of
+their number, so a hostile file could exhaust it."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML; ValueError if it is none, or is nested too deeply."""
-    if _LONG_KEY.search(text):
+    """Parse TOML; ValueError if it is not TOML, or is nested too deeply."""
+    if _LONG_KEY.search(text):  # before tomllib sees it
         raise ValueError(TOO_DEEP)
     try:
         return tomllib.loads(text)
@@ -316,12 +324,12 @@ def read_text(path: Path, what: str, advice: str = "check its name") -> str:
 
     Args:
         path: the file.
-        what: what it should hold, with its article, as in "a channel".
-        advice: what to do if it is not there.
+        what: the expected content, with its article, as in "a channel".
+        advice: what to do if the file does not exist.
 
     Raises:
         FileNotFoundError, IsADirectoryError, PermissionError, OSError: it cannot be read.
-        ValueError: it is no text in UTF-8.
+        ValueError: it is not a text in UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8")

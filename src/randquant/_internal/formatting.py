@@ -1,4 +1,4 @@
-"""Short text for numbers on pages; a privacy bound is never rounded below its value."""
+"""Short texts for numbers on pages; a privacy bound is never rounded below its value."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = [
 
 
 def number(value: float | None, decimals: int, *, scale: float = 1) -> str:
-    """A measured number; empty for None."""
+    # Missing measurements are empty cells.
     return "" if value is None else f"{scale * value:.{decimals}f}"
 
 
 def spent(epsilon: float | None) -> str:
-    """An upper bound of epsilon as a table cell, never below its value; empty without privacy."""
+    """Write an upper bound of epsilon as a table cell: never below its value, empty for None."""
     if epsilon is None:
         return ""
     if math.isinf(epsilon):
@@ -37,23 +37,23 @@ def spent(epsilon: float | None) -> str:
 
 
 def bound(epsilon: Any) -> str:
-    """Print an upper bound, never below its value.
+    """Write an upper bound of epsilon with its sign, never below its value.
 
     Example:
         >>> bound(152345.6), bound("inf")
         ('ε ≤ 152,346', 'no finite ε')
     """
-    value = float(epsilon)
+    value = float(epsilon)  # JSON has infinity as the text "inf"
     return "no finite ε" if math.isinf(value) else f"ε ≤ {round_up(value, grouped=True)}"
 
 
 def plain(value: object) -> str:
-    """A setting as the shortest text that parses to the same value."""
+    # The shortest text that parses to the same value.
     return str(value).replace("e-0", "e-") if isinstance(value, float) else str(value)
 
 
 def exact(value: float) -> str:
-    """A configured number, not rounded.
+    """Write a configured number without rounding.
 
     Example:
         >>> exact(8.0), exact(0.1), exact(8.0000001)
@@ -63,20 +63,21 @@ def exact(value: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A count with its noun, whose plural is regular."""
+    # Nouns with a regular plural only.
     return f"{number:,} {noun}" + "s" * (number != 1)
 
 
 def size_of(number: int) -> str:
-    """A number of bytes."""
+    """Write a number of bytes, in powers of 1000 from 10,000 on."""
     if number < 10_000:
         return f"{number:,}\u00a0bytes"
+    # Powers of 1000, as networks are measured, not of 1024.
     power = min(3, int(math.log10(number)) // 3)
     return f"{number / 1000**power:,.1f}\u00a0{('kB', 'MB', 'GB')[power - 1]}"
 
 
 def duration(seconds: float) -> str:
-    """A time span."""
+    """Write a time span in seconds, minutes or hours."""
     if seconds < 60:
         return f"{seconds:.1f}\u00a0s"
     minutes, rest = divmod(round(seconds), 60)
@@ -85,13 +86,13 @@ def duration(seconds: float) -> str:
 
 
 def minus(number: str) -> str:
-    """Replace a hyphen by a minus sign, as wide as a plus and without a line break after it."""
+    # A minus sign is as wide as a plus, and browsers do not break a line after it.
     return number.replace("-", "−")
 
 
 # A table as text for a terminal.
 
-NUMBER = re.compile(r"[-−+]?[\d.,]+(e[-+−]?\d+)?|infinite|-|")
+NUMBER_PATTERN = re.compile(r"[-−+]?[\d.,]+(e[-+−]?\d+)?|infinite|-|")
 """Cells that are right-aligned in a terminal."""
 
 
@@ -112,7 +113,7 @@ def text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     body = [list(row) for row in rows]
     table = [list(columns), *body]
     widths = [max(len(row[k]) for row in table) for k in range(len(columns))]
-    right = [all(NUMBER.fullmatch(row[k]) for row in body) for k in range(len(columns))]
+    right = [all(NUMBER_PATTERN.fullmatch(row[k]) for row in body) for k in range(len(columns))]
     return [
         "  ".join(
             cell.rjust(width) if flush else cell.ljust(width)

@@ -1,4 +1,4 @@
-"""Names that are chosen by glob patterns, such as the parts of a model that are trained."""
+"""Selection of names by glob patterns, such as the parts of a model that are trained."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Patterns = str | Iterable[str] | None
 def checked(
     what: str, patterns: Patterns, names: Collection[str], kind: str = "names"
 ) -> tuple[str, ...]:
-    """Return the patterns, each of which matches one of the names at least.
+    """Check that each pattern matches at least one name; return the patterns.
 
     Args:
-        what: the argument they were given as, for messages.
+        what: the argument's name, for messages.
         patterns: as in `fnmatch`, with case.
-        names: all names there are.
-        kind: what the names are, for messages.
+        names: all existing names.
+        kind: a plural noun for the names, for messages.
 
     Raises:
-        TypeError: a pattern is no text.
+        TypeError: a pattern is not a text.
         ValueError: a pattern matches no name.
 
     Example:
@@ -29,10 +29,10 @@ def checked(
         ('head.*',)
     """
     try:
-        found = (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
+        listed = (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
     except TypeError:
         raise TypeError(f"Expected {what} as patterns of names, got {patterns!r}.") from None
-    for pattern in found:
+    for pattern in listed:
         if not isinstance(pattern, str):
             raise TypeError(f"Expected {what} as patterns of names, got {pattern!r}.")
         if not any(matches(name, (pattern,)) for name in names):
@@ -41,9 +41,8 @@ def checked(
                 f"Expected {what} to match {kind}, got {pattern!r}, which matches none of "
                 f"{shown or 'no names'}."
             )
-    return found
+    return listed
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether one of the patterns matches the name."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,7 +1,8 @@
-"""How work that may take over two seconds reports how far it is.
+"""Progress reports of work that may take more than two seconds.
 
-Whoever waits says where reports go (`reporting`); the work says what it does (`report`), however
-deep it is. Results that are remembered, and so are computed once only, need no argument for it.
+The caller decides where reports go (`reporting`); the work reports its steps (`report`), however
+deep in the call stack. A context variable carries the receiver, so cached functions need no
+argument for it.
 """
 
 from __future__ import annotations
@@ -16,30 +17,28 @@ from typing import Any
 from randquant._internal import validate
 
 Report = Callable[[str, int, int], None]
-"""(what, done, total): what is done now, how many steps are done, and of how many; a total of 0
-means that it is not known."""
+"""(what, done, total): the current step, the number of finished steps, and the number of all steps;
+0 if the total is not known."""
 
 
 def quiet(what: str, done: int, total: int) -> None:
-    """Report to nobody."""
+    """Ignore a report."""
 
 
 _current: ContextVar[Report] = ContextVar("progress", default=quiet)
 
 
 def report(what: str, done: int, total: int) -> None:
-    """Say how far the work is, to whoever waits for it."""
     _current.get()(what, done, total)
 
 
-def listened() -> bool:
-    """Whether somebody waits for reports."""
+def has_listener() -> bool:
     return _current.get() is not quiet
 
 
 @contextlib.contextmanager
 def reporting(progress: Report) -> Iterator[None]:
-    """Send reports of everything inside to `progress`; `quiet` leaves them where they went.
+    """Send all reports within the context to `progress`; `quiet` leaves the receiver as it is.
 
     Example:
         >>> seen = []
@@ -59,13 +58,14 @@ def reporting(progress: Report) -> Iterator[None]:
         _current.reset(token)
 
 
-LIKELY = 4
-"""Steps that a search of unknown length is expected to take: most take two to four."""
+LIKELY_STEPS = 4
+"""Expected number of steps of a search of unknown length: most take two to four. It only affects
+the bar: longer searches extend it."""
 
 
 @contextlib.contextmanager
 def searching(what: str, done: int) -> Iterator[None]:
-    """Report a step of a search whose length is not known, as `step`, of about LIKELY.
+    """Report a step of a search of unknown length, like `step`, with an estimated total.
 
     Example:
         >>> seen = []
@@ -74,15 +74,15 @@ def searching(what: str, done: int) -> Iterator[None]:
         >>> seen
         [('order 2', 5, 6)]
     """
-    with step(what, done, max(LIKELY, done + 1)):
+    with step(what, done, max(LIKELY_STEPS, done + 1)):
         yield
 
 
 @contextlib.contextmanager
 def step(what: str, done: int, total: int) -> Iterator[None]:
-    """Report a step of something larger, and whatever it reports itself under its name.
+    """Report a step of a larger work, and prefix the reports of the step itself with its name.
 
-    Inner steps are named, not counted: `done` of `total` stays as it is while they go on.
+    Inner steps are named, not counted: `done` and `total` stay the same within the step.
 
     Example:
         >>> seen = []
@@ -100,18 +100,18 @@ def step(what: str, done: int, total: int) -> Iterator[None]:
 # Progress on terminals and in notebooks: bars on standard error.
 
 WORKING = "working"
-"""Label of work that has not said yet what it does."""
+"""Label of the bar before the first report."""
 
-AFTER = 2.0
-"""Seconds of work before a bar appears that says how long it will take."""
+BAR_DELAY_SECONDS = 2.0
+"""Time before a bar appears: shorter work would only make the terminal flicker."""
 
 
 class Bars:
     """Bars by name; the first one makes them appear.
 
     Args:
-        shown: whether to show them at all; only on a terminal or in a notebook by default.
-        passing: whether they are gone at the end.
+        shown: whether to show them at all; by default only on a terminal or in a notebook.
+        passing: whether they are removed at the end.
     """
 
     def __init__(self, shown: bool | None = None, *, passing: bool = False) -> None:
@@ -133,7 +133,7 @@ class Bars:
         self._tasks: dict[str, Any] = {}
 
     def show(self, name: str, done: int, total: int, text: str = "", label: str = "") -> None:
-        """Show how many steps are done, of how many (0: not known), and a text beside the bar."""
+        """Show the finished steps, of a total (0: not known), and a text next to the bar."""
         if not self._tasks:
             self._progress.start()
         if name not in self._tasks:
@@ -142,7 +142,6 @@ class Bars:
         self._progress.update(self._tasks[name], description=label or name, **shown)
 
     def remove(self, name: str) -> None:
-        """Remove the bar of that name, if there is one."""
         if name in self._tasks:
             self._progress.remove_task(self._tasks.pop(name))
 
@@ -155,28 +154,26 @@ class Bars:
 
 
 class WaitingBar:
-    """Shows how far the work inside is, if it takes long.
-
-    It is itself the `Report` to which work reports, see `randquant._internal.progress`.
+    """A bar for the work within the context, if it takes long; itself a `Report`.
 
     Args:
-        shown: whether to show it at all; only on a terminal or in a notebook by default.
-        after: seconds before it appears; AFTER by default.
+        shown: whether to show it at all; by default only on a terminal or in a notebook.
+        after: seconds before it appears; BAR_DELAY_SECONDS by default.
     """
 
     def __init__(self, shown: bool | None = None, after: float | None = None) -> None:
-        # A program without a console, as of pythonw or of a service, has no standard error.
+        # A program without a console, such as a Windows service, has no standard error.
         terminal = sys.stderr is not None and sys.stderr.isatty()
         watched = terminal or "ipykernel" in sys.modules
         self._shown = watched if shown is None else shown
-        self._timer = threading.Timer(AFTER if after is None else after, self._appear)
-        self._timer.daemon = True
+        delay = BAR_DELAY_SECONDS if after is None else after
+        self._timer = threading.Timer(delay, self._appear)
+        self._timer.daemon = True  # a program that ends earlier does not wait for it
         self._lock = threading.Lock()
         self._bars: Bars | None = None
         self._last, self._total = ("", 0, 0), 0
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Take a report: what is done now, how many steps are done, of how many (0: not known)."""
         with self._lock:
             self._last = (what, done, total)
             self._show()
@@ -189,7 +186,7 @@ class WaitingBar:
     def __exit__(self, *error: object) -> None:
         self._timer.cancel()
         with self._lock:
-            self._shown = False
+            self._shown = False  # the timer may have fired already and wait for the lock
             if self._bars is not None:
                 self._bars.__exit__()
 
@@ -200,10 +197,10 @@ class WaitingBar:
                 self._show()
 
     def _show(self) -> None:
-        """Show the last report; the caller holds the lock."""
+        # The caller holds the lock: the timer's thread and the work's thread both come here.
         if self._bars is not None:
             what, done, total = self._last
-            if total != self._total:  # other work, at another speed
+            if total != self._total:  # other work, at another speed: begin a new estimate of time
                 self._bars.remove(WORKING)
                 self._total = total
             self._bars.show(WORKING, done, total, label=what)
@@ -211,25 +208,25 @@ class WaitingBar:
 
 @contextlib.contextmanager
 def waiting(progress: bool | Report = True) -> Iterator[None]:
-    """Show how far the work inside is.
+    """Show the progress of the work within the context.
 
     Args:
-        progress: True for a bar, on a terminal or in a notebook, unless whoever called shows one;
-            False for none; or the function that is told instead.
+        progress: True for a bar, on a terminal or in a notebook, unless a caller further up already
+            shows one; False for no bar; or a function that receives the reports instead.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: it has another type.
     """
     if callable(progress):
         with reporting(progress):
             yield
         return
     shown = validate.flag("progress", progress)
-    if listened():
+    if has_listener():
         yield
     elif shown:
         with WaitingBar() as bar, reporting(bar):
             yield
-    else:  # what is inside shows no bar of its own
+    else:  # a listener that ignores reports keeps inner calls from showing a bar
         with reporting(lambda *_: None):
             yield

@@ -39,6 +39,7 @@ def _rounded(value: float, rounding: str, digits: int, grouped: bool) -> str:
     context = Context(prec=validate.whole("digits", digits, low=1), rounding=rounding)
     exact = value if isinstance(value, Decimal) else Decimal(validate.number(value))
     rounded = context.normalize(context.plus(exact))
+    # Very small and very large numbers are hard to read without an exponent.
     if rounded != 0 and not Decimal("1e-4") <= abs(rounded) < Decimal("1e9"):
         return f"{rounded:e}"
     return f"{rounded:,f}" if grouped else f"{rounded:f}"

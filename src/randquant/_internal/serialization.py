@@ -1,4 +1,4 @@
-"""JSON of our values, atomically written, with a checksum where a change must be noticed."""
+"""JSON of records, atomic writing of files, and checksums that reveal changed files."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def to_json(record: Any) -> Any:
         return [to_json(value) for value in record]
     record = validate.number(record)
     if isinstance(record, float):
+        # JSON has neither: other parsers refuse Python's NaN and Infinity.
         if math.isnan(record):
             raise ValueError("Expected a number in a record, got NaN.")
         if math.isinf(record):
@@ -54,6 +55,7 @@ def from_json(kind: type[T], data: Any) -> T:
     if not isinstance(data, dict):
         raise ValueError(f"Expected a JSON object for {kind.__name__}, got {type(data).__name__}.")
     known = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    # A field of a later version may change what the others mean: none is ignored.
     unknown = sorted(set(data) - known)
     if unknown:
         raise ValueError(f"Expected only known fields of {kind.__name__}, got {unknown[0]!r}.")
@@ -73,7 +75,7 @@ def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
 
     Guarantees:
         The written file survives a power failure. If writing fails, the old file is unchanged and
-        no other file is left behind. No link is followed, whoever put it there.
+        no other file is left behind. Symbolic links are not followed.
 
     Raises:
         OSError: it cannot be written; the error names `path`.
@@ -81,8 +83,10 @@ def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
     temporary = path.with_name(path.name + ".partial")
     mode = 0o600 if private else 0o666
     with naming(path):
-        temporary.unlink(missing_ok=True)  # of a killed process, or a link that somebody planted
+        temporary.unlink(missing_ok=True)  # left by a killed process, or a planted link
         try:
+            # Content first, then the name, then the folder: after a power cut at any point the name
+            # has a whole file, the old one or the new one.
             with open(temporary, "xb", opener=functools.partial(opener, mode=mode)) as file:
                 file.write(data)
                 file.flush()
@@ -96,12 +100,12 @@ def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Say which file could not be written, since errors of a write do not name it."""
+    """Add the file's name to errors of writing it, which do not have it."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(
-            f"Expected a folder {path.parent} to write {path.name} in, got none: create it."
+            f"Expected an existing folder to write {path.name} in, got {path.parent}: create it."
         ) from error
     except IsADirectoryError as error:
         raise IsADirectoryError(
@@ -114,7 +118,6 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, record: Any) -> None:
-    """Write a record as an indented JSON file, atomically."""
     text = json.dumps(to_json(record), indent=2, allow_nan=False)
     write_atomic(path, (text + "\n").encode())
 
@@ -131,8 +134,8 @@ def seal(record: Any, before: str = "") -> dict[str, Any]:
 
     Args:
         record: a dataclass or mapping that `serialization.to_json` turns into a JSON object.
-        before: the previous record's checksum, which enters this one: records form a chain, in
-            which dropping, duplicating or moving a record is detected.
+        before: the previous record's checksum, which is part of this one: records form a chain, in
+            which a missing, repeated or moved record is detected.
 
     Example:
         >>> seal({"epsilon": 1.5})
@@ -146,7 +149,7 @@ def unseal(text: bytes, before: str = "") -> tuple[dict[str, Any], str]:
     """Invert `seal`, from the object's JSON text; return (record, checksum).
 
     Guarantees:
-        Text whose content differs from the sealed record, or that follows another record, is
+        A text whose content differs from the sealed record, or that followed another record, is
         refused; white space and the order of fields do not matter.
 
     Raises:
@@ -156,7 +159,7 @@ def unseal(text: bytes, before: str = "") -> tuple[dict[str, Any], str]:
         data = json.loads(text)
         if not isinstance(data, dict) or CHECKSUM not in data:
             raise ValueError("it is not a JSON object with a checksum")
-        checksum = data.pop(CHECKSUM)
+        checksum = data.pop(CHECKSUM)  # it covers all other fields
         if checksum != _checksum(data, before):
             raise ValueError("its checksum does not match its content, so it was changed")
     except (ValueError, RecursionError) as error:
@@ -165,7 +168,7 @@ def unseal(text: bytes, before: str = "") -> tuple[dict[str, Any], str]:
 
 
 def write(path: Path, record: Any, before: str = "") -> None:
-    """Write a sealed record as an indented JSON file, atomically."""
+    """Seal a record and write it as a JSON file; see `write_atomic`."""
     write_json(path, seal(record, before))
 
 
@@ -188,5 +191,6 @@ def read(path: Path, advice: str, before: str = "") -> dict[str, Any]:
 
 
 def _checksum(data: dict[str, Any], before: str) -> str:
+    # 128 bits: enough against accidents, which is all a checksum is for.
     text = json.dumps(data, sort_keys=True, allow_nan=False)
     return hashlib.sha256((before + text).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Argument checks whose errors say what was expected, what was given, and what to do."""
+"""Argument checks whose errors name the expected value, the actual value and the remedy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ P = ParamSpec("P")
 
 
 def number(value: Any) -> Any:
-    """Return a number of any library as an int or float of Python, and anything else as it is.
+    """Convert a number of any library to Python's int or float; return other values unchanged.
 
-    Those of NumPy and torch calculate in their own precision, in which an epsilon could come out
-    below its bound.
+    Numbers of NumPy and torch compute in their own precision: in float32 an epsilon could be
+    rounded below its bound.
 
     Example:
         >>> number(np.float32(0.1)), number(np.array(7, np.int8)), number(Decimal("0.25"))
@@ -34,9 +34,10 @@ def number(value: Any) -> Any:
     if type(value) in (int, float):
         return value
     plain = value
-    # A duration of NumPy passes for an integer, and its item may be one.
+    # A duration of NumPy is registered as an integer, and its item may be a count of nanoseconds.
     if getattr(value, "shape", None) == () and "time" not in str(getattr(value, "dtype", "time")):
         plain = value.item()
+    # bool is a subclass of int, but True is no number of rounds.
     if isinstance(plain, bool | np.timedelta64):
         return value
     if isinstance(plain, numbers.Integral):
@@ -45,26 +46,28 @@ def number(value: Any) -> Any:
 
 
 def convert_numbers(record: Any) -> None:
-    """Store what is in a frozen dataclass's fields of float or int as numbers of Python.
+    """Convert the fields of type float or int of a frozen dataclass to Python's numbers.
 
-    A field of float then has no int. What is no number stays as it is, for the checks that follow.
+    An int in a field of float becomes a float. A value that is not a number stays unchanged, for
+    the checks that follow.
     """
-    for name, real_numbers in _numeric(type(record)):
-        given = getattr(record, name)
-        plain = number(given)
+    for name, real_numbers in _numeric_fields(type(record)):
+        value = getattr(record, name)
+        plain = number(value)
         plain = _double(plain) if real_numbers and type(plain) is int else plain
-        if plain is not given:
+        if plain is not value:
             object.__setattr__(record, name, plain)
 
 
 @functools.cache
-def _numeric(cls: type) -> list[tuple[str, bool]]:
-    """A dataclass's fields of float or int, and whether they are of float."""
+def _numeric_fields(cls: type) -> list[tuple[str, bool]]:
+    # Names of fields of float or int, with True for float.
     kinds = [(field, str(field.type).split(" | ")) for field in dataclasses.fields(cls)]
     return [(f.name, "float" in k) for f, k in kinds if f.init and {"float", "int"} & {*k}]
 
 
 def _double(value: Any) -> float:
+    # An integer beyond all floats counts as infinite: checks of bounds then refuse it.
     try:
         return float(value)
     except OverflowError:
@@ -140,27 +143,28 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return `value` if it is true or false, or raise TypeError."""
+    """Return `value` as a bool, or raise TypeError unless it is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"Expected {name} to be True or False, got {shown(value)}.")
     return bool(value)
 
 
 def array(name: str, value: Any) -> np.ndarray:
-    """Return `value` as a float64 array, or raise TypeError unless it is one of real numbers."""
+    """Return `value` as a float64 array, or raise TypeError unless it is an array of numbers."""
     try:
-        found = np.asarray(value)
+        converted = np.asarray(value)
     except ValueError:
         raise TypeError(
             f"Expected {name} to be one array of numbers, got rows of uneven lengths."
         ) from None
-    numbers_of_python = found.dtype.kind == "O" and all(
-        isinstance(number(each), int | float) for each in found.flat
+    # NumPy makes whole numbers of more than 64 bits, and decimal numbers, an array of objects.
+    python_numbers = converted.dtype.kind == "O" and all(
+        isinstance(number(item), int | float) for item in converted.flat
     )
-    if found.dtype.kind not in "biuf" and not numbers_of_python:
+    if converted.dtype.kind not in "biuf" and not python_numbers:
         raise TypeError(f"Expected {name} to be an array of numbers, got {shown(value)}.")
     try:
-        return found.astype(np.float64)
+        return converted.astype(np.float64)
     except OverflowError:
         raise ValueError(f"Expected {name} to be numbers of 64 bits, got larger ones.") from None
 
@@ -188,42 +192,47 @@ def answers(name: str, value: Any, wanted: str, *attributes: str) -> None:
     Args:
         name: the argument's name.
         value: the argument.
-        wanted: what is expected, with the way to get one.
-        attributes: of the protocol, enough to tell its values from others.
+        wanted: the expected kind of value, with the way to get one.
+        attributes: of the protocol, enough to distinguish its values from others.
     """
-    if not all(hasattr(value, each) for each in attributes):
+    if not all(hasattr(value, attribute) for attribute in attributes):
         raise TypeError(f"Expected {name} to be {wanted}, got {shown(value)}.")
 
 
 def shown(value: Any) -> str:
-    """A wrong value as part of one sentence: its kind if it is long."""
+    """Return a wrong value as part of a sentence, or its type if the text would be long."""
+    # A message is one line on a terminal: 60 characters of it at most are the value.
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"a value of type {type(value).__name__}"
 
 
 def callers() -> int:
-    """The `stacklevel` of a warning of our caller that points at who uses the package."""
+    """Return the `stacklevel` that makes a caller's warning point at the user's own code."""
+    # Up the stack to the first frame that is not of this package.
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("randquant"):
         frame, level = frame.f_back, level + 1
     return level
 
 
-def hinting(ways: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let a function say where an argument goes that it does not have.
+def hinting(replacements: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function so that an unknown argument is an error with a replacement.
 
     Args:
-        ways: what to write instead of an argument, by its name.
+        replacements: what to write instead of an argument, by its name.
     """
 
     def hinted(function: Callable[P, T]) -> Callable[P, T]:
-        own = inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            for name in kwargs.keys() - own.keys():
-                way = f": give {ways[name]}." if name in ways else nearest(name, [*own, *ways])
-                raise TypeError(f"Expected arguments of {function.__name__}, got {name}={way}")
+            for name in kwargs.keys() - parameters.keys():
+                hint = (
+                    f": give {replacements[name]}." if name in replacements
+                    else nearest(name, [*parameters, *replacements])
+                )  # fmt: skip
+                raise TypeError(f"Expected arguments of {function.__name__}, got {name}={hint}")
             return function(*args, **kwargs)
 
         return call
@@ -232,18 +241,17 @@ def hinting(ways: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T
 
 
 def nearest(word: Any, options: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown word: the option that was meant, if any.
+    """Return the end of a sentence about an unknown word: the most similar option, if any.
 
     Example:
         >>> nearest("clp", ["clip", "keep"]), nearest("x", ["clip"])
         (': did you mean clip?', '.')
     """
-    near = difflib.get_close_matches(str(word), list(options), n=1)
-    return f": did you mean {near[0]}?" if near else "."
+    similar = difflib.get_close_matches(str(word), list(options), n=1)
+    return f": did you mean {similar[0]}?" if similar else "."
 
 
 def kind(name: str, value: Any, wanted: type) -> None:
-    """Raise TypeError unless `value` is an instance of `wanted`."""
     if not isinstance(value, wanted):
         raise TypeError(f"Expected {name} to be a {wanted.__name__}, got {shown(value)}.")
 
@@ -266,12 +274,13 @@ def call(name: str, constructor: Callable[..., T], parameters: Mapping[str, Any]
     """Return constructor(**parameters), or raise a ValueError that names the wrong parameter."""
     check_parameters(name, parameters)
     accepted = inspect.signature(constructor).parameters
-    for given in parameters:
-        if given not in accepted:
+    for parameter in parameters:
+        if parameter not in accepted:
             raise ValueError(
                 f"Expected {name} parameters {', '.join(accepted)}; "
-                f"got {given!r}{nearest(given, accepted)}"
+                f"got {parameter!r}{nearest(parameter, accepted)}"
             )
+    # Checked here, since Python's TypeError would name the constructor, which users do not know.
     required = [p.name for p in accepted.values() if p.default is p.empty]
     missing = [parameter for parameter in required if parameter not in parameters]
     if missing:
@@ -280,7 +289,7 @@ def call(name: str, constructor: Callable[..., T], parameters: Mapping[str, Any]
 
 
 def check_parameters(name: str, parameters: Any) -> None:
-    """Raise TypeError unless these are the parameters of what bears that name, by theirs."""
+    """Raise TypeError unless `parameters` is a mapping; `name` is of their mechanism or query."""
     if not isinstance(parameters, Mapping):
         raise TypeError(
             f"Expected the parameters of {name} as a dict by their names, got {shown(parameters)}."

@@ -1,4 +1,4 @@
-"""Which version this is."""
+"""The version of the installed package."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 def _installed() -> str:
     try:
         return version("randquant")
-    except PackageNotFoundError:  # a source tree that nobody installed
+    except PackageNotFoundError:  # a source tree without installation
         return "0+unknown"
 
 

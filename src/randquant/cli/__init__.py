@@ -14,8 +14,8 @@ if TYPE_CHECKING:
         Option,
         all_commands,
         flag,
+        function_options,
         given_channel,
-        of_function,
     )
 
 __all__ = [

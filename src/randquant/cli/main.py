@@ -14,22 +14,22 @@ from cyclopts import App, CycloptsError
 from randquant.cli import options
 from randquant.cli.options import Invocation
 
-REFUSED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, MemoryError)
-
+USER_ERROR_TYPES = (ValueError, TypeError, OSError, ImportError, ArithmeticError, MemoryError)
+"""Errors about arguments, files or the machine: printed as one line, without a traceback."""
 
 PLAIN = "randquant.plain"
-"""How what a terminal cannot show is written instead, as a name of codecs."""
+"""Name of the error handler below, for terminals whose encoding lacks some characters."""
 
 SIGNS = {"∞": "inf", "≤": "<=", "≥": ">=", "…": "...", "–": "-", "−": "-", "·": "*", "×": "x"}
 
 
-def _plainly(error: UnicodeError) -> tuple[str, int]:
+def _replace_missing_signs(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
-    lacking = error.object[error.start : error.end]
-    return "".join(SIGNS.get(sign, "?") for sign in lacking), error.end
+    missing = error.object[error.start : error.end]
+    return "".join(SIGNS.get(sign, "?") for sign in missing), error.end
 
 
-codecs.register_error(PLAIN, _plainly)
+codecs.register_error(PLAIN, _replace_missing_signs)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     An audit that contradicts the stated guarantee returns 1.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # of a terminal that may lack our signs
+        if isinstance(stream, io.TextIOWrapper):  # the encoding of a terminal may lack our signs
             stream.reconfigure(errors=PLAIN)
     words = list(sys.argv[1:] if arguments is None else arguments)
     called = " ".join(["randquant", *words[:1]])
@@ -49,17 +49,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         output = invocation.run()
         text = output.text(invocation.as_json)
-    except REFUSED as error:
+    except USER_ERROR_TYPES as error:
+        # One line, whatever the message: scripts read standard error line by line.
         print(f"{called}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         resumable = invocation is not None and invocation.command.resumable
         hint = "; continue with --resume and the same folder: all declared rounds count" * resumable
         print(f"{called}: stopped{hint}", file=sys.stderr)
-        return 130
+        return 130  # as shells do: 128 and the number of SIGINT
     try:
         print(text, flush=True)
-    except BrokenPipeError:  # whoever reads the output, `head` say, has read enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+        # Python flushes standard output once more at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return output.code
 
@@ -81,11 +83,12 @@ def parse(words: Sequence[str]) -> Invocation | None:
 
 
 def app(words: Sequence[str] = ()) -> App:
-    """Return the application of all commands; only the one that `words` begin with is imported.
+    """Return the application of all commands; only the first of `words` is imported.
 
-    With EVERYTHING all are, since the shell's script names all their options.
+    With EVERYTHING all are imported, since the shell's completion names all their options.
     """
     words = list(words)
+    # The version is looked up only if it is asked for, since that reads files.
     top = App(
         "randquant",
         help="Private federated learning in a few random bits per coordinate.",
@@ -95,10 +98,10 @@ def app(words: Sequence[str] = ()) -> App:
     )
     top.register_install_completion_command()
     everything = words[:1] == [options.EVERYTHING]
-    for name in options.names():
+    for name in options.command_names():
         if everything or words[:1] == [name]:
             rest = words[:1] if everything else words[1:]
-            top.command(options.named(name).app(name, rest))
+            top.command(options.import_command(name).app(name, rest))
         else:
             top.command(App(name, help=options.purpose(name)))
     return top

@@ -1,4 +1,4 @@
-"""Options of commands, from functions and their docstrings, and what is said of wrong ones."""
+"""Options of commands, declared by functions and their docstrings, and errors about wrong ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from randquant.training import settings
 
 # From declarations to options of the command line.
 
-GROUPS = ("options", "mechanism", "data", "clients", "server", "privacy", "search", "files")
+GROUP_NAMES = ("options", "mechanism", "data", "clients", "server", "privacy", "search", "files")
 """Groups of options in the order in which help shows them."""
 
 EMPTY = inspect.Parameter.empty
@@ -58,7 +58,7 @@ class Common:
         epsilon: the target, in nats.
         order: Renyi order in (1, inf].
         mechanisms: names A,B,... or all; by default those that are tuned within seconds.
-        objective: what is least.
+        objective: the error that is minimised.
         output: also write a page with the figures to this file.
         quiet: no progress display.
         json: print one JSON object.
@@ -77,22 +77,23 @@ class Common:
     json: Files[bool] = False
 
 
+# The options of `train` have these meanings in other commands too, unless `Common` has another.
 COMMON = {**settings.FIELDS, **declared.hints(Common)}
-"""What an option of a command means, and its group, unless the command itself says so."""
+"""Default help text and group of an option, by name; a command's own docstring comes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedMechanism:
-    """A mechanism that is named on the command line, with its own parameters that were given."""
+    """A mechanism that is named on the command line, with the parameters that were set."""
 
     name: str
     parameters: Mapping[str, Any]
 
     def split(self) -> tuple[dict[str, Any], Any]:
-        """Return the mechanism's own parameters, and a channel's clip_norm or None.
+        """Return the mechanism's parameters, and a channel's clip_norm or None.
 
-        For a channel that has the parameter clip_norm itself (imvu) it is both: its coordinates
-        then lie within the norm to which updates are clipped.
+        If a channel has a parameter clip_norm itself (imvu), the value is returned in both: its
+        coordinates then lie within the norm to which updates are clipped.
         """
         parameters = dict(self.parameters)
         clip_norm = parameters.get("clip_norm") if self.name in channel_mechanisms() else None
@@ -103,14 +104,14 @@ class NamedMechanism:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a command, or one of its values without a name.
+    """One option of a command, or one of its positional arguments.
 
     Attributes:
         name: of the parameter or field that it sets; the option is `--name-with-hyphens`.
         hint: its declaration, see `randquant._internal.declared`.
-        default: what help says about its default; EMPTY if it must be given.
+        default: the default that help shows; EMPTY if a value is required.
         kind: of the parameter; KEYWORD_ONLY for options.
-        group: the heading that help shows it under, if not the declaration's.
+        group: the heading in help, if not the declaration's.
     """
 
     name: str
@@ -122,51 +123,55 @@ class Option:
     def parameter(self) -> inspect.Parameter:
         """Return it as a parameter of a function that cyclopts calls."""
         is_flag, form = self.default is False, declared.form(self.hint)
-        untold = self.default is EMPTY or str(self.default) in ("None", "False", "", "{}")
+        no_default = self.default is EMPTY or str(self.default) in ("None", "False", "", "{}")
         read = Parameter(
             help=declared.text(self.hint),
             group=_group(self.group or declared.group(self.hint) or "options"),
-            show_default=False if untold else lambda _: str(self.default),
-            negative=(),
+            show_default=False if no_default else lambda _: str(self.default),
+            negative=(),  # no `--no-quiet`
+            # A value may begin with a hyphen, such as -2,0,2.
             allow_leading_hyphen=not is_flag,
             converter=None if is_flag or self.repeats else lambda _, tokens: self._read(tokens),
-            n_tokens=1 if form else None,
-            accepts_keys=False,
+            n_tokens=1 if form else None,  # a list is one word: A,B,C
+            accepts_keys=False,  # no `--parameters.name`
             metavar=form or None,
         )
         default = EMPTY if self.default is EMPTY else None
-        spelt_out = bool in declared.leaves(self.hint) and not is_flag
-        annotation = Annotated[str if spelt_out else self.hint, read]
+        # A truth value that is not a flag is written out (`--symmetric false`): for cyclopts a str.
+        with_value = bool in declared.leaves(self.hint) and not is_flag
+        annotation = Annotated[str if with_value else self.hint, read]
         return inspect.Parameter(self.name, self.kind, default=default, annotation=annotation)
 
     @property
     def repeats(self) -> bool:
-        """Whether it may be given several times, each time with one value."""
+        # Each occurrence on the command line adds one value.
         sequence = any(get_origin(leaf) is Sequence for leaf in declared.leaves(self.hint))
         return sequence or self.kind is inspect.Parameter.VAR_POSITIONAL
 
     def _read(self, tokens: Sequence[Token]) -> Any:
         called = self.name if self.kind is not KEYWORD_ONLY else flag(self.name)
+        # A forgotten value would otherwise take the next option as its value.
         for token in tokens:
             if token.value.startswith("--"):
                 raise ValueError(f"Expected a value for {called}, got the option {token.value}.")
         return declared.read(called, self.hint, *(token.value for token in tokens))
 
 
-def of_function(function: Callable[..., Any]) -> list[Option]:
+def function_options(function: Callable[..., Any]) -> list[Option]:
     """Return the options that a function, or a dataclass, declares by its parameters."""
     hints, options = declared.hints(function), []
-    for each in inspect.signature(function).parameters.values():
-        common, own = COMMON.get(each.name), hints[each.name]
-        hint = declared.meaning(own, declared.text(own) or declared.text(common))
-        kind = KEYWORD_ONLY if each.kind is each.POSITIONAL_OR_KEYWORD else each.kind
-        group = declared.group(own) or declared.group(common)
-        options.append(Option(each.name, hint, each.default, kind, group))
+    for parameter in inspect.signature(function).parameters.values():
+        common, hint = COMMON.get(parameter.name), hints[parameter.name]
+        group = declared.group(hint) or declared.group(common)
+        hint = declared.meaning(hint, declared.text(hint) or declared.text(common))
+        is_option = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        kind = KEYWORD_ONLY if is_option else parameter.kind
+        options.append(Option(parameter.name, hint, parameter.default, kind, group))
     return options
 
 
-def of_mechanism(record: MechanismRecord, *, whole_update: bool = False) -> list[Option]:
-    """Return the options of a mechanism's own parameters.
+def mechanism_options(record: MechanismRecord, *, whole_update: bool = False) -> list[Option]:
+    """Return the options of a mechanism's parameters.
 
     Args:
         record: of the mechanism.
@@ -175,9 +180,10 @@ def of_mechanism(record: MechanismRecord, *, whole_update: bool = False) -> list
     group, options = f"parameters of {record.name}", []
     for name in record.parameters:
         parameter = record.signature[name]
-        needed = " [required]" * (parameter.default is EMPTY)
-        hint = declared.meaning(hint_of(parameter), record.meaning(name) + needed)
-        default = "" if needed else str(parameter.default)
+        # Not required by cyclopts: the mechanism's constructor names all missing ones at once.
+        required = " [required]" * (parameter.default is EMPTY)
+        hint = declared.meaning(hint_of(parameter), record.meaning(name) + required)
+        default = "" if required else str(parameter.default)
         options.append(Option(name, hint, default, group=group))
     if whole_update and not record.whole_update and "clip_norm" not in record.parameters:
         text = "clipping threshold of a whole update's norm; without it each coordinate is clipped"
@@ -213,37 +219,38 @@ def takes(mechanism: str, parameter: str) -> bool:
 
 
 def flag(name: str) -> str:
-    """Return the option of a parameter or field: `--clip-norm` for `clip_norm`."""
+    # `--clip-norm` for `clip_norm`.
     return "--" + name.replace("_", "-")
 
 
 def _group(name: str) -> Group:
-    place = GROUPS.index(name) if name in GROUPS else -1
+    place = GROUP_NAMES.index(name) if name in GROUP_NAMES else -1
     return Group(name[:1].upper() + name[1:], sort_key=1 + place)
 
 
-# What is wrong with a command line, in one sentence.
+# Errors about a command line, in one sentence each.
 
 
 def check_commands(top: App, words: Sequence[str]) -> None:
-    """Refuse a command line that names no command, or none that there is.
+    """Check that a command line names an existing command, and its mechanism if it has one.
 
     Raises:
         ValueError: a COMMAND or a MECHANISM is missing or unknown.
     """
+    # Before cyclopts, so that the sentence lists the known commands.
     app, path = top, "randquant"
     for kind, word in zip(("COMMAND", "MECHANISM"), [*words[:2], "", ""], strict=False):
         known = [name for name in app if not name.startswith("-")]
         if not known or (word.startswith("-") and word in app):
             return
         if word not in known:
-            got = f"got {word!r}{nearest(word, known)}" if word else "got none."
-            raise ValueError(f"Expected a {kind}, one of {', '.join(known)}; {got}{_see(path)}")
+            problem = f"got {word!r}{nearest(word, known)}" if word else "it is missing."
+            raise ValueError(f"Expected a {kind}, one of {', '.join(known)}; {problem}{_see(path)}")
         app, path = app[word], f"{path} {word}"
 
 
 def sentence(error: CycloptsError, top: App, words: Sequence[str]) -> str:
-    """Return what is wrong with a command line that cyclopts refused."""
+    """Rewrite an error of cyclopts as one sentence of the form Expected …, got …."""
     path = " ".join(["randquant", *(error.command_chain or ())])
     return f"{_problem(error, path)}{_see(path)}"
 
@@ -253,20 +260,22 @@ def _problem(error: CycloptsError, path: str) -> str:
     token = getattr(error, "token", None)
     name = argument.name if argument is not None else token.keyword if token else "a value"
     match error:
+        # Our own converters raise whole sentences: they are the cause of cyclopts' error.
         case CoercionError() if error.__cause__ is not None:
             return str(error.__cause__)
         case CoercionError() if argument is not None and argument.parameter.choices:
-            known = [str(each) for each in argument.get_choices() or ()]
-            got = error.token.value if error.token is not None else ""
+            known = [str(choice) for choice in argument.get_choices() or ()]
+            word = error.token.value if error.token is not None else ""
             return (
-                f"Expected {name} to be one of {', '.join(known)}; got {got!r}{nearest(got, known)}"
+                f"Expected {name} to be one of {', '.join(known)}; got "
+                f"{word!r}{nearest(word, known)}"
             )
         case UnknownOptionError():
-            known = [each for one in error.argument_collection or () for each in one.names]
-            got = error.token.keyword or error.token.value
-            return f"Expected an option of {path}, got {got}{nearest(got, known)}"
+            known = [name for option in error.argument_collection or () for name in option.names]
+            word = error.token.keyword or error.token.value
+            return f"Expected an option of {path}, got {word}{nearest(word, known)}"
         case MissingArgumentError():
-            return f"Expected {name}, got none."
+            return f"Expected {name}; it is missing."
         case RepeatArgumentError():
             return f"Expected {name} once, got it several times."
         case UnusedCliTokensError():
@@ -278,19 +287,19 @@ def _see(path: str) -> str:
     return f" (see {path} --help)"
 
 
-# A command of the command line, and how all commands are found.
+# A command of the command line, and the lookup of commands by name.
 
 EVERYTHING = "--install-completion"
-"""Begins a command line that needs the options of all commands and mechanisms."""
+"""First word of a command line that needs the options of all commands and mechanisms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a command prints, and its exit code.
+    """The result of a command: its lines, its JSON object and its exit code.
 
     Attributes:
         result: the one JSON object of `--json`.
-        lines: what is printed without `--json`.
+        lines: the text without `--json`.
         code: 0; 1 if a check fails, such as an audit.
     """
 
@@ -300,6 +309,7 @@ class Output:
 
     def text(self, as_json: bool) -> str:
         """Return the text to print on standard output."""
+        # NaN and infinity are not JSON: `to_json` has made texts of infinities, and NaN is a fault.
         if as_json:
             return json.dumps(to_json(dict(self.result)), allow_nan=False)
         return "\n".join(self.lines)
@@ -309,18 +319,18 @@ class Output:
 class Command:
     """One command: a file `commands/NAME.py` with `COMMAND = Command(...)` adds it.
 
-    The first line of the file's docstring says what it does: "`randquant NAME`: what it does."
+    The first line of the file's docstring is its help text: "`randquant NAME`: what it does."
 
     Attributes:
-        run: its action. The parameters, declared as `randquant._internal.declared` says, are the
+        run: its action. Its parameters, declared as in `randquant._internal.declared`, are the
             options. With `mechanisms` the first parameter is the NamedMechanism instead; with
-            `settings` it is a mapping of the given settings by name.
+            `settings` it is a mapping of settings by name, without those left at their defaults.
         example: a complete command line, shown by its help.
-        mechanisms: the mechanisms that it takes, each as a command of its own; by name.
-        whole_update: whether channels take clip_norm, the threshold of a whole update, too.
-        settings: from the words of the command line to options beside those of `run`.
+        mechanisms: the mechanisms that it takes, by name; each is a subcommand.
+        whole_update: whether channels also take clip_norm, the threshold of a whole update.
+        settings: returns further options, from the words of the command line.
         resumable: whether `--resume` continues it after it was stopped.
-        bar: whether long work is shown as a bar; a command may have a display of its own.
+        bar: whether long work is shown as a bar; a command may have its own display.
     """
 
     run: Callable[..., Output]
@@ -336,48 +346,57 @@ class Command:
 
         Args:
             name: of the command.
-            words: what follows it on the command line: only the options of the mechanism that
-                they begin with are declared, or all with EVERYTHING.
+            words: the command line after it: only the options of the mechanism that they begin with
+                are declared, or all of them with EVERYTHING.
         """
         end = f"example: {self.example}"
         app = App(name, help=purpose(name), help_epilogue=end, help_format="plaintext")
         if self.mechanisms is None:
             app.default(self._call(self.settings(words) if self.settings else [], dict))
             return app
-        for each, record in self.mechanisms().items():
-            made = record.constructor  # a partial's own documentation is that of functools
-            made = made.func if isinstance(made, functools.partial) else made
-            summary = (inspect.getdoc(made) or each).partition("\n")[0]
-            if words[:1] in ([each], [EVERYTHING]):
-                theirs = of_mechanism(record, whole_update=self.whole_update)
-                call = self._call(theirs, functools.partial(NamedMechanism, each))
-                app.command(call, name=each, help=summary, help_epilogue=end)
+        for mechanism, record in self.mechanisms().items():
+            constructor = record.constructor  # a partial has the documentation of functools.partial
+            if isinstance(constructor, functools.partial):
+                constructor = constructor.func
+            summary = (inspect.getdoc(constructor) or mechanism).partition("\n")[0]
+            if words[:1] in ([mechanism], [EVERYTHING]):
+                parameters = mechanism_options(record, whole_update=self.whole_update)
+                call = self._call(parameters, functools.partial(NamedMechanism, mechanism))
+                app.command(call, name=mechanism, help=summary, help_epilogue=end)
             else:
-                app.command(App(each, help=summary))
+                app.command(App(mechanism, help=summary))
         return app
 
-    def _call(self, others: list[Option], first: Callable[[dict[str, Any]], Any]) -> Any:
-        """A function with a parameter for every option, which cyclopts calls.
+    def _call(self, collected: list[Option], first: Callable[[dict[str, Any]], Any]) -> Any:
+        """Return a function with a parameter for every option, which cyclopts calls.
 
-        What is given for `others` is the first argument of the action.
+        Args:
+            collected: options whose values are collected for the first argument of the action.
+            first: makes that argument from these values by name.
         """
-        own = of_function(self.run)
+        action_options = function_options(self.run)
+        # The first parameter of such an action is the NamedMechanism, or the mapping of settings.
         if self.mechanisms or self.settings:
-            del own[0]
-        taken = {option.name for option in own}
-        others = [option for option in others if option.name not in taken]
+            del action_options[0]
+        names = {option.name for option in action_options}
+        collected = [option for option in collected if option.name not in names]
         json = Option("json", COMMON["json"], False)
-        parameters = [option.parameter() for option in (*own, *others, json)]
+        parameters = [option.parameter() for option in (*action_options, *collected, json)]
 
         def call(*values: Any, json: bool = False, **options: Any) -> Invocation:
-            given = {each.name: options.pop(each.name) for each in others if each.name in options}
+            set_by_user = {
+                option.name: options.pop(option.name)
+                for option in collected
+                if option.name in options
+            }
             if self.mechanisms or self.settings:
-                values = (first(given), *values)
+                values = (first(set_by_user), *values)
             return Invocation(self, values, options, json)
 
-        signature = inspect.Signature(sorted(parameters, key=lambda each: each.kind))
+        signature = inspect.Signature(sorted(parameters, key=lambda parameter: parameter.kind))
         call.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
-        call.__annotations__ = {}  # of the inner function, whose names may be options' too
+        # cyclopts would take the annotations of `call`, whose names may be those of options.
+        call.__annotations__ = {}
         return call
 
 
@@ -386,9 +405,9 @@ class Invocation:
     """A command that was read from a command line and can be run.
 
     Attributes:
-        command: what to run.
+        command: the command.
         values, options: the arguments of its action.
-        as_json: whether `--json` was given.
+        as_json: whether `--json` was on the command line.
     """
 
     command: Command
@@ -397,28 +416,26 @@ class Invocation:
     as_json: bool = False
 
     def run(self) -> Output:
-        """Run the command; show how far it is."""
+        # None: the bar decides by itself whether standard error is a terminal.
         with WaitingBar(None if self.command.bar else False) as bar, reporting(bar):
             return self.command.run(*self.values, **self.options)
 
 
-def names() -> list[str]:
-    """Every command's name, in alphabetical order."""
+def command_names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
 
 
-def named(name: str) -> Command:
-    """Import the command of that name."""
+def import_command(name: str) -> Command:
     return importlib.import_module(f"{commands.__name__}.{name}").COMMAND
 
 
 def all_commands() -> dict[str, Command]:
-    """Every command by its name, in alphabetical order."""
-    return {name: named(name) for name in names()}
+    return {name: import_command(name) for name in command_names()}
 
 
 def purpose(name: str) -> str:
-    """Return what a command does, from its file's first line; the command is not imported."""
+    """Return a command's help text, from the docstring of its file."""
+    # The file is parsed, not imported: `randquant --help` would import torch for `train`.
     spec = importlib.util.find_spec(f"{commands.__name__}.{name}")
     source = spec.loader.get_source(spec.name)  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
     line = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0]
@@ -426,13 +443,12 @@ def purpose(name: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def figures(record: Any, *names: str) -> dict[str, Any]:
-    """Return fields of a result by name, for `--json`."""
+def selected_fields(record: Any, *names: str) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
 def written_page(output: str | None, page: Callable[[], str]) -> list[str]:
-    """Write a page to the file `output`, if given; return the lines that name it."""
+    """Write a page to the file `output` unless it is None; return the lines that name it."""
     if output is None:
         return []
     write_atomic(Path(output), page().encode("utf-8"))

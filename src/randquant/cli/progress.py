@@ -27,19 +27,20 @@ class RunBars:
     def __init__(self, quiet: bool = False) -> None:
         self._bars = Bars(not quiet)
         self._measured: dict[str, str] = {}
-        self._sent: dict[str, int] = {}
+        self._bytes_sent: dict[str, int] = {}
 
     def round(self, folder: Path, config: TrainConfig, metrics: RoundMetrics) -> None:
-        """Show that a run has finished a round, and what all its clients have sent so far.
+        """Show that a run has finished a round, and the upload of all its clients so far.
 
-        If cohorts differ in size, this excludes what was sent before a run was resumed.
+        If cohorts differ in size, this excludes the uploads before a run was resumed.
         """
         name = folder.name
+        # Not every round is evaluated: the last measurement stays visible.
         self._measured[name] = display.evaluated(metrics) or self._measured.get(name, "")
         before = metrics.bytes_up * (metrics.round - 1) if config.privacy.sampling == "fixed" else 0
-        self._sent[name] = self._sent.get(name, before) + metrics.bytes_up
-        sent = f"sent {8 * self._sent[name] / 1e6:,.1f} Mbit"
-        text = "  ".join(filter(None, (self._measured[name], sent, display.spent(metrics))))
+        self._bytes_sent[name] = self._bytes_sent.get(name, before) + metrics.bytes_up
+        upload = f"sent {8 * self._bytes_sent[name] / 1e6:,.1f} Mbit"
+        text = "  ".join(filter(None, (self._measured[name], upload, display.spent(metrics))))
         self._bars.show(name, metrics.round, config.rounds, text)
 
     def __enter__(self) -> RunBars:
@@ -50,7 +51,7 @@ class RunBars:
 
 
 def result(folder: Path, run: RunRecord) -> dict[str, Any]:
-    """A finished run as the JSON object that `randquant train --json` prints."""
+    """Return a finished run as the JSON object that `randquant train --json` prints."""
     baseline, summary = _baseline(folder), run.summary
     channel = _certificate(run.config)
     return {
@@ -67,13 +68,13 @@ def result(folder: Path, run: RunRecord) -> dict[str, Any]:
 
 
 def table(folder: Path, run: RunRecord) -> list[str]:
-    """A finished run as the short table that ends `randquant train`."""
+    """Return a finished run as the short table that ends `randquant train`."""
     summary, config, baseline = run.summary, run.config, _baseline(folder)
-    other = None if baseline is None else baseline.accuracy
-    beside = "" if other is None else f"   (without privacy {other:.4f})"
+    reference = None if baseline is None else baseline.accuracy
+    comparison = "" if reference is None else f"   (without privacy {reference:.4f})"
     accuracy = "not measured" if summary.accuracy is None else f"{summary.accuracy:.4f}"
     rows = [
-        ("test accuracy", f"{accuracy}{beside}"),
+        ("test accuracy", f"{accuracy}{comparison}"),
         (
             "upload",
             f"{summary.bytes_per_upload:,} bytes a client and round "
@@ -83,7 +84,7 @@ def table(folder: Path, run: RunRecord) -> list[str]:
     ]
     if summary.guarantee is not None:
         rows.append(("", _covered(summary, config)))
-        rows += [("", text) for text in _beside(summary)]
+        rows += [("", text) for text in _other_guarantee(summary)]
         rows += [("", note) for note in notes_on(config.mechanism, config.parameters)]
     if summary.stopped:
         rows.append(("stopped", summary.stopped))
@@ -103,9 +104,9 @@ def _guarantee(summary: RunSummary, config: TrainConfig) -> str:
     return f"whole run, one {guarantee.unit}: {guarantee}"
 
 
-def _beside(summary: RunSummary) -> list[str]:
-    """The run's other guarantee, and the terms of one that not everybody may claim."""
+def _other_guarantee(summary: RunSummary) -> list[str]:
     other, stated = summary.beside, summary.guarantee
+    # A guarantee under model trust holds only if nobody sees more than the models: print the terms.
     terms = [MODEL_TERMS] if stated is not None and stated.trust == "model" else []
     if other is None:
         return terms
@@ -118,6 +119,7 @@ def _covered(summary: RunSummary, config: TrainConfig) -> str:
         f"{sent(config, summary.dimension)} x {count(summary.participations, 'round')} of the "
         "client called most often"
     )
+    # The figure of one coordinate is no guarantee of the run: it follows the run's, with its unit.
     certificate = _certificate(config)
     if certificate is None:
         return whole
@@ -130,14 +132,14 @@ def _covered(summary: RunSummary, config: TrainConfig) -> str:
 
 
 def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
-    # Under model trust the server is as for the guarantee beside it.
+    # Under model trust the server sums as for the run's other guarantee.
     guarantee, hidden = summary.beside or summary.guarantee, config.hidden_cohorts
     if guarantee is None or guarantee.trust != "aggregate":
         return ", header included"
     clients = config.cohort if hidden is None else hidden.summands("aggregate")
     plain = summary.bytes_as_codes
-    beside = "" if plain is None else f"; {plain:,} bytes as plain codes"
-    return f": masked for a sum of {clients:,}, header included, handshake not{beside}"
+    unmasked = "" if plain is None else f"; {plain:,} bytes as plain codes"
+    return f": masked for a sum of {clients:,}, header included, handshake not{unmasked}"
 
 
 def _certificate(config: TrainConfig) -> Certificate | None:

@@ -1,4 +1,4 @@
-"""How results look: pages, tables and charts, and one module for each kind of value."""
+"""Pages, tables and charts of results, with one module for each kind of value."""
 
 from typing import TYPE_CHECKING
 

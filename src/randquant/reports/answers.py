@@ -1,4 +1,4 @@
-"""A table of statistics: its pictures, facts, JSON and page."""
+"""A table of statistics as pictures, facts, JSON and page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from randquant.reports.pages import DataTable, Paragraphs, Section
 from randquant.statistics.answers import Table
 from randquant.statistics.estimate import Answer, Estimate, ends
 
-COLUMNS = ("", "estimate", "95 % interval", "among these records", "noise", "sampling")
+COLUMN_NAMES = ("", "estimate", "95 % interval", "among these records", "noise", "sampling")
 
 COVERED = (
     "Each interval is made to contain its number in at least 95 of 100 tables, noise included, "
@@ -34,9 +34,9 @@ UNCOVERED = (
 
 
 def figures(table: Table) -> list[Figure]:
-    """One picture for each query: a curve with its bands, or its estimates below each other.
+    """Draw one picture for each query: a curve with its bands, or its estimates below each other.
 
-    All counts of records are drawn over one axis.
+    All counts of records share one axis, so that their lengths can be compared across pictures.
     """
     counts = [
         end
@@ -53,11 +53,13 @@ def _figure(name: str, answer: Answer, records: Axis) -> Figure:
     note = "Light: 95 % interval. Dark: what the noise leaves open."
     rows = tuple(_ranged(label, each) for label, each in answer.items())
     if answer.places is None:
+        # Estimates of different units have no common axis: each row then has its own scale.
         axis = {"records": records, "values": Axis("")}.get(answer.unit or "")
         return Intervals(title=name, rows=rows, x=axis, note=note)
-    one = Ranged("0", 1.0, (1.0, 1.0), (1.0, 1.0), "1")
+    # A curve starts at probability 1, which is known without any record.
+    start = Ranged("0", 1.0, (1.0, 1.0), (1.0, 1.0), "1")
     return BandedCurve(
-        title=name, places=(0.0, *answer.places), rows=(one, *rows), x=Axis("time"),
+        title=name, places=(0.0, *answer.places), rows=(start, *rows), x=Axis("time"),
         y=Axis("probability of no event", zero=True), note=note,
     )  # fmt: skip
 
@@ -72,12 +74,13 @@ def _ranged(label: str, each: Estimate) -> Ranged:
 
 
 def _ends(interval: Interval) -> tuple[float | None, float | None]:
+    # None for an end at infinity, which a picture cannot show.
     lower, upper = float(interval.lower), float(interval.upper)
     return lower if math.isfinite(lower) else None, upper if math.isfinite(upper) else None
 
 
 def facts(table: Table) -> Facts:
-    """All estimates with their intervals."""
+    """Return all estimates with their intervals as a table."""
     rows = [
         [f"{name}: {label}", *(minus(cell).replace("inf", "∞") for cell in (
             f"{each.estimate:.4g}", ends(each.interval), ends(each.among_records),
@@ -86,11 +89,11 @@ def facts(table: Table) -> Facts:
         for name, answer in table.items()
         for label, each in answer.items()
     ]  # fmt: skip
-    return f"Estimates, {bound(table.guarantee.epsilon)}", COLUMNS, rows
+    return f"Estimates, {bound(table.guarantee.epsilon)}", COLUMN_NAMES, rows
 
 
 def as_json(table: Table) -> dict[str, Any]:
-    """A table as plain values."""
+    """Convert a table to the JSON object that the command prints."""
     guarantee = table.guarantee
     answers = {
         name: {
@@ -111,7 +114,7 @@ def as_json(table: Table) -> dict[str, Any]:
 
 
 def page(table: Table) -> str:
-    """A table as the text of one HTML page.
+    """Write a table as the text of one HTML page.
 
     Guarantees:
         The page is self-contained: it refers to nothing outside itself, its policy allows no
@@ -127,14 +130,14 @@ def page(table: Table) -> str:
         ("Questions", str(len(table)), [formatting.count(
             sum(map(len, table.values())), "estimate") + " in one account"]),
     ]  # fmt: skip
-    told = [
+    paragraphs = [
         ("What it means.", _promise(guarantee)), ("What the intervals cover.", COVERED),
         ("What is not covered.", UNCOVERED),
     ]  # fmt: skip
     sections = [
         Section("Answers", figures(table)),
         Section("", [DataTable(*facts(table), "numbers")], columns=False),
-        Section("What it means", [Paragraphs(told)], columns=False, text=True),
+        Section("What it means", [Paragraphs(paragraphs)], columns=False, text=True),
     ]
     lead = "Statistics of clients' records, from one noisy sum that answers all questions."
     return pages.report("randquant statistics", "A table", _title(table), lead, sections,
@@ -146,16 +149,17 @@ def _title(table: Table) -> str:
 
 
 def _promise(guarantee: Guarantee) -> str:
-    one = "Replace all records of one client by anything else."
+    change = "Replace all records of one client by anything else."
     if guarantee.unit == "example":
-        one = "Replace one record of one client by any other."
-    seen = meaning.observer(guarantee)
+        change = "Replace one record of one client by any other."
+    # A table's observers differ from those of training, which see models.
+    observer = meaning.observer(guarantee)
     if guarantee.trust == "central":
-        seen = "someone who sees this table"
+        observer = "someone who sees this table"
     elif guarantee.trust == "aggregate":
-        seen = "a server that sees only the noisy sum over all clients"
+        observer = "a server that sees only the noisy sum over all clients"
     return (
-        f"{one} The probability of anything that {seen} can conclude is then at most e^ε times "
-        f"what it was, plus at most δ = {minus(formatting.plain(guarantee.delta))}: proven, and "
-        "rounded up."
+        f"{change} The probability of anything that {observer} can conclude is then at most e^ε "
+        f"times what it was, plus at most δ = {minus(formatting.plain(guarantee.delta))}: proven, "
+        "and rounded up."
     )

@@ -1,4 +1,4 @@
-"""A certificate's picture, facts and page."""
+"""A certificate as picture, facts and page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from randquant.reports.pages import DataTable, Section
 
 
 def figures(certificate: Certificate) -> list[Figure]:
-    """The two distributions of the code at the witness, side by side.
+    """Draw the distributions of the code at both inputs of the worst pair, side by side.
 
     Raises:
         ValueError: the certificate has no channel.
@@ -20,7 +20,7 @@ def figures(certificate: Certificate) -> list[Figure]:
     channel = certificate.channel
     if channel is None:
         raise ValueError(
-            "Expected a certificate with its channel, got one without: make it by certify."
+            "Expected a certificate with its channel, got channel=None: make it by certify."
         )
     inputs = {
         f"{name} = {minus(f'{x:g}')}": x
@@ -30,13 +30,14 @@ def figures(certificate: Certificate) -> list[Figure]:
 
 
 def _title(certificate: Certificate) -> str:
+    # A figure for a chosen pair is no certificate of the channel: the title says which one it is.
     pair = "This pair" if certificate.covers == "this pair" else "Worst pair"
     title = f"{pair} of inputs at order {certificate.order:g}: {bound(certificate.epsilon.upper)}"
     return title.replace("inf:", "∞:")
 
 
 def facts(certificate: Certificate) -> Facts:
-    """A certificate in a few lines; its epsilon is never printed below its value."""
+    """Return a certificate as a short table; its epsilon is never printed below its value."""
     x, other = (minus(f"{end:g}") for end in certificate.witness)
     rows = [
         ("order", f"{certificate.order:g}".replace("inf", "∞")),
@@ -50,7 +51,7 @@ def facts(certificate: Certificate) -> Facts:
 
 
 def page(certificate: Certificate) -> str:
-    """A certificate as the text of one HTML page."""
+    """Write a certificate as the text of one HTML page."""
     table = DataTable(*facts(certificate), "settings")
     lead = "For one coordinate and one release; for a whole run see an account."
     sections = [Section("", [*figures(certificate), table])]

@@ -1,4 +1,4 @@
-"""A channel's pictures, facts and page."""
+"""A channel as pictures, facts and page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from randquant.reports.figures import Axis, Figure, StackedAreas, grouped_bars
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Section
 
-MOST = 120
-"""Most vertices that are drawn; of more, evenly spread ones."""
+MAX_DRAWN_VERTICES = 120
+"""Largest number of vertices in a picture, evenly chosen if there are more. A picture is about 400
+pixels wide: more are not visible, and the page grows with them."""
 
 
 def figures(channel: Channel) -> list[Figure]:
-    """Each vertex's row as stacked probabilities over the input; cells between are linear."""
+    """Draw the probabilities of all codes, stacked, over the input."""
+    # Between vertices the channel mixes their rows linearly, as the areas' edges do.
     inputs, values = channel.inputs, channel.values
-    kept = np.unique(np.linspace(0, len(inputs) - 1, min(MOST, len(inputs))).round().astype(int))
+    drawn = min(MAX_DRAWN_VERTICES, len(inputs))
+    kept = np.unique(np.linspace(0, len(inputs) - 1, drawn).round().astype(int))
+    # By value, so that neighbouring areas have similar colours.
     order = np.argsort(values, kind="stable")
     areas = StackedAreas(
         title="Codes sent, by the value they decode to",
@@ -36,11 +40,11 @@ def figures(channel: Channel) -> list[Figure]:
 
 
 def codes_sent(title: str, channel: Channel, inputs: Mapping[str, float] | None = None) -> Figure:
-    """The distributions of the code at some inputs: by default the ends and the middle."""
+    """Draw the distributions of the code at some inputs: by default the ends and the middle."""
     clip, rows = channel.clip, {}
     for name, x in (inputs or {"x = −clip": -clip, "x = 0": 0.0, "x = clip": clip}).items():
         weights, total = channel.mix(x)
-        # Integers over their own total: only the picture divides them.
+        # The distribution itself is integers over their total; only the picture divides them.
         rows[name] = [float(weight / total) for weight in weights]
     labels = [minus(f"{value:.3g}") for value in channel.values]
     up = Axis("probability", zero=True)
@@ -53,14 +57,14 @@ ACROSS = Axis("Rényi order (log scale)", log=True)
 
 
 def divergences(channel: Channel) -> list[tuple[float, float]]:
-    """Rényi orders, and the upper bound of one coordinate's divergence at each."""
+    """Return Rényi orders, each with the upper bound of one coordinate's divergence."""
     return [(order, certify(channel, order).epsilon.upper) for order in ORDERS]
 
 
 def facts(channel: Channel) -> Facts:
-    """What a channel is, in a few lines."""
+    """Return a channel as a short table."""
     shown = [f"{value:.4g}" for value in channel.values]
-    if len(shown) > 8:
+    if len(shown) > 8:  # one line of a table
         shown = [*shown[:3], "…", *shown[-3:]]
     bits = channel.bits
     rows = [
@@ -74,7 +78,7 @@ def facts(channel: Channel) -> Facts:
 
 
 def page(channel: Channel) -> str:
-    """A channel as the text of one HTML page."""
+    """Write a channel as the text of one HTML page."""
     table = DataTable(*facts(channel), "settings")
     lead = "The distribution of the code that is sent, for every input."
     sections = [Section("", [*figures(channel), table])]

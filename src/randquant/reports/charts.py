@@ -1,6 +1,6 @@
-"""Pictures of figures, drawn by Vega-Lite: the house's look, and one picture for each kind.
+"""Pictures of figures, drawn by Vega-Lite, in one common style.
 
-A figure becomes a specification of Vega-Lite, which is plain data. `chart` hands it to altair for
+A figure becomes a specification of Vega-Lite, which is plain data. `chart` passes it to altair for
 notebooks and papers, `svg` and `live` to vl-convert for pages.
 """
 
@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from randquant.reports import chart_marks
-from randquant.reports.chart_marks import COLORS, INK, PAPER
+from randquant.reports.chart_marks import COLORS, INK_COLOR, PAPER_COLOR
 from randquant.reports.figures import (
     BandedCurve,
     Figure,
@@ -26,30 +26,30 @@ from randquant.reports.figures import (
 )
 
 WIDTH = 380
-"""Width of a picture on a page, in px: about a phone's, and half of a desktop page."""
+"""Width of a picture on a page, in px: that of a phone, and half of a desktop page."""
 
 MISSING = (
     "Expected the libraries that draw charts, got an installation without them: "
     "pip install 'randquant[plots]'."
 )
 
-SOFT, RULE = "#5a626c", "#e0e2e5"
+SOFT_COLOR, RULE_COLOR = "#5a626c", "#e0e2e5"
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", Arial, sans-serif'
-"""As in the style sheet: the room that labels need is measured with it."""
+"""The fonts of the style sheet: vl-convert measures with them the room that labels need."""
 
 PRINTED = "Arial, 'Liberation Sans', 'Helvetica Neue', Helvetica, sans-serif"
 
 VARIABLES = {
     **{color: f"var(--{name})" for name, color in COLORS.items()},
-    SOFT: "var(--soft)",
-    RULE: "var(--rule)",
-    PAPER: "var(--paper)",
+    SOFT_COLOR: "var(--soft)",
+    RULE_COLOR: "var(--rule)",
+    PAPER_COLOR: "var(--paper)",
 }
-"""Colours of a picture as a page knows them, where they are light or dark."""
+"""Colours of a picture as variables of the style sheet, which has a light and a dark scheme."""
 
 
 def available() -> bool:
-    """Whether the library that draws pictures is installed."""
+    """Return whether the library that draws pictures is installed."""
     try:
         import vl_convert  # noqa: F401
     except ImportError:
@@ -58,39 +58,40 @@ def available() -> bool:
 
 
 def chart(*figures: Figure) -> Any:
-    """Figures as one altair chart, below each other: with titles, legends, tooltips and zoom.
+    """Draw figures as one altair chart, below each other: with titles, legends, tooltips and zoom.
 
     Raises:
-        ImportError: altair or what saves its charts is not installed.
+        ImportError: altair, or the package that saves its charts, is not installed.
     """
     try:
         import altair
-        import vl_convert  # noqa: F401
+        import vl_convert  # noqa: F401  # to save a chart needs it
     except ImportError:
         raise ImportError(MISSING) from None
     drawn = [
-        _named(specification(each, alone=True, live=True), k) for k, each in enumerate(figures)
+        _named(specification(each, standalone=True, live=True), k) for k, each in enumerate(figures)
     ]
     if len(drawn) == 1:
         return altair.Chart.from_dict(drawn[0])
+    # Vega-Lite allows these only at the top of a concatenation.
     shared = {name: drawn[0][name] for name in ("config", "background", "padding")}
     parts = [{k: v for k, v in each.items() if k not in shared} for each in drawn]
     return altair.vconcat(*map(altair.Chart.from_dict, parts), **shared)
 
 
 def _named(drawn: dict[str, Any], place: int) -> dict[str, Any]:
-    """A specification whose names are those of no other."""
+    # Vega wants different names in the charts of one page; the first chart keeps the plain ones.
     text = re.sub(r'"(plot|hover|moved|near)"', rf'"\g<1>{place}"', json.dumps(drawn))
     return json.loads(text) if place else drawn
 
 
 @functools.lru_cache(maxsize=512)
-def svg(figure: Figure, *, alone: bool = False, width: int = WIDTH) -> str:
-    """A figure as the text of an SVG picture, in the colours of a page unless it stands alone.
+def svg(figure: Figure, *, standalone: bool = False, width: int = WIDTH) -> str:
+    """Draw a figure as the text of an SVG picture, in the colours of a page unless standalone.
 
     Args:
-        figure: what to draw.
-        alone: whether it has its own title and legend; on a page they are HTML.
+        figure: the figure.
+        standalone: whether it has its own title and legend; on a page they are HTML.
         width: in px.
 
     Guarantees: equal figures give equal text.
@@ -98,35 +99,39 @@ def svg(figure: Figure, *, alone: bool = False, width: int = WIDTH) -> str:
     Raises:
         ImportError: vl-convert is not installed.
     """
-    markup = _converter().vegalite_to_svg(specification(figure, alone=alone, width=width))
+    markup = _converter().vegalite_to_svg(specification(figure, standalone=standalone, width=width))
+    # A page can have hundreds of pictures: digits and attributes without effect are removed.
     markup = _PLACES.sub(_shorter, markup)
-    for unseen in _UNSEEN:
-        markup = unseen.sub("", markup)
-    markup = _own_names(markup, figure)
-    if not alone:  # HTML knows what an SVG is, and its style sheet has the font
-        markup = _PLAIN.sub("", markup)
+    for invisible in _INVISIBLE:
+        markup = invisible.sub("", markup)
+    markup = _unique_ids(markup, figure)
+    if not standalone:  # within HTML an SVG needs no namespace, and the style sheet sets the font
+        markup = _REDUNDANT.sub("", markup)
         markup = _PLACES.sub(lambda place: _ZEROS.sub("", place[0]), markup)
-    return markup if alone else _AXES.sub(lambda axis: _SHADES.sub("", axis[0]), coloured(markup))
+    return (
+        markup if standalone else _AXES.sub(lambda axis: _SHADES.sub("", axis[0]), coloured(markup))
+    )
 
 
-def _own_names(drawn: str, figure: Figure) -> str:
-    """A picture whose clips have names of its own: the library numbers them through."""
-    known = list(dict.fromkeys(re.findall(r' id="([^"]*)"', drawn)))
+def _unique_ids(markup: str, figure: Figure) -> str:
+    # The library numbers clip paths per process: the same figure would get other ids each time, and
+    # two figures of one page the same. Ids from the figure's digest make equal figures equal text.
+    ids = list(dict.fromkeys(re.findall(r' id="([^"]*)"', markup)))
     digest = hashlib.sha256(json.dumps(plain(figure)).encode()).hexdigest()[:8]
-    for place, name in enumerate(known):
-        drawn = drawn.replace(f' id="{name}"', f' id="c{digest}-{place}"')
-        drawn = drawn.replace(f"url(#{name})", f"url(#c{digest}-{place})")
-    return drawn
+    for place, name in enumerate(ids):
+        markup = markup.replace(f' id="{name}"', f' id="c{digest}-{place}"')
+        markup = markup.replace(f"url(#{name})", f"url(#c{digest}-{place})")
+    return markup
 
 
-def coloured(drawn: str) -> str:
-    """A picture in the colours of the page that it stands on."""
+def coloured(markup: str) -> str:
+    """Replace the colours of a picture by the variables of the page's style sheet."""
     for color, variable in VARIABLES.items():
-        drawn = drawn.replace(f'"{color}"', f'"{variable}"')
-    return drawn
+        markup = markup.replace(f'"{color}"', f'"{variable}"')
+    return markup
 
 
-_UNSEEN = tuple(
+_INVISIBLE = tuple(
     re.compile(pattern)
     for pattern in (
         r' (?:xmlns:xlink|version|pointer-events|stroke-miterlimit)="[^"]*"',
@@ -137,14 +142,14 @@ _UNSEEN = tuple(
         r'(?<=<path) aria-hidden="true"',
     )
 )
-"""What a library writes and nobody sees."""
+"""Parts of the library's markup without a visible effect."""
 
 
-_PLAIN = re.compile(
+_REDUNDANT = re.compile(
     r' (?:(?:xmlns|font-family)="[^"]*"|font-size="12px"|transform="translate\(0,0\)"'
     r'|aria-roledescription="group mark container")'
 )
-"""What goes without saying on a page."""
+"""Attributes that an SVG needs as a file, but not within a page."""
 
 _AXES = re.compile(r'<g class="mark-\w+ role-axis-\w+">.*?</g>', re.DOTALL)
 _SHADES = re.compile(r' (?:fill|stroke)="[^"]*"')
@@ -153,31 +158,33 @@ _SHADES = re.compile(r' (?:fill|stroke)="[^"]*"')
 
 @functools.lru_cache(maxsize=512)
 def live(figure: Figure) -> str:
-    """A figure as a specification of Vega in JSON, with tooltips and zoom, for a page's script.
+    """Convert a figure to Vega's JSON, with tooltips and zoom, for the script of a page.
 
-    Guarantees: equal figures give equal text; it holds no `<`.
+    Guarantees: equal figures give equal text, which has no `<`.
 
     Raises:
         ImportError: vl-convert is not installed.
     """
     vega = _converter().vegalite_to_vega(specification(figure, live=True))
-    vega.pop("$schema")  # an address
+    vega.pop("$schema")  # an address, and a page refers to nothing outside itself
     for mark in vega["marks"]:
-        if mark["name"] == "hover_voronoi":  # Vega-Lite takes a word from the cell, not its point
+        # A fault of Vega-Lite: the label in a tooltip is read from the cell around the point.
+        if mark["name"] == "hover_voronoi":
             tooltip = mark["encode"]["update"]["tooltip"]
             tooltip["signal"] = tooltip["signal"].replace('datum["k"]', 'datum.datum["k"]')
     text = json.dumps(vega, separators=(",", ":"), sort_keys=True)
+    # A title with "</script>" would end the script element that holds this text.
     return coloured(text).replace("<", "\\u003c")
 
 
 _PLACES = re.compile(r' (?:d|transform|x|y|x2|y2|width|height|opacity)="[^"]*"')
 _LONG = re.compile(r"\d+\.\d{2,}(?![\de])")
 _ZEROS = re.compile(r"(?<=\d)\.0+(?![\de])|(?<=\.\d)0+(?![\de])")
-"""Of decimals, what tells nothing: pages hold thousands."""
+"""Decimals that are zero: pages have thousands of them."""
 
 
 def _shorter(place: re.Match[str]) -> str:
-    """Places with one decimal, opacities with two."""
+    # A tenth of a pixel is not visible; opacities need two decimals.
     decimals = 2 if place[0].startswith(" opacity") else 1
     return _LONG.sub(lambda number: f"{float(number[0]):.{decimals}f}", place[0])
 
@@ -191,44 +198,46 @@ def _converter() -> Any:
 
 
 def specification(
-    figure: Figure, *, alone: bool = False, live: bool = False, width: int = WIDTH
+    figure: Figure, *, standalone: bool = False, live: bool = False, width: int = WIDTH
 ) -> dict[str, Any]:
-    """A figure as a specification of Vega-Lite.
+    """Convert a figure to a specification of Vega-Lite.
 
     Args:
-        figure: what to draw.
-        alone: whether it has its own title and legend.
-        live: whether it answers to a pointer.
-        width: of the whole picture in px; of the plot, if it stands alone.
+        figure: the figure.
+        standalone: whether it has its own title and legend.
+        live: whether it reacts to a pointer.
+        width: of the whole picture in px; of the plot, if standalone.
     """
-    drawn = _DRAW[type(figure)](figure, alone)
+    drawn = _DRAW[type(figure)](figure, standalone)
+    # Keys that are ours, not Vega-Lite's: the y label above the plot, the height, and whether the
+    # plot can be moved.
     above = drawn.pop("above", "")
     height = drawn.pop("tall", 250)
     content: dict[str, Any] = {
         "width": width,
         "height": round(height * width / WIDTH),
         "description": figure.title,
-        "config": {**_CONFIG, "font": PRINTED if alone else FONT},
-        "background": "white" if alone else None,
-        "padding": {"left": 12, "right": 12, "top": 8, "bottom": 8} if alone else 2,
+        "config": {**_CONFIG, "font": PRINTED if standalone else FONT},
+        "background": "white" if standalone else None,
+        "padding": {"left": 12, "right": 12, "top": 8, "bottom": 8} if standalone else 2,
         **drawn,
     }
-    if not alone:
+    if not standalone:
         content["autosize"] = {"type": "fit", "contains": "padding"}
-    title, subtitle = (figure.title, above) if alone else ("", above)
+    title, subtitle = (figure.title, above) if standalone else ("", above)
     content["title"] = {"text": title, "subtitle": subtitle} if title else _above(subtitle)
     moved = content.pop("moved", True)
     params = content.pop("params", [])
     if live and moved:
         params = [*params, _ZOOM]
-    elif not live:
+    elif not live:  # without a script nothing can be selected
         params = [each for each in params if "value" in each]
         content["layer"] = [each for each in content["layer"] if not chart_marks.hovering(each)]
     return {**content, "params": params} if params else content
 
 
 def _above(text: str) -> dict[str, Any]:
-    return {"text": text, "fontSize": 12, "fontWeight": "normal", "color": SOFT, "offset": 12}
+    return {"text": text, "fontSize": 12, "fontWeight": "normal", "color": SOFT_COLOR, "offset": 12}
 
 
 _DRAW: dict[type, Any] = {
@@ -252,20 +261,20 @@ _CONFIG = {
     "view": {"stroke": None},
     "aria": True,
     "title": {
-        "anchor": "start", "frame": "bounds", "fontSize": 15, "fontWeight": 600, "color": INK,
-        "subtitleColor": SOFT, "subtitleFontSize": 12, "subtitlePadding": 10, "offset": 14,
+        "anchor": "start", "frame": "bounds", "fontSize": 15, "fontWeight": 600, "color": INK_COLOR,
+        "subtitleColor": SOFT_COLOR, "subtitleFontSize": 12, "subtitlePadding": 10, "offset": 14,
     },
     "axis": {
-        "labelColor": SOFT, "titleColor": SOFT, "labelFontSize": 12, "titleFontSize": 12,
-        "titleFontWeight": "normal", "gridColor": RULE, "domainColor": SOFT, "tickColor": SOFT,
-        "tickSize": 4, "labelPadding": 5, "titlePadding": 8, "labelOverlap": "greedy",
-        "labelSeparation": 12,
+        "labelColor": SOFT_COLOR, "titleColor": SOFT_COLOR, "labelFontSize": 12,
+        "titleFontSize": 12, "titleFontWeight": "normal", "gridColor": RULE_COLOR,
+        "domainColor": SOFT_COLOR, "tickColor": SOFT_COLOR, "tickSize": 4, "labelPadding": 5,
+        "titlePadding": 8, "labelOverlap": "greedy", "labelSeparation": 12,
     },
     "axisX": {"grid": False},
     "axisY": {"domain": False, "ticks": False, "title": None, "labelPadding": 7},
     "legend": {
-        "labelFontSize": 12, "titleFontSize": 12, "labelColor": INK, "titleColor": SOFT,
+        "labelFontSize": 12, "titleFontSize": 12, "labelColor": INK_COLOR, "titleColor": SOFT_COLOR,
         "titleFontWeight": "normal", "labelLimit": 0, "symbolStrokeWidth": 1.8, "orient": "right",
     },
-    "text": {"fontSize": 12, "fill": SOFT},
+    "text": {"fontSize": 12, "fill": SOFT_COLOR},
 }  # fmt: skip

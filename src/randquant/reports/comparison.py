@@ -1,4 +1,4 @@
-"""A comparison: as text, figures, facts, JSON and page."""
+"""A comparison as text, figures, facts, JSON and page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from randquant.reports.pages import DataTable, Notes, Section
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as the JSON object that the command prints."""
+    """Convert a comparison to the JSON object that the command prints."""
     mechanisms = []
     for entry in comparison.entries:
         record: dict[str, Any] = {
@@ -67,7 +67,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """The columns and the cells of a comparison's table."""
+    """Return the columns and the cells of a comparison's table."""
     columns = ["mechanism", "bits", "epsilon", f"order {comparison.order:g}", "bias", "variance"]
     columns += ["MAE", "MSE", "parameters"]
     cells = []
@@ -88,12 +88,11 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def as_text(comparison: Comparison) -> list[str]:
-    """Lay a comparison out for a terminal."""
     return [caption(comparison), *formatting.text(*rows(comparison)), *notes(comparison)]
 
 
 def caption(comparison: Comparison) -> str:
-    """One sentence on what the table shows."""
+    """Describe the table in one sentence."""
     if comparison.target is None:
         return (
             "One coordinate, one release; privacy in nats, exact errors, input uniform; bits of "
@@ -107,7 +106,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Remarks below the table."""
+    """Return the remarks below the table."""
     remarks = _defaults(comparison)
     if comparison.left_out:
         names = ", ".join(comparison.left_out)
@@ -116,13 +115,14 @@ def notes(comparison: Comparison) -> list[str]:
     if any(isinstance(value, list) and len(value) > 4 for value in values):
         remarks.append("Lists of more than four values are shortened; --json has them in full.")
     measured = [entry.measured for entry in comparison.entries if entry.measured is not None]
+    # Errors of channels with different clips look comparable, and are not.
     if len({one.channel.clip for one in measured}) > 1:
         remarks.append("Clips differ: errors are in the units of each channel's input.")
     return remarks
 
 
 def _defaults(comparison: Comparison) -> list[str]:
-    """What mechanisms of the table chose by themselves, each sentence once."""
+    # Notes on parameters that mechanisms chose themselves, each sentence once.
     return list(
         dict.fromkeys(
             note for e in comparison.entries for note in notes_on(e.mechanism, e.parameters)
@@ -144,19 +144,22 @@ def _short(value: Any) -> str:
 
 
 def _bound(epsilon: float) -> str:
+    # Six digits, rounded up: never below the certified value.
     return "infinite" if math.isinf(epsilon) else round_up(epsilon, 6)
 
 
 # A comparison as one self-contained HTML page: the table and the charts.
 
-STYLES = ("c1", "c2", "c3", "c5", "c6", "c7", "c8", "c4")
-"""Line colours by mechanism; with more mechanisms they repeat, dashed."""
+LINE_COLORS = ("c1", "c2", "c3", "c5", "c6", "c7", "c8", "c4")
+"""Line colours by mechanism, grey last, since it is the faintest; more mechanisms repeat them,
+dashed."""
 
 
 def figures(comparison: Comparison) -> list[Figure]:
-    """Channels by certified pure epsilon of one coordinate and by mean squared error.
+    """Draw channels by certified pure epsilon of one coordinate and by mean squared error.
 
-    One without a finite epsilon is a level; more points of the same mechanism and bits are dotted.
+    A channel without a finite epsilon is a horizontal line; the other points of a mechanism's curve
+    are hollow.
     """
     marks: dict[str, list[Mark]] = {}
     for entry in comparison.entries:
@@ -165,14 +168,15 @@ def figures(comparison: Comparison) -> list[Figure]:
                 _label(entry.mechanism, entry.levels),
                 entry.measured.certificate.epsilon,
             )
-            own = marks.setdefault(label, [])
-            own.append(_mark(label, str(len(own)), epsilon.upper, mse, best=True))
-    more = {_label(name, levels): sorted(p) for (levels, name), p in comparison.tradeoff.items()}
+            table_marks = marks.setdefault(label, [])
+            place = str(len(table_marks))
+            table_marks.append(_mark(label, place, epsilon.upper, mse, best=True))
+    curves = {_label(name, levels): sorted(p) for (levels, name), p in comparison.tradeoff.items()}
     series = []
-    for label, own in marks.items():
-        points = more.get(label, [])
+    for label, table_marks in marks.items():
+        points = curves.get(label, [])
         curve = [_mark(label, f"curve {k}", *point, best=False) for k, point in enumerate(points)]
-        series.append(Series(label, (*own, *curve), tuple(points)))
+        series.append(Series(label, (*table_marks, *curve), tuple(points)))
     chart = ScatterPlot(
         title="Error against certified epsilon of one coordinate",
         note="Full marks: the channels of the table. Dotted: no finite epsilon.",
@@ -193,12 +197,11 @@ def _mark(label: str, place: str, epsilon: float, mse: float, *, best: bool) -> 
 
 
 def facts(comparison: Comparison) -> Facts:
-    """The table of a comparison."""
     return caption(comparison), *rows(comparison)
 
 
 def page(comparison: Comparison) -> str:
-    """A comparison as the text of one HTML page.
+    """Write a comparison as the text of one HTML page.
 
     Guarantees:
         The page is self-contained: it refers to nothing outside itself, its policy allows no
@@ -206,24 +209,26 @@ def page(comparison: Comparison) -> str:
         A printed epsilon is never below the certified one.
     """
     columns, cells = rows(comparison)
+    # The first and the last cell are names, whose hyphens stay.
     typeset = [[name, *map(minus, numbers), last] for name, *numbers, last in cells]
     table = DataTable(caption(comparison), columns, typeset, "compared")
     sections = [Section("", [table, Notes(notes(comparison))], columns=False)]
     if comparison.tradeoff:
         sections.append(Section("Privacy against error", figures(comparison)))
     for levels in _groups(comparison):
-        drawn = _drawn(comparison, levels)
+        drawn = _measured_by_name(comparison, levels)
         several = f", {(levels - 1).bit_length()} bits" if len(_groups(comparison)) > 1 else ""
         sections += [
             Section(f"Privacy and error{several}", _curves(comparison, levels, drawn)),
-            Section(f"What is sent{several}", _sent(drawn)),
+            Section(f"What is sent{several}", _code_charts(drawn)),
         ]
     kind = "Mechanisms side by side"
     return pages.report("randquant compare", kind, _title(comparison), _lead(comparison), sections)
 
 
 def _groups(comparison: Comparison) -> list[int]:
-    """Numbers of levels with charts of their own; [0] for given channels, in common charts."""
+    # Each number of levels has its own charts, since more levels always have less error. Channels
+    # from the command line are compared as they are, in common charts: [0].
     if comparison.target is None:
         return [0]
     return list(dict.fromkeys(entry.levels for entry in comparison.entries))
@@ -250,8 +255,8 @@ def _lead(comparison: Comparison) -> str:
     )
 
 
-def _drawn(comparison: Comparison, levels: int) -> dict[str, Measured]:
-    """The channels of one group by unique names."""
+def _measured_by_name(comparison: Comparison, levels: int) -> dict[str, Measured]:
+    # Of one group; channels of the same mechanism are numbered.
     names = [entry.mechanism for entry in comparison.entries]
     drawn: dict[str, Measured] = {}
     for index, entry in enumerate(comparison.entries):
@@ -265,8 +270,10 @@ def _drawn(comparison: Comparison, levels: int) -> dict[str, Measured]:
 
 
 def _styles(names: list[str]) -> dict[str, str]:
-    count = len(STYLES)
-    return {name: STYLES[k % count] + " dashed" * (k // count % 2) for k, name in enumerate(names)}
+    count = len(LINE_COLORS)
+    return {
+        name: LINE_COLORS[k % count] + " dashed" * (k // count % 2) for k, name in enumerate(names)
+    }
 
 
 def _curves(comparison: Comparison, levels: int, drawn: Mapping[str, Measured]) -> list[Figure]:
@@ -295,9 +302,11 @@ def _divergences(drawn: Mapping[str, Measured], styles: Mapping[str, str]) -> Fi
     )
 
 
-def _sent(drawn: Mapping[str, Measured]) -> list[Figure]:
-    named = {f"{name}: codes sent for three inputs": each for name, each in drawn.items()}
-    return [codes_sent(title, each.channel) for title, each in named.items()]
+def _code_charts(drawn: Mapping[str, Measured]) -> list[Figure]:
+    return [
+        codes_sent(f"{name}: codes sent for three inputs", measured.channel)
+        for name, measured in drawn.items()
+    ]
 
 
 def _over_inputs(
@@ -311,7 +320,7 @@ def _over_inputs(
     for name, measured in drawn.items():
         x = _inputs(measured)
         values = pick(measured.moments)(x)
-        if kind == "bias":  # rounding is not bias
+        if kind == "bias":  # differences near float64's precision are rounding, not bias
             values = np.where(np.abs(values) < 1e-9 * measured.channel.clip, 0.0, values)
         lines.append((name, list(zip(x.tolist(), values.tolist(), strict=True)), styles[name]))
     title = f"{kind[0].upper()}{kind[1:]} over the input"
@@ -320,7 +329,7 @@ def _over_inputs(
 
 
 def _inputs(measured: Measured) -> np.ndarray:
-    """Even inputs, and both sides of every vertex, where the moments have corners or jumps."""
+    # Evenly spaced inputs, and both sides of every vertex, where moments have corners or jumps.
     inner = measured.channel.inputs[1:-1]
     clip = measured.channel.clip
     even = np.linspace(-clip, clip, 81)

@@ -1,7 +1,7 @@
-"""What a chart shows, as plain frozen data: it is checked, compared, hashed and kept in a file.
+"""The content of charts as plain frozen data, which is checked, compared, hashed and stored.
 
-`charts` turns a figure into a picture. A colour is one of `c1` to `c8`, which pages show light or
-dark; a number that is not finite is None, where a line is broken.
+`charts` turns a figure into a picture. A colour is one of `c1` to `c8`, for which pages have a
+light and a dark shade; a number that is not finite becomes None, and the line is broken there.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Axis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         label: quantity and unit.
         log: whether it is logarithmic.
         zero: whether it must include zero.
-        bound: whether its numbers are upper bounds, which are only ever rounded up.
-        ends: least and greatest number, where charts share the axis; None for those of this chart.
+        bound: whether its numbers are upper bounds, which are rounded up.
+        ends: least and greatest number, if charts share the axis; None for those of this chart.
     """
 
     label: str
@@ -56,11 +56,11 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run, or another thing with a place.
+    """One point of a scatter plot, such as a run.
 
     Attributes:
         name: unique name.
-        text: description for the reader.
+        text: its description in the tooltip.
         x, y: its position; with x None it is a level: a horizontal line across the plot.
         best: whether the mark is filled.
     """
@@ -113,8 +113,12 @@ class GroupedBars(_Figure, frozen=True, tag="bars", kw_only=True):
     y: Axis
 
     def __post_init__(self) -> None:
-        if any(len(heights) != len(self.labels) for _, heights in self.groups):
-            raise ValueError("Expected one height for each label.")
+        for name, heights in self.groups:
+            if len(heights) != len(self.labels):
+                raise ValueError(
+                    f"Expected one height for each label, got {len(heights)} of {name!r} for "
+                    f"{len(self.labels)} labels."
+                )
 
 
 class ScatterPlot(_Figure, frozen=True, tag="marks", kw_only=True):
@@ -136,8 +140,8 @@ class StackedAreas(_Figure, frozen=True, tag="areas", kw_only=True):
     """Shares that add up to one, over x.
 
     Attributes:
-        places: (n,) x, not decreasing; one that is given twice is a jump.
-        values: (m,) what each share stands for, in order: its colour.
+        places: (n,) x, not decreasing; a repeated x is a jump.
+        values: (m,) the value of each share, in order, which decides its colour.
         shares: (n, m) shares in [0, 1].
     """
 
@@ -150,7 +154,7 @@ class StackedAreas(_Figure, frozen=True, tag="areas", kw_only=True):
 
 
 class Ranged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An estimate with two intervals; None where nothing is known.
+    """An estimate with two intervals; None for unknown numbers.
 
     Attributes:
         label: its name.
@@ -172,8 +176,8 @@ class Intervals(_Figure, frozen=True, tag="intervals", kw_only=True):
 
     Attributes:
         rows: the estimates.
-        x: the axis of the estimates; None where each row has a scale of its own, of which only
-            its text says the numbers.
+        x: the axis of the estimates; None if each row has a scale of its own, whose numbers are
+            only in the row's text.
     """
 
     rows: tuple[Ranged, ...]
@@ -195,7 +199,10 @@ class BandedCurve(_Figure, frozen=True, tag="curve", kw_only=True):
 
     def __post_init__(self) -> None:
         if len(self.places) != len(self.rows):
-            raise ValueError("Expected one estimate for each place.")
+            raise ValueError(
+                f"Expected one estimate for each place, got {len(self.rows)} for "
+                f"{len(self.places)} places."
+            )
 
 
 Figure = LineChart | GroupedBars | ScatterPlot | StackedAreas | Intervals | BandedCurve
@@ -210,7 +217,7 @@ def line_chart(
     *,
     note: str = "",
 ) -> LineChart:
-    """Lines over shared axes.
+    """Make a chart of lines over shared axes.
 
     Args:
         title: describes the chart.
@@ -245,7 +252,7 @@ def grouped_bars(
     *,
     note: str = "",
 ) -> GroupedBars:
-    """One slot per label with one bar per group; see `GroupedBars`."""
+    """Make a bar chart with one slot per label and one bar per group; see `GroupedBars`."""
     rows = tuple((name, tuple(map(float, heights))) for name, heights in groups.items())
     return GroupedBars(
         title=title, labels=tuple(labels), groups=rows, x=_axis(x), y=_axis(y), note=note
@@ -253,10 +260,10 @@ def grouped_bars(
 
 
 def checked(data: Any) -> Figure:
-    """Rebuild a figure from plain values, as `plain` made them, or raise.
+    """Rebuild a figure from the plain values of `plain`.
 
     Raises:
-        ValueError: it is anything else.
+        ValueError: they are not those of a figure.
 
     Example:
         >>> checked({"kind": "script"})
@@ -271,12 +278,12 @@ def checked(data: Any) -> Figure:
 
 
 def plain(figure: Figure) -> Any:
-    """A figure as plain values of JSON."""
+    """Convert a figure to plain values of JSON."""
     return msgspec.to_builtins(figure)
 
 
 def digits(value: float, axis: Axis) -> float:
-    """A number with six digits, as it is drawn and shown; a bound is never below its value.
+    """Round a number to six digits, as it is drawn and shown; a bound is rounded up.
 
     Example:
         >>> digits(0.1, Axis("")), digits(0.1, Axis("", bound=True))

@@ -1,4 +1,4 @@
-"""A run on Flower: epsilon, bytes and dropouts of every round, as pictures, facts and a page."""
+"""A run on Flower as pictures, facts and page: epsilon, bytes and dropouts of every round."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ UNCOVERED = (
 
 
 def figures(history: History) -> list[Figure]:
-    """Epsilon, and what the server measured, after each round."""
-    spent = [("ε ≤", _points(history.rows), "c1")]
+    """Draw epsilon, and the server's measurements, after each round."""
+    epsilon = [("ε ≤", _points(history.rows), "c1")]
     up = Axis("epsilon", bound=True)
-    drawn: list[Figure] = [line_chart("Epsilon spent, after each round", spent, "round", up)]
+    drawn: list[Figure] = [line_chart("Epsilon spent, after each round", epsilon, "round", up)]
     drawn += [
         line_chart(
             f"{name}, measured by the server", [(name, _measured(history.measured, name), "c1")],
@@ -57,7 +57,7 @@ def figures(history: History) -> list[Figure]:
 
 
 def facts(history: History) -> Facts:
-    """Every round of a run."""
+    """Return a table of all rounds of a run."""
     names = history.names
     rows = [_cells(row, history.measured.get(row.round, {}), names) for row in history.rows]
     columns = ("round", "ε ≤", "asked", "dropped", "bytes sent", "of them update", *names)
@@ -65,19 +65,19 @@ def facts(history: History) -> Facts:
 
 
 def page(history: History) -> str:
-    """A run as the text of one HTML page."""
+    """Write a run as the text of one HTML page."""
     rows, guarantee = history.rows, history.guarantee
-    cards = [_accuracy(history.measured), _promised(guarantee, history.target), _clients(rows),
-             _sent(rows)]  # fmt: skip
+    cards = [_accuracy(history.measured), _guarantee(guarantee, history.target), _clients(rows),
+             _upload(rows)]  # fmt: skip
     notes = [f"Round {row.round} failed, the model stayed: {row.failed}" for row in rows
              if row.failed]  # fmt: skip
     table = DataTable(*facts(history), "numbers")
-    told = [_meaning(history)]
     sections = [
-        Section("What the guarantee means", told, columns=False, text=True),
+        Section("What the guarantee means", [_meaning(history)], columns=False, text=True),
         Section("Rounds", figures(history)),
         Section("Details", [table, *([Notes(notes)] if notes else [])], columns=False),
     ]
+    # A failed round counts too: what clients sent in it has been sent.
     lead = "Epsilon counts every round in which a client was asked, whether or not it succeeded; "
     lead += f"{SO_FAR}."
     title = history.title
@@ -85,18 +85,19 @@ def page(history: History) -> str:
 
 
 def _accuracy(measured: Measured) -> Card:
-    whose = {
+    # The server's measurement is exact; the clients' mean has noise and is one round older.
+    sources = {
         "accuracy": "measured by the server after round",
         "clients' accuracy": "mean of its clients, with noise, of the model before round",
     }
-    for name, text in whose.items():
+    for name, text in sources.items():
         accuracies = {n: metrics[name] for n, metrics in measured.items() if name in metrics}
         if accuracies and math.isfinite(accuracies[last := max(accuracies)]):
             return "Accuracy", f"{100 * accuracies[last]:.2f}\u00a0%", [f"{text} {last}"]
     return "Accuracy", "Not measured", ["no evaluate_fn and no number returned accuracy"]
 
 
-def _promised(guarantee: Guarantee, target: float | None) -> Card:
+def _guarantee(guarantee: Guarantee, target: float | None) -> Card:
     lines = [
         f"at δ = {formatting.minus(formatting.plain(guarantee.delta))}",
         "no target was set" if target is None else f"target: {formatting.bound(target)}",
@@ -105,20 +106,21 @@ def _promised(guarantee: Guarantee, target: float | None) -> Card:
 
 
 def _clients(rows: Sequence[RoundRow]) -> Card:
-    asked, failed = [row.asked for row in rows], sum(bool(row.failed) for row in rows)
-    fewest, most = min(asked, default=0), max(asked, default=0)
+    # Requests, not replies: a client's epsilon counts each request, whether or not it answers.
+    requests, failed = [row.asked for row in rows], sum(bool(row.failed) for row in rows)
+    fewest, most = min(requests, default=0), max(requests, default=0)
     return (
         "Clients a round",
         f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}",
         [
             f"{formatting.count(len(rows), 'round')}, {failed:,} failed",
             f"Dropouts: {sum(row.dropped for row in rows):,} of "
-            f"{formatting.count(sum(asked), 'request')}",
+            f"{formatting.count(sum(requests), 'request')}",
         ],
     )
 
 
-def _sent(rows: Sequence[RoundRow]) -> Card:
+def _upload(rows: Sequence[RoundRow]) -> Card:
     lines = ["all its messages, at most", f"of them its update: {_largest(rows, 'upload_bytes')}"]
     return "Sent by a client a round", _largest(rows, "sent_bytes"), lines
 
@@ -130,6 +132,7 @@ def _largest(rows: Sequence[RoundRow], name: str) -> str:
 def _meaning(history: History) -> Paragraphs:
     rows, guarantee = history.rows, history.guarantee
     items = [("There is no guarantee.", "No finite ε is proven for this run.")]
+    # The sentences on members and on masks are about secure sums only.
     summed = guarantee.trust == "aggregate"
     if not math.isinf(guarantee.epsilon):
         assumed = f"{formatting.bound(guarantee.epsilon)} {history.assumes}."

@@ -1,4 +1,4 @@
-"""What a guarantee means, in the words of every page that shows one."""
+"""The meaning of a guarantee, in the words of all pages that show one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from randquant._internal.formatting import minus
 from randquant._internal.rounding import round_down
 from randquant.privacy.guarantee import Guarantee
 
-LARGE_EPSILON = 20.0  # nats; above it the page says that the total by itself hides nothing
+LARGE_EPSILON = 20.0
+"""Total in nats above which a page says that it does not hide an update by itself: e^20 is 5e8, so
+the bound then excludes next to no conclusion."""
 
 _OBSERVERS = {
     "local": "a server that sees every code",
@@ -20,38 +22,39 @@ _OBSERVERS = {
 
 
 def observer(guarantee: Guarantee) -> str:
-    """Whom it holds against."""
+    """Describe the adversary that a guarantee holds against."""
     trust = guarantee.trust
     return _OBSERVERS.get(trust, f"an observer under {trust} trust")
 
 
 def promise(guarantee: Guarantee) -> str:
-    """What a finite guarantee promises, to whom, against whom."""
+    """Describe what a finite guarantee promises, to whom, and against whom."""
+    # In terms of probabilities of conclusions: "e^ε" is meaningless without what may be replaced.
     slack = f", plus at most δ = {minus(formatting.plain(guarantee.delta))}" * (guarantee.delta > 0)
-    other = "anything else it could have sent"
+    replacement = "anything else it could have sent"
     if guarantee.neighboring == "zero_out":
-        other = "what it sends for updates of zeros, or the other way round"
-    what = f"Replace everything that one client sends in the run by {other}."
+        replacement = "what it sends for updates of zeros, or the other way round"
+    change = f"Replace everything that one client sends in the run by {replacement}."
     if guarantee.unit == "example":
-        what = "Replace one example of one client by another."
+        change = "Replace one example of one client by another."
         if guarantee.neighboring == "zero_out":
-            what = "Replace the gradient of one example of one client by zeros."
+            change = "Replace the gradient of one example of one client by zeros."
     return (
-        f"{what} The probability of anything that {observer(guarantee)} can conclude is then at "
+        f"{change} The probability of anything that {observer(guarantee)} can conclude is then at "
         f"most e^ε times what it was{slack}. Here {formatting.bound(guarantee.epsilon)}: proven, "
         "and rounded up."
     )
 
 
 def hostile(line: str) -> list[tuple[str, str]]:
-    """How far one client can move a mean, by `one_client`; nothing if no bound is known."""
+    """Return a paragraph on the sentence of `one_client`, or none if that is empty."""
     return (
         [("What one client can do to the mean.", f"{line[0].upper()}{line[1:]}.")] if line else []
     )
 
 
 def size(guarantee: Guarantee) -> list[tuple[str, str]]:
-    """How large a finite guarantee is, and how much smaller it could have been proven."""
+    """Return paragraphs on the size of a finite guarantee, and on how tight the bound is."""
     return [("How large it is.", _size(guarantee)), *_tight(guarantee)]
 
 
@@ -69,9 +72,10 @@ def _size(guarantee: Guarantee) -> str:
 
 
 def _tight(guarantee: Guarantee) -> list[tuple[str, str]]:
-    """The lower end of a guarantee, if one is known."""
+    # Only if a lower end is known.
     if not 0 < guarantee.lower < math.inf:
         return []
+    # Rounded down, as a lower bound must be.
     text = (
         f"No accountant can prove less than {round_down(guarantee.lower, grouped=True)} for this "
         "run: two updates that are easy to tell apart lose that much. So the bound is at most the "

@@ -1,8 +1,8 @@
-"""How values are shown: `plot`, `report`, and what a notebook displays.
+"""Display of values: `plot`, `report`, and the output of a notebook.
 
-Values know nothing of this. Each kind has a module here with its pictures, its table of facts and
-its page; a value is looked up by the name of its class, so that nothing is imported before it is
-shown.
+Values do not depend on this. Each kind of value has a module here with its pictures, its table of
+facts and its page; it is looked up by the name of the value's class, so that no module is imported
+before it is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOMES = {
     "randquant.integrations.history.History": "flower",
     "randquant.statistics.answers.Table": "answers",
 }
-"""Which module of this room shows which class: its `figures`, `facts` and `page`."""
+"""The module here that shows each class, by its functions `figures`, `facts` and `page`."""
 
 
 def plot(value: Any) -> Any:
@@ -34,7 +34,7 @@ def plot(value: Any) -> Any:
 
     `chart.save("figure.pdf")` saves it for a paper, `.svg` and `.png` likewise, and
     `chart.save("figure.html", inline=True)` as a page that needs no network. In a notebook it
-    answers to the pointer: drag to move, Shift and the wheel to zoom, a double click to return.
+    reacts to the pointer: drag to move, Shift and the wheel to zoom, a double click to return.
 
     Args:
         value: a Channel, Certificate, Comparison, Plan, Run or Table, or the History of a strategy.
@@ -87,7 +87,7 @@ def report(value: Any, path: str | Path) -> Path:
 
 
 def display(value: Any) -> str:
-    """What a notebook shows of a value: its facts as a table, and its pictures if altair is there.
+    """Return a notebook's output for a value: its facts as a table, and pictures if possible.
 
     Example:
         >>> import randquant as rq
@@ -102,6 +102,7 @@ def display(value: Any) -> str:
 
 
 def _home(value: Any) -> ModuleType:
+    # Subclasses are shown as their parent class.
     for each in type(value).__mro__:
         if name := HOMES.get(f"{each.__module__}.{each.__qualname__}"):
             return importlib.import_module(f"randquant.reports.{name}")
@@ -110,11 +111,12 @@ def _home(value: Any) -> ModuleType:
 
 
 def register(shell: Any) -> None:
-    """Let a notebook show these values: it finds the formatter of a class by its name."""
+    """Register the display of all these values with IPython, by the names of their classes."""
     html = shell.display_formatter.formatters["text/html"]
     for name in HOMES:
         html.for_type_by_name(*name.rsplit(".", 1), display)
 
 
+# In a notebook importing the package is enough; elsewhere IPython is not imported for this.
 if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
     register(shell)

@@ -1,8 +1,8 @@
-"""Pages from templates: each is one HTML document that opens from a disk.
+"""HTML pages from templates, each one file that opens from a disk.
 
-Words reach a template as plain text, and everything in it is escaped. The policy of a page forbids
-every request and every script but its own, so that even a mistake in escaping could not fetch or
-run anything; `eval` is not needed.
+Texts reach a template unescaped, and the template escapes all of them. The content security policy
+of a page forbids every request and every script but its own, so that even a mistake in escaping
+could not fetch or run anything; `eval` is not needed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     import jinja2
 
 
-# The script that brings charts to life: Vega's runtime, packed once, and a few lines of ours.
+# The script for tooltips and zoom: Vega's runtime in one file, and a few lines of ours.
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
 @functools.cache
 def charts_script() -> str:
-    """All that a page runs: Vega's runtime, and what draws the page's figures with it."""
+    """Return the only script of a page: Vega's runtime, and our code that draws figures with it."""
     return "".join(
         (TEMPLATES / name).read_text(encoding="utf-8") for name in ("vega.js", "charts.js")
     )
@@ -39,12 +39,12 @@ def charts_script() -> str:
 SIGNS = {"circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲"}
 
 CHARTS_FILE = "charts.js"
-"""File name of the charts' script beside the pages of a site; `charts_script` is its text."""
+"""Name of the file with the charts' script in the folder of a site; `charts_script` is its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataTable:
-    """A table of a page; it scrolls sideways if it is too wide.
+    """A table of a page; it scrolls horizontally if it is too wide.
 
     Attributes:
         title: its caption.
@@ -74,7 +74,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Paragraphs:
-    """Text: a lead in bold, and the rest, of each paragraph."""
+    """Text: of each paragraph a bold beginning, and the rest."""
 
     items: Sequence[tuple[str, str]]
 
@@ -95,7 +95,7 @@ class Group:
 
 
 Part = DataTable | CodeLine | Notes | Paragraphs | Group | Figure | str
-"""What a section may hold; a string is HTML of ours."""
+"""Content of a section; a string is HTML, which is not escaped: it must be our own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,9 @@ class Section:
 
     Attributes:
         title: its heading, or nothing.
-        parts: what it holds.
-        columns: whether parts stand in two columns (one on a phone).
-        text: whether it is a text to read.
+        parts: its content.
+        columns: whether parts are in two columns (one on a phone).
+        text: whether its content is mainly text.
     """
 
     title: str
@@ -139,26 +139,29 @@ def page(
     Args:
         template: its file name, in the caller's `templates` or among those of this package.
         title: of the document.
-        live: whether charts answer to a pointer, by a script.
-        beside: whether that script is in the file CHARTS_FILE beside the page, not in it.
+        live: whether charts react to a pointer, by a script.
+        beside: whether that script is in the file CHARTS_FILE in the page's folder, not in the
+            page.
         style: file name of another style sheet.
         script: file name of another script.
-        templates: a folder with templates, style sheets and scripts of the caller's own.
-        **context: what the template shows.
+        templates: a folder with the caller's own templates, style sheets and scripts.
+        **context: the template's variables.
 
     Guarantees:
-        Equal arguments give equal text. The page requests nothing but the file beside it.
+        Equal arguments give equal text. The page requests nothing but CHARTS_FILE.
     """
     environment = _environment(live, templates)
     body = environment.get_template(template)
-    moving = "application/json" in (shown := body.render(**context, **_frame(title, style)))
-    if not moving and not script:
-        return shown
-    own = [charts_script()] if moving and not beside else []
+    # Rendered once to see whether there are charts at all: a page without charts has no script, and
+    # its policy allows none.
+    has_charts = "application/json" in (text := body.render(**context, **_frame(title, style)))
+    if not has_charts and not script:
+        return text
+    scripts = [charts_script()] if has_charts and not beside else []
     if script:
         assert environment.loader is not None
-        own.append(environment.loader.get_source(environment, script)[0])
-    frame = _frame(title, style, own, CHARTS_FILE if moving and beside else "")
+        scripts.append(environment.loader.get_source(environment, script)[0])
+    frame = _frame(title, style, scripts, CHARTS_FILE if has_charts and beside else "")
     return body.render(**context, **frame)
 
 
@@ -169,8 +172,8 @@ def report(
 
     Args:
         title: of the document.
-        kind: what kind of page it is.
-        heading, lead: its title and a sentence.
+        kind: the kind of page, in a few words.
+        heading, lead: its heading and a sentence.
         sections: its content.
         **more: `cards` as (name, figure, lines below), and arguments of `page`.
     """
@@ -180,15 +183,19 @@ def report(
 
 
 def fragment(table: DataTable, figures: Sequence[Figure]) -> str:
-    """A table, and pictures where they can be drawn, as a piece of HTML for a notebook."""
-    drawn = [charts.svg(each, alone=True) for each in figures] if charts.available() else []
+    """Render a table, and pictures if they can be drawn, as a piece of HTML for a notebook."""
+    drawn = [charts.svg(each, standalone=True) for each in figures] if charts.available() else []
     return _environment(False).get_template("fragment.html").render(part=table, pictures=drawn)
 
 
-def _frame(title: str, style: str, scripts: Sequence[str] = (), beside: str = "") -> dict[str, Any]:
+def _frame(
+    title: str, style: str, scripts: Sequence[str] = (), script_file: str = ""
+) -> dict[str, Any]:
     from markupsafe import Markup
 
-    allowed = ["'self'"] if beside else []
+    # The policy names each script of the page by its hash: a script that somebody injects has
+    # another hash, and a browser does not run it.
+    allowed = ["'self'"] if script_file else []
     for text in scripts:
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         allowed.append(f"'sha256-{digest}'")
@@ -200,7 +207,7 @@ def _frame(title: str, style: str, scripts: Sequence[str] = (), beside: str = ""
         "policy": Markup(policy),
         "styles": ["style.css", *([style] if style else [])],
         "scripts": [Markup(text) for text in scripts],
-        "beside": beside,
+        "beside": script_file,
         "version": _version(),
     }
 
@@ -218,30 +225,28 @@ def _environment(live: bool, templates: Path | None = None) -> jinja2.Environmen
 
     folders = [TEMPLATES] if templates is None else [templates, TEMPLATES]
 
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folders),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    made.filters["shown"] = functools.partial(shown, live=live)
-    made.filters["powers"] = _powers
-    made.globals["missing"] = charts.MISSING
-    for name in ("cards",):
-        made.globals[name] = ()
-    return made
+    environment.filters["shown"] = functools.partial(shown, live=live)
+    environment.filters["powers"] = _powers
+    environment.globals["missing"] = charts.MISSING
+    environment.globals["cards"] = ()  # a page without cards
+    return environment
 
 
 def _powers(text: str) -> Any:
-    """Text with its exponential as one."""
     from markupsafe import Markup, escape
 
     return escape(text).replace("e^ε", Markup("e<sup>ε</sup>"))
 
 
 def shown(part: Part, *, live: bool = False) -> Any:
-    """A part of a page as HTML."""
+    """Render a part of a page as HTML."""
     from markupsafe import Markup
 
     macros: Any = _environment(live).get_template("parts.html").module
@@ -260,6 +265,7 @@ def shown(part: Part, *, live: bool = False) -> Any:
         case Paragraphs():
             return macros.paragraphs(part.items)
         case Group():
+            # `format` of Markup escapes the name.
             inner = Markup("").join(shown(each, live=live) for each in part.parts)
             return Markup('<div id="{}">{}</div>' if part.name else "<div>{1}</div>").format(
                 part.name, inner
@@ -270,15 +276,16 @@ def shown(part: Part, *, live: bool = False) -> Any:
 def _figure(figure: Figure, macros: Any, live: bool) -> Any:
     from markupsafe import Markup
 
-    described = {"kind": figure.__struct_config__.tag, "title": figure.title, "note": figure.note}
-    if not charts.available():
-        return macros.figure(described, legend(figure), "", "")
+    caption = {"kind": figure.__struct_config__.tag, "title": figure.title, "note": figure.note}
+    if not charts.available():  # the page then says how to get pictures
+        return macros.figure(caption, legend(figure), "", "")
     if not _drawable(figure):
-        described["note"] = f"There is no finite value to draw. {figure.note}".strip()
-        return macros.figure(described, [], " ", "")
+        caption["note"] = f"There is no finite value to draw. {figure.note}".strip()
+        return macros.figure(caption, [], " ", "")
+    # Neither is escaped: the library escapes texts in SVG, and `live` has no "<".
     picture = Markup(charts.svg(figure))
-    moving = Markup(charts.live(figure)) if live else ""
-    return macros.figure(described, legend(figure), picture, moving)
+    live_chart = Markup(charts.live(figure)) if live else ""
+    return macros.figure(caption, legend(figure), picture, live_chart)
 
 
 def _drawable(figure: Figure) -> bool:
@@ -291,7 +298,7 @@ def _drawable(figure: Figure) -> bool:
 
 
 def legend(figure: Figure) -> list[LegendKey]:
-    """The entries of a figure's legend, which a page shows above the picture."""
+    """Return the entries of a figure's legend, which a page shows above the picture."""
     match figure:
         case LineChart():
             return [
@@ -300,7 +307,7 @@ def legend(figure: Figure) -> list[LegendKey]:
             ]
         case GroupedBars():
             return [
-                LegendKey(f"bar c{k % chart_marks.MANY + 1}", "", name)
+                LegendKey(f"bar c{k % chart_marks.COLOR_COUNT + 1}", "", name)
                 for k, (name, _) in enumerate(figure.groups)
             ]
         case ScatterPlot():
@@ -309,7 +316,7 @@ def legend(figure: Figure) -> list[LegendKey]:
 
 
 def _series(place: int, series: Series) -> LegendKey:
-    style = f"c{place % chart_marks.MANY + 1}"
+    style = f"c{place % chart_marks.COLOR_COUNT + 1}"
     if series.marks and all(mark.x is None for mark in series.marks):
         return LegendKey(f"level {style}", "", series.label)
     return LegendKey(f"mark {style}", SIGNS[chart_marks.shape(place)], series.label)

@@ -17,7 +17,7 @@ from randquant.reports.figures import Axis, Figure, Mark, ScatterPlot, Series
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import CodeLine, DataTable, Notes, Section
 
-COLUMNS = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",
+COLUMN_NAMES = ("mechanism", "deviation", "/ Gaussian", "noise / mean", "of the run", "bytes up",
            "as codes", "all rounds", "epsilon", "parameters")  # fmt: skip
 
 
@@ -25,12 +25,12 @@ PARTS = ("mechanism", "coordinates", "bytes up", "deviation", "epsilon")
 
 
 def as_text(plan: Plan) -> list[str]:
-    """A plan as the lines of a terminal."""
+    """Write a plan as lines for a terminal."""
     need = plan.need
     rows = [_cells(entry) for entry in plan.entries if entry.noise is not None]
     limits = [_limit(limit.name, limit.noise) for limit in plan.limits]
     lines = [*_target(plan), ""]
-    lines += formatting.text(COLUMNS, [*rows, *limits])
+    lines += formatting.text(COLUMN_NAMES, [*rows, *limits])
     if plan.parts:
         lines += ["", f"{_assumed(plan)}:", *formatting.text(PARTS, _parts(plan))]
     missing = [f"{e.mechanism}: {e.remark}" for e in plan.entries if e.noise is None]
@@ -38,17 +38,17 @@ def as_text(plan: Plan) -> list[str]:
     lines += ["", *missing] if missing else []
     lines += ["", *_meaning(plan), "", *plan.advice]
     if plan.recommended is not None:
-        near = f"{100 * (need.tolerated - 1):.0f} % of the least error"
+        tolerance = f"{100 * (need.tolerated - 1):.0f} % of the least error"
         lines += [
             "",
-            f"recommended (fewest bytes of those within {near}):",
+            f"recommended (fewest bytes of those within {tolerance}):",
             f"  {code(plan.recommended, need)}",
         ]
     return lines
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """A plan as plain values."""
+    """Convert a plan to the JSON object that the command prints."""
     best = plan.recommended
     return {
         "need": plan.need,
@@ -67,22 +67,23 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def figures(plan: Plan) -> list[Figure]:
-    """Mechanisms by what a client sends and how large the error is; what is out of reach is named.
+    """Draw mechanisms by a client's bytes and by error; a note names those out of reach.
 
-    A mark is filled if no other mechanism has neither a larger error nor more bytes.
+    A mark is filled if no other mechanism is at least as good in both.
     """
     points = [(e.label, e.bytes_up, e.noise.deviation) for e in plan.entries if e.noise is not None]
     series = []
     for label, size, deviation in points:
-        beaten = any(
+        dominated = any(
             bytes_up <= size and error <= deviation
             for _, bytes_up, error in points
             if (bytes_up, error) != (size, deviation)
         )
         text = f"{label}: error {deviation:.4g}, {formatting.size_of(size)} in a round"
-        mark = Mark(label, text, size, deviation, not beaten)
+        mark = Mark(label, text, size, deviation, not dominated)
         series.append(Series(label, (mark,)))
     notes = ["Full marks: no other has a smaller error for as few bytes. Dashed: limits."]
+    # A mechanism that cannot meet the target has no error to draw, but must not vanish.
     if missing := [entry.mechanism for entry in plan.entries if entry.noise is None]:
         notes.append(f"Out of reach: {', '.join(missing)}.")
     chart = ScatterPlot(
@@ -97,9 +98,11 @@ def figures(plan: Plan) -> list[Figure]:
 
 
 def facts(plan: Plan) -> Facts:
-    """Mechanisms and limits by error."""
-    named = [(entry.label, entry) for entry in plan.entries]
-    named += [(f"{part.mechanism}, {part.coordinates:,} coordinates", part) for part in plan.parts]
+    """Return a table of mechanisms and limits by error."""
+    candidates = [(entry.label, entry) for entry in plan.entries]
+    candidates += [
+        (f"{part.mechanism}, {part.coordinates:,} coordinates", part) for part in plan.parts
+    ]
     rows = [
         (
             name + " (recommended)" * (entry is plan.recommended),
@@ -107,7 +110,7 @@ def facts(plan: Plan) -> Facts:
             f"{entry.bytes_up:,}",
             round_up(entry.guarantee.epsilon),
         )
-        for name, entry in named
+        for name, entry in candidates
         if entry.noise is not None and entry.guarantee is not None
     ]
     rows += [(e.mechanism, "out of reach", "", "") for e in plan.entries if e.noise is None]
@@ -116,7 +119,7 @@ def facts(plan: Plan) -> Facts:
 
 
 def page(plan: Plan) -> str:
-    """A plan as the text of one HTML page.
+    """Write a plan as the text of one HTML page.
 
     Guarantees:
         The page is self-contained: it refers to nothing outside itself, its policy allows no
@@ -126,12 +129,14 @@ def page(plan: Plan) -> str:
     rows = [_typeset(_cells(entry)) for entry in plan.entries if entry.noise is not None]
     limits = [_typeset(_limit(limit.name, limit.noise)) for limit in plan.limits]
     missing = [(e.mechanism, e.remark) for e in plan.entries if e.noise is None]
-    limited = DataTable("Limits", COLUMNS[:5], [row[:5] for row in limits], "numbers")
+    limited = DataTable("Limits", COLUMN_NAMES[:5], [row[:5] for row in limits], "numbers")
     reasons = DataTable("Out of reach", ("mechanism", "reason"), missing, "claims")
     sections = [
         Section("", [Notes(_target(plan))], columns=False),
         Section("", figures(plan) if rows else [], columns=False),
-        Section("", [DataTable("Mechanisms by error", COLUMNS, rows, "compared")], columns=False),
+        Section(
+            "", [DataTable("Mechanisms by error", COLUMN_NAMES, rows, "compared")], columns=False
+        ),
         Section(
             "",
             [limited, Notes([*_meaning(plan), *_left_out(plan), *_defaults(plan)])],
@@ -157,7 +162,7 @@ _TITLES = {
 
 
 def _parts(plan: Plan) -> list[list[str]]:
-    """All coordinates of each mechanism, where it can send them, and fewer of them."""
+    # Mechanism by mechanism: all coordinates, if it can send them, then fewer of them.
     names = dict.fromkeys(part.mechanism for part in plan.parts)
     return [
         [
@@ -182,7 +187,7 @@ def _assumed(plan: Plan) -> str:
 
 
 def _target(plan: Plan) -> list[str]:
-    """The target and the setting, in words."""
+    # The first lines: what the plan was asked for.
     need, bits = plan.need, plan.need.privacy.bits
     return [
         f"{need.dimension:,} parameters, {need.cohort:,} of {need.population:,} clients a round, "
@@ -197,36 +202,38 @@ def _target(plan: Plan) -> list[str]:
 def _participation(need: Need) -> list[str]:
     hidden = need.cohorts
     if hidden is None:
+        # If it is seen who takes part, the bound holds only if the cohorts keep to this number.
         balanced = " (all equally often)" if need.participations == need.balanced else ""
         return [
             f"a client takes part in at most {count(need.participations, 'round')}{balanced}: "
             "cohorts must be drawn accordingly; no amplification by sampling is assumed"
         ]
-    drawn = {
+    draws = {
         "fixed": f"every cohort of {need.cohort:,} is equally likely, in every round anew",
         "poisson": "each client takes part in each round independently, and sends an update of "
         "zeros in all others",
     }
-    return [f"{drawn[hidden.draw]}; nobody learns who takes part", f"terms: {MODEL_TERMS}"]
+    return [f"{draws[hidden.draw]}; nobody learns who takes part", f"terms: {MODEL_TERMS}"]
 
 
 def _meaning(plan: Plan) -> list[str]:
-    sent = "packed codes, header included"
+    # Bytes are those of the message under the trust in force: masks are wider than codes.
+    message = "packed codes, header included"
     if plan.need.trust != "local":
-        sent = f"a vector masked for a sum of {plan.need.setting.cohort:,}, header included"
+        message = f"a vector masked for a sum of {plan.need.setting.cohort:,}, header included"
     return [
         "deviation: root mean squared error of one coordinate of a round's decoded mean (a biased "
         "mean is rescaled first); / Gaussian: relative to the first limit",
         "noise / mean: norm of that error over clip_norm, the largest norm of a mean; "
         "of the run: norm of all rounds' errors over the largest norm of the sum of their means",
-        f"bytes up: of one client in one round ({sent}); as codes: without masks, as a server "
+        f"bytes up: of one client in one round ({message}); as codes: without masks, as a server "
         "would see them; all rounds: bytes up of all clients",
         *_hostile(plan),
     ]
 
 
 def _hostile(plan: Plan) -> list[str]:
-    """What a hostile client can do to a round's mean with the recommended mechanism."""
+    # Only in a sum: under local trust the server sees each update, and can leave it out.
     if plan.recommended is None or plan.need.trust != "aggregate":
         return []
     line = one_client(plan.mechanism, plan.need.dimension, plan.need.cohort)
@@ -248,13 +255,13 @@ def _cells(entry: Candidate) -> list[str]:
 
 
 def _limit(name: str, noise: DecodedError) -> list[str]:
+    # Of a limit only these four columns exist; a candidate fills the other five.
     relative = "-" if noise.relative is None else f"{noise.relative:.3f}"
-    figures = [f"{noise.deviation:.4g}", relative, f"{noise.length:.4g}", f"{noise.share:.3g}"]
-    return [name, *figures, "", "", "", "", ""]
+    numbers = [f"{noise.deviation:.4g}", relative, f"{noise.length:.4g}", f"{noise.share:.3g}"]
+    return [name, *numbers, "", "", "", "", ""]
 
 
 def _left_out(plan: Plan) -> list[str]:
-    """A sentence on the mechanisms that nobody waited for."""
     if not plan.left_out:
         return []
     return [
@@ -264,9 +271,11 @@ def _left_out(plan: Plan) -> list[str]:
 
 
 def _defaults(plan: Plan) -> list[str]:
-    """What mechanisms of the plan chose by themselves, each sentence once."""
-    met = [entry for entry in (*plan.entries, *plan.parts) if entry.noise is not None]
-    return list(dict.fromkeys(note for e in met for note in notes_on(e.mechanism, e.parameters)))
+    # Notes on parameters that mechanisms chose themselves, each sentence once.
+    calibrated = [entry for entry in (*plan.entries, *plan.parts) if entry.noise is not None]
+    return list(
+        dict.fromkeys(note for e in calibrated for note in notes_on(e.mechanism, e.parameters))
+    )
 
 
 def _settings(entry: Candidate) -> str:
@@ -276,11 +285,12 @@ def _settings(entry: Candidate) -> str:
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     text = " ".join(f"{name}={formatted(value)}" for name, value in entry.parameters.items())
+    # Channels are applied to rotated updates: their parameters refer to these.
     rotated = entry.mechanism in channel_mechanisms()
     remark = f" ({entry.remark})" if entry.remark else ""
     return f"{text}{' after rotation' if rotated else ''}{remark}"
 
 
 def _typeset(cells: Sequence[str]) -> list[str]:
-    name, *figures, last = cells
-    return [name, *map(minus, figures), last]
+    name, *numbers, last = cells
+    return [name, *map(minus, numbers), last]

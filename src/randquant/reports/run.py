@@ -1,4 +1,4 @@
-"""A finished run as one self-contained HTML page: text, tables and charts.
+"""A finished run as one self-contained HTML page, and several runs on one page.
 
 Equal runs give equal bytes, so a page can be compared and cached like any other result.
 """
@@ -39,17 +39,15 @@ Card = tuple[str, str, list[str]]  # name, figure, lines below it
 
 
 def figures(run: Run) -> list[Figure]:
-    """Accuracy (or else loss) and epsilon over rounds."""
     return pictures.overview(run.record)
 
 
 def facts(run: Run) -> Facts:
-    """A run in a few lines."""
     return pictures.facts(run.record)
 
 
 def page(run: Run) -> str:
-    """A run as the text of one HTML page, with its baseline if its folder has one."""
+    """Write a run as the text of one HTML page, with its baseline if its folder has one."""
     return _rendered(run.record, run.folder)
 
 
@@ -61,7 +59,7 @@ def report_run(folder: Path, path: Path | None = None) -> Path:
         path: of the page; by default report.html in the folder.
 
     Raises:
-        ValueError: the folder holds no finished run, or its files are damaged.
+        ValueError: there is no finished run in the folder, or its files are damaged.
     """
     text = _rendered(run_folder.read_finished(folder), folder)
     path = path or folder / run_folder.REPORT
@@ -71,14 +69,16 @@ def report_run(folder: Path, path: Path | None = None) -> Path:
 
 
 def _rendered(record: RunRecord, folder: Path) -> str:
-    """A run's page, with what its channel is certified for and the baseline in its folder."""
     inner, mechanism = folder / run_folder.BASELINE, stored_mechanism(record.config)
+    # A baseline that was stopped is not compared with.
     finished = (inner / run_folder.SUMMARY).exists()
     baseline = run_folder.read_finished(inner) if finished else None
     if mechanism is None or (channel := mechanism.channel) is None:
         return render(record, baseline)
-    sent = record.summary.dimension + len(record.config.privacy.numbers)
-    return render(record, baseline, channel, one_client(mechanism, sent, record.config.cohort))
+    # Clients' numbers, such as their loss, are further coordinates of the same update.
+    dimension = record.summary.dimension + len(record.config.privacy.numbers)
+    sentence = one_client(mechanism, dimension, record.config.cohort)
+    return render(record, baseline, channel, sentence)
 
 
 def render(
@@ -87,13 +87,13 @@ def render(
     channel: Channel | None = None,
     hostile: str = "",
 ) -> str:
-    """Turn a run's record into the text of one HTML page; every figure is an argument.
+    """Write a run's record as the text of one HTML page.
 
     Args:
         run: the run to report.
-        baseline: the same run without privacy, shown beside it.
-        channel: of each coordinate, if there is one.
-        hostile: what one client can do to a round's mean; empty if that is not known.
+        baseline: the same run without privacy, for comparison.
+        channel: of each coordinate, if the mechanism has one.
+        hostile: a sentence on how far one client can move a round's mean; empty if not known.
 
     Guarantees:
         The page is self-contained: it refers to nothing outside itself, its policy allows no
@@ -104,6 +104,7 @@ def render(
     """
     config = run.config
     title = pictures.titled(config)
+    # The meaning comes before the charts: a figure without its terms is easily misquoted.
     return pages.report(
         title,
         "Federated training report",
@@ -126,6 +127,7 @@ def render(
 
 def _lead(run: RunRecord) -> str:
     config = run.config
+    # Sorted, since equal runs give equal pages; nested tables are in the table of settings.
     pairs = sorted((k, v) for k, v in config.parameters.items() if not isinstance(v, dict))
     parameters = ", ".join(f"{name} {formatting.plain(value)}" for name, value in pairs)
     mechanism = config.mechanism + (f" ({parameters})" if parameters else "")
@@ -149,13 +151,14 @@ def _cards(run: RunRecord, baseline: RunRecord | None) -> list[Card]:
 
 
 def _time_card(run: RunRecord) -> Card:
-    spent = {
+    # Parts of the run's time, whose sum is less than all of it.
+    parts = {
         name: math.fsum(getattr(metric, f"seconds_{name}") for metric in run.metrics)
         for name in ("gradient", "protect", "evaluate")
     }
     lines = [
         f"{formatting.count(run.rounds, 'round')}, all clients on one machine",
-        ", ".join(f"{name} {seconds:,.1f}\u00a0s" for name, seconds in spent.items()),
+        ", ".join(f"{name} {seconds:,.1f}\u00a0s" for name, seconds in parts.items()),
     ]
     return "Time", formatting.duration(run.seconds), lines
 
@@ -165,16 +168,17 @@ def _accuracy_card(run: RunRecord, baseline: RunRecord | None) -> Card:
     if accuracy is None:
         return "Test loss", formatting.number(run.summary.loss, 4) or "none", []
     lines = ["No run without privacy to compare with."]
-    if baseline is not None and (other := baseline.summary.accuracy) is not None:
-        difference = f"Difference {minus(f'{100 * (accuracy - other):+.2f}')} points"
-        lines = [f"{100 * other:.2f}\u00a0% without privacy", difference]
+    if baseline is not None and (reference := baseline.summary.accuracy) is not None:
+        difference = f"Difference {minus(f'{100 * (accuracy - reference):+.2f}')} points"
+        lines = [f"{100 * reference:.2f}\u00a0% without privacy", difference]
     return "Test accuracy", f"{100 * accuracy:.2f}\u00a0%", lines
 
 
 def _upload_card(run: RunRecord) -> Card:
     summary = run.summary
-    floats, sent = 4 * summary.dimension, summary.bytes_per_upload
-    ratio, word = (floats / sent, "less") if sent <= floats else (sent / floats, "more")
+    floats, upload = 4 * summary.dimension, summary.bytes_per_upload
+    # Masked vectors of small models can be larger than the floats that they protect: say so.
+    ratio, word = (floats / upload, "less") if upload <= floats else (upload / floats, "more")
     lines = [
         f"{ratio:.2f} times {word} than floats of 4 bytes ({formatting.size_of(floats)})",
         f"{summary.bits_per_coordinate:.2f} bits per coordinate, header included",
@@ -183,15 +187,15 @@ def _upload_card(run: RunRecord) -> Card:
         summed = formatting.count(run.config.cohort, "client")
         lines.append(f"masked for a sum of {summed}; its handshake is further traffic")
         lines.append(f"{formatting.size_of(summary.bytes_as_codes)} as plain codes")
-    return "Upload per client and round", formatting.size_of(sent), lines
+    return "Upload per client and round", formatting.size_of(upload), lines
 
 
 def _guarantee_card(run: RunRecord) -> Card:
     name, guarantee = "Guarantee of the whole run", run.summary.guarantee
     if guarantee is None:
         return name, "None", ["This run has no privacy mechanism."]
-    scope = _named(guarantee)
-    if math.isinf(guarantee.epsilon):
+    scope = _scope_name(guarantee)
+    if math.isinf(guarantee.epsilon):  # noise without a proof is not a guarantee
         return name, "No guarantee", ["ε is infinite", scope]
     return (
         name,
@@ -201,29 +205,29 @@ def _guarantee_card(run: RunRecord) -> Card:
             scope,
             *([_spent(run)] if run.summary.spent else []),
             *[SIMULATED] * guarantee.simulated,
-            *(_beside(other) for other in [run.summary.beside] if other is not None),
+            *(_visible_guarantee(other) for other in [run.summary.beside] if other is not None),
         ],
     )
 
 
 def _spent(run: RunRecord) -> str:
-    """What of the guarantee was spent before the first round; empty for nothing."""
+    # The part of the guarantee that earlier releases had spent before the first round.
     if (spent := run.summary.spent) is None:
         return ""
     delta = minus(formatting.plain(spent.delta))
     return f"before the first round {formatting.bound(spent.epsilon)} of it at δ = {delta}"
 
 
-def _named(guarantee: Guarantee) -> str:
-    """Whom a guarantee protects, and against whom."""
+def _scope_name(guarantee: Guarantee) -> str:
+    # Who is protected, and against whom.
     kind = guarantee.neighboring.replace("_", " ")
     return f"{kind} {guarantee.unit}, {guarantee.trust} trust"
 
 
-def _beside(other: Guarantee) -> str:
-    """The run's other guarantee, at the same delta."""
+def _visible_guarantee(other: Guarantee) -> str:
+    # The run's other guarantee, at the same delta: against an observer who sees who takes part.
     bound = "no guarantee" if math.isinf(other.epsilon) else formatting.bound(other.epsilon)
-    return f"{bound} ({_named(other)}, who takes part is seen)"
+    return f"{bound} ({_scope_name(other)}, who takes part is seen)"
 
 
 def _meaning(run: RunRecord, channel: Channel | None, hostile: str) -> Paragraphs:
@@ -248,7 +252,8 @@ def _meaning(run: RunRecord, channel: Channel | None, hostile: str) -> Paragraph
 
 
 def _terms(summary: RunSummary) -> list[tuple[str, str]]:
-    """What a guarantee under model trust rests on, and the run's other guarantee."""
+    # Model trust assumes that nobody sees more than the models, which whoever quotes the figure
+    # must be able to claim.
     stated, other = summary.guarantee, summary.beside
     paragraphs = []
     if stated is not None and stated.trust == "model":
@@ -259,13 +264,17 @@ def _terms(summary: RunSummary) -> list[tuple[str, str]]:
         )
         paragraphs.append(("When it may be claimed.", text))
     if other is not None:
-        text = f"Of the same run, for one whole {other.unit}: {_beside(other)}, at the same δ."
+        text = (
+            f"Of the same run, for one whole {other.unit}: {_visible_guarantee(other)}, at the "
+            "same δ."
+        )
         paragraphs.append(("Another guarantee.", text))
     return paragraphs
 
 
 def _scope(run: RunRecord, guarantee: Guarantee, channel: Channel | None) -> str:
     summary, single = run.summary, ""
+    # Papers state the per-coordinate figure: both are named together, so that nobody mixes them.
     if channel is not None:
         pure = formatting.bound(certify(channel).epsilon.upper)
         single = f"One code of one coordinate has {pure} at order infinity. "
@@ -280,14 +289,14 @@ def _scope(run: RunRecord, guarantee: Guarantee, channel: Channel | None) -> str
     )
 
 
-EMPTY = {
+EMPTY_VALUE_TEXTS = {
     "trust": "the mechanism's own",
     "clip_norm": "none but the mechanism's own",
     "stop_at_epsilon": "never",
     "max_participations": "no cap",
     "evaluate_every": "a tenth of the rounds",
 }
-"""What an empty setting means, if it does not mean "none"."""
+"""Texts for empty settings, if they do not mean "none"."""
 
 
 def _config_table(config: TrainConfig) -> DataTable:
@@ -300,7 +309,7 @@ def _config_table(config: TrainConfig) -> DataTable:
             ]
         elif value != ():
             empty = value is None or value == ""
-            shown = EMPTY.get(setting, "(none)") if empty else formatting.plain(value)
+            shown = EMPTY_VALUE_TEXTS.get(setting, "(none)") if empty else formatting.plain(value)
             rows.append((setting, shown))
     return DataTable("Configuration", ("setting", "value"), rows, "settings")
 
@@ -336,13 +345,13 @@ def _round_table(run: RunRecord) -> DataTable:
 
 
 def _simulated(run: RunRecord) -> str:
-    """What a simulation promises of the data that it stored."""
-    drawn, known = "the seed in the table below", "anyone who knows it"
+    # One key makes all random choices of a simulation, so its holder can subtract the noise.
+    source, holder = "the seed in the table below", "anyone who knows it"
     if run.config.seed is None:
-        drawn, known = "a secret key in the run's folder", "whoever has that file"
+        source, holder = "a secret key in the run's folder", "whoever has that file"
     return (
         "This run simulated all clients on one machine, with every random choice drawn from "
-        f"{drawn}: {known} can repeat the choices and undo the protection. The guarantee is that "
+        f"{source}: {holder} can repeat the choices and undo the protection. The guarantee is that "
         "of the mechanism as deployed, each client with a secret key of its own, and no statement "
         "about the data this simulation stored."
     )
@@ -352,7 +361,7 @@ def _simulated(run: RunRecord) -> str:
 
 
 def render_runs(runs: Sequence[Status]) -> str:
-    """Turn runs into the text of one HTML page.
+    """Write several runs as the text of one HTML page.
 
     Args:
         runs: finished or not; damaged ones are only listed.
@@ -367,23 +376,23 @@ def render_runs(runs: Sequence[Status]) -> str:
     Raises:
         ValueError: none of the runs can be read.
     """
-    known = [run for run in runs if run.config is not None and run.state != "damaged"]
-    if not known:
+    readable = [run for run in runs if run.config is not None and run.state != "damaged"]
+    if not readable:
         raise ValueError(f"Expected runs to draw, got {runs[0].folder}: {runs[0].error}")
-    labels = _labels(known)
-    title = f"{formatting.count(len(known), 'run')} side by side"
-    datasets = ", ".join(sorted({run.config.task.dataset for run in known if run.config}))
+    labels = _labels(readable)
+    title = f"{formatting.count(len(readable), 'run')} side by side"
+    datasets = ", ".join(sorted({run.config.task.dataset for run in readable if run.config}))
     sections = [
-        Section("Training", _charts(known, labels)),
-        Section("Outcomes", _outcomes(known, labels)),
-        Section("Settings", _settings(known, labels)),
+        Section("Training", _charts(readable, labels)),
+        Section("Outcomes", _outcomes(readable, labels)),
+        Section("Settings", _settings(readable, labels)),
         Section("Runs that cannot be read", _damaged(runs)),
     ]
     return pages.report(title, "Training runs compared", title, f"Data: {datasets}.", sections)
 
 
 def _labels(runs: Sequence[Status]) -> list[str]:
-    """Names of runs: the last parts of their paths, as many as make them different."""
+    # The shortest ends of their paths that differ.
     for depth in (1, 2, 3):
         labels = ["/".join(run.folder.resolve().parts[-depth:]) for run in runs]
         if len(set(labels)) == len(labels):
@@ -409,16 +418,17 @@ def _charts(runs: Sequence[Status], labels: Sequence[str]) -> list[Figure]:
         line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
         line_chart("Loss on test data, per round", lines(lambda m: m.loss), "round", "loss, nats"),
     ]
-    spent = lines(lambda m: m.epsilon)
-    if any(math.isfinite(y) for _, points, _ in spent for _, y in points):
+    epsilon = lines(lambda m: m.epsilon)
+    if any(math.isfinite(y) for _, points, _ in epsilon for _, y in points):
+        # Runs may differ in δ and neighbours: the notes say so, since the curves do not.
         note = " ".join([f"{SO_FAR} Each at its run's δ.", *(f"{each}." for each in notes(runs))])
         up = Axis("epsilon (log scale)", log=True, bound=True)
-        charts.append(line_chart("Epsilon so far, per round", spent, "round", up, note=note))
+        charts.append(line_chart("Epsilon so far, per round", epsilon, "round", up, note=note))
     return charts
 
 
 def _styles(labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Each run's label and the style of its line; dashed where colours repeat."""
+    # Dashed where colours repeat.
     return [
         (label, f"c{k % COLORS + 1}" + " dashed" * (k // COLORS % 2))
         for k, label in enumerate(labels)
@@ -446,6 +456,7 @@ def _outcomes(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
                 run.state,
             )
         )
+    # A reader who adds runs of the same clients must not think that the largest ε covers all.
     title = "Each ε covers all declared rounds of one run: for clients in several runs they add up"
     return [
         DataTable(title, columns, rows, "numbers"),
@@ -460,7 +471,7 @@ def _hidden(run: Status) -> str:
 
 
 def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
-    """Tables of the settings that differ and of those that are the same."""
+    # First the settings that differ, a row per run; then those that all runs share.
     configs = [run.config for run in runs if run.config is not None]
     differ = settings.differing(configs)
     flat = [settings.flat(config) for config in configs]
@@ -478,7 +489,7 @@ def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
 
 
 def _shown(name: str, value: Any) -> str:
-    return EMPTY.get(name, "") if value in (None, "") else formatting.plain(value)
+    return EMPTY_VALUE_TEXTS.get(name, "") if value in (None, "") else formatting.plain(value)
 
 
 def _damaged(runs: Sequence[Status]) -> list[Part]:

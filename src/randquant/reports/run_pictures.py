@@ -1,4 +1,4 @@
-"""The pictures of a run: training, one coordinate; and its facts for a notebook."""
+"""Pictures of a run: its training and one coordinate; and its facts for a notebook."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Drawn = tuple[str, Sequence[tuple[float, float]], str]  # label, points, style o
 
 
 def titled(config: TrainConfig) -> str:
-    """A run in a few words; what was passed as objects has no name."""
-    what = (
+    """Return the title of a run; data and models that were passed as objects have no names."""
+    task = (
         "own model and data"
         if config.task.by_objects
         else f"{config.task.dataset} · {config.task.model}"
     )
-    return f"{what} · {'own mechanism' if config.own_mechanism else config.mechanism}"
+    return f"{task} · {'own mechanism' if config.own_mechanism else config.mechanism}"
 
 
 def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
-    """Accuracy, loss and epsilon over rounds; what was not measured is left out."""
+    """Draw accuracy, loss and epsilon over rounds; measurements that do not exist are left out."""
 
     def lines(pick: Pick) -> list[Drawn]:
         drawn: list[Drawn] = [(f"this run ({run.config.mechanism})", _points(run, pick), "c1")]
@@ -50,12 +50,13 @@ def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:
         line_chart("Accuracy on test data, per round", accuracy, "round", "accuracy, %"),
         line_chart("Loss on test data, per round", loss, "round", _loss(run)),
     ]
+    # A regression has a loss and no accuracy.
     charts = charts if run.summary.accuracy is not None else charts[1:]
-    return [*charts, *_means(run), *_numbers(run), *_spent(run)]
+    return [*charts, *_signal_and_noise(run), *_numbers(run), *_epsilon(run)]
 
 
-def _means(run: RunRecord) -> list[Figure]:
-    """What the server learned in each round, beside the noise in it, if that is known."""
+def _signal_and_noise(run: RunRecord) -> list[Figure]:
+    # Only if the mechanism states the expected noise of a mean.
     noise = _points(run, lambda m: m.noise_norm)
     if not any(length > 0 for _, length in noise):
         return []
@@ -72,10 +73,10 @@ def _means(run: RunRecord) -> list[Figure]:
 
 
 def _numbers(run: RunRecord) -> list[Figure]:
-    """What clients sent beside their updates, each between the lines of two deviations."""
-    figures = []
+    # Numbers that clients sent with their updates, with a band of two deviations of their noise.
+    charts: list[Figure] = []
     for name in (number.name for number in run.config.privacy.read_numbers):
-        middle, low, high = (_points(run, _number(name, far)) for far in (0, -2, 2))
+        middle, low, high = (_points(run, _number(name, shift)) for shift in (0, -2, 2))
         lines: list[Drawn] = [
             ("mean of the cohort, as released", middle, "c1"),
             ("two standard deviations of its noise", low, "c1 faint"),
@@ -83,12 +84,12 @@ def _numbers(run: RunRecord) -> list[Figure]:
         ]
         note = "Sent beside the updates, in the same sum; the guarantee above covers it."
         title = f"Clients' {name}, per round"
-        figures.append(line_chart(title, lines, "round", name, note=note))
-    return figures
+        charts.append(line_chart(title, lines, "round", name, note=note))
+    return charts
 
 
 def _number(name: str, deviations: float) -> Pick:
-    """A released mean, so many standard deviations of its noise above it."""
+    # The released mean, shifted by a multiple of the standard deviation of its noise.
 
     def pick(metrics: RoundMetrics) -> float | None:
         numbers = metrics.numbers
@@ -100,13 +101,13 @@ def _number(name: str, deviations: float) -> Pick:
 
 
 def overview(run: RunRecord) -> list[Figure]:
-    """What a notebook shows of a run: accuracy (or else loss) and epsilon over rounds."""
-    first, *more = training(run, None)
-    return [first, *(each for each in more if each.title == SPENT)]
+    """Draw accuracy (or loss, if it was not measured) and epsilon over rounds, for a notebook."""
+    first, *others = training(run, None)
+    return [first, *(chart for chart in others if chart.title == SPENT)]
 
 
 def facts(run: RunRecord) -> Facts:
-    """A run in a few lines; its epsilon is never printed below its value."""
+    """Return a run as a short table; its epsilon is never printed below its value."""
     summary, guarantee = run.summary, run.summary.guarantee
     rows = [
         ("accuracy, %", formatting.number(summary.accuracy, 2, scale=100)),
@@ -135,14 +136,14 @@ SO_FAR = (
 )
 
 
-def _spent(run: RunRecord) -> list[Figure]:
-    """Epsilon of the rounds so far, if the log has it and it is finite."""
+def _epsilon(run: RunRecord) -> list[Figure]:
+    # Only if the log has it and it is finite.
     points = [(at, epsilon) for at, epsilon in _points(run, lambda m: m.epsilon)]
     if not any(math.isfinite(epsilon) for _, epsilon in points):
         return []
     lines: list[Drawn] = [("the client called most often", points, "c1")]
     limit = run.config.stop_at_epsilon
-    if limit is not None:
+    if limit is not None:  # the run stops before this line
         ends = [(1.0, limit), (points[-1][0], limit)]
         lines.append(("not to be exceeded", ends, "c2 dashed"))
     note = f"{SO_FAR} At the δ stated above."
@@ -156,7 +157,7 @@ def _points(run: RunRecord, pick: Pick) -> list[tuple[float, float]]:
 
 
 def coordinate(channel: Channel | None) -> list[Figure]:
-    """How well one coordinate is protected, and what it sends."""
+    """Draw the Rényi divergence bound of one coordinate, and its codes for a few inputs."""
     if channel is None:
         return []
     pure, curve = certify(channel).epsilon.upper, divergences(channel)

@@ -1,4 +1,4 @@
-"""Statistics of clients' records in one account: what one asks before training."""
+"""Statistics of clients' records under one guarantee: what to ask before training."""
 
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from randquant.statistics.regression import Covariance, LinearRegression
     from randquant.statistics.survey_mechanism import SurveyMechanism
-    from randquant.statistics.surveys import EXACT, KINDS, Survey, survey
+    from randquant.statistics.surveys import KINDS, MAX_VECTOR_VALUE, Survey, survey
     from randquant.statistics.survival import KaplanMeier, LogRank
 
 __all__ = [

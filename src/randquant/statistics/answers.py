@@ -17,10 +17,10 @@ class Table(Mapping[str, Answer]):
 
     Attributes:
         answers: by name.
-        records: how many records were asked, which is public.
-        clients: how many clients.
+        records: number of records in the sums, which is public.
+        clients: number of clients.
         guarantee: of the whole table.
-        release: what further accounting takes: `rq.account([table.release, ...], delta)`.
+        release: the input of further accounting: `rq.account([table.release, ...], delta)`.
     """
 
     answers: Mapping[str, Answer]
@@ -41,10 +41,11 @@ class Table(Mapping[str, Answer]):
     def __str__(self) -> str:
         rows = [("", "estimate", "95 % interval", "noise", "sampling")]
         for name, answer in self.items():
-            for label, each in answer.items():
+            for label, estimate in answer.items():
+                # Both ends are rounded outward, so the printed interval contains the computed one.
                 rows.append(
-                    (f"{name}: {label}", f"{each.estimate:.4g}", ends(each.interval),
-                     f"{each.noise_error:.2g}", f"{each.sampling_error:.2g}")
+                    (f"{name}: {label}", f"{estimate.estimate:.4g}", ends(estimate.interval),
+                     f"{estimate.noise_error:.2g}", f"{estimate.sampling_error:.2g}")
                 )  # fmt: skip
         widths = [max(len(row[k]) for row in rows) for k in range(5)]
         lines = [
@@ -52,5 +53,5 @@ class Table(Mapping[str, Answer]):
                        zip(row[1:], widths[1:], strict=True))]).rstrip()
             for row in rows
         ]  # fmt: skip
-        asked = f"{count(self.records, 'record')} of {count(self.clients, 'client')}"
-        return "\n".join([*lines, f"{asked}; {self.guarantee}"])
+        size = f"{count(self.records, 'record')} of {count(self.clients, 'client')}"
+        return "\n".join([*lines, f"{size}; {self.guarantee}"])

@@ -32,48 +32,49 @@ def statistics(
     """Ask all queries at once, with one guarantee for the whole table.
 
     Every record becomes one vector of integers that all queries share, bounded by public bounds;
-    the sum of all vectors is released with integer noise, and all answers follow from it.
+    the sum of all vectors is released with integer noise, and all answers are computed from it.
 
     Args:
-        clients: a sequence or mapping of each one's record: a mapping of values, or columns of many
-            records (a mapping of arrays, or a table of pandas, polars or arrow); or one table, of
-            which each row is a client. None and NaN are missing values.
+        clients: a sequence or mapping with one entry per client: a mapping of values (one record),
+            or columns of many records (a mapping of arrays, or a table of pandas, polars or arrow);
+            or one such table, whose rows are the clients. None and NaN are missing values.
         epsilon, delta: the target, in nats, and the probability with which it may fail.
         queries: `Mean`, `Counts`, `Quantiles`, `KaplanMeier`, `LogRank`, `Covariance` and
-            `LinearRegression` by name; of a column of that name unless they say otherwise.
+            `LinearRegression` by name; of the column of that name unless they name another one.
         trust: `aggregate`, each client adds a share of the noise and the server sees only the sum
-            (this simulation adds up itself); `local`, each client adds all of the noise, and the
-            server sees what it sends; `central`, whoever runs this sees the records and is trusted.
-        unit: what is protected: all of a `client`, of whose records one is drawn at random, so that
-            a client with many counts once, and one with none as a missing record; or one record
-            of a client, an `example` such as a patient of a hospital. Sampling errors take records
-            as independent: of hospitals whose patients are alike they are too small.
-        weights: by query: how many times smaller its error shall be, over those of others, than if
-            the budget is split equally.
+            (this simulation computes the sum itself); `local`, each client adds all of the noise,
+            and the server sees each client's message; `central`, the party that calls this function
+            sees the records and is trusted.
+        unit: what is protected: a whole `client`, of whose records one is drawn at random, so that
+            a client with many records counts once, and one without records as a missing record; or
+            one record of a client, an `example` such as a patient of a hospital. Sampling errors
+            assume independent records: if patients of one hospital are alike, they are too small.
+        weights: by query: by how much its error shall shrink, relative to the errors of the others,
+            compared with an equal split of the budget.
         seed: a simulation seed, which can undo the noise; None for a secret key.
 
     Returns:
-        A Table. How many clients there are, and for unit='example' how many records each has, is
-        public: neighbours are tables of as many records. So is what is refused: whoever runs this
-        sees an error that names a wrong value.
+        A Table. The number of clients, and for unit='example' the number of records of each, are
+        public: neighbouring tables have equally many records. Errors are public too: they name the
+        wrong value to the caller.
 
     Guarantees:
         The noise is drawn from exactly the certified law (up to a distance that delta pays for),
-        and every record's vector lies within the certified distance of any other's, whatever its
-        values are.
-        Each interval is made to contain its number in at least 95 of 100 tables. That is checked by
-        simulation, over tied, heaped, missing, unbalanced and very few records, and not proven;
-        what it takes for granted is in `docs/statistics.md`.
+        and the vectors of any two records lie within the certified distance, whatever their values
+        are.
+        Each interval is built to contain its number in at least 95 of 100 tables. This is checked
+        by simulation, over tied, heaped, missing, unbalanced and very few records, and not proven;
+        its assumptions are in `docs/statistics.md`.
 
     Raises:
-        ValueError, TypeError: an argument is out of bounds or of the wrong kind; a client is named
-            where it is one's records.
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind; the error names
+            the client if it is about a client's records.
 
     Example:
         >>> from randquant.statistics import Counts, Mean
         >>> people = [{"age": 20 + k % 60, "sex": "fm"[k % 2]} for k in range(6000)]
-        >>> asked = {"age": Mean(18, 100), "sex": Counts(["f", "m"])}
-        >>> table = statistics(people, epsilon=1, queries=asked)
+        >>> queries = {"age": Mean(18, 100), "sex": Counts(["f", "m"])}
+        >>> table = statistics(people, epsilon=1, queries=queries)
         >>> table.guarantee.epsilon <= 1, bool(abs(table["age"].estimate - 49.5) < 2)
         (True, True)
     """
@@ -87,8 +88,10 @@ def statistics(
             "each: use unit='client'."
         )
     if not single and unit == "client":
-        frames = [one_of_each(each, key.fold_in("record", k)) for k, each in enumerate(frames)]
-    lengths = [len(next(iter(each.values()))) for each in frames]
+        # One record per client, drawn independently of its values: exchanging the client then
+        # exchanges one record (theory/statistics.md, Proposition 1).
+        frames = [one_of_each(frame, key.fold_in("record", k)) for k, frame in enumerate(frames)]
+    lengths = [len(next(iter(frame.values()))) for frame in frames]
     records = sum(lengths)
     count = records if single else len(frames)
     check_clients(count, trust)
@@ -107,13 +110,14 @@ def noisy_answers(
     Args:
         terms: of the table.
         frames: columns of each client, or of all of them together.
-        key: whoever knows it can undo the noise; the same key gives the same noise.
-        clients: how many there are; one a frame by default.
+        key: a secret: it determines the noise, so knowing it is enough to subtract the noise.
+        clients: number of clients; by default the number of frames.
     """
     count = len(frames) if clients is None else clients
     totals = np.zeros(terms.dimension, np.int64)
-    for k, each in enumerate(frames):
-        totals += terms.vector(each, key.fold_in("client", k))
+    for k, frame in enumerate(frames):
+        totals += terms.vector(frame, key.fold_in("client", k))
+    # Every client adds its own share, as on devices: this simulation has the deployed noise.
     for k in range(1 if terms.trust == "central" else count):
         totals += terms.share(key.fold_in("share", k))
-    return terms.read(totals, sum(len(next(iter(each.values()))) for each in frames), count)
+    return terms.read(totals, sum(len(next(iter(frame.values()))) for frame in frames), count)

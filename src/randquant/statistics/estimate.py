@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from randquant._internal.rounding import round_down, round_up
 from randquant.privacy.guarantee import Interval
 
 NORMAL = 2.05
-"""Standard deviations on either side of 96 % of the normal law: 1 % is for what is not normal."""
+"""Half width of intervals, in standard deviations of normal noise: it holds 96 % of a normal law.
+The 1 % above 95 % is a reserve for the error of the normal approximation; 1.96 leaves none."""
 
 LAPLACE = 2.28
-"""The same of Laplace's law, -log(0.04) / sqrt(2); sums of such noise are closer to the normal."""
+"""The same for Laplace noise, -log(0.04) / sqrt(2). Sums of such noise are closer to normal, so
+their intervals hold more than 96 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Estimate:
 
     Attributes:
         estimate: the number.
-        noise_error: standard deviation of what the noise changes it by.
-        sampling_error: standard deviation of what another sample of records would change it by.
-        interval: contains the number of the population that records are a sample of in at least
-            95 of 100 tables, as simulations say; all that is possible where nothing is known.
-        among_records: the same for the number of just these records: of the noise alone.
+        noise_error: its standard deviation because of the noise.
+        sampling_error: its standard deviation because the records are a sample.
+        interval: contains the population's value in at least 95 of 100 tables, according to
+            simulations; the whole possible range if the noise hides everything.
+        among_records: the same for the value of these very records, so for the noise alone.
     """
 
     estimate: float
@@ -40,7 +40,7 @@ class Estimate:
 
     @property
     def standard_error(self) -> float:
-        """Of noise and sampling together."""
+        """Standard deviation of noise and sampling together."""
         return math.hypot(self.noise_error, self.sampling_error)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Estimate:
 
 
 def ends(interval: Interval) -> str:
-    """Both ends of an interval, rounded outward.
+    """Write both ends of an interval, rounded outward.
 
     Example:
         >>> ends(Interval(0.12346, 0.12341 + 1)), ends(Interval(-math.inf, 0.0))
@@ -61,13 +61,13 @@ def ends(interval: Interval) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer(Mapping[str, Estimate]):
-    """What one query's answer is: estimates by their labels, the most important one first.
+    """The answer to one query: estimates by their labels, the most important one first.
 
     Attributes:
         estimates: by label.
-        places: (k,) where a curve's estimates lie, such as times; None of no curve.
+        places: (k,) where a curve's estimates lie, such as times; None if it is not a curve.
         unit: of all estimates: `records`, `values` of the column, or `probability`; None if they
-            differ, and cannot be compared.
+            have different units and cannot be compared.
     """
 
     estimates: dict[str, Estimate]
@@ -76,12 +76,12 @@ class Answer(Mapping[str, Estimate]):
 
     @property
     def estimate(self) -> float:
-        """Of the first one."""
+        """The first estimate."""
         return self._first.estimate
 
     @property
     def interval(self) -> Interval:
-        """Of the first one."""
+        """The interval of the first estimate."""
         return self._first.interval
 
     @property
@@ -104,7 +104,7 @@ class SumNoise:
 
     Attributes:
         deviation: standard deviation of each total's noise, in steps.
-        tail: how many of them an interval has on either side: NORMAL or LAPLACE.
+        tail: half width of an interval in such deviations: NORMAL or LAPLACE.
     """
 
     deviation: float
@@ -119,16 +119,16 @@ def smooth(
     low: float = -math.inf,
     high: float = math.inf,
 ) -> Estimate:
-    """An estimate with symmetric intervals, within what is possible at all.
+    """Make an estimate with symmetric intervals, cut to the possible range from low to high.
 
     Example:
         >>> smooth(0.9, 0.1, 0.1, SumNoise(1.0, NORMAL), high=1.0).interval.upper
         1.0
     """
-    both = math.hypot(noise.tail * noise_error, NORMAL * sampling_error)
-    alone = noise.tail * noise_error
+    noise_half = noise.tail * noise_error
+    full_half = math.hypot(noise_half, NORMAL * sampling_error)
     ends = [Interval(_within(estimate - half, low, high), _within(estimate + half, low, high))
-            for half in (both, alone)]  # fmt: skip
+            for half in (full_half, noise_half)]  # fmt: skip
     return Estimate(_within(estimate, low, high), noise_error, sampling_error, *ends)
 
 
@@ -139,48 +139,39 @@ def ratio(
     low: float,
     high: float,
 ) -> Interval:
-    """Fieller's interval of a ratio: all t with (numerator - t · denominator)^2 <= a + b·t + c·t^2.
+    """Return Fieller's interval of a ratio.
+
+    It holds all t with (numerator - t · denominator)^2 <= a + b·t + c·t^2: also right if the noise
+    is as large as the denominator, where the ratio is far from normal.
 
     Args:
-        numerator, denominator: noisy; the latter is a number of records, of which half is none.
+        numerator, denominator: noisy; the latter is a number of records, unknown if below a half.
         squares: a, b, c: the largest likely square of numerator - t · denominator at t.
-        low, high: the least and the largest ratio possible.
+        low, high: the smallest and the largest possible ratio, the result if nothing is known.
 
     Example:
         >>> ratio(1.0, 2.0, (0.25, 0.0, 0.0), -1.0, 1.0)
         Interval(lower=0.25, upper=0.75)
     """
     a, b, c = squares
-    # q t^2 - 2 h t + r <= 0
+    # The inequality for t is q t^2 - 2 h t + r <= 0: an interval only if q > 0.
     q, h, r = denominator**2 - c, numerator * denominator + b / 2, numerator**2 - a
-    root = h * h - q * r
-    if q <= 0 or denominator < 0.5 or root < 0:
+    discriminant = h * h - q * r
+    if q <= 0 or denominator < 0.5 or discriminant < 0:
         return Interval(low, high)
-    ends = ((h - math.sqrt(root)) / q, (h + math.sqrt(root)) / q)
+    ends = ((h - math.sqrt(discriminant)) / q, (h + math.sqrt(discriminant)) / q)
     return Interval(*(_within(end, low, high) for end in ends))
 
 
 def proportion(count: float, records: float, noise_error: float, noise: SumNoise) -> Interval:
-    """Wilson's interval of a probability, with noise on the count: in records, 0 to `records`."""
-    # (|count - records·p| - 1/2)^2 <= z^2 records·p(1 - p) + tail^2 noise^2: the half is for steps.
+    """Return Wilson's interval of a probability, times `records`, with noise on the count."""
+    # (|count - records·p| - 1/2)^2 <= z^2 records·p(1 - p) + tail^2 noise^2: the half is the usual
+    # continuity correction, since counts are whole numbers.
     z, n = NORMAL**2, records
     squares = ((noise.tail * noise_error) ** 2, z * n, -z * n)
-    near = (_within(count + step, 0.0, n) for step in (-0.5, 0.5))
-    lower, upper = (ratio(each, n, squares, 0.0, 1.0) for each in near)
+    shifted = (_within(count + half, 0.0, n) for half in (-0.5, 0.5))
+    lower, upper = (ratio(each, n, squares, 0.0, 1.0) for each in shifted)
     return Interval(lower.lower * n, upper.upper * n)
-
-
-def error(mixing: np.ndarray, gradient: np.ndarray, noise: SumNoise) -> float:
-    """Standard deviation of gradient · (mixing @ noise)."""
-    return noise.deviation * float(np.linalg.norm(gradient @ mixing))
-
-
-def sampled(counts: np.ndarray, gradient: np.ndarray) -> float:
-    """Standard deviation of gradient · counts of a multinomial sample, from its (noisy) counts."""
-    counts = np.maximum(counts, 0.0)
-    records = max(counts.sum(), 1.0)
-    mean = float(gradient @ counts) / records
-    return math.sqrt(float((gradient - mean) ** 2 @ counts))
 
 
 def _within(value: float, low: float, high: float) -> float:

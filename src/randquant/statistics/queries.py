@@ -19,11 +19,11 @@ from randquant.statistics.encodings import Cells, Products, Tree
 from randquant.statistics.estimate import NORMAL, Answer, Estimate
 from randquant.statistics.moments import NoisyMoments
 
-NORMAL_PLACES = np.array([NormalDist().inv_cdf((k + 0.5) / 200) for k in range(200)])
+NORMAL_QUANTILES = np.array([NormalDist().inv_cdf((k + 0.5) / 200) for k in range(200)])
 """Equally likely values of a standard normal variable."""
 
 ELSE = "other or missing"
-"""Label of records in none of the categories."""
+"""Label of records outside all categories."""
 
 
 @final
@@ -54,49 +54,49 @@ class Mean:
         query.bounds("a mean", self.low, self.high)
 
     def named(self, name: str, queries: Mapping[str, query.Query]) -> Mean:
-        """With the column of this name."""
         return replace(self, column=self.column or name)
 
     def block(self) -> Products:
-        """A number and its square."""
         return Products(1)
 
     def rows(self, columns: query.Columns) -> np.ndarray:
-        """Scaled to [-1, 1]."""
+        """Scale the column to [-1, 1]: (n, 1) float64."""
         values = query.numbers(columns[self.column], self.column)
         return query.scaled(values, self.low, self.high)[:, None]
 
     def answer(self, totals: query.Totals) -> Answer:
-        """By ratios to the number of values that are not missing."""
-        moments = NoisyMoments.of(totals, 1)
+        """Estimate mean and deviation by ratios to the noisy number of present values."""
+        moments = NoisyMoments.from_totals(totals, 1)
         half, middle = (self.high - self.low) / 2, (self.low + self.high) / 2
-        missing = totals.records - float(moments.sums[0, 0])
+        present = float(moments.sums[0, 0])
         return Answer(
             {
                 "mean": moments.mean_estimate(1, middle, half),
-                "deviation": _rooted(moments.covariance_estimate(1, 1, 1.0), half),
-                "present": present_of(totals.records, missing, moments.errors[0, 0], totals),
+                "deviation": _square_root(moments.covariance_estimate(1, 1, 1.0), half),
+                "present": _count_estimate(present, moments.errors[0, 0], totals),
             }
         )
 
 
-def present_of(records: int, missing: float, noise_error: float, totals: query.Totals) -> Estimate:
-    """How many values are not missing."""
-    count = min(max(records - missing, 0.0), float(records))
+def _count_estimate(noisy_count: float, noise_error: float, totals: query.Totals) -> Estimate:
+    """Estimate how many of all records have a property, from their noisy number."""
+    records = totals.records
+    count = min(max(noisy_count, 0.0), float(records))
     share = count / records if records else 0.0
     sampling = math.sqrt(records * share * (1 - share))
-    alone = errors.smooth(count, noise_error, 0.0, totals.noise, 0.0, records).among_records
-    both = errors.proportion(records - missing, records, noise_error, totals.noise)
-    return Estimate(count, noise_error, sampling, both, alone)
+    noise_only = errors.smooth(count, noise_error, 0.0, totals.noise, 0.0, records).among_records
+    both = errors.proportion(noisy_count, records, noise_error, totals.noise)
+    return Estimate(count, noise_error, sampling, both, noise_only)
 
 
-def _rooted(variance: Estimate, scale: float) -> Estimate:
-    """The square root of a variance, in units of `scale`."""
+def _square_root(variance: Estimate, scale: float) -> Estimate:
+    """Return the square root of a variance as a multiple of `scale`, with its errors."""
     root = math.sqrt(variance.estimate)
 
-    def error(of_variance: float) -> float:
-        """Near zero a root changes by no more than the root of what its square changes by."""
-        return scale * min(of_variance / (2 * max(root, 1e-9)), math.sqrt(of_variance))
+    def error(variance_error: float) -> float:
+        # The derivative is useless near zero, where a root changes by at most the root of what its
+        # square changes by.
+        return scale * min(variance_error / (2 * max(root, 1e-9)), math.sqrt(variance_error))
 
     ends = [Interval(scale * math.sqrt(each.lower), scale * math.sqrt(each.upper))
             for each in (variance.interval, variance.among_records)]  # fmt: skip
@@ -108,18 +108,18 @@ def _rooted(variance: Estimate, scale: float) -> Estimate:
 @final
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many records are in each category, or in each bin of a number; crossed with others.
+    """Numbers of records in each category, or in each bin of a number; crossed with other columns.
 
     Args:
-        of: the categories, texts, whole numbers or truth values, of which none equals another's
-            kind; all other values, missing ones too, are counted together as `ELSE`.
-        bins: in their place, increasing edges of bins of a number: each holds its lower edge, and
+        of: the categories: texts, whole numbers or truth values; a text never equals a number, nor
+            True the number 1. All other values, missing ones too, are counted together as `ELSE`.
+        bins: instead of `of`, increasing edges of bins of a number: each holds its lower edge, and
             the first and the last hold all values beyond.
         by: a column to cross with, or several: by name if another query of the table counts its
             categories, or with the categories themselves: `by={"sex": ["f", "m"]}`.
         column: by default the query's name.
 
-    Labels are the categories, joined by ", " where columns are crossed, this query's own last.
+    Labels are the categories, joined by ", " where columns are crossed, this query's category last.
 
     Example:
         >>> import randquant as rq
@@ -135,53 +135,60 @@ class Counts:
     column: str = ""
 
     def __post_init__(self) -> None:
-        known = validate.listed("categories", self.of)
-        if bool(known) == bool(validate.listed("bins", self.bins)):
-            raise ValueError("Expected either categories or bins in Counts, got "
-                             f"{'both' if known else 'neither'}.")  # fmt: skip
+        known, bins = validate.listed("categories", self.of), validate.listed("bins", self.bins)
+        if bool(known) == bool(bins):
+            raise ValueError(
+                "Expected either categories or bins in Counts, got "
+                f"of={validate.shown(self.of)} and bins={validate.shown(self.bins)}."
+            )
         if known:
             object.__setattr__(self, "of", query.checked_categories(known))
         else:
             edges = validate.array("bins", self.bins)
             if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
-                raise ValueError("Expected two or more increasing edges of bins in Counts.")
+                raise ValueError(
+                    "Expected two or more increasing edges of bins in Counts, got "
+                    f"{validate.shown(self.bins)}."
+                )
             object.__setattr__(self, "bins", tuple(edges.tolist()))
 
     def named(self, name: str, queries: Mapping[str, query.Query]) -> Counts:
-        """With its column, and the categories of those that it is crossed with."""
+        """Fill in the column, and the categories of the columns that it is crossed with."""
         by = self.by
         if not isinstance(by, Mapping):
             names = [by] if isinstance(by, str) else validate.listed("by", by)
-            by = {each: _categories_of(each, queries) for each in names}
-        crossed = {each: query.checked_categories(known) for each, known in by.items()}
-        found = replace(self, column=self.column or name, by=crossed)
+            by = {column: _categories_in(column, queries) for column in names}
+        crossed = {column: query.checked_categories(known) for column, known in by.items()}
+        completed = replace(self, column=self.column or name, by=crossed)
         cells = math.prod(map(len, crossed.values())) * max(len(self.of), len(self.bins) - 1)
-        if cells > query.MOST_CELLS:
+        if cells > query.MAX_CELLS:
             raise ValueError(
-                f"Expected at most {query.MOST_CELLS} crossed categories, got {cells} in {name!r}."
+                f"Expected at most {query.MAX_CELLS} crossed categories, got {cells} in {name!r}."
             )
-        if len({*found.labels, ELSE}) <= cells:
+        labels = [*completed.labels, ELSE]
+        if len(set(labels)) <= cells:
+            twice = next(label for label in labels if labels.count(label) > 1)
             raise ValueError(
                 f"Expected categories with different labels in {name!r}, none of them {ELSE!r}, "
-                "got two that read the same."
+                f"got {twice!r} twice."
             )
-        return found
+        return completed
 
     @property
     def labels(self) -> list[str]:
-        """Of all cells, in order."""
+        """Labels of all cells, in order; `ELSE` is not one of them."""
         assert isinstance(self.by, Mapping)
-        own = list(map(str, self.of)) or [
+        categories = list(map(str, self.of)) or [
             f"{low:.12g} to {high:.12g}" for low, high in itertools.pairwise(self.bins)
         ]
-        return [", ".join(map(str, each)) for each in itertools.product(*self.by.values(), own)]
+        cells = itertools.product(*self.by.values(), categories)
+        return [", ".join(map(str, cell)) for cell in cells]
 
     def block(self) -> Cells:
-        """One cell for each label."""
         return Cells(len(self.labels))
 
     def rows(self, columns: query.Columns) -> np.ndarray:
-        """The number of the cell, or that after the last if any column is in no category."""
+        """Return each record's cell, or the one after the last if a value is in no category."""
         assert isinstance(self.by, Mapping)
         values = columns[self.column]
         parts = [(query.categories(columns[name], known, name), len(known))
@@ -192,35 +199,35 @@ class Counts:
             edges = np.array(self.bins)
             parts.append((query.places(query.numbers(values, self.column), edges), len(edges) - 1))
         cell, outside = np.zeros(len(values), np.int64), np.zeros(len(values), bool)
-        for number, count in parts:
-            cell, outside = cell * count + number, outside | (number == count)
+        # Mixed radix: the last column's category changes fastest, as in `labels`.
+        for category, count in parts:
+            cell, outside = cell * count + category, outside | (category == count)
         return np.where(outside, len(self.labels), cell)
 
     def answer(self, totals: query.Totals) -> Answer:
-        """Each count by itself; they add up to the number of records."""
+        """Estimate every count; before they are cut to possible values, they add up to records."""
         block = self.block()
         counts, _ = block.counts(totals.values, totals.records, totals.amplitude, totals.norm)
-        part = math.sqrt(1 - 1 / block.size) / totals.amplitude
-        noise_error = totals.noise.deviation * part
+        # theory/statistics.md, Proposition 6: the projection takes 1/size of the variance.
+        noise_error = totals.noise.deviation * math.sqrt(1 - 1 / block.size) / totals.amplitude
         return Answer(
             {
-                label: present_of(
-                    totals.records, totals.records - float(count), noise_error, totals
-                )
+                label: _count_estimate(float(count), noise_error, totals)
                 for label, count in zip([*self.labels, ELSE], counts, strict=True)
             },
             unit="records",
         )
 
 
-def _categories_of(name: str, queries: Mapping[str, query.Query]) -> Sequence[Any]:
-    other = queries.get(name)
-    if not isinstance(other, Counts) or not other.of:
+def _categories_in(name: str, queries: Mapping[str, query.Query]) -> Sequence[Any]:
+    crossed = queries.get(name)
+    if not isinstance(crossed, Counts) or not crossed.of:
+        value = f"queries {', '.join(queries)}" if crossed is None else validate.shown(crossed)
         raise ValueError(
-            f"Expected another query {name!r} with categories to cross with, got none: give them "
-            f"here, as by={{{name!r}: [...]}}."
+            f"Expected another query {name!r} with categories to cross with, got {value}: give the "
+            f"categories here, as by={{{name!r}: [...]}}."
         )
-    return other.of
+    return crossed.of
 
 
 @final
@@ -229,9 +236,9 @@ class Quantiles:
     """Quantiles of the values of a column.
 
     Args:
-        low, high: public bounds; what lies beyond counts as the nearer one.
-        steps: into how many equal bins they are cut: no quantile is known more closely.
-        at: which quantiles.
+        low, high: public bounds. A value beyond them counts as the nearer one.
+        steps: number of equal bins between them: no interval is shorter than one bin.
+        at: the levels, between 0 and 1.
         column: by default the query's name.
 
     Example:
@@ -264,79 +271,85 @@ class Quantiles:
         object.__setattr__(self, "at", at)
 
     def named(self, name: str, queries: Mapping[str, query.Query]) -> Quantiles:
-        """With the column of this name."""
         return replace(self, column=self.column or name)
 
     def block(self) -> Tree:
-        """One cell for each bin."""
         return Tree(self.steps)
 
     @property
     def edges(self) -> np.ndarray:
-        """Of the bins, (steps + 1,)."""
+        """Edges of the bins, (steps + 1,)."""
         return np.linspace(self.low, self.high, self.steps + 1)
 
     def rows(self, columns: query.Columns) -> np.ndarray:
-        """The number of the bin."""
+        """Return the index of each value's bin."""
         return query.places(query.numbers(columns[self.column], self.column), self.edges)
 
     def answer(self, totals: query.Totals) -> Answer:
-        """Where the monotone distribution function crosses, and where its bands might."""
+        """Invert the monotone distribution function, and tests of each edge of a bin."""
         from scipy.optimize import isotonic_regression
 
         counts, mixing = self.block().counts(
             totals.values, totals.records, totals.amplitude, totals.norm
         )
         edges, noise = self.edges, totals.noise
-        # Of each edge, how many values are below it, and how much of the noise is in that.
+        # The number of values below each edge, and its weights of the noise.
         below = np.append(0.0, np.cumsum(counts[:-1]))
-        of_below = np.vstack([np.zeros(self.steps), np.cumsum(mixing[:-1], axis=0)])
-        off = noise.deviation * np.linalg.norm(of_below[-1])
-        least = max(below[-1], 1.0)
-        shares = np.clip(isotonic_regression(below / least).x, 0.0, 1.0)
+        below_mixing = np.vstack([np.zeros(self.steps), np.cumsum(mixing[:-1], axis=0)])
+        present_error = noise.deviation * np.linalg.norm(below_mixing[-1])
+        present = max(below[-1], 1.0)
+        # Least squares: a running maximum would be too high in bins without values.
+        shares = np.clip(isotonic_regression(below / present).x, 0.0, 1.0)
         shares[-1] = 1.0
         estimates = {}
         for at in self.at:
-            # theory/statistics.md, Proposition 8: bins in which the quantile might lie.
+            # theory/statistics.md, Proposition 8: linear in the noise, so no ratio's law is needed.
             excess = below - at * below[-1]
-            noisy = noise.deviation * np.linalg.norm(of_below - at * of_below[-1], axis=1)
-            sampling = math.sqrt(at * (1 - at) * (least + off))
-            alone = noise.tail * noisy
-            both = np.hypot(alone, NORMAL * sampling) + 0.5
+            mixed = below_mixing - at * below_mixing[-1]
+            noise_errors = noise.deviation * np.linalg.norm(mixed, axis=1)
+            sampling = math.sqrt(at * (1 - at) * (present + present_error))
+            noise_half = noise.tail * noise_errors
+            full_half = np.hypot(noise_half, NORMAL * sampling) + 0.5
             bin_ = int(np.searchsorted(shares[1:], at))
-            by_noise, by_sample = (
-                _spread(shares, edges, at, each / least) for each in (noisy[bin_], sampling)
+            noise_error, sampling_error = (
+                _quantile_error(shares, edges, at, each / present)
+                for each in (noise_errors[bin_], sampling)
             )
             estimates[f"{at:.4g}"] = Estimate(
-                float(_inverse(shares, edges, at)), by_noise, by_sample, _bins(excess, both, edges),
-                _bins(excess, alone, edges),
+                float(_inverse(shares, edges, at)), noise_error, sampling_error,
+                _possible_bins(excess, full_half, edges), _possible_bins(excess, noise_half, edges),
             )  # fmt: skip
         return Answer(estimates, unit="values")
 
 
 def _inverse(shares: np.ndarray, edges: np.ndarray, at: Any) -> Any:
-    """Where a distribution function crosses levels between 0 and 1."""
+    """Invert a distribution function, linear between edges, at levels between 0 and 1."""
     k = np.searchsorted(shares[1:-1], at)
     rise = np.maximum(shares[k + 1] - shares[k], 1e-300)
     return edges[k] + (edges[k + 1] - edges[k]) * np.clip((at - shares[k]) / rise, 0.0, 1.0)
 
 
-def _spread(shares: np.ndarray, edges: np.ndarray, at: float, error: float) -> float:
-    """How far a quantile moves if its level is off by a normal error: the root of its mean square.
+def _quantile_error(shares: np.ndarray, edges: np.ndarray, at: float, error: float) -> float:
+    """Return the root mean square of a quantile's change if its level has a normal error.
 
-    Between heaps of values it moves by much more than the slope at the level would tell.
+    Between heaps of values (blood pressures in tens) it changes by much more than the slope of the
+    distribution function at the level suggests.
     """
-    levels = np.clip(at + error * NORMAL_PLACES, 0.0, 1.0)
-    moved = _inverse(shares, edges, levels) - _inverse(shares, edges, at)
-    return math.sqrt(float(np.mean(moved**2)))
+    levels = np.clip(at + error * NORMAL_QUANTILES, 0.0, 1.0)
+    changes = _inverse(shares, edges, levels) - _inverse(shares, edges, at)
+    return math.sqrt(float(np.mean(changes**2)))
 
 
-def _bins(excess: np.ndarray, half: np.ndarray, edges: np.ndarray) -> Interval:
-    """From the first to the last bin at whose edges the excess may change its sign."""
-    # No value lies below the first edge, or above the last.
+def _possible_bins(excess: np.ndarray, half: np.ndarray, edges: np.ndarray) -> Interval:
+    """Return the interval from the first to the last bin that neither of its edges excludes.
+
+    A lower edge excludes its bin if the excess is positive by more than `half`, an upper edge if it
+    is negative by more than that.
+    """
+    # All values lie above the first edge and below the last one: these two exclude nothing.
     possible = np.append(True, (excess - half)[1:-1] <= 0)
     possible &= np.append((excess + half)[1:-1] >= 0, True)
-    found = np.flatnonzero(possible)
-    if not len(found):
+    bins = np.flatnonzero(possible)
+    if not len(bins):
         return Interval(float(edges[0]), float(edges[-1]))
-    return Interval(float(edges[found[0]]), float(edges[found[-1] + 1]))
+    return Interval(float(edges[bins[0]]), float(edges[bins[-1] + 1]))

@@ -1,4 +1,4 @@
-"""What every query says of itself, and the columns that queries read."""
+"""The protocol of queries, and the reading of columns: numbers, bins and categories."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from randquant.statistics.estimate import Answer, SumNoise
 Columns = Mapping[str, np.ndarray]
 """Columns of records by name, (n,) each; missing values are NaN or None."""
 
-MOST_CELLS = 4096
-"""Most cells of one query."""
+MAX_CELLS = 4096
+"""Largest number of cells of one query. Each cell is an integer of at most 4 bytes in each client's
+message: twice as many cells would double it to 32 kB."""
 
-MISSING = ("NAType", "NaTType")
-"""Kinds of pandas' own marks of a missing value."""
+MISSING_TYPES = ("NAType", "NaTType")
+"""Names of pandas' types for a missing value; pandas itself is not imported."""
 
 WORDS = {"": math.nan, **dict.fromkeys(("na", "n/a", "nan", "null", "none", "?"), math.nan),
          "true": 1.0, "false": 0.0}  # fmt: skip
-"""Texts that stand for a missing number, or for a truth value, in small letters."""
+"""Numbers by their words, in lower case: words for a missing number, and truth values."""
 
-LARGEST = 1e100
-"""Largest bound, whose square float64 can still hold."""
+MAX_BOUND = 1e100
+"""Largest bound of a column; products of two columns' widths stay within float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class Totals:
 
     Attributes:
         values: (size,) int64.
-        records: how many records are in them, which is public.
+        records: number of records in them, which is public.
         amplitude: of the block.
-        norm: that the block is encoded for.
+        norm: the norm that the noise is calibrated in.
         noise: of each of the values.
     """
 
@@ -53,38 +54,39 @@ class Query(Protocol):
     """A question about records that is answered from a noisy sum of one block."""
 
     def named(self, name: str, queries: Mapping[str, Query]) -> Query:
-        """The query with what its name, and other queries, leave to be filled in."""
+        """Return the query with the fields filled in that follow from its name or from others."""
         ...
 
     def block(self) -> Block:
-        """What records are encoded as."""
+        """Return the encoding of its records."""
         ...
 
     def rows(self, columns: Columns) -> np.ndarray:
-        """The rows that the block takes; KeyError if a column is missing."""
+        """Return the rows that the block encodes; KeyError if a column is missing."""
         ...
 
     def answer(self, totals: Totals) -> Answer:
-        """Estimates and intervals."""
+        """Compute estimates and intervals from the noisy sums of the block."""
         ...
 
 
 def numbers(values: np.ndarray, what: str) -> np.ndarray:
-    """A column as (n,) float64, NaN where a value is missing.
+    """Convert a column to (n,) float64, NaN where a value is missing.
 
     Raises:
-        TypeError: a value is no number.
+        TypeError: a value is not a number.
     """
     if values.dtype.kind in "fiub":
         return values.astype(np.float64)
-    return np.array([_number(each, what) for each in values], dtype=np.float64)
+    # Value by value: no person's value changes how another person's is read.
+    return np.array([_number(value, what) for value in values], dtype=np.float64)
 
 
 def _number(value: Any, what: str) -> float:
     if is_missing(value):
         return math.nan
     try:
-        # float() would leave out a part, or count nanoseconds.
+        # float() would drop the imaginary part, or count nanoseconds.
         if np.iscomplexobj(value) or isinstance(value, np.datetime64 | np.timedelta64):
             raise TypeError
         if isinstance(value, str) and (word := value.strip().lower()) in WORDS:
@@ -100,63 +102,65 @@ def _number(value: Any, what: str) -> float:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is a mark of a missing one: None, pandas' NA, a time that is none."""
+    """Return whether a value marks a missing one: None, pandas' NA, NumPy's not-a-time."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         return bool(np.isnat(value))
-    return value is None or type(value).__name__ in MISSING
+    return value is None or type(value).__name__ in MISSING_TYPES
 
 
 def scaled(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Map [low, high] to [-1, 1]; what lies beyond is clipped, infinities too."""
+    """Map [low, high] to [-1, 1]; values beyond it are clipped, infinities too."""
     middle, half = (low + high) / 2, (high - low) / 2
+    # Clipped again: the distance of two records is proven for [-1, 1], whatever rounding does.
     return np.clip((np.clip(values, low, high) - middle) / half, -1.0, 1.0)
 
 
 def places(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Number of the bin of each value, (n,) int64; beyond the edges the first or the last bin.
+    """Return the index of each value's bin, (n,) int64; beyond the edges the first or last bin.
 
-    A missing value has the number after the last.
+    A missing value has the index after the last.
     """
     bins = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     return np.where(np.isnan(values), len(edges) - 1, bins).astype(np.int64)
 
 
 def categories(values: np.ndarray, known: Sequence[Any], what: str) -> np.ndarray:
-    """Number of each value's category, (n,) int64; that after the last for all others.
+    """Return the index of each value's category, (n,) int64; the one after the last for others.
 
-    Texts, truth values and numbers are never the same; numbers are compared exactly.
+    A text never equals a number, nor True the number 1; numbers are compared exactly.
 
     Raises:
-        TypeError: a value is a date or a duration of NumPy, which has no one way to write it.
+        TypeError: a value is a date or a duration of NumPy, which can be written in many ways.
     """
-    number = {_typed(each): k for k, each in enumerate(known)}
-    # A duration of NumPy would become a number of nanoseconds.
+    index = {_typed(category): k for k, category in enumerate(known)}
+    # tolist() would turn a duration of NumPy into a number of nanoseconds.
     plain = values if values.dtype.kind in "mM" else values.tolist()
-    return np.array([_place(each, number, what) for each in plain], dtype=np.int64)
+    return np.array([_category_index(value, index, what) for value in plain], dtype=np.int64)
 
 
-def _place(value: Any, number: Mapping[Any, int], what: str) -> int:
+def _category_index(value: Any, index: Mapping[Any, int], what: str) -> int:
     if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):
         raise TypeError(
             f"Expected categories in column {what!r}, got {validate.shown(value)}: write dates and "
             "durations as text."
         )
     try:
-        return number.get(_typed(value), len(number))
-    except TypeError:  # a list, which is no category
-        return len(number)
+        return index.get(_typed(value), len(index))
+    except TypeError:  # not hashable, such as a list: in no category
+        return len(index)
 
 
 def _typed(value: Any) -> tuple[bool, Any]:
-    """A value that equals only what is the same: True is not 1."""
+    # In Python True == 1, so truth values get a key of their own.
     return isinstance(value, bool | np.bool_), value
 
 
 def bounds(name: str, low: Any, high: Any) -> tuple[float, float]:
-    """Two bounds as numbers; ValueError if they are no interval."""
+    """Convert two bounds to numbers; ValueError if they do not span an interval."""
     why = "give public bounds, chosen without looking at the data"
-    low = validate.real(f"{name}'s lower bound", low, low=-LARGEST, high=LARGEST, why=why)
-    high = validate.real(f"{name}'s upper bound", high, above=low, high=LARGEST, why=why)
+    low = validate.real(f"{name}'s lower bound", low, low=-MAX_BOUND, high=MAX_BOUND, why=why)
+    high = validate.real(f"{name}'s upper bound", high, above=low, high=MAX_BOUND, why=why)
+    # Closer bounds leave too few digits of float64 for values between them.
     if high - low < 1e-9 * max(abs(low), abs(high)):
         raise ValueError(
             f"Expected {name}'s bounds to be further apart, got {low!r} and {high!r}: subtract "
@@ -166,22 +170,22 @@ def bounds(name: str, low: Any, high: Any) -> tuple[float, float]:
 
 
 def checked_categories(known: Any) -> tuple[Any, ...]:
-    """Categories as a tuple; ValueError if one comes twice or there are too few or many."""
+    """Return categories as a tuple; ValueError if one is repeated or there are too many or none."""
     listed = tuple(
-        each.item() if isinstance(each, np.generic) else each
-        for each in validate.listed("categories", known)
+        category.item() if isinstance(category, np.generic) else category
+        for category in validate.listed("categories", known)
     )
-    for each in listed:
-        if not isinstance(each, str | int | bool):
+    for category in listed:
+        if not isinstance(category, str | int | bool):
             raise TypeError(
-                f"Expected categories of text or whole numbers, got {validate.shown(each)}: cut "
-                "other numbers into bins=[...], and write dates as text."
+                f"Expected categories of text or whole numbers, got {validate.shown(category)}: "
+                "cut other numbers into bins=[...], and write dates as text."
             )
-    if (different := len({_typed(each) for each in listed})) < len(listed) or not (
-        1 <= len(listed) <= MOST_CELLS
+    if (different := len({_typed(category) for category in listed})) < len(listed) or not (
+        1 <= len(listed) <= MAX_CELLS
     ):
         raise ValueError(
-            f"Expected 1 to {MOST_CELLS} different categories, got {len(listed)} of which "
+            f"Expected 1 to {MAX_CELLS} different categories, got {len(listed)} of which "
             f"{different} differ."
         )
     return listed

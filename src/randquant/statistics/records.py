@@ -1,4 +1,4 @@
-"""Records as people have them: one person's values, or columns of many."""
+"""Input formats of records: one person's values, columns of many, or files."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ FORMS = (
 
 
 def frames_of(clients: Any) -> tuple[list[dict[str, np.ndarray]], bool]:
-    """Return each client's columns, and whether each client has one row of one table.
+    """Return each client's columns, and whether each client has exactly one record.
 
     Args:
         clients: see FORMS.
 
     Returns:
-        (frames, rows): columns by name, (n,) each, of each client; of clients with one record each
-        all of them in one frame, and True.
+        (frames, single): columns by name, (n,) each, of each client. If each client has one record,
+        one frame with a row per client, and True.
 
     Raises:
-        TypeError, ValueError: they are in another form, or differ in their columns, or there are
-            none; the error names the client.
+        TypeError, ValueError: they have another form, or different columns, or there are no
+            clients; the error names the client.
     """
     if _is_table(clients):
         columns = columns_of(clients, "the table")
         if not len(next(iter(columns.values()))):
-            raise ValueError("Expected at least one client, a row of the table, got none.")
+            raise ValueError("Expected at least one client, a row of the table, got 0 rows.")
         return [columns], True
     if isinstance(clients, Mapping):
         named = [(f"client {name!r}", record) for name, record in clients.items()]
@@ -55,15 +55,15 @@ def frames_of(clients: Any) -> tuple[list[dict[str, np.ndarray]], bool]:
     else:
         raise TypeError(f"Expected {FORMS}; got {validate.shown(clients)}.")
     if not named:
-        raise ValueError("Expected at least one client, got none.")
+        raise ValueError(f"Expected at least one client, got {validate.shown(clients)}.")
     if all(isinstance(record, Mapping) and not any(map(_is_column, record.values()))
            for _, record in named):  # fmt: skip
-        return [_joined(named)], True
+        return [_stacked(named)], True
     return [columns_of(record, name) for name, record in named], False
 
 
 def _is_table(value: Any) -> bool:
-    sized = hasattr(type(value), "__len__")  # a lazy one would have to be read first
+    sized = hasattr(type(value), "__len__")  # a lazy frame has no length before it is read
     return sized and (hasattr(value, "columns") or hasattr(value, "column_names"))
 
 
@@ -76,11 +76,11 @@ def _is_column(value: Any) -> bool:
     return hasattr(value, "__len__") and not single
 
 
-def _joined(named: list[tuple[str, Any]]) -> dict[str, np.ndarray]:
-    """Columns of clients with one record each."""
+def _stacked(named: list[tuple[str, Any]]) -> dict[str, np.ndarray]:
+    # Columns with a row per client, of clients with one record each.
     columns = list(named[0][1])
     if not columns:
-        raise ValueError(f"Expected records with columns, got none of {named[0][0]}.")
+        raise ValueError(f"Expected records with columns, got an empty record of {named[0][0]}.")
     for name, record in named:
         if record.keys() != named[0][1].keys():
             raise ValueError(
@@ -92,17 +92,17 @@ def _joined(named: list[tuple[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def _check_names(columns: list[Any], owner: str) -> None:
-    texts = [str(each) for each in columns]
-    twice = [each for each in texts if texts.count(each) > 1]
-    if twice:
+    texts = [str(column) for column in columns]
+    repeated = [text for text in texts if texts.count(text) > 1]
+    if repeated:
         raise ValueError(
-            f"Expected columns of different names, got {twice[0]!r} more than once of {owner}: "
+            f"Expected columns of different names, got {repeated[0]!r} more than once of {owner}: "
             "rename them, or leave out all but one."
         )
 
 
 def columns_of(record: Any, name: str) -> dict[str, np.ndarray]:
-    """One client's columns, of equal length."""
+    """Convert one client's record or table to columns of equal length."""
     if not _is_record(record):
         raise TypeError(f"Expected {FORMS}; got {validate.shown(record)} of {name}.")
     names = list(record) if isinstance(record, Mapping) else list(
@@ -110,44 +110,46 @@ def columns_of(record: Any, name: str) -> dict[str, np.ndarray]:
     )  # fmt: skip
     _check_names(names, name)
     columns = {}
-    for each in names:
-        values = _plain(record[each])
-        columns[str(each)] = _array(values if _is_column(values) else [values])
-    lengths = {len(each) for each in columns.values()}
+    for column in names:
+        values = _plain(record[column])
+        columns[str(column)] = _array(values if _is_column(values) else [values])
+    lengths = {len(values) for values in columns.values()}
     if len(lengths) != 1:
         raise ValueError(
-            f"Expected columns of one length, got {', '.join(map(str, sorted(lengths))) or 'none'} "
-            f"of {name}."
+            "Expected columns of one length, got "
+            f"{', '.join(map(str, sorted(lengths))) or 'no columns'} of {name}."
         )
     return columns
 
 
 def _plain(values: Any) -> Any:
-    """A table's column as a list of its values.
+    """Return a table's column as a list of its values.
 
-    An array of them would be of one type, which a missing value, or one person's, may change.
+    An array would have one type for all, which a missing or a single person's value can change:
+    then one record would decide how others are read.
     """
-    for way in ("to_pylist", "to_list", "to_numpy"):  # of arrow; of pandas and polars; of others
-        if hasattr(values, way):
-            return getattr(values, way)()
+    for method in ("to_pylist", "to_list", "to_numpy"):  # arrow; pandas and polars; others
+        if hasattr(values, method):
+            return getattr(values, method)()
     return values
 
 
 def _array(values: Any) -> np.ndarray:
-    """A column, in which each value stays what it is; masked ones are missing."""
+    # Each value keeps its own type; masked values are missing.
     if isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray):
         array = values
     else:
-        values = [None if each is np.ma.masked else _single(each) for each in values]
-        # None keeps NumPy from looking for one type, or for rows.
+        values = [None if value is np.ma.masked else _python_value(value) for value in values]
+        # The None at the end keeps NumPy from making a matrix of values that have a length.
         array = np.array([*values, None], dtype=object)[:-1]
     if array.ndim != 1:
         raise ValueError(f"Expected columns of single values, got an array of shape {array.shape}.")
     return array
 
 
-def _single(value: Any) -> Any:
-    """A number of NumPy or torch as one of Python's; a time of NumPy, whose number is no value."""
+def _python_value(value: Any) -> Any:
+    # Numbers of NumPy or torch become Python's; times of NumPy stay, since item() would return
+    # nanoseconds.
     if getattr(value, "ndim", 1) != 0:
         return value
     time = getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M")
@@ -155,20 +157,20 @@ def _single(value: Any) -> Any:
 
 
 def one_of_each(frame: Columns, key: Key) -> dict[str, np.ndarray]:
-    """Draw one of a person's records, all missing if there is none: each counts once."""
+    """Draw one of a client's records, or make a missing one if it has none: clients count once."""
     count = len(next(iter(frame.values())))
     if not count:
         return {name: np.array([None]) for name in frame}
-    place = int(key.words(1)[0]) % count  # uneven by 2**-64 · count
-    return {name: column[place : place + 1] for name, column in frame.items()}
+    row = int(key.words(1)[0]) % count  # uniform but for 2**-64 · count
+    return {name: column[row : row + 1] for name, column in frame.items()}
 
 
 # Records and queries in files: CSV or JSON lines, and TOML.
 
 TABLES = 'queries as tables of TOML, such as [age] with kind = "mean"'
 
-CATEGORIES = ("of", "groups", "by")
-"""Fields that hold categories, which are texts as in the files of records."""
+CATEGORY_FIELDS = ("of", "groups", "by")
+"""Fields of queries that hold categories: texts, since files of records hold texts."""
 
 DELIMITERS = ",;\t|"
 
@@ -176,11 +178,11 @@ Record = dict[str, str | None]
 
 
 def read_queries(path: str | Path) -> tuple[dict[str, Query], dict[str, float]]:
-    """Read queries and their weights: a table for each, with its kind, its fields and its weight.
+    """Read queries and their weights from TOML: one table each, with kind, fields and weight.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError, TypeError: it holds anything else; the sentence names the query.
+        ValueError, TypeError: it has another content; the sentence names the query.
     """
     path = Path(path)
     try:
@@ -188,13 +190,13 @@ def read_queries(path: str | Path) -> tuple[dict[str, Query], dict[str, float]]:
     except ValueError as error:
         raise ValueError(f"Expected {TABLES}, in {path}, got: {error}.") from None
     if not tables:
-        raise ValueError(f"Expected {TABLES}, in {path}, got none.")
+        raise ValueError(f"Expected {TABLES}, in {path}, got an empty file.")
     queries, weights = {}, {}
     for name, fields in tables.items():
         if not isinstance(fields, Mapping):
             raise TypeError(f"Expected {TABLES}, in {path}, got {name} = {validate.shown(fields)}.")
         fields = {
-            key: _texts(value) if key in CATEGORIES else value for key, value in fields.items()
+            key: _texts(value) if key in CATEGORY_FIELDS else value for key, value in fields.items()
         }
         if "weight" in fields:
             weights[name] = fields.pop("weight")
@@ -206,33 +208,33 @@ def read_queries(path: str | Path) -> tuple[dict[str, Query], dict[str, float]]:
 
 
 def read_records(path: str | Path) -> list[Record]:
-    """Read records of equal columns as texts; None where a value is missing.
+    """Read records with the same columns as texts; None where a value is missing.
 
     Args:
-        path: of a CSV file whose first line names the columns, and has the most of the comma,
-            semicolon, tab or bar that separates all cells; or, if its name ends in .jsonl or
-            .ndjson, of a file with one JSON object a line.
+        path: of a CSV file whose first line names the columns; the separator of cells is the comma,
+            semicolon, tab or bar that this line has most often. Or, if its name ends in .jsonl or
+            .ndjson, of a file with one JSON object per line.
 
     Guarantees:
-        What a cell becomes depends on no other record. Numbers stay as they are written, so that
-        each query reads a text as what it asks for, and no two ids are the same number.
+        How a cell is read depends on no other record. Numbers stay texts as they are written, so
+        each query converts them itself, and two different ids never become the same number.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it holds anything else; the sentence names the line.
+        ValueError: it has another content; the sentence names the line.
     """
     path = Path(path)
     text = read_text(path, "records")
     as_json = path.suffix in (".jsonl", ".ndjson")
     records = _json_lines(text, path) if as_json else _csv(text, path)
     if not records:
-        raise ValueError(f"Expected records in {path}, got none.")
+        raise ValueError(f"Expected records in {path}, got {len(text)} characters without one.")
     columns = dict.fromkeys(column for record in records for column in record)
     return [{column: record.get(column) for column in columns} for record in records]
 
 
 def by_client(records: Sequence[Record], column: str) -> dict[str, dict[str, list[Any]]]:
-    """Columns of each client's records: those that have the same value in a column.
+    """Group records by client, the value in `column`, and return each client's columns.
 
     Raises:
         ValueError: there is no such column, or a record has no value in it.
@@ -241,11 +243,11 @@ def by_client(records: Sequence[Record], column: str) -> dict[str, dict[str, lis
     clients: dict[str, list[Record]] = {}
     for place, record in enumerate(records, 1):
         if (name := record[column]) is None:
-            raise ValueError(f"Expected a client in {column!r} of record {place}, got none.")
+            raise ValueError(f"Expected a client in {column!r} of record {place}, got no value.")
         clients.setdefault(name, []).append(record)
     return {
-        name: {each: [record[each] for record in own] for each in own[0]}
-        for name, own in clients.items()
+        name: {key: [record[key] for record in group] for key in group[0]}
+        for name, group in clients.items()
     }
 
 
@@ -258,7 +260,10 @@ def _csv(text: str, path: Path) -> list[Record]:
         raise ValueError(f"Expected CSV in {path}, got: {error}.") from None
     columns = [name.strip() for name in lines[0]] if lines else []
     if len(set(columns)) < len(columns) or "" in columns:
-        raise ValueError(f"Expected different names of columns in the first line of {path}.")
+        raise ValueError(
+            f"Expected different names of columns in the first line of {path}, got "
+            f"{', '.join(map(repr, columns))}."
+        )
     for place, line in enumerate(lines, 1):
         if len(line) > len(columns):
             raise ValueError(
@@ -269,7 +274,7 @@ def _csv(text: str, path: Path) -> list[Record]:
 
 def _json_lines(text: str, path: Path) -> list[Record]:
     records = []
-    # Not splitlines: a text may hold other ends of lines, such as U+2028.
+    # Not splitlines(): that also splits at U+2028, which a JSON text may hold.
     for place, line in enumerate(text.split("\n"), 1):
         try:
             record = json.loads(line, **AS_WRITTEN) if line.strip() else None
@@ -287,17 +292,17 @@ def _json_lines(text: str, path: Path) -> list[Record]:
 
 
 AS_WRITTEN: dict[str, Any] = {"parse_int": str, "parse_float": str, "parse_constant": str}
-"""How numbers of JSON are read: not at all."""
+"""Options of `json.loads` that keep numbers as the texts they are written as."""
 
 
 def _text(value: Any) -> str | None:
-    """A cell as text without spaces around it; None if it is empty."""
+    # A cell without spaces around it; an empty cell is a missing value.
     text = str(value).lower() if isinstance(value, bool) else value
     return text.strip() or None if text is not None else None
 
 
 def _texts(categories: Any) -> Any:
-    """Categories as the texts that they are in files of records."""
+    # Categories as texts, as `read_records` reads the cells that they are compared with.
     if isinstance(categories, list):
         return [_text(each if isinstance(each, str | bool) else str(each)) for each in categories]
     if isinstance(categories, dict):

@@ -1,4 +1,4 @@
-"""A survey's sum as a mechanism, so that engines ask, count and sum it as they do a round."""
+"""A survey's sum as a mechanism: engines offer, account and sum it like a round of training."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from randquant.privacy.accounting.release import Release
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.statistics.answers import Table
 from randquant.statistics.records import columns_of, one_of_each
-from randquant.statistics.surveys import EXACT, Survey, survey_from, text_of
+from randquant.statistics.surveys import MAX_VECTOR_VALUE, Survey, survey_from, survey_text
 
-MARKS = 16
-"""Numbers behind a vector that say which survey it is of: a whole SHA-256, since whoever found two
-surveys with the same marks could offer one and have the other answered. They are not sent."""
+DIGEST_NUMBERS = 16
+"""Numbers at the end of a vector that identify its survey: all 256 bits of SHA-256 in words of 16
+bits. With fewer, a server could search for two surveys of the same digest and have a client answer
+one by the terms of the other. They are not sent."""
 
 
 @final
@@ -30,24 +31,24 @@ surveys with the same marks could offer one and have the other answered. They ar
 class SurveyMechanism(MechanismDefaults):
     """Sends a client's vector of a survey with its share of the noise, modulo a power of two.
 
-    An update is what `update` makes of a client's records: only that is within the distance that
-    the guarantee counts on, so vectors that do not bear the survey's marks are refused.
+    An update is a vector made by `update` from a client's records: only these are within the
+    distance that the guarantee assumes, so vectors without the survey's digest are refused.
 
     Args:
-        survey: the terms, or their text, as an offer has it.
+        survey: the terms, or their text as in an offer.
 
     Guarantees:
-        As `Survey`'s, against a server that sees the sum of at least `cohort` clients (one, under
-        `local` trust). Who sets the terms cannot make a client that computes by other terms send
-        more than either allows: its vector is refused.
+        Those of `Survey`, against a server that sees the sum of at least `cohort` clients (one,
+        under `local` trust). The party that sets the terms cannot make a client that encoded its
+        records by other terms send more than either survey allows: the vector is refused.
 
     Raises:
-        ValueError, TypeError: it is no survey, or one of central trust.
+        ValueError, TypeError: it is not a survey, or a survey of central trust.
 
     Example:
         >>> from randquant.statistics import Counts, survey
-        >>> asked = {"sex": Counts(["f", "m"])}
-        >>> terms = survey(asked, 1.0, 1e-6, "aggregate", clients=50, records=50)
+        >>> queries = {"sex": Counts(["f", "m"])}
+        >>> terms = survey(queries, 1.0, 1e-6, "aggregate", clients=50, records=50)
         >>> mechanism = SurveyMechanism(terms)
         >>> update = mechanism.update({"sex": np.array(["f"])}, Key.from_seed(0))
         >>> payloads = [mechanism.encode(update, Key.from_seed(k)) for k in range(50)]
@@ -63,71 +64,69 @@ class SurveyMechanism(MechanismDefaults):
     from_zero: ClassVar[bool] = True
 
     def __init__(self, survey: Survey | str) -> None:
-        text = survey if isinstance(survey, str) else text_of(survey)
-        object.__setattr__(self, "survey", text_of(survey_from(text)))
+        text = survey if isinstance(survey, str) else survey_text(survey)
+        # Parsed and written again: equal surveys have equal texts, and so equal digests.
+        object.__setattr__(self, "survey", survey_text(survey_from(text)))
         if self.trust == "central":
             raise ValueError(
                 "Expected a survey of aggregate or local trust, got central: a trusted server asks "
                 "rq.statistics itself."
             )
         validate.whole("a survey's bits", self.terms.bits, low=2, high=32)
-        # No integer of a record is larger than two records can be apart: whole numbers up to here
-        # are exact in float32, and rounding would part neighbours (theory/statistics.md, 1).
-        if (largest := self.terms.largest) > 2 * EXACT:
+        # No integer of a record exceeds the distance of two records. Up to this bound whole numbers
+        # are exact in float32; beyond, rounding would move neighbouring sums farther apart than the
+        # certified distance (theory/statistics.md, Proposition 1).
+        if (largest := self.terms.largest) > 2 * MAX_VECTOR_VALUE:
             raise ValueError(
-                f"Expected a survey with vectors up to {2 * EXACT}, exact in float32, got up to "
-                f"{largest:.6g}: lower its amplitudes, or its records of a client."
+                f"Expected a survey with vectors up to {2 * MAX_VECTOR_VALUE}, exact in float32, "
+                f"got up to {largest:.6g}: lower its amplitudes, or its records of a client."
             )
 
     @property
     def terms(self) -> Survey:
-        """The survey."""
         return survey_from(self.survey)
 
     @property
-    def _marks(self) -> np.ndarray:
+    def _digest(self) -> np.ndarray:
         digest = hashlib.sha256(self.survey.encode()).digest()
         return np.frombuffer(digest, "<u2").astype(np.float32)
 
     @property
     def trust(self) -> Trust:
-        """The survey's."""
         return self.terms.trust
 
     @property
     def cohort(self) -> int:
-        """The survey's."""
         return self.terms.cohort
 
     @property
     def dimension(self) -> int:
-        """Coordinates of an update."""
-        return self.terms.dimension + MARKS
+        """Coordinates of an update, its digest included."""
+        return self.terms.dimension + DIGEST_NUMBERS
 
     @property
     def coding(self) -> wire.Format:
-        """Remainders modulo a power of two that any sum stays within."""
+        """The payload's format: remainders modulo a power of two that no sum exceeds."""
         return wire.Format.of(1 << self.terms.bits, "survey", self.survey)
 
     def size(self, dimension: int) -> int:
-        """Numbers of a vector."""
-        return validate.whole("dimension", dimension, low=MARKS + 1) - MARKS
+        """Return the number of integers that are sent: coordinates without the digest."""
+        return validate.whole("dimension", dimension, low=DIGEST_NUMBERS + 1) - DIGEST_NUMBERS
 
     def sum_bits(self, dimension: int, clients: int) -> int:
-        """The survey's, for any number of clients."""
+        # The survey's modulus is chosen for its number of records, whatever the clients.
         return self.terms.bits
 
     def payload_bytes(self, dimension: int) -> int:
-        """Packed remainders."""
         return wire.coded(self.coding, self.size(dimension))
 
     def update(self, records: Any, key: Key) -> np.ndarray:
         """Encode a client's records without noise: (dimension,) float32, for `encode`.
 
         Args:
-            records: a mapping of values, or of arrays, or a table, as `statistics` takes them. Of a
-                `client` one is drawn at random, and with none it counts as a missing one.
-            key: of its rounding and of that draw.
+            records: a mapping of values, or of arrays, or a table, as `statistics` takes them. For
+                unit='client' one of them is drawn at random; no records count as a missing one.
+            key: of the rounding and of that draw.
 
         Raises:
             ValueError, TypeError: a column is missing or cannot be read, or there are more records
@@ -141,57 +140,67 @@ class SurveyMechanism(MechanismDefaults):
             raise ValueError(
                 f"Expected at most {terms.most} records of a client in this survey, got {count}."
             )
-        return np.append(terms.vector(columns, key), self._marks).astype(np.float32)
+        return np.append(terms.vector(columns, key), self._digest).astype(np.float32)
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
-        """Check the marks, add a share of the noise, and pack the remainders."""
-        if vector.size != self.dimension or not np.array_equal(vector[-MARKS:], self._marks):
+        """Check the digest, add a share of the noise, and pack the remainders."""
+        if vector.size != self.dimension:
             raise ValueError(
-                "Expected a vector of this survey, as its update() makes it, got another: a client "
-                "answers by the terms that it was offered."
+                f"Expected a vector of this survey, {self.dimension} numbers as its update() makes "
+                f"them, got {vector.size}."
             )
-        whole = vector[:-MARKS].astype(np.int64)
-        if not np.array_equal(whole, vector[:-MARKS]):
+        # Errors show no numbers of the vector: these are a client's records without noise, and
+        # engines may send errors to the server.
+        if not np.array_equal(vector[-DIGEST_NUMBERS:], self._digest):
+            raise ValueError(
+                "Expected a vector of this survey, as its update() makes it, got a vector that "
+                "does not end with the digest of its terms: encode records by this offer's terms."
+            )
+        values = vector[:-DIGEST_NUMBERS]
+        whole = values.astype(np.int64)
+        if not np.array_equal(whole, values):
             raise ValueError("Expected whole numbers, as a survey's update() makes them.")
+        # A key that is used twice would send two vectors with the same noise: their difference
+        # would show the difference of the records.
         key.claim()
         noisy = whole + self.terms.share(key)
         codes = noisy & ((1 << self.terms.bits) - 1)
-        return wire.pack(self.coding, codes.astype(np.uint32), -MARKS)
+        return wire.pack(self.coding, codes.astype(np.uint32), -DIGEST_NUMBERS)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
-        """Add up the remainders and decode."""
         totals = np.zeros(self.size(dimension), np.int64)
-        each(payloads, lambda payload: wire.add(self.coding, payload, totals, -MARKS))
+        each(payloads, lambda payload: wire.add(self.coding, payload, totals, -DIGEST_NUMBERS))
         return self.decode(totals, len(payloads), dimension)
 
     def decode(
         self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
     ) -> np.ndarray:
-        """The mean vector, from the sum's remainders; zeros for the marks."""
+        """Return the mean vector of a sum of remainders, with zeros in place of the digest."""
         enough(clients, self.cohort)
+        # The sum lies between -half and half: its remainder determines it.
         half = 1 << (self.terms.bits - 1)
         centred = ((totals + half) & (2 * half - 1)) - half
-        return np.append(centred / clients, np.zeros(MARKS)).astype(np.float32)
+        return np.append(centred / clients, np.zeros(DIGEST_NUMBERS)).astype(np.float32)
 
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release:
-        """The survey's, in each of so many rounds; also what bounds `zero_out` neighbours."""
+        """Return the release of the survey in each of `rounds` rounds; also for `zero_out`."""
         return self.terms.released(rounds, neighboring, "client")
 
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """The survey's for one record, whatever the number of a client's records."""
+        """Return the release for one record; it does not depend on the number of examples."""
         return self.terms.released(rounds, neighboring, "example")
 
     def table(self, mean: np.ndarray, clients: int, records: int) -> Table:
-        """Read a mean of so many clients' vectors.
+        """Compute the answers from the mean of clients' vectors.
 
         Args:
-            mean: (dimension,), as `mean` or an engine gives it.
-            clients: how many are in it.
-            records: how many records they have together, which is public.
+            mean: (dimension,), from `mean` or from an engine.
+            clients: number of clients in the mean.
+            records: number of their records together, which is public.
         """
         terms = self.terms
         clients = validate.whole(
@@ -199,10 +208,9 @@ class SurveyMechanism(MechanismDefaults):
             why="a round that failed, or has fewer than its noise counts on, is no table",
         )  # fmt: skip
         records = validate.whole("records", records, low=0)
-        totals = np.asarray(mean, np.float64)[:-MARKS] * clients
+        totals = np.asarray(mean, np.float64)[:-DIGEST_NUMBERS] * clients
         answers = terms.read(totals, records, clients)
         return Table(answers, records, clients, terms.guarantee, terms.release)
 
     def record(self) -> dict[str, Any]:
-        """The survey's terms."""
         return {"mechanism": "survey", "survey": self.survey}

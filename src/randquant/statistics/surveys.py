@@ -39,20 +39,26 @@ from randquant.statistics.query import Columns, Query, Totals
 from randquant.statistics.regression import Covariance, LinearRegression
 from randquant.statistics.survival import KaplanMeier, LogRank
 
-FINE = 2.0**10
-"""Least standard deviation of the noise in a sum, in steps, that is aimed at."""
+MIN_DEVIATION_STEPS = 2.0**10
+"""Smallest standard deviation of the noise in a sum that is aimed at, in steps of the integers. The
+finer the steps, the less random rounding adds to the errors: for few records next to nothing."""
 
-FINEST = 2.0**14
-"""The same at most: tables of its law would take long."""
+MAX_DEVIATION_STEPS = 2.0**14
+"""Largest such deviation: the tables from which noise is drawn grow in proportion to it."""
 
-COARSEST = 16
-"""Least amplitude."""
+MIN_AMPLITUDE_STEPS = 16
+"""Smallest amplitude that is aimed at. Amplitudes are rounded down to whole steps, so a query loses
+at most 1/16 of its accuracy to that; with 8 it would be 1/8."""
 
-EXACT, LARGEST_SUM = 2**23, 2**29
-"""Largest integers of a client's vector (exact in float32, as engines carry it), and of a sum."""
+MAX_VECTOR_VALUE = 2**23
+"""Largest integer of a client's vector that is aimed at. Engines carry vectors as float32, which
+holds whole numbers up to twice this value exactly."""
 
-PARTS = 2**20
-"""Steps that weights are rounded to."""
+MAX_SUM_VALUE = 2**29
+"""Largest integer of a sum without noise that is aimed at; with noise and sign it fits 32 bits."""
+
+WEIGHT_STEPS = 2**20
+"""Resolution of the queries' weights: they are whole multiples of one in about a million."""
 
 Law = DiscreteLaplace | DiscreteGaussian | Skellam
 
@@ -64,14 +70,13 @@ class Survey:
     Attributes:
         queries: by name.
         amplitudes: of their blocks, in steps.
-        law: each client's share of the noise on each number.
-        cohort: how many shares the guarantee relies on.
-        trust: who sees what.
+        law: distribution of each client's share of the noise, on each integer.
+        cohort: number of shares that the guarantee relies on.
+        trust: central, aggregate or local; see `statistics`.
         delta: of the guarantee.
-        unit: whose vectors the distances are of: a client's, of which one record is taken, or those
-            of one `example`.
-        most: records of a client, at most.
-        bits: of a modulus that no sum exceeds.
+        unit: what is protected: a `client`, of which one record is drawn, or one `example`.
+        most: largest number of records of a client.
+        bits: binary logarithm of a modulus that no sum exceeds.
     """
 
     queries: Mapping[str, Query]
@@ -87,9 +92,12 @@ class Survey:
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
         if self.amplitudes.keys() != self.queries.keys():
-            raise ValueError("Expected an amplitude for each query, got others.")
+            raise ValueError(
+                f"Expected an amplitude for each query of {validate.shown(list(self.queries))}, "
+                f"got {validate.shown(list(self.amplitudes))}."
+            )
         amplitudes = {
-            name: validate.whole("amplitude", each, low=1, high=EXACT)
+            name: validate.whole("amplitude", each, low=1, high=MAX_VECTOR_VALUE)
             for name, each in self.amplitudes.items()
         }
         object.__setattr__(self, "amplitudes", amplitudes)
@@ -102,45 +110,48 @@ class Survey:
             )
         validate.real("delta", self.delta, above=0, below=1)
         validate.choice("unit", self.unit, ("client", "example"))
-        validate.whole("most", self.most, low=1, high=1 if self.unit == "client" else EXACT)
+        most_allowed = 1 if self.unit == "client" else MAX_VECTOR_VALUE
+        validate.whole("most", self.most, low=1, high=most_allowed)
         validate.whole("bits", self.bits, low=2, high=64)
-        _ = self.release  # checks the rest
+        _ = self.release  # the releases and accounts check law, distance and dimension
 
     @property
     def norm(self) -> Norm:
-        """In which distances count."""
         return "l1" if isinstance(self.law, DiscreteLaplace) else "l2"
 
     @property
     def dimension(self) -> int:
-        """Numbers of a vector."""
+        """Number of integers of a vector."""
         return sum(query.block().size for query in self.queries.values())
 
     @property
     def largest(self) -> float:
-        """A bound of the integers of a client's vector, without noise."""
-        return self.most * _apart(self.queries, self.amplitudes, self.norm)
+        """Upper bound of the absolute integers of a client's vector, without noise."""
+        # One integer is at most the vector's norm, and that at most the distance of two records.
+        return self.most * _record_distance(self.queries, self.amplitudes, self.norm)
 
     @property
     def release(self) -> Release:
-        """What accounting sees of the table: the release of one record."""
+        """The release that accounting takes, for the unit of the survey."""
         return self.released(1, "replace_one", self.unit)
 
     @property
     def guarantee(self) -> Guarantee:
-        """Of one record, or of a client with one record."""
+        """The guarantee for one record, or for a client with one record."""
         return account([self.release], self.delta)
 
     def released(self, rounds: int, neighboring: Neighboring, unit: Unit) -> Release:
-        """The release of so many rounds about all that a client sends, or about one record.
+        """Return the release of several rounds for a whole client, or for one record.
 
-        No record's vector is longer than two of them can be apart: so zeros are no farther.
+        The distance also covers `zero_out` neighbours: no record's vector is longer than the
+        distance of two records.
 
         Raises:
-            ValueError: one record is asked about, where one of a client's records is drawn.
+            ValueError: the unit is one record, but the survey draws one of each client's records.
         """
         if unit == "example" != self.unit:
-            # One record is the whole vector of a client that drew it: nothing less is derived.
+            # With some probability the exchanged record is the one drawn, and then the whole vector
+            # changes; no smaller bound is derived (theory/statistics.md, Proposition 1).
             raise ValueError(
                 "Expected a survey of unit='example' to count it for one record of a client, got "
                 "one of unit='client', which draws one of each client's records: ask for a survey "
@@ -148,40 +159,47 @@ class Survey:
             )
         distance = _distance(self.queries, self.amplitudes, self.norm)
         if unit == "client":
+            # All records of a client may change at once; in L2 `distance` is a square.
             distance *= self.most if self.norm == "l1" else self.most**2
-        one = _release(
+        one_round = _release(
             self.law, self.cohort, self.trust, distance, self.dimension, unit == "example"
         )
-        return replace(one, rounds=rounds, neighboring=neighboring)
+        return replace(one_round, rounds=rounds, neighboring=neighboring)
 
     def vector(self, columns: Columns, key: Key) -> np.ndarray:
         """Add up the integers of all records, without noise: (dimension,) int64.
 
         Raises:
-            ValueError, TypeError: a column is missing, or holds what its query cannot read.
+            ValueError, TypeError: a column is missing, or has a value that its query cannot read.
         """
-        parts = []
+        blocks = []
         for name, query in self.queries.items():
             try:
                 rows = query.rows(columns)
             except KeyError as error:
                 raise ValueError(
                     f"Expected a column {error} for the query {name!r}, got "
-                    f"{', '.join(columns) or 'none'}."
+                    f"{', '.join(columns) or 'no columns'}."
                 ) from None
-            part = key.fold_in("rounding", name)
-            parts.append(query.block().total(rows, self.amplitudes[name], self.norm, part))
-        return np.concatenate(parts)
+            rounding = key.fold_in("rounding", name)
+            blocks.append(query.block().total(rows, self.amplitudes[name], self.norm, rounding))
+        return np.concatenate(blocks)
 
     def share(self, key: Key) -> np.ndarray:
         """Draw one share of the noise: (dimension,) int64."""
         return self.law.draw(self.dimension, key.fold_in("noise"))
 
     def read(self, totals: np.ndarray, records: int, clients: int = 1) -> dict[str, Answer]:
-        """Estimate all answers from the noisy sum over so many records, of so many clients."""
+        """Estimate all answers from the noisy sum.
+
+        Args:
+            totals: (dimension,) the sum.
+            records: number of records in it.
+            clients: number of clients in it, each with its share of the noise.
+        """
         shares = 1 if self.trust == "central" else clients
         tail = estimate.LAPLACE if self.norm == "l1" else estimate.NORMAL
-        # Of numbers rounded at random, each record adds at most 1/4.
+        # Rounding at random has a variance of at most 1/4 per record.
         noise = estimate.SumNoise(math.sqrt(shares * self.law.variance + records / 4), tail)
         answers, start = {}, 0
         for name, query in self.queries.items():
@@ -203,20 +221,21 @@ def survey(
     unit: Unit = "client",
     most: int = 1,
 ) -> Survey:
-    """Choose amplitudes and the noise: by default equal parts of the distance of two records.
+    """Choose amplitudes and noise that meet a target.
 
-    That is what each query would have if the budget were split among them.
+    By default all queries have equal parts of the distance of two records, as if the budget were
+    split equally among them.
 
     Args:
         queries: by name.
         epsilon, delta: the target for one record, or one client with one record.
         trust: `central`, `aggregate` or `local`.
-        clients: how many share the noise under `aggregate` trust.
-        records: how many there are, about.
-        weights: of queries: how many times smaller their error shall be, over the others', than in
-            equal parts.
+        clients: number of clients, who share the noise under `aggregate` trust.
+        records: approximate number of records.
+        weights: of queries: by how much their errors shall shrink, relative to the errors of the
+            others, compared with equal parts.
         unit: what is protected: a `client`, or one `example` of a client.
-        most: records of a client, at most; 1 for the unit of a client.
+        most: largest number of records of a client; 1 for the unit of a client.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -233,30 +252,35 @@ def survey(
     clients = validate.whole("clients", clients, low=1)
     check_clients(clients, trust)
     validate.choice("unit", unit, ("client", "example"))
-    most = validate.whole("most", most, low=1, high=1 if unit == "client" else EXACT // COARSEST)
+    most_allowed = 1 if unit == "client" else MAX_VECTOR_VALUE // MIN_AMPLITUDE_STEPS
+    most = validate.whole("most", most, low=1, high=most_allowed)
     records = max(validate.whole("records", records, low=0), most)
-    # More shares than are counted on only add to the noise.
+    # Shares beyond the cohort only add to the noise (theory/statistics.md, Proposition 2).
     cohort = min(clients, LARGEST_COHORT) if trust == "aggregate" else 1
-    fine = min(max(FINE, 8 * math.sqrt(records)), FINEST)
-    widest = math.inf if trust == "central" else min(EXACT / most, LARGEST_SUM / records)
+    # Rounding's deviation is at most sqrt(records) / 2: 16 times as much noise hides it.
+    smallest = min(max(MIN_DEVIATION_STEPS, 8 * math.sqrt(records)), MAX_DEVIATION_STEPS)
+    carried = min(MAX_VECTOR_VALUE / most, MAX_SUM_VALUE / records)
+    widest = math.inf if trust == "central" else carried
     per_step: dict[Norm, float] = {"l1": 1 / epsilon, "l2": gaussian_noise(epsilon, delta)}
     tails = {"l1": estimate.LAPLACE * math.sqrt(2), "l2": estimate.NORMAL}
 
-    def loudness(norm: Norm) -> float:
-        """Noise of queries relative to their amplitudes, in the logarithmic mean."""
+    def relative_noise(norm: Norm) -> float:
+        # The sum of the logarithms of interval lengths, relative to amplitudes.
         parts = _parts(named, relative, norm)
-        noise = tails[norm] * per_step[norm] * _apart(named, parts, norm)
-        return sum(math.log(noise / each) for each in parts.values())
+        noise = tails[norm] * per_step[norm] * _record_distance(named, parts, norm)
+        return sum(math.log(noise / part) for part in parts.values())
 
-    for norm in sorted(per_step, key=loudness):
-        found = _calibrated(
-            named, _parts(named, relative, norm), epsilon, delta, trust, cohort, (fine, widest),
+    for norm in sorted(per_step, key=relative_noise):
+        calibrated = _calibrated(
+            named, _parts(named, relative, norm), epsilon, delta, trust, cohort, (smallest, widest),
             norm, per_step[norm],
         )  # fmt: skip
-        if found:
-            amplitudes, law = found
-            spread = 64 * math.sqrt(law.variance * clients)
-            largest = records * _apart(named, amplitudes, norm) + spread
+        if calibrated:
+            amplitudes, law = calibrated
+            # 64 deviations of all clients' noise: no sum is beyond, but with a probability far
+            # below any delta, and then an answer is wrong, not the guarantee.
+            noise_bound = 64 * math.sqrt(law.variance * clients)
+            largest = records * _record_distance(named, amplitudes, norm) + noise_bound
             bits = math.ceil(math.log2(2 * largest)) + 1
             return Survey(named, amplitudes, law, cohort, trust, delta, unit, most, bits)
     raise ValueError(
@@ -276,23 +300,26 @@ def _calibrated(
     norm: Norm,
     per_step: float,
 ) -> tuple[dict[str, int], Law] | None:
-    """Amplitudes and the least noise of this norm that meets the target; None if there is none.
+    """Return amplitudes and the least noise that meets the target, or None if it is out of reach.
 
     Args:
-        parts: amplitudes in proportion to those that are sought.
-        ends: the least noise to aim at, and the largest distance of two records.
-        per_step: about what noise is needed at distance 1.
+        parts: relative amplitudes.
+        ends: smallest deviation of the noise to aim at, and largest distance of two records.
+        norm: of the noise.
+        per_step: approximate noise that distance 1 needs.
     """
-    unit = _apart(queries, parts, norm)
+    unit = _record_distance(queries, parts, norm)
     dimension = sum(query.block().size for query in queries.values())
-    fine, widest = ends
-    deviation = max(fine, COARSEST * unit * per_step / min(parts.values()))
+    smallest, widest = ends
+    deviation = max(smallest, MIN_AMPLITUDE_STEPS * unit * per_step / min(parts.values()))
     deviation = min(deviation, widest * per_step)
     amplitudes = {
-        name: max(int(deviation / (per_step * unit) * each), 1) for name, each in parts.items()
+        name: max(int(deviation / (per_step * unit) * part), 1) for name, part in parts.items()
     }
     distance = _distance(queries, amplitudes, norm)
-    noise = _apart(queries, amplitudes, norm) * per_step * (1 + 1e-9)
+    noise = _record_distance(queries, amplitudes, norm) * per_step * (1 + 1e-9)
+    # The first value is for continuous noise of one client; the account of the discrete law decides
+    # and needs little more: 200 steps are 4 %.
     for _ in range(200):
         try:
             law = _law(noise, norm, trust, cohort)
@@ -301,7 +328,8 @@ def _calibrated(
         reached = account([_release(law, cohort, trust, distance, dimension)], delta).epsilon
         if reached <= epsilon:
             return amplitudes, law
-        if math.isinf(reached):  # the distance to the law alone is beyond delta
+        # Infinite where the tables' distance to their law is beyond delta: no noise can help.
+        if math.isinf(reached):
             return None
         noise *= 1.0002
     return None
@@ -310,13 +338,21 @@ def _calibrated(
 def _parts(
     queries: Mapping[str, Query], weights: Mapping[str, float], norm: Norm
 ) -> dict[str, int]:
-    """Amplitudes at which weights are parts of the distance, about 2**20 and exact to as much."""
-    alone = {name: _apart({name: query}, {name: PARTS}, norm) for name, query in queries.items()}
-    return {name: round(PARTS**2 * each / alone[name]) for name, each in weights.items()}
+    """Return relative amplitudes, about 2**20, at which queries' distances are as their weights."""
+    distances = {
+        name: _record_distance({name: query}, {name: WEIGHT_STEPS}, norm)
+        for name, query in queries.items()
+    }
+    return {
+        name: round(WEIGHT_STEPS**2 * weight / distances[name]) for name, weight in weights.items()
+    }
 
 
 def _law(noise: float, norm: Norm, trust: Trust, cohort: int) -> Law:
-    """One share of noise of this deviation (Laplace noise: of this scale); ValueError if none."""
+    """Return the law of one share of the noise; ValueError if its table would be too long.
+
+    `noise` is the deviation of all shares together, or the scale of Laplace noise.
+    """
     if norm == "l1":
         if noise > LARGEST_SCALE:
             raise ValueError("the table of its law would be too long")
@@ -339,12 +375,15 @@ def _release(
 
 
 def _distance(queries: Mapping[str, Query], amplitudes: Mapping[str, int], norm: Norm) -> int:
-    """Of two records' vectors: squared in L2."""
-    # theory/statistics.md, Proposition 1: blocks are coordinates of one vector.
+    # theory/statistics.md, Proposition 1: blocks are coordinates of one vector, so their distances
+    # add up: squared in L2, plain in L1.
     return sum(query.block().distance(amplitudes[name], norm) for name, query in queries.items())
 
 
-def _apart(queries: Mapping[str, Query], amplitudes: Mapping[str, int], norm: Norm) -> float:
+def _record_distance(
+    queries: Mapping[str, Query], amplitudes: Mapping[str, int], norm: Norm
+) -> float:
+    # Not squared, in either norm.
     distance = _distance(queries, amplitudes, norm)
     return float(distance) if norm == "l1" else math.sqrt(distance)
 
@@ -376,11 +415,11 @@ def _relative(queries: Mapping[str, Query], weights: Mapping[str, float]) -> dic
 
 
 def check_clients(clients: int, trust: Trust) -> None:
-    """Refuse one client that only a sum would hide."""
+    """Refuse a sum of one client under aggregate trust."""
     if trust == "aggregate" and clients < 2:
         raise ValueError(
-            f"Expected at least 2 clients under aggregate trust, got {clients}: a sum of one "
-            "client is its own; use trust='central' if whoever holds the records may see them."
+            f"Expected at least 2 clients under aggregate trust, got {clients}: the sum of one "
+            "client hides nothing; use trust='central' if the holder of the records may see them."
         )
 
 
@@ -390,20 +429,22 @@ KINDS: dict[str, type] = {
     "mean": Mean, "counts": Counts, "quantiles": Quantiles, "kaplan-meier": KaplanMeier,
     "log-rank": LogRank, "covariance": Covariance, "linear-regression": LinearRegression,
 }  # fmt: skip
-"""Queries by the names that files and messages have for them."""
+"""Queries by their names in files and messages."""
 
 LAWS: dict[str, type] = {
     "discrete-laplace": DiscreteLaplace, "discrete-gaussian": DiscreteGaussian, "skellam": Skellam,
 }  # fmt: skip
 
-MOST_QUERIES = 256
+MAX_QUERIES = 256
+"""Largest number of queries of a survey from a text, which a hostile server may have written: a
+client's work and message grow with it."""
 
 
 def query_from(fields: Mapping[str, Any]) -> Query:
     """Make a query from its kind and its arguments by name.
 
     Raises:
-        ValueError, TypeError: it is none.
+        ValueError, TypeError: the kind is unknown, or an argument is missing or wrong.
 
     Example:
         >>> query_from({"kind": "mean", "low": 18, "high": 100})
@@ -411,12 +452,12 @@ def query_from(fields: Mapping[str, Any]) -> Query:
     """
     if not isinstance(fields, Mapping):
         raise TypeError(f"Expected a query's kind and arguments, got {validate.shown(fields)}.")
-    own = dict(fields)
-    kind = validate.choice("kind", own.pop("kind", None), KINDS)
-    return validate.call(kind, KINDS[kind], own)
+    arguments = dict(fields)
+    kind = validate.choice("kind", arguments.pop("kind", None), KINDS)
+    return validate.call(kind, KINDS[kind], arguments)
 
 
-def text_of(survey: Survey) -> str:
+def survey_text(survey: Survey) -> str:
     """Return a survey as one line of JSON; equal surveys have equal texts."""
     names = {kind: name for name, kind in {**KINDS, **LAWS}.items()}
     queries = {
@@ -424,8 +465,8 @@ def text_of(survey: Survey) -> str:
         for name, query in survey.queries.items()
     }
     law = {"law": names[type(survey.law)], **dataclasses.asdict(survey.law)}
-    own = {name: getattr(survey, name) for name in FIELDS}
-    return json.dumps(to_json({**own, "queries": queries, "law": law}))
+    terms = {name: getattr(survey, name) for name in FIELDS}
+    return json.dumps(to_json({**terms, "queries": queries, "law": law}))
 
 
 FIELDS = ("amplitudes", "cohort", "trust", "delta", "unit", "most", "bits")
@@ -433,23 +474,23 @@ FIELDS = ("amplitudes", "cohort", "trust", "delta", "unit", "most", "bits")
 
 @functools.lru_cache(maxsize=8)
 def survey_from(text: str) -> Survey:
-    """Undo `text_of`; the text need not be trusted, as its distances are worked out again.
+    """Read the text of a survey, which need not be trusted: its distances are computed again.
 
     Raises:
-        ValueError: it is no survey.
+        ValueError: it is not the text of a survey.
     """
     try:
         record = json.loads(text)
         queries = {name: query_from(fields) for name, fields in record.pop("queries").items()}
-        if len(queries) > MOST_QUERIES:
-            raise ValueError(f"more than {MOST_QUERIES} queries")
-        law = dict(record.pop("law"))
-        made = validate.call("law", LAWS[law.pop("law")], law)
+        if len(queries) > MAX_QUERIES:
+            raise ValueError(f"it has {len(queries)} queries, more than {MAX_QUERIES}")
+        parameters = dict(record.pop("law"))
+        law = validate.call("law", LAWS[parameters.pop("law")], parameters)
         if record.keys() != set(FIELDS):
-            raise ValueError("its fields are others")
+            raise ValueError(f"its fields are {validate.shown(list(record))}, not {FIELDS}")
         return Survey(
             queries={name: query.named(name, queries) for name, query in queries.items()},
-            law=made, **record,
+            law=law, **record,
         )  # fmt: skip
     except (
         ArithmeticError,

@@ -1,4 +1,4 @@
-"""Survival: the Kaplan-Meier curve and the log-rank test, from counts per bin of time."""
+"""Survival analysis: the Kaplan-Meier curve and the log-rank test, from counts per step of time."""
 
 from __future__ import annotations
 
@@ -16,41 +16,47 @@ from randquant.statistics.encodings import Tree
 from randquant.statistics.estimate import NORMAL, Answer, Estimate, SumNoise
 
 STEPS = 255
-"""Steps that time is cut into, or more where a curve is given at more places."""
+"""Largest number of steps that time is cut into, unless the curve is given at more times. The tree
+of events and losses then has 512 cells; twice as many steps halve the unknown order within a step,
+for one more level of noise."""
 
-SMOOTHED = 16
-"""Steps over which losses are averaged, to tell how many share a step with later events."""
+SMOOTHING_STEPS = 16
+"""Steps over which losses are averaged, to bound how many precede events of the same step: losses
+in whole units, such as months, fall into one step of many."""
 
-UNSEEN = 1.5
-"""Events whose absence a curve's variance reckons with: none of an expected 3 is seen in 5 %."""
+UNSEEN_EVENTS = 1.5
+"""Events that the variance of a curve without events allows for: the interval then ends at
+exp(-3/n), and 3 expected events are all unseen in 5 of 100 samples."""
 
-LIKELY = 6.0
-"""Numbers at risk are known while they are more than this many of their errors, and 3."""
+MIN_RISK_DEVIATIONS = 6.0
+"""Smallest number at risk, in standard deviations of its noise, up to which the curve's interval is
+computed; at least 3 whatever the noise. Below, logarithms of noisy numbers are too far
+from linear; the estimate itself goes on to half as many (theory/statistics.md, Proposition 9)."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class KaplanMeier:
-    """The probability to have had no event until each of several times.
+    """The Kaplan-Meier curve: the probability of no event until each of several times.
 
     Args:
-        time: the column of the time of a record's event, or of when it was last seen, from 0.
+        time: the column with the time of a record's event, or at which it was last seen, from 0.
         event: the column that says which: 1 or True for an event, 0 or False if last seen.
         until: the last time of the curve.
-        bins: of equal width until then, at whose ends the curve is given. To count, time is cut
-            further, into 128 to 255 steps, or into the bins if there are more.
+        bins: number of bins of equal width until then, at whose ends the curve is given. Time is
+            counted in finer steps, 128 to 255 of them, or in the bins if there are more.
 
-    Labels are the bins' ends. A record with a missing time or event is left out. As usual, whoever
-    was last seen at the time of an event was at risk of it. The order within a step is unknown, and
+    Labels are the bins' ends. A record with a missing time or event is left out. As usual, a record
+    last seen at the time of an event was at risk of it. The order within a step is unknown, and
     losses count as after events: this is Kaplan and Meier's estimate if no step holds two different
-    times (24 months, 7 years), and otherwise higher by a little, which the intervals contain.
+    times (24 months, 7 years), and otherwise slightly higher, which the intervals cover.
 
     Example:
         >>> import numpy as np, randquant as rq
         >>> rng = np.random.default_rng(0)
         >>> ward = {"days": rng.exponential(500, 20000), "event": np.ones(20000)}
-        >>> asked = {"survival": rq.KaplanMeier("days", "event", until=1000, bins=10)}
-        >>> table = rq.statistics([ward], epsilon=1, queries=asked, trust="central", unit="example")
+        >>> curve = {"survival": rq.KaplanMeier("days", "event", until=1000, bins=10)}
+        >>> table = rq.statistics([ward], epsilon=1, queries=curve, trust="central", unit="example")
         >>> bool(abs(table["survival"]["500"].estimate - np.exp(-1)) < 0.03)
         True
     """
@@ -66,19 +72,17 @@ class KaplanMeier:
         validate.whole("bins", self.bins, low=1, high=500)
 
     def named(self, name: str, queries: Mapping[str, query.Query]) -> KaplanMeier:
-        """As it is."""
         return self
 
     def block(self) -> Tree:
-        """Events in each step, and losses likewise."""
+        # A cell for the events of each step, and of time zero; then likewise for losses.
         return Tree(2 * (_steps(self.bins) + 1))
 
     def rows(self, columns: query.Columns) -> np.ndarray:
-        """The number of the cell."""
         return _cells(columns, self.time, self.event, self.until, _steps(self.bins))
 
     def answer(self, totals: query.Totals) -> Answer:
-        """The curve at the ends of the bins, with Greenwood's variance and the noise's."""
+        """Estimate the curve at the ends of the bins; Greenwood's variance, and the noise's."""
         counts, mixing = self.block().counts(
             totals.values, totals.records, totals.amplitude, totals.norm
         )
@@ -90,68 +94,80 @@ class KaplanMeier:
 
 
 def _curve(counts: np.ndarray, mixing: np.ndarray, noise: SumNoise) -> list[Estimate]:
-    """Estimates after each step."""
-    (e, n), (of_e, of_n) = _events_and_risk(counts), _events_and_risk(mixing)
-    through, of_through = n - e, of_n - of_e
-    by_n, by_through = (noise.deviation**2 * _squares(each) for each in (of_n, of_through))
-    # Of those who are at risk in a step, some must be known to come through.
-    least = LIKELY * np.sqrt(np.maximum(np.maximum(by_n, by_through), 0.25))
-    k = slice(_first_not(np.minimum(n, through) > least))
-    moved = (of_e[k] - (e[k] / n[k])[:, None] * of_n[k]) / through[k][:, None]
-    noisy = noise.deviation * np.sqrt(_squares(np.cumsum(moved, axis=0)))
-    # theory/statistics.md, Proposition 9: what noise moves logarithms by is put back.
-    lowered = (by_through[k] / through[k] ** 2 - by_n[k] / n[k] ** 2) / 2
-    log = np.cumsum(np.log(through[k] / n[k]) + lowered)
+    """Estimate the curve after each step.
+
+    e, n and n - e are the events, the numbers at risk and the survivors of each step; names that
+    end in `_mixing` are their weights of the noise.
+    """
+    (e, n), (e_mixing, n_mixing) = _events_and_risk(counts), _events_and_risk(mixing)
+    survivors = n - e
+    n_variance, survivors_variance = (
+        noise.deviation**2 * _row_squares(weights) for weights in (n_mixing, n_mixing - e_mixing)
+    )
+    # Logarithms are taken while both numbers are clearly above zero.
+    floor = MIN_RISK_DEVIATIONS * np.sqrt(
+        np.maximum(np.maximum(n_variance, survivors_variance), 0.25)
+    )
+    k = slice(_first_false(np.minimum(n, survivors) > floor))
+    gradient = (e_mixing[k] - (e[k] / n[k])[:, None] * n_mixing[k]) / survivors[k][:, None]
+    noise_errors = noise.deviation * np.sqrt(_row_squares(np.cumsum(gradient, axis=0)))
+    # theory/statistics.md, Proposition 9: noise shifts the mean of a logarithm; put it back.
+    log_bias = (survivors_variance[k] / survivors[k] ** 2 - n_variance[k] / n[k] ** 2) / 2
+    log = np.cumsum(np.log(survivors[k] / n[k]) + log_bias)
     hazards = _hazards(e[k], n[k])
     greenwood = np.cumsum(hazards / ((1 - np.minimum(hazards, 0.9)) * n[k]))
-    sampling = np.sqrt(greenwood + (UNSEEN / n[k]) ** 2)
+    sampling = np.sqrt(greenwood + (UNSEEN_EVENTS / n[k]) ** 2)
+    # Losses of a step may have come before its events, which lowers the curve by at most this.
     order = np.cumsum(hazards * np.maximum(_smoothed(_losses(e, n)[k]), 0.0) / n[k])
 
     def padded(values: np.ndarray, rest: float) -> list[float]:
         return [*values.tolist(), *[rest] * (len(n) - len(values))]
 
     def ends(half: np.ndarray) -> list[Interval]:
-        """Where nobody is known to be at risk, the curve only falls."""
+        # Once the number at risk is unknown, it is only known that the curve falls: from 0 to the
+        # last upper end.
         lower, upper = np.exp(log - half - order), np.minimum(np.exp(log + half), 1.0)
         rest = float(upper[-1]) if len(upper) else 1.0
         return list(map(Interval, padded(np.minimum(lower, 1.0), 0.0), padded(upper, rest)))
 
-    later = n > np.maximum(LIKELY / 2 * np.sqrt(by_n), 0.5)
-    later[k] = True
-    rest = slice(len(log), _first_not(later))
-    less_sure = np.cumprod(np.clip(through[rest] / n[rest], 0.0, 1.0))
+    # The estimate goes on for a while without errors, clipped, then stays constant.
+    usable = n > np.maximum(MIN_RISK_DEVIATIONS / 2 * np.sqrt(n_variance), 0.5)
+    usable[k] = True
+    rest = slice(len(log), _first_false(usable))
+    continuation = np.cumprod(np.clip(survivors[rest] / n[rest], 0.0, 1.0))
     last = math.exp(log[-1]) if len(log) else 1.0
-    curve = -_increasing(-np.minimum(np.append(np.exp(log), last * less_sure), 1.0))
-    alone, errors = noise.tail * noisy, (curve[: len(log)] * each for each in (noisy, sampling))
+    curve = -_increasing(-np.minimum(np.append(np.exp(log), last * continuation), 1.0))
+    noise_half = noise.tail * noise_errors
+    errors = (curve[: len(log)] * each for each in (noise_errors, sampling))
     columns = zip(
         padded(curve, float(curve[-1]) if len(curve) else 1.0),
         *(padded(each, math.inf) for each in errors),
-        ends(np.hypot(alone, NORMAL * sampling)), ends(alone), strict=True,
+        ends(np.hypot(noise_half, NORMAL * sampling)), ends(noise_half), strict=True,
     )  # fmt: skip
     return [
-        Estimate(min(max(s, both.lower), both.upper), by_noise, by_sample, both, records)
-        for s, by_noise, by_sample, both, records in columns
+        Estimate(min(max(s, both.lower), both.upper), noise_error, sampling_error, both, noise_only)
+        for s, noise_error, sampling_error, both, noise_only in columns
     ]
 
 
-def _first_not(true: np.ndarray) -> int:
-    """The first place that is not true, or the end."""
-    return len(true) if true.all() else int(np.argmin(true))
+def _first_false(values: np.ndarray) -> int:
+    # The end if all are true.
+    return len(values) if values.all() else int(np.argmin(values))
 
 
-def _squares(rows: np.ndarray) -> np.ndarray:
+def _row_squares(rows: np.ndarray) -> np.ndarray:
     return np.einsum("ij,ij->i", rows, rows)
 
 
 def _increasing(values: np.ndarray) -> np.ndarray:
-    """The nearest sequence that never falls."""
+    # The nearest non-decreasing sequence, in least squares.
     from scipy.optimize import isotonic_regression
 
     return isotonic_regression(values).x if len(values) else values
 
 
 def _hazards(e: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """Within 0 and 1, so that cumulative events never fall."""
+    # Noise can make events negative: cumulative events are made non-decreasing first.
     events = np.diff(np.maximum(_increasing(np.cumsum(e)), 0.0), prepend=0.0)
     return np.minimum(events / n, 1.0)
 
@@ -163,18 +179,19 @@ def _losses(e: np.ndarray, n: np.ndarray) -> np.ndarray:
 def _smoothed(losses: np.ndarray) -> np.ndarray:
     from scipy.ndimage import uniform_filter1d
 
-    return uniform_filter1d(losses, SMOOTHED, mode="nearest")
+    return uniform_filter1d(losses, SMOOTHING_STEPS, mode="nearest")
 
 
 def _steps(bins: int) -> int:
-    """Steps that so many bins are cut into."""
+    # A whole number of steps per bin, so that the curve is known at the ends of bins.
     return max(STEPS // bins, 1) * bins
 
 
 def _cells(columns: query.Columns, time: str, event: str, until: float, steps: int) -> np.ndarray:
-    """Cells of records: of events from time zero on, then of losses; the last of all others.
+    """Return records' cells: events by step, from time zero on, then losses; the last for missing.
 
-    A step holds its end: whoever has an event or was last seen there was at risk until then.
+    A step includes its end: a record with an event, or last seen, at the end was at risk until
+    then. A record seen after `until` is lost in the last step.
     """
     times = query.numbers(columns[time], time)
     happened = query.numbers(columns[event], event)
@@ -182,7 +199,7 @@ def _cells(columns: query.Columns, time: str, event: str, until: float, steps: i
         raise ValueError(
             f"Expected 0 or 1 in column {event!r}, got {bad:g}: 1 for an event, 0 if last seen."
         )
-    # Less than any step, and more than what float32 has times of whole units off.
+    # In steps: times in whole units are off by less in float32, and no step is shorter.
     slack = 1e-4
     place = np.ceil(np.clip(times, 0.0, until) / until * steps - slack)
     lost = (happened == 0) | (times > until * (1 + slack / steps))
@@ -192,25 +209,26 @@ def _cells(columns: query.Columns, time: str, event: str, until: float, steps: i
 
 
 def _events_and_risk(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What happens in each step and how many are at risk in it, from (cells, ...)."""
+    """Return the events and the numbers at risk of each step, or their rows of a mixing matrix."""
     events, losses = np.split(cells, 2)
+    # At risk in a step are all whose event or loss is in it or later.
     return events, np.cumsum((events + losses)[::-1], axis=0)[::-1]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class LogRank:
-    """Whether two groups survive alike: the log-rank test.
+    """The log-rank test of equal survival in two groups.
 
     Args:
         time, event, until, bins: as for `KaplanMeier`.
         by: the column of the group.
-        groups: its two values; records of others are left out.
+        groups: its two values; records with other values are left out.
 
-    Labels: `observed - expected`, the events of the first group less those to be expected if both
-    were alike; and `z`, the same in its standard deviations, noise included: about normal if both
-    are alike, so that the p-value is 2 · Φ(-|z|). Late times, at which noise hides how many are at
-    risk, are left out of both; the interval of the first holds with them.
+    Labels: `observed - expected`, the events of the first group less those expected if both groups
+    survive equally; and `z`, the same in its standard deviations, noise included: about normal if
+    they do, so the p-value is 2 · Φ(-|z|). Late times, at which noise hides the number at risk, are
+    left out of both; the interval of the first covers them too.
     """
 
     time: str
@@ -229,15 +247,13 @@ class LogRank:
         object.__setattr__(self, "groups", groups)
 
     def named(self, name: str, queries: Mapping[str, query.Query]) -> LogRank:
-        """As it is."""
         return self
 
     def block(self) -> Tree:
-        """The cells of a curve for each group."""
+        # The cells of one curve for each of the two groups.
         return Tree(4 * (_steps(self.bins) + 1))
 
     def rows(self, columns: query.Columns) -> np.ndarray:
-        """The number of the cell."""
         cells = 2 * (_steps(self.bins) + 1)
         cell = _cells(columns, self.time, self.event, self.until, _steps(self.bins))
         group = query.categories(columns[self.by], self.groups, self.by)
@@ -245,54 +261,60 @@ class LogRank:
         return np.where(missing, 2 * cells, group * cells + cell)
 
     def answer(self, totals: query.Totals) -> Answer:
-        """Observed less expected events, by the delta method."""
+        """Estimate observed less expected events, with errors by the delta method."""
+        # e and n: events and numbers at risk, of both groups or of one; `_mixing`: their weights of
+        # the noise.
         counts, mixing = self.block().counts(
             totals.values, totals.records, totals.amplitude, totals.norm
         )
         noise = totals.noise
-        (e_one, n_one), (e_two, n_two) = map(_events_and_risk, np.split(counts[:-1], 2))
-        of_one, of_two = map(_events_and_risk, np.split(mixing[:-1], 2))
-        e, n = e_one + e_two, n_one + n_two
-        of_e, of_n = of_one[0] + of_two[0], of_one[1] + of_two[1]
-        floor = noise.deviation * np.sqrt(_squares(of_n))
-        last = _first_not(n > np.maximum(LIKELY / 2 * floor, 1.5))
+        (e_1, n_1), (e_2, n_2) = map(_events_and_risk, np.split(counts[:-1], 2))
+        mixing_1, mixing_2 = map(_events_and_risk, np.split(mixing[:-1], 2))
+        e, n = e_1 + e_2, n_1 + n_2
+        e_mixing, n_mixing = mixing_1[0] + mixing_2[0], mixing_1[1] + mixing_2[1]
+        n_error = noise.deviation * np.sqrt(_row_squares(n_mixing))
+        last = _first_false(n > np.maximum(MIN_RISK_DEVIATIONS / 2 * n_error, 1.5))
         k, later = slice(last), 0.0
-        if last < len(n):  # theory/statistics.md, Proposition 9: what is left out is no more
-            later = max(n[last] + noise.tail * floor[last], 0.0) / math.e
-        e, n, of_e, of_n = e[k], n[k], of_e[k], of_n[k]
-        share, hazard = np.clip(n_one[k] / n, 0.0, 1.0), np.clip(e / n, 0.0, 1.0)
-        of_share = of_one[1][k] - share[:, None] * of_n  # times the number at risk
-        of_gap = of_one[0][k] - share[:, None] * of_e - hazard[:, None] * of_share
-        gap = float(np.sum(e_one[k] - share * e))
-        # What the product of both noises, in shares and in events, takes from it.
-        of_hazard = of_e - hazard[:, None] * of_n
-        gap += noise.deviation**2 * float(np.sum(np.sum(of_share * of_hazard, axis=1) / n))
-        noisy = noise.deviation * float(np.linalg.norm(of_gap.sum(axis=0)))
+        if last < len(n):  # theory/statistics.md, Proposition 9: a bound of all later steps
+            later = max(n[last] + noise.tail * n_error[last], 0.0) / math.e
+        e, n, e_mixing, n_mixing = e[k], n[k], e_mixing[k], n_mixing[k]
+        share, hazard = np.clip(n_1[k] / n, 0.0, 1.0), np.clip(e / n, 0.0, 1.0)
+        share_mixing = mixing_1[1][k] - share[:, None] * n_mixing  # times the number at risk
+        gradient = mixing_1[0][k] - share[:, None] * e_mixing - hazard[:, None] * share_mixing
+        gap = float(np.sum(e_1[k] - share * e))
+        # The noises of shares and of hazards are correlated: the mean of their product is put back.
+        hazard_mixing = e_mixing - hazard[:, None] * n_mixing
+        gap += noise.deviation**2 * float(np.sum(np.sum(share_mixing * hazard_mixing, axis=1) / n))
+        noise_error = noise.deviation * float(np.linalg.norm(gradient.sum(axis=0)))
         hazards = _hazards(e, n)
         weights = share * (1 - share) * (1 - hazards) * n / (n - 1)
-        # The variance with what noise may have taken from it.
+        # The noise may have made the variance smaller than it is, by its deviation.
         variance = max(float(weights @ e), 0.0) + noise.deviation * float(
-            np.linalg.norm(weights @ of_e)
+            np.linalg.norm(weights @ e_mixing)
         )
         sampling = math.sqrt(max(variance, 1e-12))
-        lost_one, lost_two = (_losses(*each)[k] for each in ((e_one, n_one), (e_two, n_two)))
-        order = float(hazards @ _smoothed((1 - share) * lost_one - share * lost_two))
+        losses_1, losses_2 = (_losses(*group)[k] for group in ((e_1, n_1), (e_2, n_2)))
+        # The largest effect of losses that came before the events of their step.
+        order = float(hazards @ _smoothed((1 - share) * losses_1 - share * losses_2))
 
-        def within(half: float, more: float) -> Interval:
+        def interval(half: float, more: float) -> Interval:
             return Interval(
                 gap - half - more + min(order, 0.0), gap + half + more + max(order, 0.0)
             )
 
-        alone, spread = noise.tail * noisy, math.hypot(noisy, sampling)
-        both = math.hypot(alone, NORMAL * sampling) + 0.5  # events come in steps
-        ends = within(both, 0.0)
-        of_z = Interval(ends.lower / spread, ends.upper / spread)
+        noise_half, deviation = noise.tail * noise_error, math.hypot(noise_error, sampling)
+        # Half an event more, as a continuity correction.
+        full_half = math.hypot(noise_half, NORMAL * sampling) + 0.5
+        ends = interval(full_half, 0.0)
+        z_ends = Interval(ends.lower / deviation, ends.upper / deviation)
+        z_errors = noise_error / deviation, sampling / deviation
         return Answer(
             {
                 "observed - expected": Estimate(
-                    gap, noisy, sampling, within(both, later), within(alone, later)
+                    gap, noise_error, sampling, interval(full_half, later),
+                    interval(noise_half, later),
                 ),
-                # There is no z without the noise, which its unit is made of.
-                "z": Estimate(gap / spread, noisy / spread, sampling / spread, of_z, of_z),
+                # z is in units of a deviation that includes the noise, so it has one interval only.
+                "z": Estimate(gap / deviation, *z_errors, z_ends, z_ends),
             }
-        )
+        )  # fmt: skip

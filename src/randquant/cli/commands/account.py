@@ -10,7 +10,7 @@ from randquant._internal.formatting import count
 from randquant._internal.rounding import round_down
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
-from randquant.cli.options import Command, NamedMechanism, Output, figures
+from randquant.cli.options import Command, NamedMechanism, Output, selected_fields
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.sampling import HiddenCohorts, release_of
@@ -21,10 +21,10 @@ from randquant.training.config import Delta
 Participation = Literal["seen", "poisson", "fixed"]
 
 TERMS = "if nobody learns in which rounds a client takes part: docs/sampling.md has the terms"
-"""What a guarantee for hidden cohorts rests on, if the adversary sees more than the models."""
+"""The assumption of a guarantee for hidden cohorts, if the adversary sees more than the models."""
 
-BEHIND = ", all other clients at one input"
-"""Whose inputs a lower end of sums supposes beside the client's."""
+OTHER_INPUTS = ", all other clients at one input"
+"""The other clients' inputs for which the lower end of a guarantee for sums is computed."""
 
 
 def run(
@@ -53,8 +53,8 @@ def run(
         of_rounds: rounds of the run, unless participation is seen.
         trust: what the adversary sees; model: the published models only, see docs/sampling.md.
         everybody_sends: clients that do not take part send an update of zeros (not with fixed).
-        examples: also state what holds for one example, such as a patient, of a client whose
-            updates are means of at least so many examples' gradients, each clipped to clip_norm.
+        examples: also state the guarantee for one example, such as a patient, of a client whose
+            updates are means of at least this many examples' gradients, each clipped to clip_norm.
     """
     name = chosen.name
     parameters, clip_norm = chosen.split()
@@ -64,7 +64,7 @@ def run(
     )  # fmt: skip
     cohorts = _cohorts(rounds, participation, of_rounds, everybody_sends, trust)
 
-    def guarantee_of(examples: int | None) -> Guarantee:
+    def guarantee_for(examples: int | None) -> Guarantee:
         release = release_of(
             mechanism, dimension, rounds if cohorts is None else cohorts.rounds, neighboring,
             examples=examples, cohorts=cohorts,
@@ -73,12 +73,13 @@ def run(
             raise ValueError(f"Expected a mechanism that protects, got {name}.")
         return account([release], delta)
 
-    guarantee = guarantee_of(None)
+    guarantee = guarantee_for(None)
     result = {
         "mechanism": name, "parameters": parameters, "dimension": dimension, "rounds": rounds,
         "participation": participation, "of_rounds": of_rounds, "cohort": cohort,
         "clip_norm": clip_norm, "coordinates": coordinates, **to_json(guarantee),
     }  # fmt: skip
+    # In a Guarantee `lower` belongs to epsilon; among these keys it needs its full name.
     result["epsilon_lower"] = result.pop("lower")
     lines = [
         f"{name}, {count(dimension, 'coordinate')}, {count(rounds, 'round')} of one client's "
@@ -88,39 +89,38 @@ def run(
     ]
     lines += _lower(guarantee)
     if examples is not None:
-        one = guarantee_of(examples)
-        result["one_example"] = to_json(one)
-        lines.append(f"one of a client's {examples} examples, in the same run: {one}")
-        lines += _lower(one)
+        example_guarantee = guarantee_for(examples)
+        result["one_example"] = to_json(example_guarantee)
+        lines.append(f"one of a client's {examples} examples, in the same run: {example_guarantee}")
+        lines += _lower(example_guarantee)
+    # A per-coordinate figure is not the run's guarantee: its line says so.
     if name in channel_mechanisms():
         pure = certify(build(name, parameters))
-        result["per_coordinate"] = figures(pure, "order", "epsilon", "witness")
+        result["per_coordinate"] = selected_fields(pure, "order", "epsilon", "witness")
         lines.append(f"per coordinate and round: {pure}")
     result["notes"] = notes_on(name, parameters)
     return Output(result, [*lines, *result["notes"]])
 
 
 def _lower(guarantee: Guarantee) -> list[str]:
-    """The lower end of a guarantee, if one is known."""
     if not 0 < guarantee.lower < math.inf:
         return []
     return [
         f"epsilon >= {round_down(guarantee.lower)} under any accounting: the privacy loss of "
-        f"one pair of inputs{BEHIND * (guarantee.trust in ('aggregate', 'model'))}"
+        f"one pair of inputs{OTHER_INPUTS * (guarantee.trust in ('aggregate', 'model'))}"
     ]
 
 
 def _refuse_hidden(of_rounds: int | None, everybody_sends: bool, trust: Trust | None) -> None:
     if trust == "model":
         raise ValueError(
-            "Expected --participation poisson or fixed with --trust model, got seen: who "
-            "sees the models only does not see who takes part; say how cohorts are drawn."
+            "Expected --participation poisson or fixed with --trust model, got seen: an adversary "
+            "that sees the models only does not see who takes part; say how cohorts are drawn."
         )
-    given = "--of-rounds" if of_rounds is not None else "--everybody-sends"
+    option = "--everybody-sends" if of_rounds is None else f"--of-rounds {of_rounds}"
     if of_rounds is not None or everybody_sends:
         raise ValueError(
-            f"Expected no {given} where everybody sees who takes part: add --participation "
-            "poisson or fixed."
+            f"Expected no {option} with --participation seen: add --participation poisson or fixed."
         )
 
 
@@ -131,20 +131,20 @@ def _cohorts(
     everybody_sends: bool,
     trust: Trust | None,
 ) -> HiddenCohorts | None:
-    """How clients take part if nobody sees it; None if everybody sees it."""
+    """Return the sampling of cohorts if nobody sees them; None if everybody does."""
     if participation == "seen":
         _refuse_hidden(of_rounds, everybody_sends, trust)
         return None
     if of_rounds is None:
         raise ValueError(
-            f"Expected --of-rounds with --participation {participation}: how many rounds the run "
-            "has."
+            f"Expected --of-rounds with --participation {participation}: the number of rounds of "
+            "the run."
         )
     of_rounds = validate.whole("of_rounds", of_rounds, low=1, high=2**53)
     rounds = validate.whole(
-        "rounds", rounds, low=1, high=of_rounds, why="the run has so many rounds"
+        "rounds", rounds, low=1, high=of_rounds, why="the run has no more rounds"
     )
-    # Rounds of one client are to all rounds as a cohort is to the population.
+    # The sampling rate: a client's rounds are to all rounds as the cohort is to the population.
     return HiddenCohorts(
         participation, of_rounds, rounds, of_rounds, trust == "model", everybody_sends
     )

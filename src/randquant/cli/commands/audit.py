@@ -46,6 +46,7 @@ def run(
     mechanism = update_mechanism(
         name, parameters, trust=trust, cohort=cohort, clip_norm=clip_norm, coordinates=coordinates
     ).in_round(seed)
+    # Two neighbouring updates, which the attack tries to distinguish by the releases they cause.
     update, against, others = cohort_inputs(mechanism, dimension, cohort, neighboring, x, other)
     finding = audit(
         mechanism, update, against, key=Key.from_seed(seed), delta=delta, confidence=confidence,
@@ -64,6 +65,7 @@ def run(
         *finding.lines(),
         *notes_on(name, parameters),
     ]
+    # An exit code for scripts: an audit that contradicts the guarantee is a fault to act on.
     return Output(result, lines, code=int(finding.contradicted))
 
 

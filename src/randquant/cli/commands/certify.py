@@ -9,7 +9,7 @@ from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
 from randquant.channels.exact_moments import moments
 from randquant.channels.wire import bits_per_code
-from randquant.cli.options import Command, NamedMechanism, Output, figures
+from randquant.cli.options import Command, NamedMechanism, Output, selected_fields
 from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.certificates.coordinate import certify, certify_pair
 from randquant.privacy.certificates.sum_certificate import certify_sum
@@ -28,18 +28,24 @@ def run(
 
     Args:
         pair: this pair of inputs only.
-        clients: certify the sum of so many clients' codes instead.
+        clients: certify the sum of this many clients' codes instead.
         neighboring: with --clients: replace_one (default) or zero_out.
     """
     channel = build(chosen.name, chosen.parameters)
-    result = {**figures(chosen, "name", "parameters"), "fingerprint": channel.fingerprint.hex()}
+    result = {
+        **selected_fields(chosen, "name", "parameters"),
+        "fingerprint": channel.fingerprint.hex(),
+    }
     result["mechanism"] = result.pop("name")
     if clients is not None and pair is not None:
         raise ValueError(
-            "Expected --pair or --clients, got both: a sum is certified for all pairs."
+            f"Expected --pair or --clients, got --pair {pair[0]:g} {pair[1]:g} and --clients "
+            f"{clients}: a sum is certified for all pairs."
         )
     if clients is None and neighboring is not None:
-        raise ValueError("Expected --neighboring together with --clients, got no --clients.")
+        raise ValueError(
+            f"Expected --neighboring with --clients, got --neighboring {neighboring} alone."
+        )
     if clients is None:
         values, lines = _coordinate(chosen.name, channel, pair, order)
     else:
@@ -51,11 +57,14 @@ def run(
 def _coordinate(
     name: str, channel: Channel, pair: tuple[float, float] | None, order: float
 ) -> tuple[dict[str, object], list[str]]:
+    # A pair's figure is no guarantee; the certificate says so in `covers`.
     certificate = certify(channel, order) if pair is None else certify_pair(channel, *pair, order)
     measured, bits = moments(channel), bits_per_code(channel.levels)
     values = {
-        **figures(certificate, "order", "epsilon", "witness", "code", "covers", "neighboring"),
-        **figures(measured, "bias_max", "variance", "mae", "mse"),
+        **selected_fields(
+            certificate, "order", "epsilon", "witness", "code", "covers", "neighboring"
+        ),
+        **selected_fields(measured, "bias_max", "variance", "mae", "mse"),
         "unit": "one coordinate, one release",
         "bits_per_coordinate": bits,
         "levels": channel.levels,
@@ -74,7 +83,9 @@ def _sum(
 ) -> tuple[dict[str, object], list[str]]:
     certificate = certify_sum(channel, clients, order, neighboring)
     values = {
-        **figures(certificate, "clients", "order", "epsilon", "witness", "method", "neighboring"),
+        **selected_fields(
+            certificate, "clients", "order", "epsilon", "witness", "method", "neighboring"
+        ),
         "others": [{"input": x, "count": count} for x, count in certificate.others.items()],
         "unit": "one coordinate, one sum",
     }

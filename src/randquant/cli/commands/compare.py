@@ -28,7 +28,7 @@ def run(
         bits: bits per coordinate.
         epsilon: largest certified pure epsilon.
         objective: mae (default) or mse, input uniform.
-        channel: compare this given channel, such as 'pbm clip=1 theta=0.2 trials=3'; may be
+        channel: compare this channel as it is, such as 'pbm clip=1 theta=0.2 trials=3'; may be
             repeated.
         order: Renyi order shown.
         curves: also search the curves of privacy against error.
@@ -36,11 +36,13 @@ def run(
     from randquant.planning import compare
     from randquant.reports.comparison import as_json, as_text, page
 
-    tuned = (clip, bits, epsilon, mechanisms, objective)
+    target = {"clip": clip, "bits": bits, "epsilon": epsilon, "mechanisms": mechanisms,
+              "objective": objective}  # fmt: skip
     if channel is not None:
-        if any(given is not None for given in tuned):
+        if conflicts := [f"--{name}" for name, value in target.items() if value is not None]:
             raise ValueError(
-                "Expected either --channel or a target, got both: given channels are not tuned."
+                f"Expected either --channel or a target, got --channel and {', '.join(conflicts)}: "
+                "channels are compared as they are, not tuned."
             )
         comparison = compare.of_channels([given_channel(text) for text in channel], order)
     elif clip is None or bits is None or epsilon is None:
@@ -49,7 +51,7 @@ def run(
         comparison = compare.at_equal_epsilon(
             clip, bits, epsilon, objective or "mae", order, mechanisms
         )
-        if curves:
+        if curves:  # takes as long as many comparisons
             tradeoff = compare.tradeoffs(clip, bits, mechanisms)
             comparison = replace(comparison, tradeoff=tradeoff)
     written = written_page(output, lambda: page(comparison))

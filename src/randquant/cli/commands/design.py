@@ -8,7 +8,7 @@ from randquant._internal.declared import Data, Files, Mechanism, Privacy, Search
 from randquant._internal.rounding import round_up
 from randquant.channels.exact_moments import moments
 from randquant.channels.wire import bits_per_code
-from randquant.cli.options import Command, Output, figures, written_page
+from randquant.cli.options import Command, Output, selected_fields, written_page
 from randquant.mechanisms.design import Design
 from randquant.privacy.certificates.file import save_channel
 
@@ -33,8 +33,8 @@ def run(
     """Design the best unbiased channel.
 
     Args:
-        values: what the codes decode to.
-        levels: search for so many levels instead, 2 to 32.
+        values: the values that the codes decode to.
+        levels: search for this many levels instead, 2 to 32.
         epsilon: target per coordinate.
         constraint: what epsilon bounds; l1 and l2 in units of clip.
         order: Renyi order, for --constraint renyi.
@@ -60,6 +60,7 @@ def run(
         save_channel(save, channel, best.certificate)
         lines.append(f"channel        {save}")
     parameters = {"clip": clip, "values": channel.values.tolist()}
+    # The page of a comparison with one entry: it has the pictures of a channel and its errors.
     comparison = compare.Comparison([compare.entry_of("optimal", channel, parameters)], 2.0)
     lines += written_page(output, lambda: page(comparison))
     return Output({**_result(best, constraint), "save": save, "output": output}, lines)
@@ -68,10 +69,10 @@ def run(
 def _result(best: Design, constraint: str) -> dict[str, Any]:
     channel = best.channel
     return {
-        **figures(best, "objective", "value", "dual_bound", "gap"),
-        **figures(moments(channel), "bias_max", "variance_max", "mae", "mse"),
+        **selected_fields(best, "objective", "value", "dual_bound", "gap"),
+        **selected_fields(moments(channel), "bias_max", "variance_max", "mae", "mse"),
         "constraint": constraint,
-        **figures(best.certificate, "epsilon", "witness"),
+        **selected_fields(best.certificate, "epsilon", "witness"),
         "levels": channel.levels,
         "values": channel.values.tolist(),
         "inputs": len(channel.inputs),
@@ -82,6 +83,7 @@ def _result(best: Design, constraint: str) -> dict[str, Any]:
 
 def _lines(best: Design, searched: bool) -> list[str]:
     channel, measured = best.channel, moments(best.channel)
+    # For given levels the optimum is proven, up to the gap; a search for levels proves nothing.
     note = " (levels: the best of several local optima)" * searched
     return [
         f"optimal {best.objective}: {best.value:.7g}, at most "

@@ -1,4 +1,4 @@
-"""`randquant helper`: the identity of a helper of secure sums, and what it has answered."""
+"""`randquant helper`: a helper of secure sums: its identity, its service, its record of sums."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def run(
         key: for serve: the file that keygen wrote.
         host: for certificates: the name or IP address under which servers reach the helper.
         listen: for serve: host and port.
-        authority: for serve: certificate in PEM of who signed the servers' certificates.
+        authority: for serve: certificate in PEM of the authority that signed the servers'
+            certificates.
         certificate: for serve: this helper's certificate in PEM.
         private_key: for serve: the certificate's private key in PEM.
         directory: for serve: JSON file of clients' public identities, by number; seeds without
@@ -86,7 +87,7 @@ def run(
     files = {"authority": authority, "certificate": certificate, "private-key": private_key}
     missing = [name for name, file in {"key": key, **files}.items() if file is None]
     if key is None or missing:
-        raise ValueError(f"Expected --{missing[0]} FILE with serve, got none.")
+        raise ValueError(f"Expected --{missing[0]} FILE with serve; it is missing.")
     with extras.needed("the helper's service", "flower"):
         from randquant.integrations.helper_service import TLS, ServiceLimits, helper_of, service
     limits = ServiceLimits(workers=workers, seconds=seconds, request_bytes=request_bytes)
@@ -98,31 +99,33 @@ def run(
     server, port = service(helper, listen, TLS(*map(str, files.values())), limits)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     stopped = threading.Event()
+    # Not the default handlers, which would end the process in the middle of a sum.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     server.start()
     log = logging.getLogger(__name__)
     log.info("helper %s listens on port %d", helper.identity.hex(), port)
     stopped.wait()
-    server.stop(grace=5).wait()
+    server.stop(grace=5).wait()  # seconds for requests in progress to finish
     return _status(Path(path))
 
 
 def _keygen(path: Path) -> Output:
-    """Write a new private key, which only this user can read, and its public half beside it."""
     identity = Ed25519PrivateKey.generate()
     secret = identity.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = identity.public_key().public_bytes_raw().hex()
-    beside = path.with_name(path.name + ".pub")
-    for each in (path, beside):  # a private key without its public half would stay behind
-        if os.path.lexists(each):
-            raise _there(each)
+    public_path = path.with_name(path.name + ".pub")
+    # Both are checked before the first is written, so no private key is left without its public
+    # half. `lexists`: a broken link is a taken name too.
+    for file in (path, public_path):
+        if os.path.lexists(file):
+            raise _exists(file)
     _write_new(path, secret, 0o600)
-    _write_new(beside, (public + "\n").encode(), 0o644)
-    result = {"private": str(path), "public": str(beside), "identity": public}
+    _write_new(public_path, (public + "\n").encode(), 0o644)
+    result = {"private": str(path), "public": str(public_path), "identity": public}
     lines = [
         f"private        {path}  (stays with the helper)",
-        f"public         {beside}",
+        f"public         {public_path}",
         f"identity       {public}  (goes into each client's own settings)",
     ]
     return Output(result, lines)
@@ -146,12 +149,12 @@ def _certificates(folder: Path, host: str) -> Output:
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
-    """Write a file that was not there: a key that is replaced is lost to all who rely on it."""
+    # Never over an existing file: a helper whose key is replaced is unknown to all its clients.
     with naming(path):
         try:
             file = open(path, "xb", opener=functools.partial(opener, mode=mode))  # noqa: SIM115
         except FileExistsError:
-            raise _there(path) from None
+            raise _exists(path) from None
         with contextlib.closing(file):
             file.write(data)
             file.flush()
@@ -159,25 +162,23 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
         sync_folder(path.parent)
 
 
-def _there(path: Path) -> FileExistsError:
-    return FileExistsError(
-        f"Expected a new file {path}, got one that is there: choose another name."
-    )
+def _exists(path: Path) -> FileExistsError:
+    return FileExistsError(f"Expected a new file, but {path} exists: choose another name.")
 
 
 def _status(folder: Path) -> Output:
-    """Show how many clients are in how many sums."""
+    # Opening a journal would create it: a mistyped folder must not look like a helper without sums.
     if not (folder / NAME).exists():
-        raise FileNotFoundError(f"Expected a helper's folder {folder}, got none with {NAME}.")
+        raise FileNotFoundError(f"Expected a helper's folder, got {folder} without {NAME}.")
     sums = HelperJournal(folder).sums()
-    counted = sorted(Counter(sums.values()).items())
-    rows = [[str(count), f"{clients:,}"] for count, clients in counted]
+    histogram = sorted(Counter(sums.values()).items())
+    rows = [[str(count), f"{clients:,}"] for count, clients in histogram]
     result = {
         "clients": len(sums),
         "most_sums": max(sums.values(), default=0),
-        "by_sums": {str(count): clients for count, clients in counted},
+        "by_sums": {str(count): clients for count, clients in histogram},
     }
-    return Output(result, formatting.text(["sums", "clients in so many"], rows))
+    return Output(result, formatting.text(["sums per client", "clients"], rows))
 
 
 COMMAND = Command(run, example="randquant helper keygen helper.key")

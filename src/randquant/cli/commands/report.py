@@ -19,7 +19,7 @@ def run(*folders: str, output: Files[str | None] = None) -> Output:
         output: the page; by default the run's own report.html, runs.html for several.
     """
     if not folders:
-        raise ValueError("Expected folders of runs, got none.")
+        raise ValueError("Expected one or more folders of runs; they are missing.")
     paths = [Path(folder) for folder in folders]
     written = _page(paths, None if output is None else Path(output))
     result = {"runs": [str(folder) for folder in paths], "report": str(written)}
@@ -29,6 +29,7 @@ def run(*folders: str, output: Files[str | None] = None) -> Output:
 def _page(folders: Sequence[Path], output: Path | None) -> Path:
     from randquant.reports.run import render_runs, report_run
 
+    # One run has its own page, in its folder; several are drawn over each other on one page.
     if len(folders) == 1 and (folders[0] / "config.json").exists():
         return report_run(folders[0], output)
     paths = [
@@ -37,7 +38,9 @@ def _page(folders: Sequence[Path], output: Path | None) -> Path:
         for path in ([folder] if (folder / "config.json").exists() else run_status.find([folder]))
     ]
     path = output or Path("runs.html")
+    # A run that is named twice, or found within another folder too, is drawn once.
     page = render_runs([run_status.read(folder) for folder in dict.fromkeys(paths)])
+    # A folder name may contain bytes that are not UTF-8; they become character references.
     write_atomic(path, page.encode("utf-8", "xmlcharrefreplace"))
     return path
 

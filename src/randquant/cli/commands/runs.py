@@ -9,7 +9,7 @@ from typing import Any
 
 from randquant._internal import formatting
 from randquant._internal.rounding import round_up
-from randquant.cli.options import Command, Output, figures
+from randquant.cli.options import Command, Output, selected_fields
 from randquant.training import settings
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
@@ -21,34 +21,35 @@ def run(*folders: str) -> Output:
     Args:
         folders: runs to compare, or folders to look through.
     """
-    given = [Path(folder) for folder in folders]
-    named = len(given) > 1 and all((folder / "config.json").exists() for folder in given)
-    paths = given if named else run_status.find(given or [Path("runs")])
+    arguments = [Path(folder) for folder in folders]
+    # Two or more runs are compared; a folder that is not a run is searched for runs.
+    compared = len(arguments) > 1 and all((folder / "config.json").exists() for folder in arguments)
+    paths = arguments if compared else run_status.find(arguments or [Path("runs")])
     statuses = [run_status.read(folder) for folder in paths]
     configs = [status.config for status in statuses if status.config is not None]
     differ = settings.differing(configs) if configs else []
     shown = [_as_json(status) for status in statuses]
     result = {"runs": shown, "differing": differ}
-    lines = _compared(statuses, differ) if named else _listed(statuses)
+    lines = _comparison(statuses, differ) if compared else _listed(statuses)
     lines += run_status.notes(statuses)
     lines += [f"damaged  {s.folder}: {s.error}" for s in statuses if s.state == "damaged"]
     return Output(result, lines)
 
 
-COLUMNS = (
+COLUMN_NAMES = (
     "run", "data set", "model", "mechanism", "rounds", "accuracy", "epsilon <=", "delta",
     "bytes", "state",
 )  # fmt: skip
 
 
 def _listed(statuses: Sequence[Status]) -> list[str]:
-    return formatting.text(COLUMNS, [_row(status) for status in statuses])
+    return formatting.text(COLUMN_NAMES, [_row(status) for status in statuses])
 
 
 def _row(status: Status) -> list[str]:
     config = status.config
     if config is None:
-        return [str(status.folder), *[""] * (len(COLUMNS) - 2), status.state]
+        return [str(status.folder), *[""] * (len(COLUMN_NAMES) - 2), status.state]
     return [
         str(status.folder),
         config.task.dataset,
@@ -63,8 +64,9 @@ def _row(status: Status) -> list[str]:
     ]
 
 
-def _compared(statuses: Sequence[Status], differ: Sequence[str]) -> list[str]:
-    """The settings in which runs differ, and their results, one column per run."""
+def _comparison(statuses: Sequence[Status], differ: Sequence[str]) -> list[str]:
+    # The settings that differ, then the results: one column per run.
+    # Damaged runs have no configuration; they are listed below the table.
     known = [status for status in statuses if status.config is not None]
     flat = [settings.flat(status.config) for status in known if status.config is not None]
     rows = [
@@ -83,6 +85,7 @@ def _compared(statuses: Sequence[Status], differ: Sequence[str]) -> list[str]:
 def _epsilon(status: Status) -> str:
     if status.epsilon is None:
         return ""
+    # Upward: the table must not show less than the guarantee.
     if math.isinf(status.epsilon):
         return "infinite"
     return round_up(status.epsilon)
@@ -93,7 +96,7 @@ def _as_json(status: Status) -> dict[str, Any]:
         "state", "config", "rounds", "accuracy", "epsilon", "delta", "guarantee", "simulated",
         "bytes_per_upload", "bytes_up", "error",
     )  # fmt: skip
-    return {"run": str(status.folder), **figures(status, *names)}
+    return {"run": str(status.folder), **selected_fields(status, *names)}
 
 
 COMMAND = Command(

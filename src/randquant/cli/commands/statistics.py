@@ -28,23 +28,24 @@ def run(
         queries: a TOML file with a table for each: its kind, its fields and, if it shall be more
             accurate than others, its weight.
         delta: probability with which epsilon may fail.
-        trust: central, this file is in the right hands; aggregate or local, what a table costs
-            where clients share the noise, or each adds all of it.
+        trust: central, you may see this file; aggregate or local, simulate the errors of a table
+            whose clients share the noise, or each add all of it.
         unit: what is protected, a client or one example (record) of a client.
         by_client: the column by which records belong to the same client; by default each record is
             a client.
         seed: seed of a simulation, which protects nobody.
     """
+    # Imported here, so that `randquant statistics --help` does not wait for these imports.
     from randquant.reports import answers
     from randquant.statistics.asking import statistics
     from randquant.statistics.records import by_client as grouped_by
     from randquant.statistics.records import read_queries, read_records
 
     records = read_records(data)
-    asked, weights = read_queries(queries)
+    parsed, weights = read_queries(queries)
     table = statistics(
         records if by_client is None else grouped_by(records, by_client),
-        epsilon, delta, queries=asked, weights=weights, trust=trust, unit=unit, seed=seed,
+        epsilon, delta, queries=parsed, weights=weights, trust=trust, unit=unit, seed=seed,
     )  # fmt: skip
     written = written_page(output, lambda: answers.page(table))
     result = {**answers.as_json(table), "output": output}

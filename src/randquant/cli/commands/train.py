@@ -10,13 +10,21 @@ from typing import Any
 from randquant._internal import extras
 from randquant._internal.declared import Data, Files, Server
 from randquant.aggregation.registry import all_mechanisms
-from randquant.cli.options import EVERYTHING, Command, Option, Output, of_mechanism, takes
+from randquant.cli.options import (
+    EVERYTHING,
+    Command,
+    Option,
+    Output,
+    flag,
+    mechanism_options,
+    takes,
+)
 from randquant.training import settings
 from randquant.training.config import TrainConfig, check_config, value_of
 from randquant.training.records import RoundMetrics
 
 PLAIN = TrainConfig.of("digits", "softmax", "", {"clip": 0.03})
-"""What `randquant train` begins with when a mechanism is named."""
+"""The settings that `randquant train` changes if a mechanism is named."""
 
 DEMO = TrainConfig.of(
     dataset="digits",
@@ -30,11 +38,11 @@ DEMO = TrainConfig.of(
     learning_rate=2.0,
     stop_at_epsilon=8.0,
 )
-"""What it does when none is: one bit per coordinate, summed securely, epsilon 8 for the run."""
+"""The same if no mechanism is named: one bit per coordinate, secure sums, epsilon 8 for the run."""
 
 
 def run(
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     *,
     data: Data[str | None] = None,
     config: Files[str | None] = None,
@@ -50,29 +58,33 @@ def run(
         data: your own clients' data, FILE.py:FUNCTION: --dataset by its usual name.
         config: read settings from this file, RUN.toml; options given here win.
         run: folder of the run; by default a new one in runs/.
-        overwrite: replace a run that is there.
+        overwrite: replace an existing run.
         no_baseline: skip the run without privacy.
         resume: go on with a run that was stopped. --rounds may be lowered, and --stop-at-epsilon,
             --delta, --neighboring, --checkpoint-every and --evaluate-every may change; rounds
             cannot be added.
     """
+    # torch is an extra: the help of this command works without it.
     with extras.needed("training", "train"):
         from randquant.cli import progress
         from randquant.reports.run import report_run
         from randquant.training.runs import execution as runs
     changes: dict[str, Any] = {}
+    # Options on the command line win over the file, and the file over the demo's values.
     if resume is None:
         written = {} if config is None else settings.read(Path(config))
         dataset = {} if data is None else {"dataset": data}
-        chosen = {**written, **given, **dataset}
-        begun, objects = _with_problem(_config(chosen), chosen.get("population"))
-        begun = begun.changed(baseline=not no_baseline and begun.protects)
-        folder = Path(run) if run else _new_folder(begun)
-        runs.create(folder, begun, overwrite=overwrite, overrides=objects)
+        chosen = {**written, **options, **dataset}
+        start, objects = _with_problem(_config(chosen), chosen.get("population"))
+        start = start.changed(baseline=not no_baseline and start.protects)
+        folder = Path(run) if run else _new_folder(start)
+        runs.create(folder, start, overwrite=overwrite, overrides=objects)
     else:
         folder = Path(resume)
-        changes = _changes(given, others=bool(run or overwrite or no_baseline or config or data))
-    folder = folder.absolute()  # a user's function may change directory
+        refused = {"--run": run, "--overwrite": overwrite, "--no-baseline": no_baseline,
+                   "--config": config, "--data": data}  # fmt: skip
+        changes = _changes(options, [name for name, value in refused.items() if value])
+    folder = folder.absolute()  # a user's function may change the working directory
     with progress.RunBars(quiet) as bars:
 
         def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
@@ -83,30 +95,31 @@ def run(
     return Output(progress.result(folder, finished), progress.table(folder, finished))
 
 
-def options(words: Sequence[str]) -> list[Option]:
-    """The settings of a run as options: its fields, and the parameters of its mechanism.
+def settings_options(words: Sequence[str]) -> list[Option]:
+    """Return the settings of a run as options: its fields, and the parameters of its mechanism.
 
-    That is the one which the command line, or the file that it names, gives.
+    The mechanism is named on the command line, or in the file of `--config`.
     """
     known, named = all_mechanisms(), _mechanism(words)
-    start = PLAIN if named else DEMO
+    start = PLAIN if named else DEMO  # whose values help shows as defaults
     chosen = known.values() if list(words) == [EVERYTHING] else [known.get(named or DEMO.mechanism)]
-    own = {
+    parameters = {
         option.name: option
         for record in chosen
         if record is not None
-        for option in of_mechanism(record, whole_update=True)
+        for option in mechanism_options(record, whole_update=True)
     }
     fields = [
         Option(name, hint, value_of(start, name))
         for name, hint in settings.given().items()
-        if name not in own
+        if name not in parameters
     ]
-    return [*own.values(), *fields]
+    return [*parameters.values(), *fields]
 
 
 def _mechanism(words: Sequence[str]) -> str:
-    """The mechanism that a command line names, or its file; none for the demo's."""
+    # Of the command line or of its --config file; empty for the demo. Read before the options are
+    # parsed, because the mechanism decides which options there are.
     named = _value("--mechanism", words)
     if not named and (path := Path(_value("--config", words) or ".")).is_file():
         named = settings.read(path).get("mechanism", "")
@@ -121,30 +134,30 @@ def _value(option: str, words: Sequence[str]) -> str:
     return ""
 
 
-def _changes(given: Mapping[str, Any], others: bool) -> dict[str, Any]:
-    """The settings that a run is to go on with."""
+def _changes(options: Mapping[str, Any], refused: Sequence[str]) -> dict[str, Any]:
     from randquant.training.runs import folder as run_folder
 
-    if others or not set(given) <= set(run_folder.FREE):
+    refused = [*refused, *(flag(name) for name in options if name not in run_folder.FREE)]
+    if refused:
         raise ValueError(
-            f"Expected --resume RUN with no other training options than {run_folder.OPTIONS}: a "
-            "run goes on with the configuration it began with."
+            f"Expected --resume RUN with no other training options than {run_folder.OPTIONS}, got "
+            f"{', '.join(refused)}: a run goes on with the configuration it began with."
         )
-    return dict(given)
+    return dict(options)
 
 
-def _config(given: Mapping[str, Any]) -> TrainConfig:
-    """The demo's configuration, or a plain one for a named mechanism, with the given settings."""
-    start = PLAIN if "mechanism" in given else DEMO
+def _config(options: Mapping[str, Any]) -> TrainConfig:
+    start = PLAIN if "mechanism" in options else DEMO
     fields = {name: value for name, value in settings.flat(start).items() if value is not None}
-    fields["cohort"] = min(start.cohort, given.get("population", start.cohort))
-    if "clip_norm" in given and takes(given.get("mechanism", ""), "clip_norm"):
-        fields.pop("clip", None)  # which some mechanisms take instead
-    return settings.config({**fields, **given})
+    fields["cohort"] = min(start.cohort, options.get("population", start.cohort))
+    if "clip_norm" in options and takes(options.get("mechanism", ""), "clip_norm"):
+        fields.pop("clip", None)  # mechanisms with a parameter clip_norm may have no clip
+    return settings.config({**fields, **options})
 
 
 def _with_problem(config: TrainConfig, population: int | None) -> tuple[TrainConfig, Any]:
-    """The configuration with what follows from its own problem, and that problem, built once."""
+    # A user's function is called once: it may load data, and the configuration depends on its
+    # problem.
     from randquant.training import functions
     from randquant.training.runs.setup import NO_OVERRIDES, Overrides
 
@@ -158,6 +171,7 @@ def _with_problem(config: TrainConfig, population: int | None) -> tuple[TrainCon
 def _new_folder(config: TrainConfig) -> Path:
     names = (config.task.dataset, config.task.model, config.mechanism)
     stem = "-".join(name.rpartition(":")[2] for name in names)
+    # The first free name; `create` refuses a folder that another process has taken meanwhile.
     number = 1
     while (folder := Path("runs") / f"{stem}-{number}").exists():
         number += 1
@@ -167,7 +181,7 @@ def _new_folder(config: TrainConfig) -> Path:
 COMMAND = Command(
     run,
     example="randquant train --dataset digits --mechanism rqm --clip 0.03 --rounds 100",
-    settings=options,
+    settings=settings_options,
     resumable=True,
     bar=False,
 )

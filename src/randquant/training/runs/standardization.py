@@ -17,7 +17,7 @@ from randquant.local_training.standardize import (
     StandardizationQuery,
     ask_statistics,
 )
-from randquant.statistics.surveys import text_of
+from randquant.statistics.surveys import survey_text
 from randquant.training.runs.folder import FIGURES
 from randquant.training.runs.log import RESTORE
 
@@ -57,4 +57,4 @@ def read(folder: Path, asked: StandardizationQuery, identity: str) -> FeatureSta
 
 def _terms(asked: StandardizationQuery) -> str:
     assert asked.terms is not None
-    return text_of(asked.terms)
+    return survey_text(asked.terms)

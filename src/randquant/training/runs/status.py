@@ -127,7 +127,9 @@ def read(folder: Path) -> Status:
     try:
         config = run_folder.read_config(folder)
         lines, sent = run_folder.read_log(folder, config)
-        held = files.held(folder) or (files.held(folder.parent) and folder.name == BASELINE)
+        held = files.is_locked(folder) or (
+            files.is_locked(folder.parent) and folder.name == BASELINE
+        )
         summary = None if held else run_folder.read_summary(folder, lines, sent)
     except (ValueError, TypeError, KeyError, OSError) as error:
         return Status(folder, "damaged", config, error=" ".join(str(error).split()))
