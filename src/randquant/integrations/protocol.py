@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from randquant.channels import wire
 from randquant.channels.wire import Format
-from randquant.secure_sums.secagg.graphs import LONGEST_PROOF
+from randquant.secure_sums.secagg.graphs import MAX_PROOF_BYTES
 from randquant.secure_sums.secagg.terms import MOST_CLIENTS, MOST_NEIGHBOURS, ProtocolError, Terms
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class RoundMessage:
         if not isinstance(survivors, list) or len(survivors) > MOST_CLIENTS:
             raise ProtocolError("Expected a list of survivors, got something else.")
         drawn = [known.get(name, b"") for name in ("commitment", "part", "proof")]
-        if not all(isinstance(each, bytes) and len(each) <= LONGEST_PROOF for each in drawn):
+        if not all(isinstance(each, bytes) and len(each) <= MAX_PROOF_BYTES for each in drawn):
             raise ProtocolError("Expected the parts of a seed in a few bytes, got something else.")
         known["survivors"] = tuple(map(client_number, survivors))
         return cls(**known, **others)
