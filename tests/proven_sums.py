@@ -74,7 +74,7 @@ def two_randomnesses(terms, client):
     flp, field, oracle = prio3.flp, prio3.field, slow("Field64")
     ctx, nonce, share = proven.proof_context(digest), os.urandom(16), proven.helper_share(seed)
     helper_meas = prio3.helper_meas_share(ctx, 1, share.share)
-    leader_meas = field.vec_sub(field.of([1] * terms.dimension), helper_meas)
+    leader_meas = field.vec_sub(field.vector([1] * terms.dimension), helper_meas)
     blind, wrong = os.urandom(32), os.urandom(32)
     parts = [
         prio3.joint_rand_part(ctx, 0, blind, leader_meas, nonce),
@@ -104,7 +104,7 @@ def two_randomnesses(terms, client):
         poly = [sum(a * b for a, b in zip(v[::2], v[1::2], strict=True)) for v in at]
         proofs += [*seeds, *poly]
     helper_proofs = prio3.helper_proofs_share(ctx, 1, share.share)
-    leader = LeaderShare(leader_meas, field.vec_sub(field.of(proofs), helper_proofs), blind)
+    leader = LeaderShare(leader_meas, field.vec_sub(field.vector(proofs), helper_proofs), blind)
     bound = nonce + b"".join(public)
     sealed = terms.key.seal(seed, context(digest, client) + bound)
     encoded = encode_input_share(prio3, leader)

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     )
     from randquant.secure_sums.secagg.server import SumServer
     from randquant.secure_sums.secagg.terms import (
-        MOST_CLIENTS,
-        MOST_NEIGHBOURS,
+        MAX_CLIENTS,
+        MAX_NEIGHBOURS,
         ProtocolError,
         Terms,
     )

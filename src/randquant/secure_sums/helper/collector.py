@@ -91,7 +91,7 @@ class HelperSum:
         try:
             if len(self._seeds) == self.terms.cohort:
                 raise ProtocolError(
-                    f"Expected {self.terms.cohort} clients at most, got one more, {client}."
+                    f"Expected {self.terms.cohort} clients at most, got client {client} as well."
                 )
             seed = self._keep_and_add(client, message)
         except ProtocolError as error:

@@ -106,7 +106,7 @@ class HelperLimits:
 
     @property
     def counted(self) -> bool:
-        """True if there is a limit that depends on clients' accounts."""
+        # Without such a limit no accounts are read, which takes time for each client.
         return self.most_sums is not None or self.affords is not None
 
     def spent(

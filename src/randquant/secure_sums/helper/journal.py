@@ -95,9 +95,9 @@ class HelperJournal:
                 )
 
     def begin(self, fingerprint: bytes) -> None:
-        """Start with a fresh key: sessions of earlier keys are no longer answered."""
         with self._transaction() as database:
-            # Nobody can answer them any more, since their key is gone. Accounts stay.
+            # Sessions of earlier keys cannot be answered any more: those keys are gone. Accounts
+            # stay, since clients have answered.
             database.execute("DELETE FROM sessions")
             database.execute("REPLACE INTO helper VALUES (0, ?, NULL)", [fingerprint])
 
@@ -196,7 +196,6 @@ class HelperJournal:
             return left_out
 
     def sums(self) -> dict[int, int]:
-        """Return the number of sums that each client is in, by the client's number."""
         with self._transaction() as database:
             rows = database.execute("SELECT client, SUM(count) FROM sums GROUP BY client")
             return {client + 2**63: count for client, count in rows}

@@ -127,7 +127,8 @@ class HelperTerms:
 
 
 def context(terms_digest: bytes, client: int) -> bytes:
-    """Return the context of a client's seal and signature: one client in one sum."""
+    # Of a client's seal and signature. A seal that is offered for another client or sum does not
+    # open: a server cannot have one client counted as two, or an old seal opened once more.
     return b"randquant helper seed\0" + terms_digest + client.to_bytes(8, "big")
 
 
@@ -260,5 +261,4 @@ def masked_format(bits: int, digest: bytes, client: int) -> wire.Format:
 
 
 def signed_bytes(digest: bytes, client: int, sealed: bytes) -> bytes:
-    """Return the bytes that a client's identity signs."""
     return b"randquant helper signature\0" + context(digest, client) + sealed

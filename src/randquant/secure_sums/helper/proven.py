@@ -52,7 +52,6 @@ SHARE_TAG = b"randquant helper share"
 
 
 def prio3_for(terms: HelperTerms) -> Prio3:
-    """Return the proof system of these terms: all codes are integers from 0 to `largest`."""
     return _prio3(terms.dimension, terms.largest)
 
 
@@ -131,7 +130,6 @@ def proven_message(
 
 
 def message_bytes(terms: HelperTerms) -> int:
-    """Return the length of a message without signature."""
     return proven_bytes(terms.dimension, terms.largest, terms.key.sealed_bytes)
 
 

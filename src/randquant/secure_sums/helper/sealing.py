@@ -28,7 +28,9 @@ SEED_BYTES, SIGNATURE_BYTES, TAG_BYTES = 32, 64, 16
 # A public key of X25519; a public key of ML-KEM-768, and the ciphertext that it makes (FIPS 203).
 CURVE_BYTES, LATTICE_BYTES, LATTICE_SENT_BYTES = 32, 1184, 1088
 
-HYBRID, CURVE = "MLKEM768_X25519", "X25519"  # names of suites, which are in the terms' text
+# Names of suites, which are in the terms' text.
+HYBRID = "MLKEM768_X25519"
+CURVE = "X25519"
 
 SUITES = {
     HYBRID: Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM),
@@ -74,7 +76,6 @@ class HelperKey:
 
     @property
     def sealed_bytes(self) -> int:
-        """Length of a seed that is sealed to it."""
         return SEALED_BYTES[self.suite]
 
     def check(self, identity: bytes) -> None:
@@ -140,7 +141,7 @@ class OpeningKey:
 
     @classmethod
     def from_secret(cls, secret: bytes, identity: Ed25519PrivateKey) -> OpeningKey:
-        """Restore the key with this secret, whose suite follows from its length."""
+        # The two suites' secrets differ in length, so a journal need not say which one it has.
         return cls(CURVE if len(secret) == CURVE_BYTES else HYBRID, secret, identity)
 
     @classmethod

@@ -33,7 +33,7 @@ from randquant.secure_sums.secagg.messages import (
     view_digest,
 )
 from randquant.secure_sums.secagg.terms import (
-    TWO_THIRDS,
+    DEFAULT_THRESHOLD_SHARE,
     ProtocolError,
     Terms,
     share_of_neighbours,
@@ -240,7 +240,7 @@ class Client:
         number: int,
         identity: Ed25519PrivateKey | None = None,
         directory: Mapping[int, bytes] | None = None,
-        threshold: float = TWO_THIRDS,
+        threshold: float = DEFAULT_THRESHOLD_SHARE,
     ) -> None:
         if number not in terms.clients:
             raise ValueError(f"Expected one of the sum's clients, got {number}.")

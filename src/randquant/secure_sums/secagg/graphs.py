@@ -17,8 +17,8 @@ from fractions import Fraction
 
 from randquant._internal import validate
 from randquant.secure_sums.secagg.terms import (
-    MOST_NEIGHBOURS,
-    TWO_THIRDS,
+    DEFAULT_THRESHOLD_SHARE,
+    MAX_NEIGHBOURS,
     ProtocolError,
     share_of_neighbours,
 )
@@ -94,7 +94,7 @@ fails with probability 6.3e-07 at most'
         clients = validate.whole("clients", clients, low=max(2, self.colluders + 1))
         others = clients - 1
         # Bisection, in steps: `high` suffices if any number does, `low` does not.
-        low, high = 0, -(-min(others, MOST_NEIGHBOURS) // _NEIGHBOURS_STEP)
+        low, high = 0, -(-min(others, MAX_NEIGHBOURS) // _NEIGHBOURS_STEP)
         while high - low > 1:
             middle = (low + high) // 2
             if self._holds(self._graph(clients, _NEIGHBOURS_STEP * middle)):
@@ -116,7 +116,7 @@ fails with probability 6.3e-07 at most'
         return graph.failure <= self.failure and graph.exposure <= self.exposure
 
     def _graph(self, clients: int, neighbours: int) -> Graph:
-        threshold = share_of_neighbours(neighbours, TWO_THIRDS)
+        threshold = share_of_neighbours(neighbours, DEFAULT_THRESHOLD_SHARE)
         # theory/shares.md, Proposition 3: a union bound over the clients. Where all others are
         # neighbours, threshold + 1 clients that stay suffice for every client at once.
         staying = _staying(self.step, ALL_STEPS)

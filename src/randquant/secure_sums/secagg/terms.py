@@ -16,11 +16,11 @@ DEFAULT_NEIGHBOURS = 10
 """Default number of a client's neighbours: three of them may be lost at the default threshold of
 seven. A client's work and bytes grow with it; `Losses` chooses it for a rate of failed sums."""
 
-MOST_CLIENTS, MOST_NEIGHBOURS = 2**16, 2**12
+MAX_CLIENTS, MAX_NEIGHBOURS = 2**16, 2**12
 """Largest numbers in a sum: beyond these a hostile server's terms would cost a client minutes of
 work before it sees the first key."""
 
-TWO_THIRDS = 2 / 3
+DEFAULT_THRESHOLD_SHARE = 2 / 3
 """Default threshold as a share of a client's neighbours; only the client itself may lower it. At
 this share fewer than a third of them may collude with a malicious server, and a third may drop
 out."""
@@ -71,22 +71,22 @@ class Terms:
         validate.kind("clients", self.clients, tuple)
         clients = tuple(validate.whole("client", c, low=0, high=2**64 - 1) for c in self.clients)
         count = len(clients)
-        if len(set(clients)) < count or not 2 <= count <= MOST_CLIENTS:
+        if len(set(clients)) < count or not 2 <= count <= MAX_CLIENTS:
             raise ValueError(
-                f"Expected two clients or more, {MOST_CLIENTS} at most, none twice, got "
+                f"Expected two clients or more, {MAX_CLIENTS} at most, none twice, got "
                 f"{clients[:9]}{'...' if count > 9 else ''}."
             )
         dimension = validate.whole("dimension", self.dimension, low=1, high=2**40)
         bits = validate.whole("bits", self.bits, low=1, high=32)
         least = validate.whole("least", self.least, low=2, high=count)
         degree = min(validate.whole("neighbours", self.neighbours, low=1), count - 1)
-        validate.whole("neighbours", degree, low=1, high=MOST_NEIGHBOURS)
+        validate.whole("neighbours", degree, low=1, high=MAX_NEIGHBOURS)
         if degree < count - 1 and degree % 2:
             raise ValueError(f"Expected an even number of neighbours, got {degree}.")
         # More than half, so that no two disjoint groups of neighbours can each remove a mask. If
         # not all others are neighbours that is too few: a malicious server needs no colluder. If
         # all are, it needs one, and clients still demand two thirds unless told to accept less.
-        two_thirds = share_of_neighbours(degree, TWO_THIRDS)
+        two_thirds = share_of_neighbours(degree, DEFAULT_THRESHOLD_SHARE)
         low = degree // 2 + 1 if degree == count - 1 else two_thirds
         threshold = self.threshold or two_thirds
         threshold = validate.whole("threshold", threshold, low=low, high=degree)
