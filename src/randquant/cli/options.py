@@ -33,7 +33,7 @@ from randquant._internal.serialization import to_json, write_atomic
 from randquant._internal.validate import nearest
 from randquant.aggregation.registry import all_mechanisms
 from randquant.cli import commands
-from randquant.mechanisms.record import MechanismRecord, hint_of
+from randquant.mechanisms.record import MechanismRecord, parameter_hint
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.training import settings
 
@@ -176,7 +176,7 @@ def of_mechanism(record: MechanismRecord, *, whole_update: bool = False) -> list
     for name in record.parameters:
         parameter = record.signature[name]
         needed = " [required]" * (parameter.default is EMPTY)
-        hint = declared.meaning(hint_of(parameter), record.meaning(name) + needed)
+        hint = declared.meaning(parameter_hint(parameter), record.meaning(name) + needed)
         default = "" if needed else str(parameter.default)
         options.append(Option(name, hint, default, group=group))
     if whole_update and not record.whole_update and "clip_norm" not in record.parameters:
@@ -202,7 +202,9 @@ def given_channel(text: str) -> tuple[str, dict[str, Any]]:
         if not equals or key not in record.signature or key in values:
             wanted = ", ".join(record.signature)
             raise ValueError(f"Expected --channel {name} with {wanted} once each, got {pair!r}.")
-        values[key] = declared.read(f"{key} of --channel", hint_of(record.signature[key]), value)
+        values[key] = declared.read(
+            f"{key} of --channel", parameter_hint(record.signature[key]), value
+        )
     return name, values
 
 
