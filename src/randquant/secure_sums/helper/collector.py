@@ -89,6 +89,7 @@ class HelperSum:
                 f"of client {client}, whose message {problem} already."
             )
         try:
+            # More clients than the terms say could make a sum wrap around.
             if len(self._seeds) == self.terms.cohort:
                 raise ProtocolError(
                     f"Expected {self.terms.cohort} clients at most, got client {client} as well."
@@ -97,6 +98,7 @@ class HelperSum:
         except ProtocolError as error:
             self.refused[client] = str(error)
             raise ProtocolError(f"Client {client}: {error}") from None
+        # A client whose first message was damaged may send it again.
         self.refused.pop(client, None)
         self._places[client] = len(self._seeds)
         self._seeds[client] = seed
@@ -146,6 +148,8 @@ class HelperSum:
         total = self._running_sum.without(vectors, masks_sum)
         if self.terms.largest:
             largest = self.terms.largest
+        # A damaged sum of masks gives random totals, most of them impossible in a wide modulus. A
+        # small error on purpose is not noticed (helper-sums.md, Proposition 3).
         if largest is not None and int(total.max()) > (most := count * largest):
             raise ProtocolError(
                 f"Expected totals of {most} at most, got {int(total.max())}: the helper's answer "

@@ -74,6 +74,7 @@ class HelperLimits:
 
     def check(self, request: HelperRequest) -> None:
         """Raise ProtocolError unless a request is within the limits that need no accounts."""
+        # The cheap checks come before anything is opened or allocated: a server writes the terms.
         terms, count = request.terms, len(request.seeds)
         size = terms.dimension * max(terms.largest.bit_length(), 1)
         if size > self.coordinates:
@@ -86,6 +87,7 @@ class HelperLimits:
                 f"Expected sums of {self.least} clients or more, as this helper demands, got "
                 f"least={terms.least}."
             )
+        # The guarantee of the terms is for at most `cohort` clients, whose codes the modulus holds.
         most = min(terms.cohort, self.clients)
         if count > most:
             raise ProtocolError(f"Expected {most} clients at most in this sum, got {count}.")
@@ -138,6 +140,8 @@ class HelperLimits:
     ) -> bool:
         if self.most_sums is not None and sum(n for _, n in account) > self.most_sums:
             return False
+        # Two digests may have one text: those whose text is unknown have the empty one, and count
+        # together.
         by_text: Counter[str] = Counter()
         for digest, count in account:
             by_text[texts[digest]] += count
@@ -349,7 +353,8 @@ class Helper:
         seeds: Mapping[int, bytes],
         check: Check,
     ) -> bytes:
-        # Of masks, or of the helper's shares where codes are proven.
+        # Of masks, or of the helper's shares where codes are proven. The clients left out are those
+        # of the record, so that a repeated request has the same answer.
         terms, in_sum = request.terms, request.seeds.keys() - left_out.keys()
         secrets = (seeds[client] for client in _watched(in_sum, check))
         if terms.largest:

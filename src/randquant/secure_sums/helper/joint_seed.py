@@ -94,7 +94,7 @@ def proved(session: bytes, proof: bytes, helper: bytes) -> int:
     part, signature = proof[:PART_BYTES], proof[PART_BYTES:]
     try:
         if len(proof) != PROOF_BYTES:
-            raise ValueError("it has another length")
+            raise ValueError(f"it has {len(proof)} bytes")
         public = Ed25519PublicKey.from_public_bytes(helper)
         public.verify(signature, _signed_bytes(session, _commitment(session, part)))
     except (ValueError, InvalidSignature):

@@ -88,6 +88,7 @@ class HelperJournal:
                 for table in TABLES:
                     database.execute(table)
                 database.execute(f"PRAGMA user_version = {VERSION}")
+            # An unknown version is not read: what it counts might be something else.
             elif version != VERSION:
                 raise OSError(
                     f"Expected version {VERSION} of a helper's journal in {self.path}, got "
@@ -208,7 +209,7 @@ class HelperJournal:
             with contextlib.closing(
                 sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
             ) as database:
-                for setting in SETTINGS:
+                for setting in SETTINGS:  # they are of the connection, and not of the file
                     database.execute(setting)
                 database.execute("BEGIN IMMEDIATE")
                 yield database

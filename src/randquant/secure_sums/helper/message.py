@@ -211,6 +211,7 @@ def masked_message(
     check_codes(terms, codes, (1 << terms.bits) - 1)
     # A server that put its own key into the terms could open the seed, and would have the codes.
     terms.key.check(helper)
+    # A fresh seed in each call: two vectors under one mask would reveal their difference.
     digest, seed = terms.digest, os.urandom(SEED_BYTES)
     sealed = terms.key.seal(seed, context(digest, client))
     signature = b"" if identity is None else identity.sign(signed_bytes(digest, client, sealed))
@@ -240,6 +241,7 @@ def read_message(terms: HelperTerms, message: Any) -> tuple[SealedSeed, bytes]:
     """Split a message into sealed seed and masked vector; ProtocolError for another length."""
     if not isinstance(message, bytes):
         raise ProtocolError(f"Expected a message in bytes, got {type(message).__name__}.")
+    # All lengths follow from the terms: the message itself says none that could be wrong.
     start = len(MAGIC) + terms.key.sealed_bytes
     unsigned_size = start + wire.masked(terms.dimension, terms.bits)
     if len(message) not in (unsigned_size, unsigned_size + SIGNATURE_BYTES):

@@ -130,6 +130,8 @@ def write_request(
     for client in sorted(seeds):
         seed = seeds[client]
         parts += [client.to_bytes(NUMBER_BYTES, "big"), seed.sealed]
+        # One length for all: where some clients sign, the others have a signature of zeros, which
+        # no key verifies.
         if signed:
             parts.append(seed.signature.ljust(SIGNATURE_BYTES, b"\0"))
         parts += [seed.bound, seed.verifier]
@@ -332,6 +334,8 @@ class ProvenVectors:
             ProtocolError: the message is malformed, or the server's share alone shows that it is
                 false.
         """
+        # The server keeps its output share only, which is as long as the codes: proofs are not
+        # needed again.
         seed, share = proven.read_proven(self._terms, message)
         out_share, verifier = proven.leader_verifier(
             self._terms, self._digest, self._verify_key, seed.bound, share

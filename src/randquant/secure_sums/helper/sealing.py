@@ -129,6 +129,7 @@ class OpeningKey:
     """
 
     def __init__(self, suite: str, secret: bytes, identity: Ed25519PrivateKey) -> None:
+        # X25519 is last in the hybrid's secret and public key, and alone in the other suite's.
         curve = X25519PrivateKey.from_private_bytes(secret[-CURVE_BYTES:])
         public = curve.public_key().public_bytes_raw()
         self._private: X25519PrivateKey | MLKEM768X25519PrivateKey = curve
@@ -169,6 +170,7 @@ def _signed_bytes(suite: str, public: bytes) -> bytes:
     return b"randquant helper key\0" + suite.encode() + b"\0" + public
 
 
+# Cached: where many clients are in one process, one key serves them all.
 @functools.lru_cache(maxsize=8)
 def _public(suite: str, public: bytes) -> X25519PublicKey | MLKEM768X25519PublicKey:
     curve = X25519PublicKey.from_public_bytes(public[-CURVE_BYTES:])

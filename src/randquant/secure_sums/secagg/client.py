@@ -242,6 +242,8 @@ class Client:
         directory: Mapping[int, bytes] | None = None,
         threshold: float = DEFAULT_THRESHOLD_SHARE,
     ) -> None:
+        # The client derives its neighbours from the terms itself: a server cannot choose them for
+        # one client in another way than for the others.
         if number not in terms.clients:
             raise ValueError(f"Expected one of the sum's clients, got {number}.")
         share = validate.real("threshold", threshold, above=0, high=1)

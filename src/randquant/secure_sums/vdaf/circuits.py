@@ -309,6 +309,8 @@ def chunk_length(meas_len: int) -> int:
         81
     """
     meas_len = validate.whole("meas_len", meas_len, low=1)
+    # A proof has two seeds for each entry of a chunk, and about two values for each of the p points
+    # of a wire polynomial. One point is for the seeds, so that p - 1 calls fit.
     sizes = [2**k for k in range(1, meas_len.bit_length() + 2)]
     return min((2 * -(-meas_len // (p - 1)) + 2 * p, -(-meas_len // (p - 1))) for p in sizes)[1]
 

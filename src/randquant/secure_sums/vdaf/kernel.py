@@ -104,7 +104,8 @@ def _sub_128(a, b):
     low, borrow = a[0] - b[0], np.uint64(a[0] < b[0])
     high = a[1] - b[1]
     whole = high - borrow
-    more = np.uint64((a[1] < b[1]) | (high < borrow))  # then the modulus is added
+    # If the difference is negative the modulus is added, without a branch.
+    more = np.uint64((a[1] < b[1]) | (high < borrow))
     return low + more, whole + _HIGH * more + np.uint64(low + more < more)
 
 

@@ -210,6 +210,8 @@ class Prio3:
         _check_size("rand", rand, self.RAND_SIZE)
         # The order of the seeds is the draft's: other orders would be other messages.
         seeds = [rand[i : i + SEED_SIZE] for i in range(0, self.RAND_SIZE, SEED_SIZE)]
+        # The leader's share is the measurement less all others, which follow from short seeds: only
+        # one long share travels.
         meas = self.flp.valid.encode(measurement)
         helpers, blinds = seeds[: self.SHARES - 1], [None] * self.SHARES
         if self.has_joint_rand:
@@ -221,6 +223,8 @@ class Prio3:
             parts[j] = self.joint_rand_part(ctx, j, blinds[j], meas_share, nonce)
             self.field.vec_sub(leader_meas_share, meas_share, leader_meas_share)
         parts[0] = self.joint_rand_part(ctx, 0, blinds[0], leader_meas_share, nonce)
+        # After all parts: the joint randomness depends on each share of the measurement, so that a
+        # client cannot choose a measurement that fits it.
         proofs_share = self._proofs(ctx, meas, parts, prove_seed=seeds[-1])
         for j, share in enumerate(helpers, 1):
             other = self.helper_proofs_share(ctx, j, share)
@@ -282,6 +286,7 @@ class Prio3:
         Raises:
             ValueError: a proof is not accepted: the report is invalid.
         """
+        # A missing share would make every proof fail, and blame the client.
         if len(verifier_shares) != self.SHARES:
             raise ValueError(f"Expected {self.SHARES} shares, got {len(verifier_shares)}.")
         verifiers = self.field.zeros(self.flp.VERIFIER_LEN * self.PROOFS)
