@@ -70,7 +70,7 @@ def measured(name: str, length: int) -> dict:
     (state, one), (_, other) = verify(0, sent[0]), verify(1, sent[1])
     decide = timed(repetitions, lambda: prio3.verifier_shares_to_message(CTX, [one, other]))
     prio3.verify_next(state, prio3.verifier_shares_to_message(CTX, [one, other]))
-    shares[0].meas_share[:1] = field.vec_add(shares[0].meas_share[:1], field.of([2]))
+    shares[0].meas_share[:1] = field.vec_add(shares[0].meas_share[:1], field.vector([2]))
     _, false = prio3.verify_init(key, CTX, 0, nonce, public, shares[0])
     try:
         prio3.verifier_shares_to_message(CTX, [false, other])

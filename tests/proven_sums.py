@@ -51,12 +51,12 @@ def server_of(terms, messages, directory=None):
 
 def lie(terms, client, entries):
     """A message with these entries in the place of bits."""
-    honest = proven.prio3_of(terms)
+    honest = proven.prio3_for(terms)
     chunk = honest.flp.valid.GADGET.ARITY // 2
     circuit = Claimed(Field64, terms.dimension, terms.largest, chunk)
     liar = Prio3(circuit, honest.ID, 2, honest.PROOFS)
     with (
-        mock.patch.object(proven, "prio3_of", return_value=liar),
+        mock.patch.object(proven, "prio3_for", return_value=liar),
         mock.patch.object(proven, "check_codes"),
     ):
         return proven.proven_message(terms, client, np.asarray(entries, object), PINNED)
@@ -70,11 +70,11 @@ def two_randomnesses(terms, client):
     helper's, in place of r**(j+1) times the code. With all codes 1 the other wire of each pair is
     zero, and so are all outputs.
     """
-    prio3, digest, seed = proven.prio3_of(terms), terms.digest, os.urandom(32)
+    prio3, digest, seed = proven.prio3_for(terms), terms.digest, os.urandom(32)
     flp, field, oracle = prio3.flp, prio3.field, slow("Field64")
     ctx, nonce, share = proven.proof_context(digest), os.urandom(16), proven.helper_share(seed)
     helper_meas = prio3.helper_meas_share(ctx, 1, share.share)
-    leader_meas = field.vec_sub(field.of([1] * terms.dimension), helper_meas)
+    leader_meas = field.vec_sub(field.vector([1] * terms.dimension), helper_meas)
     blind, wrong = os.urandom(32), os.urandom(32)
     parts = [
         prio3.joint_rand_part(ctx, 0, blind, leader_meas, nonce),
@@ -104,7 +104,7 @@ def two_randomnesses(terms, client):
         poly = [sum(a * b for a, b in zip(v[::2], v[1::2], strict=True)) for v in at]
         proofs += [*seeds, *poly]
     helper_proofs = prio3.helper_proofs_share(ctx, 1, share.share)
-    leader = LeaderShare(leader_meas, field.vec_sub(field.of(proofs), helper_proofs), blind)
+    leader = LeaderShare(leader_meas, field.vec_sub(field.vector(proofs), helper_proofs), blind)
     bound = nonce + b"".join(public)
     sealed = terms.key.seal(seed, context(digest, client) + bound)
     encoded = encode_input_share(prio3, leader)
@@ -123,7 +123,7 @@ def parts_of(terms, message):
 
 def as_prio3(terms, message, seed):
     """What Prio3 by itself says of an opened report: whether the proofs are accepted, and whom."""
-    prio3, ctx = proven.prio3_of(terms), proven.proof_context(terms.digest)
+    prio3, ctx = proven.prio3_for(terms), proven.proof_context(terms.digest)
     read, leader = proven.read_proven(terms, message)
     public = decode_public_share(prio3, read.bound[16:])
     states, verifiers = zip(

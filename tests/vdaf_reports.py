@@ -30,7 +30,7 @@ class Claimed(SumVec):
 
     def encode(self, measurement):
         """Take any integers for bits."""
-        return self.field.of([int(entry) for entry in measurement])
+        return self.field.vector([int(entry) for entry in measurement])
 
 
 def prio3(circuit: type[SumVec] = SumVec, length: int = LENGTH, shares: int = 2) -> Prio3:

@@ -28,7 +28,7 @@ from randquant.integrations import (
 )
 from randquant.integrations.flower import messages as wire_messages
 from randquant.integrations.flower.messages import PAYLOAD
-from randquant.secure_sums import MOST_CLIENTS, MOST_NEIGHBOURS, ProtocolError
+from randquant.secure_sums import MAX_CLIENTS, MAX_NEIGHBOURS, ProtocolError
 
 
 def tampered(reply, change):
@@ -289,9 +289,9 @@ def test_a_client_counts_what_a_server_sends_before_it_reads_it():
     def content(count):
         return {str(n): b"x" for n in range(count)}
 
-    assert len(read_inbox(content(MOST_NEIGHBOURS + 1))) == MOST_NEIGHBOURS + 1
+    assert len(read_inbox(content(MAX_NEIGHBOURS + 1))) == MAX_NEIGHBOURS + 1
     with pytest.raises(ProtocolError, match=r"Expected 4097 messages at most, got 4098\."):
-        read_inbox(content(MOST_NEIGHBOURS + 2))
-    head = {"step": "confirm", "session": b"s", "survivors": ["1"] * (MOST_CLIENTS + 1)}
+        read_inbox(content(MAX_NEIGHBOURS + 2))
+    head = {"step": "confirm", "session": b"s", "survivors": ["1"] * (MAX_CLIENTS + 1)}
     with pytest.raises(ProtocolError, match="list of survivors"):
         RoundMessage.read(head)

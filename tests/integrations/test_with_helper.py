@@ -30,7 +30,7 @@ from randquant.flower import (
 )
 from randquant.integrations import HEAD, Offer, RoundsFailed, service, within
 from randquant.secure_sums import (
-    LONGEST_OFFER,
+    MAX_OFFER_BYTES,
     Helper,
     HelperLimits,
     HelperTerms,
@@ -257,13 +257,13 @@ def test_an_offer_that_is_too_long_for_a_helper_is_asked_of_nobody(
     tmp_path, identity, trusting, monkeypatch
 ):
     helper, grid = Helper(tmp_path, identity), grid_of(trusting)
-    monkeypatch.setattr("randquant.integrations.with_helper.LONGEST_OFFER", 100)
+    monkeypatch.setattr("randquant.integrations.with_helper.MAX_OFFER_BYTES", 100)
     with pytest.raises(RoundsFailed, match="an offer of 100 characters at most"):
         trained(trusting, helper, grid=grid, patience=1)
     assert not grid.seen
-    text = "x" * (LONGEST_OFFER + 1)
+    text = "x" * (MAX_OFFER_BYTES + 1)
     terms = HelperTerms(b"s", helper.key, 9, 3, 5, 8, digest_of(text))
-    with pytest.raises(ProtocolError, match=f"{LONGEST_OFFER} bytes at most, got"):
+    with pytest.raises(ProtocolError, match=f"{MAX_OFFER_BYTES} bytes at most, got"):
         helper.answer(write_request(terms, {}, text))
 
 

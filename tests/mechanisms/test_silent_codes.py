@@ -8,7 +8,7 @@ import pytest
 
 import randquant as rq
 from randquant.channels import moments
-from randquant.mechanisms import FEWEST, HEARD, UpdateSetting, sparse_ternary
+from randquant.mechanisms import MIN_ACTIVE_CODES, MIN_COHORT, UpdateSetting, sparse_ternary
 from randquant.planning import update_family
 
 
@@ -39,8 +39,8 @@ def test_rates_that_are_none_are_refused(rate):
 
 def test_the_family_is_for_large_sums_and_three_codes():
     for bits, cohort, trust, reason in (
-        (1, 1000, "aggregate", "give it 2 bits"),
-        (2, FEWEST - 1, "aggregate", "two levels are as narrow"),
+        (1, 1000, "aggregate", "needs bits=2"),
+        (2, MIN_COHORT - 1, "aggregate", "two levels are as narrow"),
         (2, 1000, "local", "aggregate trust only"),
     ):
         with pytest.raises(ValueError, match=reason):
@@ -49,5 +49,5 @@ def test_the_family_is_for_large_sums_and_three_codes():
     for t in (1.05, 2.0, 3.0, 30.0, 1e6):
         channel = sparse_ternary(**family.parameters(t))
         rate = float(channel.probabilities[:, [0, 2]].sum(axis=1).max())
-        assert rate == pytest.approx(min(max(HEARD / 1000, 4 / t**2), 1), rel=1e-5)
+        assert rate == pytest.approx(min(max(MIN_ACTIVE_CODES / 1000, 4 / t**2), 1), rel=1e-5)
         assert channel.values[2] * math.sqrt(rate) == pytest.approx(channel.clip * t, rel=1e-5)

@@ -67,7 +67,7 @@ def test_parts_have_one_size():
 
 def seed_of(session=SESSION, own=bytes(32), parts=((1, bytes(32)), (2, bytes(32)), (3, bytes(32)))):
     draw = Draw(session)
-    draw._own = own
+    draw._part = own
     for client, part in parts:
         draw.add(client, part)
     seed, proofs = draw.close()

@@ -104,7 +104,7 @@ def test_a_session_again_after_a_restart_from_an_old_copy(tmp_path):
     _, terms, seeds = begun_beside_a_copy(tmp_path)
     for restored in ("helper", "copy"):
         restarted = helper_in(tmp_path / restored)
-        with pytest.raises(ProtocolError, match="with this helper's key, got one with another"):
+        with pytest.raises(ProtocolError, match=r"with this helper's key, .*got one with"):
             restarted.answer(asked(terms, seeds))
         # Also if it is told that the key is its own: the seeds do not open.
         forged = changed(terms, key=restarted.key)
@@ -141,7 +141,7 @@ def test_the_stated_limit_of_a_kept_key_is_an_old_copy_until_it_starts_afresh(tm
     helper_in(tmp_path / "second")
     renewed = helper_in(tmp_path / "second", kept=True)
     assert renewed.key != helper.key
-    with pytest.raises(ProtocolError, match="with this helper's key, got one with another"):
+    with pytest.raises(ProtocolError, match=r"with this helper's key, .*got one with"):
         renewed.answer(asked(terms, seeds))
 
 
@@ -235,7 +235,7 @@ def test_the_servers_own_key_in_place_of_the_helpers():
 def test_a_key_of_a_weak_point_is_not_sealed_to():
     """Also a signed one: its shared secret would be known to everybody."""
     key = sealing.HelperKey(
-        "X25519", bytes(32), IDENTITY.sign(sealing._signed("X25519", bytes(32)))
+        "X25519", bytes(32), IDENTITY.sign(sealing._signed_bytes("X25519", bytes(32)))
     )
     with pytest.raises(ProtocolError, match="got an invalid one"):
         masked_message(HelperTerms(b"s", key, 10, 2, 5, 8), 0, np.zeros(5, np.uint8), PINNED)
@@ -295,7 +295,7 @@ def test_a_client_taken_from_the_directory_between_two_requests_changes_no_answe
 def answered(terms, server, helper, left_out=(), shift=0):
     """An answer that says what a hostile helper likes."""
     request = HelperRequest.from_bytes(server.request())
-    seeds = helper._opened(request, terms.digest, request.seeds.keys() - set(left_out))
+    seeds = helper._open_seeds(request, terms.digest, request.seeds.keys() - set(left_out))
     total = np.zeros(terms.dimension, masks.dtype(terms.bits))
     masks.add_all(total, seeds.values(), +1)
     return write_answer(request, dict.fromkeys(left_out, 1), total + total.dtype.type(shift))
@@ -336,7 +336,7 @@ def test_an_answer_of_another_session_or_none(helper):
     servers = [collected(each, messages_of(each, codes_of(each, range(4)))) for each in terms]
     answers = [helper.answer(server.request()) for server in servers]
     for wrong, sentence in (
-        (answers[1], "answer to this request, got another's"),
+        (answers[1], "answer to this request, .*got one to"),
         (b"", "Expected a helper's answer"), (None, "Expected a helper's answer"),
         (answers[0][:-1], "Expected an answer of"), (answers[0] + b"x", "Expected an answer of"),
         (answers[0][:40], "Expected an answer of"),
@@ -377,7 +377,7 @@ UNOPENED = {
 def test_a_seal_that_does_not_open_is_left_out_alone_and_the_sum_is_exact(
     helper, fault, memory, monkeypatch
 ):
-    monkeypatch.setattr(collector, "MEMORY", memory or 1)
+    monkeypatch.setattr(collector, "MAX_MEMORY_BYTES", memory or 1)
     terms, codes, messages = begun(helper, range(6), dimension=1000, bits=12)
     server = collected(terms, messages | {2: UNOPENED[fault](terms, messages[2])})
     answer = helper.answer(server.request())
@@ -385,7 +385,7 @@ def test_a_seal_that_does_not_open_is_left_out_alone_and_the_sum_is_exact(
     assert exact(server, answer, codes)  # also twice
     assert server.clients == {0, 1, 3, 4, 5}
     assert server.refused == {
-        2: "Expected a seed that the helper can open for this client and sum, got another."
+        2: "Expected a seed that the helper can open, sealed to its key for this client and sum."
     }
     assert helper.answer(server.request()) == answer
     assert helper.sums == dict.fromkeys([0, 1, 3, 4, 5], 1)

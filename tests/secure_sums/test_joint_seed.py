@@ -68,9 +68,9 @@ def test_the_helper_sees_nothing_of_the_part_of_the_server(monkeypatch):
 def test_a_helper_signs_nothing_else(tmp_path):
     helper = helper_in(tmp_path)
     for request in (
-        joint_seed.ASKED,
-        joint_seed.ASKED + bytes(PART_BYTES),
-        joint_seed.ASKED + bytes(PART_BYTES + 65),
+        joint_seed.REQUEST_MAGIC,
+        joint_seed.REQUEST_MAGIC + bytes(PART_BYTES),
+        joint_seed.REQUEST_MAGIC + bytes(PART_BYTES + 65),
     ):
         with pytest.raises(ProtocolError, match="sign a part of a seed"):
             helper.answer(request)
@@ -87,6 +87,6 @@ def test_a_signature_of_a_seed_is_none_of_a_helpers_key():
     public = secret.public_key().public_bytes_raw()
     wanted = b"X25519\0" + public  # as short as a commitment and a session
     for start in (b"", b"randquant helper key\0"):
-        signature = signed(IDENTITY, joint_seed.ASKED + start + wanted)
+        signature = signed(IDENTITY, joint_seed.REQUEST_MAGIC + start + wanted)
         with pytest.raises(ProtocolError, match="signed by the helper that this client knows"):
             HelperKey("X25519", public, signature).check(PINNED)

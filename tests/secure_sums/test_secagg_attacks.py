@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -585,7 +586,7 @@ def test_an_inbox_of_other_kinds_or_sizes_is_refused_by_name_and_the_others_go_o
 def test_a_client_counts_what_the_server_relays_before_it_looks_at_it(step):
     played = Round(terms_of(5), down=at({(step, 1): lambda inbox: Endless()}))
     assert played.exact()
-    words = "got other survivors" if step == "confirm" else "of neighbours only"
+    words = "got 1000000 survivors" if step == "confirm" else "neighbours"
     assert words in played.errors[1]
 
 
@@ -620,7 +621,7 @@ def test_an_advert_is_signed_whole_and_for_one_client_of_one_sum():
 @pytest.mark.parametrize("change", [lambda m: m[:96], lambda m: m[:-1] + bytes([m[-1] ^ 1])])
 def test_a_client_without_a_signature_is_left_out_where_the_server_has_the_directory(change):
     identities, directory = signers(range(6))
-    terms, words = terms_of(6), "Expected keys signed by client 3, got others."
+    terms, words = terms_of(6), r"Expected keys signed by client 3, got (no|a) signature"
     for known in (directory, None):
         played = Round(terms, up=at({("advertise", 3): change}))
         played.clients = {c: Client(terms, c, identities[c], directory) for c in terms.clients}
@@ -628,8 +629,10 @@ def test_a_client_without_a_signature_is_left_out_where_the_server_has_the_direc
         if known is not None:
             assert played.exact()
             assert played.survivors == {0, 1, 2, 4, 5}
-            assert played.server.refused == {3: words}
+            assert re.match(words, played.server.refused.pop(3))
+            assert not played.server.refused
             continue
         with pytest.raises(ProtocolError, match="too many have left"):
             played.total()
-        assert set(played.errors.values()) == {words}
+        assert played.errors
+        assert all(re.match(words, error) for error in played.errors.values())

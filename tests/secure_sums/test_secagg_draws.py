@@ -20,7 +20,7 @@ from randquant.secure_sums import (
     Terms,
     commitment_of,
     masked_message,
-    prio3_of,
+    prio3_for,
     proven_message,
     read_message,
     read_proven,
@@ -80,6 +80,6 @@ def test_a_proven_message_is_split_by_drawn_seeds_and_has_a_drawn_nonce(tmp_path
         message, read = sent()
         return message.replace(read.sealed, b"")
 
-    nonce = prio3_of(terms).NONCE_SIZE
+    nonce = prio3_for(terms).NONCE_SIZE
     check_drawn(unsealed, least=SEED_BYTES + nonce + SEED_BYTES)
     check_follows(lambda: sent()[1].bound[:nonce])

@@ -24,7 +24,7 @@ def test_the_tail_of_those_who_stay_is_exact(count, threshold, kept):
 
 @pytest.mark.parametrize(("loss", "steps"), [(0.0, 5), (0.05, 5), (1e-12, 3), (0.999, 5)])
 def test_who_stays_is_rounded_down(loss, steps):
-    exact, found = (1 - Fraction(loss)) ** steps, graphs._kept(loss, steps)
+    exact, found = (1 - Fraction(loss)) ** steps, graphs._staying(loss, steps)
     assert exact - Fraction(1, 2**30) < found <= exact
 
 

@@ -121,7 +121,7 @@ def test_what_is_sealed_opens_with_its_key_and_context_alone():
 )
 def test_a_mask_is_the_ciphers_stream_all_along(bits, name):
     """AES-256 in counter mode from a nonce of zeros, two whole parts and some."""
-    dtype, secret, size = masks.dtype(bits), bytes(range(32)), 2 * masks._PART + 77
+    dtype, secret, size = masks.dtype(bits), bytes(range(32)), 2 * masks._PART_COORDINATES + 77
     assert dtype == np.dtype(name)
     cipher = Cipher(AES(secret), CTR(bytes(16))).encryptor()
     stream = np.frombuffer(cipher.update(bytes(size * dtype.itemsize)), dtype.newbyteorder("<"))

@@ -55,7 +55,7 @@ def test_values_beyond_the_given_ones_are_of_the_same_polynomial(count, last):
 
 
 def test_a_slot_of_a_long_product_holds_the_largest_sum():
-    assert 2**20 * (ORDER - 1) ** 2 < 10**crypto._DIGITS
+    assert 2**20 * (ORDER - 1) ** 2 < 10**crypto._PRODUCT_DIGITS
 
 
 # --- what the server checks ---------------------------------------------------------------------

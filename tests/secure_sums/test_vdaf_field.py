@@ -19,7 +19,7 @@ def test_sums_differences_and_products_are_those_of_integers(name):
     assert modulus == field.MODULUS
     pairs = list(product(edges(modulus, np.random.default_rng(1)), repeat=2))
     left, right = ([pair[side] for pair in pairs] for side in (0, 1))
-    a, b = field.of(left), field.of(right)
+    a, b = field.vector(left), field.vector(right)
     assert field.integers(a) == left
     assert field.integers(field.vec_add(a, b)) == [(x + y) % modulus for x, y in pairs]
     assert field.integers(field.vec_sub(a, b)) == [(x - y) % modulus for x, y in pairs]
@@ -32,7 +32,7 @@ def test_sums_differences_and_products_are_those_of_integers(name):
 @pytest.mark.parametrize("name", BOTH)
 def test_bytes_that_are_no_elements_are_refused(name):
     field = BOTH[name]
-    vector = field.of([0, field.MODULUS - 1])
+    vector = field.vector([0, field.MODULUS - 1])
     assert (field.decode_vec(bytes(field.encode_vec(vector))) == vector).all()
     for number in (field.MODULUS, field.MODULUS + 1, 256**field.ENCODED_SIZE - 1):
         with pytest.raises(ValueError, match="below the field's modulus"):
@@ -93,16 +93,22 @@ def test_proofs_and_queries_are_the_slow_ones(name, length, chunk):
 
     for meas in ([int(bit) for bit in draw.integers(0, 2, length)], random(length)):
         factors, seeds, point = random(flp.JOINT_RAND_LEN), random(2 * chunk), random(1)
-        proof = flp.prove(field.of(meas), field.of(seeds), field.of(factors))
+        proof = flp.prove(field.vector(meas), field.vector(seeds), field.vector(factors))
         assert field.integers(proof) == oracle.prove(meas, factors, chunk, seeds)
         for shares in (1, 2, 3):
             share = random(flp.PROOF_LEN)
             found = flp.query(
-                field.of(meas), field.of(share), field.of(point), field.of(factors), shares
+                field.vector(meas),
+                field.vector(share),
+                field.vector(point),
+                field.vector(factors),
+                shares,
             )
             wanted = oracle.query(meas, share, factors, chunk, point[0], shares)
             assert field.integers(found) == wanted
-        verifier = flp.query(field.of(meas), proof, field.of(point), field.of(factors), 1)
+        verifier = flp.query(
+            field.vector(meas), proof, field.vector(point), field.vector(factors), 1
+        )
         assert flp.decide(verifier) == (set(meas) <= {0, 1})
 
 
@@ -113,9 +119,9 @@ def test_a_query_at_a_root_of_unity_is_refused(name):
     zeros = field.zeros
     for root in slow(name).roots(4):
         with pytest.raises(ValueError, match="roots of unity"):
-            flp.query(zeros(5), zeros(flp.PROOF_LEN), field.of([root]), zeros(3), 2)
+            flp.query(zeros(5), zeros(flp.PROOF_LEN), field.vector([root]), zeros(3), 2)
     between = slow(name).roots(8)[1]
-    flp.query(zeros(5), zeros(flp.PROOF_LEN), field.of([between]), zeros(3), 2)
+    flp.query(zeros(5), zeros(flp.PROOF_LEN), field.vector([between]), zeros(3), 2)
 
 
 @pytest.mark.parametrize("length", [1, 2, 10, 100, 650, 5089])

@@ -119,7 +119,7 @@ def test_other_circuits_refuse_what_is_invalid(draw):
     """Two ones in a histogram, a weight above its limit or misstated, a sum's bit that is none."""
 
     def accepts(circuit, entries, proofs=1):
-        circuit.encode = lambda _: circuit.field.of(entries)
+        circuit.encode = lambda _: circuit.field.vector(entries)
         instance = Prio3(circuit, 4, 2, proofs)
         nonce, rand = draw.bytes(16), draw.bytes(instance.RAND_SIZE)
         public, shares = instance.shard(CTX, None, nonce, rand)

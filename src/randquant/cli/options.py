@@ -33,7 +33,7 @@ from randquant._internal.serialization import to_json, write_atomic
 from randquant._internal.validate import nearest
 from randquant.aggregation.registry import all_mechanisms
 from randquant.cli import commands
-from randquant.mechanisms.record import MechanismRecord, hint_of
+from randquant.mechanisms.record import MechanismRecord, parameter_hint
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.training import settings
 
@@ -182,7 +182,7 @@ def mechanism_options(record: MechanismRecord, *, whole_update: bool = False) ->
         parameter = record.signature[name]
         # Not required by cyclopts: the mechanism's constructor names all missing ones at once.
         required = " [required]" * (parameter.default is EMPTY)
-        hint = declared.meaning(hint_of(parameter), record.meaning(name) + required)
+        hint = declared.meaning(parameter_hint(parameter), record.meaning(name) + required)
         default = "" if required else str(parameter.default)
         options.append(Option(name, hint, default, group=group))
     if whole_update and not record.whole_update and "clip_norm" not in record.parameters:
@@ -208,7 +208,9 @@ def given_channel(text: str) -> tuple[str, dict[str, Any]]:
         if not equals or key not in record.signature or key in values:
             wanted = ", ".join(record.signature)
             raise ValueError(f"Expected --channel {name} with {wanted} once each, got {pair!r}.")
-        values[key] = declared.read(f"{key} of --channel", hint_of(record.signature[key]), value)
+        values[key] = declared.read(
+            f"{key} of --channel", parameter_hint(record.signature[key]), value
+        )
     return name, values
 
 

@@ -18,7 +18,12 @@ from randquant.integrations.protocol import RoundMessage
 from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
 from randquant.secure_sums.secagg.graphs import Draw, Losses
 from randquant.secure_sums.secagg.server import SumServer
-from randquant.secure_sums.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
+from randquant.secure_sums.secagg.terms import (
+    DEFAULT_THRESHOLD_SHARE,
+    ProtocolError,
+    Terms,
+    share_of_neighbours,
+)
 
 
 class SecureSum:
@@ -208,7 +213,7 @@ class AmongClients:
         self.degree(cohort, lambda level, line: None)
         others = cohort - 1
         why = f"two thirds of {others} neighbours must answer to the end"
-        return others - part_of(others, TWO_THIRDS), why
+        return others - share_of_neighbours(others, DEFAULT_THRESHOLD_SHARE), why
 
     def begin(self, offer: Offer, clients: Sequence[int], log: Log) -> RoundSum:
         """The sum of a round of new terms.

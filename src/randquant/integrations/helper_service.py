@@ -228,7 +228,7 @@ def _answering(
     log, workers = getLogger(__name__), _Workers(limits.workers)
 
     def answered(request: bytes, context: grpc.ServicerContext) -> bytes:
-        if request.startswith(joint_seed.ASKED):  # a signature, at once
+        if request.startswith(joint_seed.REQUEST_MAGIC):  # a signature, at once
             return helper.answer(request)
         who = repr(context.auth_context().get("x509_pem_cert"))
         with workers.one(who, lambda: _check_present(context)):

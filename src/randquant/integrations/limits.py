@@ -28,7 +28,7 @@ from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 from randquant.secure_sums.identities import check_directory, check_identity
 from randquant.secure_sums.secagg import graphs
 from randquant.secure_sums.secagg.client import Client
-from randquant.secure_sums.secagg.terms import TWO_THIRDS, ProtocolError, Terms
+from randquant.secure_sums.secagg.terms import DEFAULT_THRESHOLD_SHARE, ProtocolError, Terms
 
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism
@@ -74,7 +74,7 @@ class ClientLimits:
     trust: Trust = "aggregate"
     all_neighbours: bool = True
     colluders: int = 0
-    threshold: float = TWO_THIRDS
+    threshold: float = DEFAULT_THRESHOLD_SHARE
     parts: Patterns = None
     frozen: Patterns = None
     buffers: Buffers | None = None

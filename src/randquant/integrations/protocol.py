@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from randquant.channels import wire
 from randquant.channels.wire import Format
-from randquant.secure_sums.secagg.graphs import LONGEST_PROOF
-from randquant.secure_sums.secagg.terms import MOST_CLIENTS, MOST_NEIGHBOURS, ProtocolError, Terms
+from randquant.secure_sums.secagg.graphs import MAX_PROOF_BYTES
+from randquant.secure_sums.secagg.terms import MAX_CLIENTS, MAX_NEIGHBOURS, ProtocolError, Terms
 
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism
@@ -83,10 +83,10 @@ class RoundMessage:
         if max(map(len, texts)) > LONGEST_TEXT:
             raise ProtocolError(f"Expected texts of at most {LONGEST_TEXT} characters, got more.")
         survivors = known.get("survivors", [])
-        if not isinstance(survivors, list) or len(survivors) > MOST_CLIENTS:
+        if not isinstance(survivors, list) or len(survivors) > MAX_CLIENTS:
             raise ProtocolError("Expected a list of survivors, got something else.")
         drawn = [known.get(name, b"") for name in ("commitment", "part", "proof")]
-        if not all(isinstance(each, bytes) and len(each) <= LONGEST_PROOF for each in drawn):
+        if not all(isinstance(each, bytes) and len(each) <= MAX_PROOF_BYTES for each in drawn):
             raise ProtocolError("Expected the parts of a seed in a few bytes, got something else.")
         known["survivors"] = tuple(map(client_number, survivors))
         return cls(**known, **others)
@@ -111,8 +111,8 @@ HEAD_FIELDS = tuple(field.name for field in fields(RoundMessage))[:8]
 
 def read_inbox(messages: Mapping[str, Any]) -> dict[int, bytes]:
     """Messages by the texts of clients' numbers, checked; ProtocolError if they are others."""
-    if len(messages) > MOST_NEIGHBOURS + 1:
-        most = MOST_NEIGHBOURS + 1
+    if len(messages) > MAX_NEIGHBOURS + 1:
+        most = MAX_NEIGHBOURS + 1
         raise ProtocolError(f"Expected {most} messages at most, got {len(messages)}.")
     if not all(isinstance(message, bytes) for message in messages.values()):
         raise ProtocolError("Expected messages of other clients as bytes, got something else.")

@@ -22,7 +22,7 @@ from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.collector import HelperSum
 from randquant.secure_sums.helper.joint_seed import JointSeed
 from randquant.secure_sums.helper.message import HelperTerms
-from randquant.secure_sums.helper.request import LONGEST_OFFER
+from randquant.secure_sums.helper.request import MAX_OFFER_BYTES
 from randquant.secure_sums.helper.sealing import SEALED_BYTES, SIGNATURE_BYTES, HelperKey
 from randquant.secure_sums.secagg.terms import ProtocolError
 
@@ -214,10 +214,11 @@ class WithHelper:
             return PlainSum(offer, clients, log)
         least = self.fewest(offer.mechanism)
         sums.check_enough(clients, least)
-        if len(text := offer.to_text()) > LONGEST_OFFER:
+        if len(text := offer.to_text()) > MAX_OFFER_BYTES:
             raise ProtocolError(
-                f"Expected an offer of {LONGEST_OFFER} characters at most for a sum with a helper, "
-                f"got {len(text)}: ask for less at once, or sum among clients (AmongClients)."
+                f"Expected an offer of {MAX_OFFER_BYTES} characters at most for a sum with a "
+                f"helper, got {len(text)}: ask for less at once, or sum among clients "
+                "(AmongClients)."
             )
         terms = HelperTerms(
             os.urandom(protocol.SESSION_BYTES), self._key(), len(clients), least, offer.size,

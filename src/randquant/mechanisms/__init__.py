@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         Skellam,
     )
     from randquant.mechanisms.registry import add, records_in
-    from randquant.mechanisms.silent_codes import FEWEST, HEARD
+    from randquant.mechanisms.silent_codes import MIN_ACTIVE_CODES, MIN_COHORT
 
 __all__ = [
     "CoordinateFamily",

@@ -23,8 +23,9 @@ from randquant.mechanisms.record import (
     six_digits,
 )
 
-CONTINUOUS = 1e-12
-"""A smaller difference of the two limits of a row at a bin counts as rounding, not as a jump."""
+MAX_ROUNDING_STEP = 1e-12
+"""Largest difference of a row's two limits at a bin that counts as rounding, and not as a jump. Far
+above float64 rounding, and far below any step that a mechanism means to have."""
 
 
 def two_bins(
@@ -66,7 +67,7 @@ def two_bins(
     clip = validate.real(
         "clip", clip, above=0, high=LARGEST, why="clip is the largest magnitude sent"
     )
-    grid = bins_of(bins, clip)
+    grid = checked_bins(bins, clip)
     lower = _distributions("left", left, [j + 1 for j in range(len(grid) - 1)])
     upper = _distributions("right", right, [len(grid) - 1 - j for j in range(len(grid) - 1)])
     # A bin just inside ±clip would make a cell too narrow for float64 inputs: it counts as ±clip
@@ -78,7 +79,9 @@ def two_bins(
     for j in inner:
         before = _row(grid[j], j - 1, grid, lower, upper)
         after = _row(grid[j], j, grid, lower, upper)
-        sides = [after] if np.abs(before - after).max() <= CONTINUOUS else [before, after]
+        # Both limits of a jump are rows: the certificate then covers inputs on either side of it.
+        continuous = np.abs(before - after).max() <= MAX_ROUNDING_STEP
+        sides = [after] if continuous else [before, after]
         inputs += [grid[j]] * len(sides)
         rows += sides
     inputs.append(clip)
@@ -119,7 +122,7 @@ def erm(clip: float, bins: Sequence[float] | np.ndarray, gamma: float) -> Channe
     """
     gamma = validate.real("gamma", gamma, low=0, high=100, why="weights are exp(-gamma/2) and up")
     clip = validate.real("clip", clip, above=0, high=LARGEST)
-    grid = bins_of(bins, clip)
+    grid = checked_bins(bins, clip)
     cells = range(len(grid) - 1)
     left = [_exponential(gamma, grid[j] - grid[: j + 1]) for j in cells]
     right = [_exponential(gamma, grid[j + 1 :] - grid[j + 1]) for j in cells]
@@ -127,7 +130,7 @@ def erm(clip: float, bins: Sequence[float] | np.ndarray, gamma: float) -> Channe
 
 
 def _exponential(gamma: float, distances: np.ndarray) -> np.ndarray:
-    """Probabilities proportional to exp(-gamma·distance / (2·largest distance))."""
+    # Probabilities proportional to exp(-gamma·distance / (2·largest distance)).
     reach = distances.max() if distances.max() > 0 else 1.0
     exponents = -gamma * (distances / reach) / 2
     weights = np.array([_exp(float(e)) for e in exponents])
@@ -136,16 +139,21 @@ def _exponential(gamma: float, distances: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1 << 14)  # evenly spaced bins repeat their exponents
 def _exp(exponent: float) -> float:
+    # In decimal: the C library's exponential differs in its last bit from machine to machine.
     return float(Context(prec=30).exp(Decimal(exponent)))
 
 
-def bins_of(bins: Sequence[float] | np.ndarray, clip: float) -> np.ndarray:
+def checked_bins(bins: Sequence[float] | np.ndarray, clip: float) -> np.ndarray:
     """Return (m,) float64 bins, or raise ValueError unless they increase and cover ±clip."""
     grid = validate.array("bins", bins)
     if grid.ndim != 1 or not 2 <= grid.size <= 256 or not np.isfinite(grid).all():
         raise ValueError(f"Expected 2 to 256 finite bins, got {bins!r}.")
-    if (np.diff(grid) <= 0).any():
-        raise ValueError("Expected bins in increasing order, got another order.")
+    decreasing = np.flatnonzero(np.diff(grid) <= 0)
+    if decreasing.size:
+        j = int(decreasing[0])
+        raise ValueError(
+            f"Expected bins in increasing order, got {grid[j + 1]:g} after {grid[j]:g}."
+        )
     if grid[0] > -clip or grid[-1] < clip:
         raise ValueError(
             f"Expected bins that cover [-{clip:g}, {clip:g}], got [{grid[0]:g}, {grid[-1]:g}]: "
@@ -155,9 +163,9 @@ def bins_of(bins: Sequence[float] | np.ndarray, clip: float) -> np.ndarray:
 
 
 def _distributions(
-    name: str, given: Sequence[Sequence[float] | np.ndarray], lengths: list[int]
+    name: str, rows: Sequence[Sequence[float] | np.ndarray], lengths: list[int]
 ) -> list[np.ndarray]:
-    tables = [validate.array(name, part) for part in validate.listed(name, given)]
+    tables = [validate.array(name, row) for row in validate.listed(name, rows)]
     if [table.shape for table in tables] != [(length,) for length in lengths]:
         raise ValueError(
             f"Expected {name} to hold distributions of lengths {lengths}, one for each interval, "
@@ -172,7 +180,7 @@ def _distributions(
 def _row(
     x: float, cell: int, grid: np.ndarray, left: list[np.ndarray], right: list[np.ndarray]
 ) -> np.ndarray:
-    """The code's distribution at x in the interval `cell` (equation 4)."""
+    # The code's distribution at x in the interval `cell` (equation 4).
     below, above = grid[: cell + 1, None], grid[None, cell + 1 :]
     pair = left[cell][:, None] * right[cell][None, :]
     up = pair * ((x - below) / (above - below))
@@ -181,7 +189,8 @@ def _row(
 
 
 def _ordered_sum(terms: np.ndarray) -> np.ndarray:
-    """Sum over the first axis, first to last: the same bits on every machine."""
+    # Over the first axis, from first to last: NumPy's own sum adds in an order that depends on the
+    # machine, and a different bit would be a different channel.
     return np.add.accumulate(terms, axis=0)[-1]
 
 

@@ -60,15 +60,17 @@ __all__ = [
 # where a solution violates the constraint. All levels and inputs are in units of clip. Derivations:
 # `docs/theory/design.md`.
 
-SLACKS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
-"""Relative slacks below the target epsilon, tried in turn until the integers certify."""
+RELATIVE_STEPS_BELOW_TARGET = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+"""Relative distances below the target epsilon, tried in turn until the channel in integers has a
+certificate that meets the target. The first is the least that float64 and the solver resolve; a
+target that the last one does not meet is too fine for integers of 62 bits."""
 
 
 class Constraint(Protocol):
     """A bound on the privacy loss of one coordinate."""
 
     slacks: ClassVar[Sequence[float]]
-    """Relative slacks below the bound, tried in turn until the integers certify."""
+    """Relative distances below the bound, tried in turn until the integers meet it."""
 
     @property
     def epsilon(self) -> float:
@@ -76,15 +78,15 @@ class Constraint(Protocol):
         ...
 
     def certify(self, channel: Channel) -> Certificate | MetricCertificate:
-        """Certify a finished channel."""
+        """Certify a finished channel: the same kind of bound, proven for its integers."""
         ...
 
     def limits(self) -> Limits:
-        """The constraint as rows of a linear programme, without any tangents yet."""
+        """Return the constraint as rows of a linear programme, without any tangents yet."""
         ...
 
     def grids(self, inputs: int) -> list[int]:
-        """Numbers of vertices of the successive stages of a search for levels."""
+        """Return numbers of vertices for the successive stages of a search for levels."""
         ...
 
 
@@ -129,26 +131,25 @@ class Pure:
     """
 
     epsilon: float
-    slacks: ClassVar[Sequence[float]] = SLACKS
+    slacks: ClassVar[Sequence[float]] = RELATIVE_STEPS_BELOW_TARGET
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
         _check_epsilon(self.epsilon)
 
     def certify(self, channel: Channel) -> Certificate:
-        """At order infinity, for all pairs of inputs."""
         return certify(channel)
 
     def limits(self) -> Limits:
-        """One lower bound per code: l_i <= p_vi <= exp(epsilon)·l_i."""
         return Fixed(self._part)
 
     def grids(self, inputs: int) -> list[int]:
-        """Coarse grids first."""
+        # Coarse grids first: most programmes of a search only sort its starting points.
         return [min(vertices, inputs) for vertices in (9, 33, inputs)]
 
     def _part(self, vertices: int, codes: int, slack: float) -> Part:
-        """Two rows for each probability, instead of one for each pair of rows."""
+        # One lower bound for each code, l_i <= p_vi <= exp(epsilon)·l_i: two rows for each
+        # probability, instead of one for each pair of probabilities.
         return _within_ratio(vertices, codes, math.exp(self.epsilon * (1 - slack)))
 
 
@@ -167,7 +168,7 @@ class Metric:
 
     epsilon: float
     geometry: Literal["l1", "l2"]
-    slacks: ClassVar[Sequence[float]] = SLACKS
+    slacks: ClassVar[Sequence[float]] = RELATIVE_STEPS_BELOW_TARGET
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
@@ -175,19 +176,18 @@ class Metric:
         validate.choice("geometry", self.geometry, ("l1", "l2"))
 
     def certify(self, channel: Channel) -> MetricCertificate:
-        """In units of clip, like epsilon here."""
         return certify_metric(channel, self.geometry)
 
     def limits(self) -> Limits:
-        """Bounds between neighbouring vertices, which imply those for all other pairs."""
         return Fixed(self._part)
 
     def grids(self, inputs: int) -> list[int]:
-        """The final grid only: the bound between vertices depends on their distance."""
+        # The final grid only: the bound between vertices depends on their distance.
         return [inputs]
 
     def _part(self, vertices: int, codes: int, slack: float) -> Part:
-        """Bound the ratio of neighbouring rows in both directions."""
+        # The ratio of neighbouring rows in both directions, which implies the bound for all other
+        # pairs: distances add up, and squares of distances more than that.
         step = 2 / (vertices - 1)
         limit = self.epsilon * (1 - slack)
         # Within a cell rows are linear, so their log changes fastest at the smaller end.
@@ -203,33 +203,30 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Limits without tangents: `part` builds them all from vertices, codes and slack."""
+    """Limits without tangents, which `part` builds from vertices, codes and slack."""
 
     part: Callable[[int, int, float], Part]
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
-        """All conditions."""
         return [self.part(len(vertices), codes, slack)]
 
     def refine(self, table: np.ndarray, slack: float) -> bool:
-        """Nothing to add."""
         return False
 
     def forget(self, multipliers: Sequence[np.ndarray]) -> None:
-        """Nothing was added."""
+        pass
 
 
 class Curved(PerspectiveLimit):
     """A constraint whose tangents are added as a design needs them."""
 
-    slacks: ClassVar[Sequence[float]] = SLACKS[3:]
+    slacks: ClassVar[Sequence[float]] = RELATIVE_STEPS_BELOW_TARGET[3:]
 
     def limits(self) -> Limits:
-        """No tangents yet."""
         return Tangents(self)
 
     def grids(self, inputs: int) -> list[int]:
-        """A coarse grid only: curved constraints are slow."""
+        # A coarse grid only: each programme with tangents is solved several times.
         return [min(9, inputs)]
 
 
@@ -257,16 +254,15 @@ class Renyi(Curved):
 
     @property
     def power(self) -> float:
-        """f(r) = r^order."""
         return self.order
 
     def first(self, vertices: int) -> list[Group]:
-        """Each vertex paired with either end, in both orders."""
+        # Each vertex paired with either end, in both orders: mostly the worst pairs.
         ends = [(v, end) for v in range(vertices) for end in (0, vertices - 1) if v != end]
         return sorted({*ends, *((b, a) for a, b in ends)})
 
     def worst(self, table: np.ndarray) -> list[Group]:
-        """The worst partner of each vertex."""
+        # The worst partner of each vertex, in the log domain: powers of order 1000 would overflow.
         log = np.log(np.maximum(table, 1e-300))
         partners = []
         for vertex, row in enumerate(log):
@@ -279,22 +275,19 @@ class Renyi(Curved):
         return [(v, partner) for v, partner in enumerate(partners) if v != partner]
 
     def forms(self, groups: Sequence[Group], vertices: int) -> tuple[Matrix, Matrix]:
-        """The two rows of each pair."""
-        every = sparse.csr_array(sparse.eye_array(vertices))
+        identity = sparse.csr_array(sparse.eye_array(vertices))
         first, second = np.array(groups).T
-        return every[first], every[second]
+        return identity[first], identity[second]
 
     def log_slope(self, ratio: np.ndarray, slack: float) -> np.ndarray:
-        """(order - 1)·(log r - epsilon)."""
         log = np.log(np.maximum(ratio, 1e-300))
         return (self.order - 1) * (log - self.epsilon * (1 - slack))
 
     def largest_ratio(self, u: np.ndarray) -> np.ndarray:
-        """u·r^(order-1) = 4·limit."""
+        # Where u·r^(order-1) = 4·limit, within float64.
         return np.exp(np.minimum(self.epsilon + np.log(4 / u) / (self.order - 1), 700.0))
 
     def certify(self, channel: Channel) -> Certificate:
-        """At this order, for all pairs of inputs."""
         return certify(channel, self.order)
 
 
@@ -302,7 +295,7 @@ class Renyi(Curved):
 class Fisher(Curved):
     """Fisher information of the code about x/clip: Σ_i slope_i^2/p_i <= epsilon at every input.
 
-    Within a cell it is convex in x, so that the cell's two ends suffice: groups are (cell, end).
+    Within a cell it is convex in x, so that the cell's two ends suffice. Groups are (cell, end).
 
     Args:
         epsilon: > 0, at most 40.
@@ -319,34 +312,30 @@ class Fisher(Curved):
 
     @property
     def power(self) -> float:
-        """f(r) = r^2."""
         return 2.0
 
     def first(self, vertices: int) -> list[Group]:
-        """Both ends of every cell."""
         return [(cell, end) for cell in range(vertices - 1) for end in (0, 1)]
 
     def worst(self, table: np.ndarray) -> list[Group]:
-        """All ends of all cells."""
+        # All of them: they are few.
         return self.first(len(table))
 
     def forms(self, groups: Sequence[Group], vertices: int) -> tuple[Matrix, Matrix]:
-        """The slope within the cell, and the row at its end."""
-        every = sparse.csr_array(sparse.eye_array(vertices))
+        # u is the slope within the cell, w the row at its end.
+        identity = sparse.csr_array(sparse.eye_array(vertices))
         cell, end = np.array(groups).T
-        return (every[cell + 1] - every[cell]) * ((vertices - 1) / 2), every[cell + end]
+        slope = (identity[cell + 1] - identity[cell]) * ((vertices - 1) / 2)
+        return slope, identity[cell + end]
 
     def log_slope(self, ratio: np.ndarray, slack: float) -> np.ndarray:
-        """log|r| - log(epsilon)."""
         with np.errstate(divide="ignore"):
             return np.log(np.abs(ratio)) - math.log(self.epsilon * (1 - slack))
 
     def largest_ratio(self, u: np.ndarray) -> np.ndarray:
-        """|u·r| = 4·limit."""
         return 4 * self.epsilon / u
 
     def certify(self, channel: Channel) -> MetricCertificate:
-        """In units of clip, like epsilon here."""
         return certify_metric(channel, "fisher")
 
 
@@ -356,18 +345,18 @@ def _check_epsilon(epsilon: float) -> None:
 
 @functools.lru_cache(maxsize=16)
 def _within_ratio(vertices: int, codes: int, ratio: float) -> Part:
-    every = sparse.eye_array(vertices * codes)
+    identity = sparse.eye_array(vertices * codes)
     lower = sparse.kron(np.ones((vertices, 1)), sparse.eye_array(codes))
     right = np.zeros(vertices * codes)
     rows = [
-        Conditions("positive", -every, lower, right),
-        Conditions("positive", every, -ratio * lower, right),
+        Conditions("positive", -identity, lower, right),
+        Conditions("positive", identity, -ratio * lower, right),
     ]
     return Part(rows, upper=np.ones(codes))
 
 
 def _ends(vertices: int, codes: int) -> tuple[Matrix, Matrix]:
-    """The rows at the lower and at the upper end of each cell, as functions of the table."""
+    # The rows at the lower and at the upper end of each cell, as linear functions of the table.
     one = sparse.eye_array(codes)
     lower = sparse.eye_array(vertices - 1, vertices)
     upper = sparse.eye_array(vertices - 1, vertices, k=1)
@@ -376,11 +365,13 @@ def _ends(vertices: int, codes: int) -> tuple[Matrix, Matrix]:
 
 ObjectiveName = Literal["mae", "mse", "worst_variance"]
 
-ROUNDS = 100
-"""Most times that a programme is extended by conditions that its solution violates."""
+MAX_EXTENSIONS = 100
+"""Most times that a programme is extended by conditions that its solution violates. If all are
+used, the certificate may miss the target, and the next lower aim is tried."""
 
-NEGLIGIBLE = 1e-8
-"""A code that every input sends with a smaller probability counts as never sent."""
+MIN_CODE_PROBABILITY = 1e-8
+"""A code that every input sends with a smaller probability counts as never sent: it is due to the
+solver's tolerance of 1e-10, and the ratios of such probabilities would spoil the certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +395,7 @@ class Design:
 
     @property
     def gap(self) -> float:
-        """value - dual_bound: an upper bound of the suboptimality due to rounding."""
+        """Largest possible distance to the optimum, value - dual_bound."""
         return self.value - self.dual_bound
 
 
@@ -439,8 +430,9 @@ def optimal(
             default the input is uniform on [-clip, clip].
         levels: number of levels to search for, 2 to 32, instead of `values`.
         reach: largest magnitude of a searched level, in the units of clip; required for `mae`.
-        symmetric: whether searched levels are symmetric about 0. Others can be slightly better.
-        lattice: whether searched levels are evenly spaced, so that sums of codes decode.
+        symmetric: True for searched levels that are symmetric about 0. Others can be slightly
+            better.
+        lattice: True for searched levels that are evenly spaced, so that sums of codes decode.
 
     Returns:
         A Design. Searched levels are a local optimum, the best of several starts; rows are optimal
@@ -470,9 +462,13 @@ def optimal(
     """
     clip = validate.real("clip", clip, low=1e-30, high=1e30)
     if (values is None) == (levels is None):
-        raise ValueError("Expected either values or a number of levels to search for, not both.")
-    given = 33 if levels is None else 129
-    inputs = validate.whole("inputs", given if inputs is None else inputs, low=2, high=1000)
+        raise ValueError(
+            "Expected either values or a number of levels to search for, not both, got "
+            f"values={validate.shown(values)} and levels={levels}."
+        )
+    default_inputs = 33 if levels is None else 129
+    inputs = default_inputs if inputs is None else inputs
+    inputs = validate.whole("inputs", inputs, low=2, high=1000)
     validate.answers("constraint", constraint, "a constraint such as Pure(1.0)", "limits")
     limits, goal = constraint.limits(), _objective(objective, density, clip)
     # In units of clip, the programme is well scaled for every clip.
@@ -500,7 +496,7 @@ def least_epsilon(
     constraint: Constraint,
     inputs: int = 33,
 ) -> float:
-    """The smallest epsilon of any unbiased channel on these levels; infinite if there is none.
+    """Return the least epsilon of any unbiased channel on these levels; infinite without any.
 
     Rounding every code at random to the two outermost levels, without bias, is post-processing and
     raises no divergence. So the channel on these two levels alone has the least epsilon.
@@ -526,15 +522,18 @@ def least_epsilon(
     vertices = np.linspace(-1, 1, inputs)
     up = (vertices - lowest) / (highest - lowest)
     rows = np.stack([1 - up, up], axis=1)
-    two = from_probabilities(vertices, np.array([lowest, highest]), rows)
-    return constraint.certify(two).epsilon.upper
+    two_levels = from_probabilities(vertices, np.array([lowest, highest]), rows)
+    return constraint.certify(two_levels).epsilon.upper
 
 
 def _objective(name: str, density: Any, clip: float) -> Objective:
     validate.choice("objective", name, ("mae", "mse", "worst_variance"))
     if name == "worst_variance":
         if density is not None:
-            raise ValueError("Expected no density: the worst variance is over all inputs.")
+            raise ValueError(
+                f"Expected no density, got {validate.shown(density)}: the worst variance is over "
+                "all inputs."
+            )
         return WorstVariance()
     samples = None
     if density is not None:
@@ -581,7 +580,7 @@ def _searched(
     symmetric: bool,
     lattice: bool,
 ) -> np.ndarray:
-    """The levels found, in units of clip."""
+    # In units of clip.
     count = validate.whole("levels", count, low=2, high=32)
     least = _least_reach(bound, inputs)
     if reach is None:
@@ -619,7 +618,7 @@ def _searched(
 
 
 def _least_reach(bound: Constraint, inputs: int) -> float:
-    """Smallest magnitude of two symmetric levels that meet the target, rounded up."""
+    # The smallest magnitude of two symmetric levels that meet the target, by bisection, rounded up.
     low, high = 1.0, 2.0
     while least_epsilon(1.0, [-high, high], bound, inputs) > bound.epsilon:
         low, high = high, 2 * high
@@ -635,17 +634,18 @@ def _least_reach(bound: Constraint, inputs: int) -> float:
 def _solved(
     limits: Limits, goal: Objective, levels: np.ndarray, vertices: np.ndarray, slack: float
 ) -> Solution:
-    """Solve the programme, add the conditions that the solution violates, and repeat."""
+    # Solves the programme, adds the conditions that the solution violates, and repeats. Each of
+    # these programmes is a relaxation, so that the dual bound holds wherever it stops.
     unbiased, cost = _unbiased(vertices, levels), goal.cost(vertices, levels)
     goal.forget()
-    rounds = 0
+    extensions = 0
     while True:
-        kept = limits.parts(vertices, len(levels), slack)
-        solution = solve(cost, [unbiased, *kept, *goal.parts(vertices, levels)])
+        limit_parts = limits.parts(vertices, len(levels), slack)
+        solution = solve(cost, [unbiased, *limit_parts, *goal.parts(vertices, levels)])
         extended = limits.refine(_present(solution.table), slack)
         extended |= goal.refine(vertices, levels, solution)
-        rounds += 1
-        if not extended or rounds == ROUNDS:
+        extensions += 1
+        if not extended or extensions == MAX_EXTENSIONS:
             break
     limits.forget(solution.multipliers[1])
     return solution
@@ -654,14 +654,16 @@ def _solved(
 def _slope(
     goal: Objective, levels: np.ndarray, vertices: np.ndarray, solution: Solution
 ) -> np.ndarray:
-    """(m,): derivative of the optimum by each level (envelope theorem)."""
-    price = solution.multipliers[0][1]
-    along = (price[:, None] * solution.table).sum(axis=0)
-    return along + goal.slope(vertices, levels, solution)
+    # (m,): derivative of the optimum by each level. By the envelope theorem the table counts as
+    # fixed: levels occur in the conditions on the means, and in the objective.
+    multipliers = solution.multipliers[0][1]
+    by_means = (multipliers[:, None] * solution.table).sum(axis=0)
+    return by_means + goal.slope(vertices, levels, solution)
 
 
 def _unbiased(vertices: np.ndarray, levels: np.ndarray) -> Part:
-    """Every row is a distribution whose mean is its vertex."""
+    # Each row is a distribution whose mean is its vertex: a constraint and not a penalty, so that
+    # the channel is unbiased at all inputs.
     sums, nothing = _row_sums(len(vertices), len(levels))
     means = sparse.coo_array(
         (np.tile(levels, len(vertices)), (sums.coords[0], sums.coords[1])), shape=sums.shape
@@ -674,7 +676,8 @@ def _unbiased(vertices: np.ndarray, levels: np.ndarray) -> Part:
 
 @functools.lru_cache(maxsize=16)
 def _row_sums(vertices: int, codes: int) -> tuple[Any, Any]:
-    """(matrix that sums each row of a table, matrix without columns); a search asks often."""
+    # A matrix that sums each row of a table, and one without columns. Cached, since a search asks
+    # for the same sizes thousands of times.
     sums = sparse.coo_array(sparse.kron(sparse.eye_array(vertices), np.ones((1, codes))))
     return sums, sparse.coo_array((vertices, 0))
 
@@ -688,7 +691,8 @@ def _finished(
     vertices: np.ndarray,
     clip: float,
 ) -> Design:
-    """The channel in integers: lower the aim until it certifies."""
+    # In integers: it aims lower until the certificate of these integers meets the target. So no
+    # guarantee depends on the solver.
     dual_bound = _solved(limits, goal, levels, vertices, 0.0).bound
     for slack in bound.slacks:
         table = _solved(limits, goal, levels, vertices, slack).table
@@ -705,7 +709,8 @@ def _finished(
 
 
 def _repaired(table: np.ndarray, vertices: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Rows with sum 1 and mean x (up to rounding): each entry changes by a tiny factor."""
+    # Rows with sum 1 and mean x, up to rounding. Each entry changes by a tiny factor, hence also
+    # the ratios that the certificate depends on. A second pass removes the first one's rounding.
     rows = _present(table)
     for _ in range(2):
         centred = levels - vertices[:, None]
@@ -721,7 +726,7 @@ def _repaired(table: np.ndarray, vertices: np.ndarray, levels: np.ndarray) -> np
 
 
 def _present(table: np.ndarray) -> np.ndarray:
-    """The table without codes whose probabilities are only due to the solver's tolerance."""
+    # Without codes whose probabilities are only due to the solver's tolerance.
     rows = np.maximum(table, 0.0)
-    rows[:, rows.max(axis=0) < NEGLIGIBLE] = 0.0
+    rows[:, rows.max(axis=0) < MIN_CODE_PROBABILITY] = 0.0
     return rows

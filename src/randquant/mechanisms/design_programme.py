@@ -16,7 +16,7 @@ from randquant.channels.exact_moments import moments
 
 # Linear programmes over a table of probabilities, solved with a proven lower bound.
 #
-# The variables are the table, (V, m) row by row, followed by the own variables of each part.
+# The variables are the table, (V, m) row by row, followed by the extra variables of each part.
 
 Matrix = Any
 """A sparse matrix or array of scipy."""
@@ -24,28 +24,28 @@ Matrix = Any
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Conditions on right - table·p - own·y, with p the table and y the part's own variables.
+    """Conditions on right - table·p - extra·y, with p the table and y the part's extra variables.
 
     Attributes:
         kind: `zero`, or `positive`: each entry >= 0.
         table: (k, V·m) coefficients.
-        own: (k, n) coefficients of the part's own n variables.
-        right: (k,).
+        extra: (k, n) coefficients of the part's n extra variables.
+        right: (k,) right-hand sides.
     """
 
     kind: Literal["zero", "positive"]
     table: Matrix
-    own: Matrix
+    extra: Matrix
     right: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Conditions with variables of their own.
+    """Conditions that may have extra variables.
 
     Attributes:
         rows: the conditions.
-        upper: (n,) upper bounds of the part's own variables, which are >= 0.
+        upper: (n,) upper bounds of the part's extra variables, which are >= 0.
         cost: (n,) their coefficients in the objective; zero by default.
     """
 
@@ -98,11 +98,12 @@ def solve(cost: np.ndarray, parts: Sequence[Part]) -> Solution:
         end = start + part.upper.size
         upper[start:end] = part.upper
         objective[start:end] = 0.0 if part.cost is None else part.cost
-        blocks += [(rows, Entries.of(rows, int(start))) for rows in part.rows]
+        blocks += [(rows, Entries.from_conditions(rows, int(start))) for rows in part.rows]
     point, duals = _highs(objective, blocks)
     bound, reduced = 0.0, objective.copy()
     for (rows, wide), dual in zip(blocks, duals, strict=True):
-        # right - wide·x is zero, or non-negative like dual: their product is >= 0.
+        # For any feasible x, right - wide·x is zero, or non-negative like dual: their product is
+        # >= 0, and subtracting it from the objective gives a lower bound, whatever the duals are.
         bound -= float(rows.right @ dual)
         reduced += np.bincount(wide.column, wide.data * dual[wide.row], total)
     bound += float((np.minimum(reduced, 0.0) * upper).sum())
@@ -123,18 +124,18 @@ class Entries(NamedTuple):
     column: np.ndarray
 
     @classmethod
-    def of(cls, rows: Conditions, start: int) -> Entries:
-        """Of conditions whose part's own variables begin at `start`."""
-        table, own = rows.table.tocoo(), rows.own.tocoo()
+    def from_conditions(cls, rows: Conditions, start: int) -> Entries:
+        # The extra variables of the conditions' part begin at column `start`.
+        table, extra = rows.table.tocoo(), rows.extra.tocoo()
         return cls(
-            np.concatenate([table.data, own.data]),
-            np.concatenate([table.coords[0], own.coords[0]]),
-            np.concatenate([table.coords[1], own.coords[1] + start]),
+            np.concatenate([table.data, extra.data]),
+            np.concatenate([table.coords[0], extra.coords[0]]),
+            np.concatenate([table.coords[1], extra.coords[1] + start]),
         )
 
 
 def _stacked(blocks: Sequence[tuple[Conditions, Entries]], total: int) -> Matrix:
-    """All conditions of one kind as one matrix: sparse matrices are slow to make one by one."""
+    # All conditions of one kind as one matrix: making one for each and stacking them is slow.
     starts = np.cumsum([0, *(rows.right.size for rows, _ in blocks)])
     data = np.concatenate([entries.data for _, entries in blocks])
     column = np.concatenate([entries.column for _, entries in blocks])
@@ -151,10 +152,10 @@ def _highs(
 
     stacked, right = {}, {}
     for kind in ("positive", "zero"):
-        of_kind = [(rows, wide) for rows, wide in blocks if rows.kind == kind]
-        if of_kind:
-            stacked[kind] = _stacked(of_kind, objective.size)
-            right[kind] = np.concatenate([rows.right for rows, _ in of_kind])
+        same_kind = [(rows, wide) for rows, wide in blocks if rows.kind == kind]
+        if same_kind:
+            stacked[kind] = _stacked(same_kind, objective.size)
+            right[kind] = np.concatenate([rows.right for rows, _ in same_kind])
     solved: Any = linprog(
         objective,
         A_ub=stacked.get("positive"),
@@ -191,19 +192,21 @@ def _highs(
 #
 # All levels, inputs and errors are in units of clip.
 
-TRACE = 1e-7
-"""Relative excess of a solution over epsilon from which on a programme is extended."""
+MAX_RELATIVE_EXCESS = 1e-7
+"""Largest relative excess of a solution over epsilon for which a programme is not extended. It is
+below the first step under the target of a curved constraint, 1e-6; with much less, extensions would
+follow the solver's tolerance of 1e-10."""
 
 
 class Limits(Protocol):
     """The state of a constraint during one design."""
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
-        """The bound, lowered by a relative `slack`, as conditions of a programme."""
+        """Return the bound, lowered by a relative `slack`, as conditions of a programme."""
         ...
 
     def refine(self, table: np.ndarray, slack: float) -> bool:
-        """Add conditions that the table violates; return whether any was added."""
+        """Add conditions that the table violates; return True if any was added."""
         ...
 
     def forget(self, multipliers: Sequence[np.ndarray]) -> None:
@@ -224,23 +227,23 @@ class PerspectiveLimit(ABC):
 
     @abstractmethod
     def first(self, vertices: int) -> list[Group]:
-        """Groups to start with."""
+        """Return groups to start with."""
 
     @abstractmethod
     def worst(self, table: np.ndarray) -> list[Group]:
-        """Groups that exceed the limit most, if any does."""
+        """Return groups that exceed the limit most, if any does."""
 
     @abstractmethod
     def forms(self, groups: Sequence[Group], vertices: int) -> tuple[Matrix, Matrix]:
-        """u and w of each group as mixtures of the table's rows, (groups, V) each."""
+        """Return u and w of each group as mixtures of the table's rows, (groups, V) each."""
 
     @abstractmethod
     def log_slope(self, ratio: np.ndarray, slack: float) -> np.ndarray:
-        """log|f(r)/r| - log(limit): a term, in units of the limit, is u·exp(this)."""
+        """Return log|f(r)/r| - log(limit): a term, in units of the limit, is u·exp(this)."""
 
     @abstractmethod
     def largest_ratio(self, u: np.ndarray) -> np.ndarray:
-        """The ratio at which a single term is four times the limit."""
+        """Return the ratio at which a single term is four times the limit."""
 
     @property
     @abstractmethod
@@ -256,26 +259,27 @@ class Tangents:
     cuts: list[tuple[Group, np.ndarray]] = field(default_factory=list)
 
     def parts(self, vertices: np.ndarray, codes: int, slack: float) -> list[Part]:
-        """Σ_i t_i <= 1 in units of the limit, with t_i at least each of its tangents."""
+        # Σ_i t_i <= 1 in units of the limit, with t_i at least each of its tangents.
         if not self.cuts:
             self.cuts += [(group, np.ones(codes)) for group in self.curve.first(len(vertices))]
         groups = sorted({group for group, _ in self.cuts})
-        place = {group: number for number, group in enumerate(groups)}
-        number = np.array([place[group] for group, _ in self.cuts])
+        numbers = {group: number for number, group in enumerate(groups)}
+        number = np.array([numbers[group] for group, _ in self.cuts])
         ratio = np.array([ratios for _, ratios in self.cuts])
         slope = np.exp(self.curve.log_slope(ratio, slack)) * np.sign(ratio)
-        steep, level = self.curve.power * slope, (1 - self.curve.power) * slope * ratio
-        scale = np.maximum(1.0, np.maximum(np.abs(steep), np.abs(level)))
+        u_weight, w_weight = self.curve.power * slope, (1 - self.curve.power) * slope * ratio
+        # Rows of similar size: HiGHS judges violations in absolute numbers.
+        scale = np.maximum(1.0, np.maximum(np.abs(u_weight), np.abs(w_weight)))
         one = sparse.eye_array(codes)
 
-        def spread(weight: np.ndarray, form: Matrix) -> Matrix:
+        def by_code(weight: np.ndarray, form: Matrix) -> Matrix:
             return sparse.diags_array((weight / scale).reshape(-1)) @ sparse.kron(form, one)
 
         u, w = self.curve.forms(groups, len(vertices))
-        table = spread(steep, u[number]) + spread(level, w[number])
+        table = by_code(u_weight, u[number]) + by_code(w_weight, w[number])
         chosen = sparse.csr_array(sparse.eye_array(len(groups)))[number]
         tangents = Conditions(
-            "positive", table, -spread(np.ones_like(steep), chosen), np.zeros(table.shape[0])
+            "positive", table, -by_code(np.ones_like(u_weight), chosen), np.zeros(table.shape[0])
         )
         sums = sparse.kron(sparse.eye_array(len(groups)), np.ones((1, codes)))
         nothing = sparse.csr_array((len(groups), table.shape[1]))
@@ -283,19 +287,20 @@ class Tangents:
         return [Part([tangents, limits], upper=np.ones(len(groups) * codes))]
 
     def refine(self, table: np.ndarray, slack: float) -> bool:
-        """Add tangents of the groups that exceed the limit by more than TRACE."""
+        """Add tangents of the groups that exceed the limit by more than MAX_RELATIVE_EXCESS."""
         groups = sorted({*self.curve.worst(table), *(group for group, _ in self.cuts)})
         u, w = (np.asarray(form @ table) for form in self.curve.forms(groups, len(table)))
-        most = self.curve.largest_ratio(np.maximum(np.abs(u), 1e-300))
-        ratio = np.where(u == 0, 0.0, np.clip(u / np.maximum(w, 1e-300), -most, most))
+        # Where w is zero the ratio is infinite: a tangent at a finite one excludes this point, too.
+        largest = self.curve.largest_ratio(np.maximum(np.abs(u), 1e-300))
+        ratio = np.where(u == 0, 0.0, np.clip(u / np.maximum(w, 1e-300), -largest, largest))
         with np.errstate(divide="ignore"):
             terms = np.where(u == 0, 0.0, np.abs(u) * np.exp(self.curve.log_slope(ratio, slack)))
-        over = terms.sum(axis=1) > 1 + TRACE * self.curve.power
+        over = terms.sum(axis=1) > 1 + MAX_RELATIVE_EXCESS * self.curve.power
         self.cuts += [(groups[k], ratio[k]) for k in np.flatnonzero(over)]
         return bool(over.any())
 
     def forget(self, multipliers: Sequence[np.ndarray]) -> None:
-        """Drop tangents that do not bind; a later programme adds them again if needed."""
+        # Tangents that do not bind: a later programme adds them again if needed, and is smaller.
         codes = self.cuts[0][1].size
         binds = multipliers[0].reshape(-1, codes).max(axis=1) > 0
         self.cuts = [self.cuts[k] for k in np.flatnonzero(binds)]
@@ -307,15 +312,15 @@ class Objective(Protocol):
     degree: int
 
     def cost(self, vertices: np.ndarray, levels: np.ndarray) -> np.ndarray:
-        """(V, m): the objective's linear part."""
+        """Return the objective's linear part: (V, m)."""
         ...
 
     def parts(self, vertices: np.ndarray, levels: np.ndarray) -> list[Part]:
-        """Conditions of the objective itself."""
+        """Return the conditions of the objective itself."""
         ...
 
     def refine(self, vertices: np.ndarray, levels: np.ndarray, solution: Solution) -> bool:
-        """Add conditions that the solution violates; return whether any was added."""
+        """Add conditions that the solution violates; return True if any was added."""
         ...
 
     def forget(self) -> None:
@@ -323,11 +328,14 @@ class Objective(Protocol):
         ...
 
     def slope(self, vertices: np.ndarray, levels: np.ndarray, solution: Solution) -> np.ndarray:
-        """(m,): derivative by each level for a fixed table; the objective's part is the last."""
+        """Return (m,): the derivative by each level for a fixed table.
+
+        The multipliers of the objective's conditions are the last ones of the solution.
+        """
         ...
 
     def measure(self, channel: Channel) -> float:
-        """The objective of a finished channel, in its own units."""
+        """Compute the objective of a finished channel, in the channel's units."""
         ...
 
 
@@ -344,22 +352,19 @@ class MeanError:
     density: np.ndarray | None = None
 
     def cost(self, vertices: np.ndarray, levels: np.ndarray) -> np.ndarray:
-        """Coefficient of each probability in the mean, exact."""
         return self._weigh(vertices, levels, lambda error: np.abs(error) ** self.degree)
 
     def parts(self, vertices: np.ndarray, levels: np.ndarray) -> list[Part]:
-        """No conditions: the objective is linear."""
-        return []
+        return []  # the objective is linear
 
     def refine(self, vertices: np.ndarray, levels: np.ndarray, solution: Solution) -> bool:
-        """Nothing to add."""
         return False
 
     def forget(self) -> None:
-        """Nothing was added."""
+        pass
 
     def slope(self, vertices: np.ndarray, levels: np.ndarray, solution: Solution) -> np.ndarray:
-        """Mean of the error's derivative."""
+        # The mean of the error's derivative.
         weights = self._weigh(
             vertices,
             levels,
@@ -368,15 +373,16 @@ class MeanError:
         return (weights * solution.table).sum(axis=0)
 
     def measure(self, channel: Channel) -> float:
-        """The channel's exact mean error."""
+        # From the integers of the channel, and not from the solver's table.
         exact = moments(channel)
         if self.density is None:
             return exact.mae if self.degree == 1 else exact.mse
-        at = exact.mae_at if self.degree == 1 else exact.mse_at
-        return float(np.mean(at(np.clip(channel.clip * self.density, -channel.clip, channel.clip))))
+        error_at = exact.mae_at if self.degree == 1 else exact.mse_at
+        samples = np.clip(channel.clip * self.density, -channel.clip, channel.clip)
+        return float(np.mean(error_at(samples)))
 
     def _weigh(self, vertices: np.ndarray, levels: np.ndarray, function) -> np.ndarray:
-        """(V, m): mean over x of hat_v(x) · function(level_i - x)."""
+        # (V, m): mean over x of hat_v(x) · function(level_i - x).
         if self.density is not None:
             return _hat_sums(
                 vertices, self.density, function(levels - self.density[:, None])
@@ -409,16 +415,16 @@ class WorstVariance:
     _used: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def cost(self, vertices: np.ndarray, levels: np.ndarray) -> np.ndarray:
-        """Zero: the objective is the bound in `parts`."""
+        # The objective is the bound of the variance, an extra variable in `parts`.
         return np.zeros((len(vertices), len(levels)))
 
     def parts(self, vertices: np.ndarray, levels: np.ndarray) -> list[Part]:
-        """E[level^2 | x] - x^2 <= bound at every point."""
+        # E[level^2 | x] - x^2 <= bound at every point.
         middles = (vertices[:-1] + vertices[1:]) / 2
         x = self._used = np.unique(np.concatenate([vertices, middles, *self.points]))
         table = _mixing(vertices, x, levels**2)
-        own = -np.ones((len(x), 1))
-        rows = Conditions("positive", table, sparse.csr_array(own), x**2)
+        bound = -np.ones((len(x), 1))
+        rows = Conditions("positive", table, sparse.csr_array(bound), x**2)
         return [Part([rows], upper=np.array([np.max(levels**2)]), cost=np.ones(1))]
 
     def refine(self, vertices: np.ndarray, levels: np.ndarray, solution: Solution) -> bool:
@@ -427,39 +433,39 @@ class WorstVariance:
         variance = second - vertices**2
         width = np.diff(vertices)
         # (1-t)·a + t·b + t(1-t)·width^2 is largest at t = 1/2 + (b - a)/(2·width^2)
-        part = np.clip(0.5 + np.diff(variance) / (2 * width**2), 0, 1)
-        at = (1 - part) * variance[:-1] + part * variance[1:] + part * (1 - part) * width**2
-        violating = (vertices[:-1] + part * width)[at > solution.value * (1 + TRACE)]
+        t = np.clip(0.5 + np.diff(variance) / (2 * width**2), 0, 1)
+        largest = (1 - t) * variance[:-1] + t * variance[1:] + t * (1 - t) * width**2
+        exceeds = largest > solution.value * (1 + MAX_RELATIVE_EXCESS)
+        violating = (vertices[:-1] + t * width)[exceeds]
         if violating.size:
             self.points.append(violating)
         return bool(violating.size)
 
     def forget(self) -> None:
-        """Drop the points; they are found again quickly."""
+        # For other levels other points matter, and the programme is smaller without the old ones.
         self.points.clear()
 
     def slope(self, vertices: np.ndarray, levels: np.ndarray, solution: Solution) -> np.ndarray:
-        """Derivative of E[level^2 | x] at the points that bind."""
+        # The derivative of E[level^2 | x] at the points that bind.
         weight = solution.multipliers[-1][0]
         per_code = _mixing(vertices, self._used, np.ones(len(levels)))
         shares = (weight @ per_code).reshape(solution.table.shape)
         return (shares * solution.table).sum(axis=0) * 2 * levels
 
     def measure(self, channel: Channel) -> float:
-        """The channel's largest variance."""
         return moments(channel).variance_max
 
 
 def _hat_sums(
     vertices: np.ndarray, x: np.ndarray, weight: np.ndarray, cell: np.ndarray | None = None
 ) -> np.ndarray:
-    """(V, m): sum over the points x of hat_v(x) · weight, (n, m)."""
+    # (V, m): sum over the n points x of hat_v(x) · weight, which is (n, m).
     hats = _hats(vertices, x, cell)
     return np.asarray(hats.T @ weight)
 
 
 def _hats(vertices: np.ndarray, x: np.ndarray, cell: np.ndarray | None = None):
-    """(n, V) sparse: how the row at each x mixes the rows of the vertices."""
+    # (n, V) sparse: the row at each x as a mixture of the rows of the vertices.
     if cell is None:
         cell = np.clip(np.searchsorted(vertices, x, side="right") - 1, 0, len(vertices) - 2)
     part = (x - vertices[cell]) / (vertices[cell + 1] - vertices[cell])
@@ -474,7 +480,7 @@ def _hats(vertices: np.ndarray, x: np.ndarray, cell: np.ndarray | None = None):
 
 
 def _mixing(vertices: np.ndarray, x: np.ndarray, per_code: np.ndarray):
-    """(n, V·m) sparse: Σ_i per_code_i · p_i(x) as a function of the table."""
+    # (n, V·m) sparse: Σ_i per_code_i · p_i(x) as a linear function of the table.
     return sparse.csr_array(sparse.kron(_hats(vertices, x), per_code[None, :]))
 
 
@@ -483,23 +489,26 @@ def _mixing(vertices: np.ndarray, x: np.ndarray, per_code: np.ndarray):
 # The derivative of the optimum by a level follows from the programme's multipliers. The result is
 # the best of the local optima that are found.
 
-NEAREST = 1e-6
-"""Smallest distance of two levels, in units of clip."""
+MIN_LEVEL_DISTANCE = 1e-6
+"""Smallest distance of two levels, in units of clip: levels of a channel must increase, and those
+that coincide in an optimum are moved apart by this. It changes the error by as little."""
 
-STARTS = 8
-"""Starting points of a search over more than one number."""
+START_COUNT = 8
+"""Starting points of a search over more than one number. Its time is proportional to it; with half
+as many, the best optimum is missed more often."""
 
-STEPS = 40
+MAX_STEPS = 40
 """Most programmes solved from one starting point, at each stage."""
 
-BEST = 3
-"""How many of the best points enter the second stage; each later stage takes one fewer."""
+SECOND_STAGE_COUNT = 3
+"""Number of best points that enter the second stage; each later stage takes one fewer. With one
+only, the second best after a rough stage, which may end best, would be lost."""
 
-ROUGHLY = 1e-5
+ROUGH_RELATIVE_STEP = 1e-5
 """Relative gain of a step at which the first stage ends: it only sorts the starting points."""
 
 Value = Callable[[np.ndarray], tuple[float, np.ndarray]]
-"""From (m,) levels to the optimum and its (m,) derivative; infinite if there is no solution."""
+"""Function from (m,) levels to the optimum and its (m,) derivative; infinite without a solution."""
 
 
 def search(
@@ -517,15 +526,15 @@ def search(
             roughly on the first, the best few continue on the next ones, or on the only one.
         count: m, number of levels.
         within: smallest and largest magnitude of the outermost levels.
-        symmetric: whether levels are symmetric about 0.
-        lattice: whether levels are evenly spaced.
+        symmetric: True for levels that are symmetric about 0.
+        lattice: True for levels that are evenly spaced.
 
     Returns:
         (m,) increasing levels.
     """
     from scipy.optimize import minimize
 
-    least, reach = within[0], within[1] - count * NEAREST  # room to move levels apart
+    least, reach = within[0], within[1] - count * MIN_LEVEL_DISTANCE  # room to move levels apart
     shape = _shape(count, symmetric=symmetric, lattice=lattice)
     bounds = [(-reach, reach)] * shape.shape[1]
     if symmetric:
@@ -540,7 +549,7 @@ def search(
         levels, order = place(free)
         optimum, slope = value(levels)
         if not np.isfinite(optimum):
-            return 1e6, np.zeros(free.size)
+            return 1e6, np.zeros(free.size)  # L-BFGS-B steps back, and cannot do so from infinity
         return optimum, shape[order].T @ slope
 
     points = _starts(shape, least, reach)
@@ -549,21 +558,21 @@ def search(
         optima = []
         for done, point in enumerate(points):
             report(f"levels, stage {stage + 1} of {len(stages)}", done, len(points))
-            options = {"maxfun": STEPS} | ({} if stage else {"ftol": ROUGHLY})
+            options = {"maxfun": MAX_STEPS} | ({} if stage else {"ftol": ROUGH_RELATIVE_STEP})
             optima.append(
                 minimize(descend, point, (value,), "L-BFGS-B", True, bounds=bounds, options=options)
             )
         optima.sort(key=lambda solved: solved.fun)
-        points = [solved.x for solved in optima[: max(1, BEST - stage)]]
+        points = [solved.x for solved in optima[: max(1, SECOND_STAGE_COUNT - stage)]]
     return place(points[0])[0]
 
 
 def _shape(count: int, *, symmetric: bool, lattice: bool) -> np.ndarray:
-    """(m, n): the levels as linear functions of the n numbers that are searched."""
+    # (m, n): the levels as linear functions of the n numbers that are searched.
     if lattice:
-        along = np.linspace(-1, 1, count)
-        sides = np.stack([(1 - along) / 2, (1 + along) / 2], axis=1)
-        return along[:, None] if symmetric else sides
+        positions = np.linspace(-1, 1, count)
+        two_ends = np.stack([(1 - positions) / 2, (1 + positions) / 2], axis=1)
+        return positions[:, None] if symmetric else two_ends
     if not symmetric:
         return np.eye(count)
     upper = np.eye(count)[:, count - count // 2 :]
@@ -571,13 +580,14 @@ def _shape(count: int, *, symmetric: bool, lattice: bool) -> np.ndarray:
 
 
 def _starts(shape: np.ndarray, least: float, reach: float) -> list[np.ndarray]:
-    """Even spacings and random points whose outermost levels are far enough out."""
+    # Even spacings and random points whose outermost levels are far enough out. The seed is fixed,
+    # so that the same arguments give the same channel.
     count, free = shape.shape
     generator = np.random.default_rng(0)
     if free == 1:
         return [np.array([s]) for s in np.geomspace(1.05 * least, min(reach, 6 * least), 6)]
     starts = []
-    for number in range(STARTS):
+    for number in range(START_COUNT):
         outer = min(reach, least * generator.uniform(1.02, 2.0))
         levels = np.sort(generator.uniform(-outer, outer, count))
         if number == 0:
@@ -588,10 +598,10 @@ def _starts(shape: np.ndarray, least: float, reach: float) -> list[np.ndarray]:
 
 
 def _apart(levels: np.ndarray) -> np.ndarray:
-    """Increasing levels: those that (nearly) coincide are moved outward from the middle."""
+    # Levels that (nearly) coincide are moved outward from the middle, so that all increase.
     apart, middle = levels.copy(), (len(levels) - 1) // 2
     for i in range(middle + 1, len(levels)):
-        apart[i] = max(apart[i], apart[i - 1] + NEAREST)
+        apart[i] = max(apart[i], apart[i - 1] + MIN_LEVEL_DISTANCE)
     for i in range(middle - 1, -1, -1):
-        apart[i] = min(apart[i], apart[i + 1] - NEAREST)
+        apart[i] = min(apart[i], apart[i + 1] - MIN_LEVEL_DISTANCE)
     return apart

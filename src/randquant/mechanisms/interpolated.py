@@ -21,8 +21,9 @@ from randquant.mechanisms.record import (
     six_digits,
 )
 
-FLAT = 48.0
-"""Log odds of one bit beyond which all codes but the outermost have a weight of one unit."""
+MAX_LOG_ODDS = 48.0
+"""Log odds of one bit at which all codes but the outermost have a weight of one unit: larger ones
+would give the same integers, and more vertices. exp(-48) is below 2**-62 already."""
 
 GRID = np.concatenate(
     [
@@ -30,7 +31,7 @@ GRID = np.concatenate(
         np.arange(4, 8, 1 / 8),
         np.arange(8, 16, 1 / 4),
         np.arange(16, 32, 1 / 2),
-        np.arange(32, FLAT + 1),
+        np.arange(32, MAX_LOG_ODDS + 1),
     ]
 )
 """Vertices >= 0, in log odds of one bit: dense where the rows change fastest."""
@@ -105,24 +106,26 @@ def imvu(clip_norm: float, levels: int, epsilon: float, beta: float = 1.0) -> Ch
 
 
 def _vertices(unit: float, end: float) -> np.ndarray:
-    """Log odds >= 0 of the vertices: the grid, `end`, and `unit` unless it is too close to it."""
-    own = [end] if end - unit <= max(1e-8 * end, 1e-10) else [unit, end]
-    near = min(1e-4 * end, 2.0**-10)  # closer grid points would make cells needlessly narrow
-    far = [t for t in GRID if t < end and min(abs(t - logit) for logit in own) > near]
-    return np.unique([0.0, *far, *own])
+    # Log odds >= 0 of the vertices. `unit` is where the mechanism is unbiased, `end` is clip_norm:
+    # both are vertices, unless they coincide.
+    fixed = [end] if end - unit <= max(1e-8 * end, 1e-10) else [unit, end]
+    min_distance = min(1e-4 * end, 2.0**-10)  # closer grid points make cells needlessly narrow
+    grid = [t for t in GRID if t < end and min(abs(t - logit) for logit in fixed) > min_distance]
+    return np.unique([0.0, *grid, *fixed])
 
 
 def _bit_probabilities(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The probabilities that a bit is 1 and that it is 0, each correctly rounded."""
+    # That a bit is 1 and that it is 0, each correctly rounded: 1 - p in float64 would have lost the
+    # digits of a small probability.
     context = Context(prec=40)
-    odds = [context.exp(-Decimal(min(float(logit), FLAT))) for logit in logits]
+    odds = [context.exp(-Decimal(min(float(logit), MAX_LOG_ODDS))) for logit in logits]
     success = [float(context.divide(1, context.add(1, odd))) for odd in odds]
     failure = [float(context.divide(odd, context.add(1, odd))) for odd in odds]
     return np.array(success), np.array(failure)
 
 
 def _coth_half(x: float) -> float:
-    """coth(x/2) in decimal arithmetic: in binary, 1 - exp(-x) would lose digits."""
+    # In decimal arithmetic: in binary, 1 - exp(-x) would lose digits.
     context = Context(prec=40)
     odd = context.exp(-Decimal(x))
     return float(context.divide(context.add(1, odd), context.subtract(1, odd)))

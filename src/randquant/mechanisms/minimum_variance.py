@@ -75,7 +75,7 @@ def mvu(
 
 
 def _updates(setting: UpdateSetting) -> UpdateFamily:
-    """Two levels: with much noise all further levels coincide with them."""
+    # Two levels: with much noise all further levels coincide with them.
     return UpdateFamily(
         lambda t: {"clip": setting.clip, "levels": 2, "epsilon": six_digits(2 / t)},
         reach=(0.1, 1e6),

@@ -1,4 +1,4 @@
-"""Integer noise for sums over many clients: its laws, their curvature, and how to draw from them.
+"""Integer noise for sums over many clients: its laws, their curvature, and exact draws.
 
 The curvature of a law p on the integers is the largest second difference of -log p. Together with
 the law's spread it bounds the Rényi divergence between shifts of the law, in any dimension
@@ -29,18 +29,21 @@ from randquant.privacy.guarantee import LARGEST_COHORT
 # Derivation: `docs/theory/additive.md`.
 
 BITS = 192
-"""Bits of one draw: probabilities are whole multiples of 2**-192."""
+"""Bits of one draw: probabilities are integer multiples of 2**-192. With half of them, 1e12 draws
+from a table of a million entries would be 1e-11 away from their law, and e^epsilon times that in
+delta; with twice as many, tables would only take longer."""
 
-_DIGITS = 80  # of the arithmetic: 22 more than 2**-192, for the errors of millions of products
-_LOW = BITS - 64
+# Decimal digits of the arithmetic: 22 more than 2**-192, for the errors of millions of products.
+_DECIMAL_DIGITS = 80
+_LOW_BITS = BITS - 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CumulativeTable:
-    """A law on the integers first, first + 1, …, as cumulative thresholds out of 2**192.
+    """A law on the integers first, first + 1, …, as cumulative thresholds in units of 2**-192.
 
     Attributes:
-        first: the least integer with mass.
+        first: the smallest integer with mass.
         high: (K - 1,) uint64, the thresholds' first 64 bits, non-decreasing.
         low: their remaining 128 bits.
     """
@@ -50,26 +53,26 @@ class CumulativeTable:
     low: list[int]
 
     @classmethod
-    def of(
+    def from_ratios(
         cls,
         mode: int,
         up: Iterable[Decimal],
         down: Iterable[Decimal],
         limit: Decimal | None = None,
     ) -> CumulativeTable:
-        """Tabulate a law whose ratios do not increase, as of a log-concave one, or are limited.
+        """Tabulate a law whose ratios do not increase (a log-concave law), or are limited.
 
         Args:
             mode: an integer of largest mass.
             up: the ratios p(mode + 1) / p(mode), p(mode + 2) / p(mode + 1), …, non-increasing; the
                 law's support ends where they end.
             down: the same on the other side.
-            limit: below 1, at least all ratios, which may then increase.
+            limit: an upper bound of all ratios, below 1; they may then increase.
 
         Guarantees:
             The total variation distance between the draws and the law is at most `distance`.
         """
-        with decimal.localcontext(decimal.Context(prec=_DIGITS, Emin=-(10**9), Emax=10**9)):
+        with decimal.localcontext(decimal.Context(prec=_DECIMAL_DIGITS, Emin=-(10**9), Emax=10**9)):
             above, below = _weights(up, limit), _weights(down, limit)
             weights = [*reversed(below), Decimal(1), *above]
             unit = Decimal(1 << BITS) / sum(weights)
@@ -77,13 +80,14 @@ class CumulativeTable:
             for weight in weights[:-1]:
                 total += weight
                 thresholds.append(min(int(total * unit), (1 << BITS) - 1))
-        high = np.array([threshold >> _LOW for threshold in thresholds], dtype=np.uint64)
-        low = [threshold & ((1 << _LOW) - 1) for threshold in thresholds]
+        high = np.array([threshold >> _LOW_BITS for threshold in thresholds], dtype=np.uint64)
+        low = [threshold & ((1 << _LOW_BITS) - 1) for threshold in thresholds]
         return cls(mode - len(below), high, low)
 
     @property
     def distance(self) -> float:
         """Upper bound of the total variation distance to the tabulated law."""
+        # Each threshold is rounded by less than one unit, and the tail that is left out is smaller.
         return 2.0 ** (1 - BITS) * (len(self.low) + 1)
 
     def draw(self, count: int, key: Key) -> np.ndarray:
@@ -91,20 +95,22 @@ class CumulativeTable:
 
         The draw at index k depends only on the key and k.
         """
+        # 64 bits decide almost every draw: the other 128 are drawn only for those that are equal to
+        # a threshold's first 64 bits.
         words = key.fold_in("high").words(count)
         index = np.searchsorted(self.high, words, side="right")
         ties = np.flatnonzero(np.searchsorted(self.high, words, side="left") < index)
-        if ties.size:  # 64 bits do not decide these draws
-            rest = key.fold_in("low").words(2 * count)
+        if ties.size:
+            low_words = key.fold_in("low").words(2 * count)
             for k in ties:
                 left = int(np.searchsorted(self.high, words[k], side="left"))
-                low = int(rest[2 * k]) << 64 | int(rest[2 * k + 1])
+                low = int(low_words[2 * k]) << 64 | int(low_words[2 * k + 1])
                 index[k] = bisect_right(self.low, low, left, int(index[k]))
         return self.first + index.astype(np.int64)
 
 
 def _weights(ratios: Iterable[Decimal], limit: Decimal | None) -> list[Decimal]:
-    """Masses relative to the mode's, up to a tail of less than 2**-200 of it."""
+    # Masses relative to the mode's, up to a tail of less than 2**-200 of it.
     weights: list[Decimal] = []
     weight, cut = Decimal(1), Decimal(2) ** -(BITS + 8)
     for ratio in ratios:
@@ -120,11 +126,12 @@ def _weights(ratios: Iterable[Decimal], limit: Decimal | None) -> list[Decimal]:
 LARGEST_VARIANCE = 2.0**30
 """Largest variance of one client's noise, whose table then has a million entries."""
 
-_TAIL = 100.0
+_WINDOW_TAIL_NATS = 100.0
 """-log of half the mass that a binomial's certified window may exclude.
 
-Times coordinates, rounds and e^epsilon it comes out of delta: at 1e10 coordinates in all and
-delta 1e-6 it is nothing up to an epsilon of 60. With 140 sums of 204 to 282 trials have no window.
+This mass, times coordinates, rounds and e^epsilon, is subtracted from delta: at 1e10 coordinates in
+all and delta 1e-6 it is negligible up to an epsilon of 60. With 140 instead, sums of 204 to 282
+trials would have no window.
 """
 
 
@@ -148,35 +155,34 @@ class DiscreteGaussian:
 
     @classmethod
     def at_least(cls, variance: float) -> DiscreteGaussian:
-        """Return the noise whose parameter is this variance."""
         return cls(variance)
 
     def curvature(self, terms: int) -> float:
-        """1/(n · sigma^2), plus twice how far a sum's log law may differ from a Gaussian's."""
-        return (1 / (terms * self.variance) + 2 * self._stray(terms)) * ABOVE
+        # That of a Gaussian law, 1/(n · sigma^2), plus twice the largest deviation of a sum's log
+        # law from it: a second difference has weights 1, -2, 1 (theory/additive.md, Proposition 2).
+        return (1 / (terms * self.variance) + 2 * self._log_deviation(terms)) * ABOVE
 
     def spread(self, terms: int) -> float:
-        """n · sigma^2, for every a."""
+        # n · sigma^2: a discrete Gaussian law is subgaussian with its parameter.
         return terms * self.variance * ABOVE
 
     def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
-        """-k^2 / (2 n · sigma^2), within the range that a sum's log law may differ by."""
+        # The Gaussian law, with the deviation of a sum's as its error.
         logs = -(np.arange(reach + 1.0) ** 2) / (2 * terms * self.variance)
-        return logs, self._stray(terms) * ABOVE + 8 * UNIT * np.abs(logs)
+        return logs, self._log_deviation(terms) * ABOVE + 8 * UNIT * np.abs(logs)
 
-    def _stray(self, terms: int) -> float:
-        """How far the log of a sum's law may differ from a Gaussian's, up to a constant."""
+    def _log_deviation(self, terms: int) -> float:
+        # Bound of the difference between the log of a sum's law and a Gaussian's, up to a constant.
         k = np.arange(1, terms)
         q = np.exp(-2 * math.pi**2 * self.variance * (k / (k + 1))) * ABOVE
-        stray = float(np.sum(np.log1p(2 * q / (1 - q**3)) - np.log1p(-2 * q)))
-        return stray * (1 + terms * UNIT)  # rounding of a sum of `terms` numbers
+        deviation = float(np.sum(np.log1p(2 * q / (1 - q**3)) - np.log1p(-2 * q)))
+        return deviation * (1 + terms * UNIT)  # rounding of a sum of `terms` numbers
 
     def distance(self, terms: int) -> float:
-        """Total variation distance of the summed draws: that of one table for each."""
+        # Each client draws once from the table, and distances of independent draws add up.
         return terms * self._table().distance * ABOVE
 
     def draw(self, count: int, key: Key) -> np.ndarray:
-        """Draw from the table."""
         return self._table().draw(count, key)
 
     def _table(self) -> CumulativeTable:
@@ -205,23 +211,27 @@ class Skellam:
 
     @classmethod
     def at_least(cls, variance: float) -> Skellam:
-        """Return the noise of this variance."""
         return cls(variance)
 
     def curvature(self, terms: int) -> float:
-        """2 log(I_0(mu) / I_1(mu)) at the sum's variance mu, by an elementary upper bound."""
+        """Bound 2 log(I_0(mu) / I_1(mu)) at the sum's variance mu, by elementary functions."""
+        # Rounded down: the bound decreases in mu.
         mu = terms * self.variance * (1 - 4 * UNIT)
         c = 1.0 if mu >= 7 else 2.25
         root = math.sqrt(mu * mu + c)
         return 2 * math.log1p((0.5 + c / (root + mu)) / mu) * ABOVE
 
     def spread(self, terms: int) -> float:
-        """Slightly above the variance mu: log E exp(a X) = mu (cosh a - 1); infinite if mu < 1."""
+        """Bound the spread slightly above the variance mu; infinite if mu < 1.
+
+        It comes from log E exp(a X) = mu (cosh a - 1).
+        """
         mu = terms * self.variance
         return (mu + 1 / (11 * mu)) * ABOVE if mu >= 1 else math.inf
 
     def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
-        """Logs of I_k(mu) / I_0(mu), by the recurrence of their ratios from above."""
+        """Compute the logs of I_k(mu) / I_0(mu), by the recurrence of their ratios downward."""
+        # Upward, the recurrence would multiply rounding errors.
         mu = terms * self.variance
         start = reach + 40 + math.ceil(2 * math.sqrt(mu))
         # theory/composition.md, Proposition 12: I_k / I_{k-1} from some k on, downward.
@@ -236,11 +246,11 @@ class Skellam:
         return _summed_logs(ratios, errors)
 
     def distance(self, terms: int) -> float:
-        """Total variation distance of the summed draws, two for each client."""
+        # Each client draws twice.
         return 2 * terms * self._table().distance * ABOVE
 
     def draw(self, count: int, key: Key) -> np.ndarray:
-        """Draw two Poisson variables from the table."""
+        # The two Poisson variables must be independent: each has a key of its own.
         table = self._table()
         return table.draw(count, key.fold_in("plus")) - table.draw(count, key.fold_in("minus"))
 
@@ -280,11 +290,10 @@ class Binomial:
 
     @property
     def variance(self) -> float:
-        """trials / 4."""
         return self.trials / 4
 
     def curvature(self, terms: int) -> float:
-        """Largest second difference within the window; infinite if the sum has no such window.
+        """Return the largest second difference within the window; infinite without a window.
 
         Sums of at least 204 trials have one.
         """
@@ -294,18 +303,18 @@ class Binomial:
         return math.log1p((total + 1) / (total * total / 4 - reach * reach)) * ABOVE
 
     def spread(self, terms: int) -> float:
-        """The variance plus 2, which covers the law outside the window."""
+        # The variance plus 2, which covers the law outside the window.
         return (terms * self.trials / 4 + 2) * ABOVE
 
     def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of the binomial itself, as far as it reaches."""
+        # Of the binomial law itself, up to the end of its support.
         half = terms * self.trials // 2
         k = np.arange(1.0, min(reach, half) + 1)
         ratios = (half - k + 1) / (half + k)
         return _summed_logs(ratios, np.full(len(k), 4 * UNIT))
 
     def distance(self, terms: int) -> float:
-        """Mass outside the window, under both laws, plus the distance of the tables."""
+        """Bound the mass outside the window, under both laws, plus the distance of the tables."""
         total, reach = self._window(terms)
         if 2 * reach >= total:
             return 1.0
@@ -314,13 +323,13 @@ class Binomial:
         return (outside + terms * self._table().distance) * ABOVE
 
     def draw(self, count: int, key: Key) -> np.ndarray:
-        """Draw from the table."""
         return self._table().draw(count, key)
 
     def _window(self, terms: int) -> tuple[int, int]:
-        """Number of all trials, and half the width of the window."""
+        # Number of all trials, and half the width of the window: by Hoeffding's inequality, at most
+        # 2 exp(-2 reach^2 / total) of the mass is outside.
         total = terms * self.trials
-        return total, math.ceil(math.sqrt(_TAIL * total / 2))
+        return total, math.ceil(math.sqrt(_WINDOW_TAIL_NATS * total / 2))
 
     def _table(self) -> CumulativeTable:
         return _binomial_table(self.trials)
@@ -331,11 +340,11 @@ NOISES: dict[str, Callable[[float], Noise]] = {
     "skellam": Skellam.at_least,
     "binomial": Binomial.at_least,
 }
-"""By name: from a variance to the smallest noise of at least this variance."""
+"""Noises by name: each a function from a variance to the smallest noise with at least it."""
 
 
 def _summed_logs(ratios: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Logs of products of ratios, from 1 on, and their errors, at most."""
+    # Logs of products of ratios, the first of them 0, and upper bounds of their errors.
     logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
     # theory/composition.md, Proposition 12: a logarithm is within 8 units, each sum within 1.
     count = np.arange(len(logs))
@@ -353,7 +362,7 @@ def _check_variance(variance: float, low: float) -> None:
 @functools.lru_cache(maxsize=8)
 def _gaussian_table(variance: float) -> CumulativeTable:
     def ratios() -> Iterator[Decimal]:
-        """exp(-(2k + 1) / (2 · variance)) for k = 0, 1, …"""
+        # exp(-(2k + 1) / (2 · variance)) for k = 0, 1, …
         with localcontext(Context(prec=80)):
             ratio = (Decimal(-1) / (2 * Decimal(variance))).exp()
             step = ratio * ratio
@@ -361,7 +370,7 @@ def _gaussian_table(variance: float) -> CumulativeTable:
             yield ratio
             ratio *= step
 
-    return CumulativeTable.of(0, ratios(), ratios())
+    return CumulativeTable.from_ratios(0, ratios(), ratios())
 
 
 @functools.lru_cache(maxsize=8)
@@ -369,7 +378,7 @@ def _poisson_table(mean: float) -> CumulativeTable:
     mode, exact = math.floor(mean), Decimal(mean)
     up = (exact / k for k in itertools.count(mode + 1))
     down = (k / exact for k in range(mode, 0, -1))
-    return CumulativeTable.of(mode, up, down)
+    return CumulativeTable.from_ratios(mode, up, down)
 
 
 @functools.lru_cache(maxsize=8)
@@ -379,10 +388,10 @@ def _binomial_table(trials: int) -> CumulativeTable:
     def ratios() -> Iterator[Decimal]:
         return (Decimal(half - k) / (half + k + 1) for k in range(half))
 
-    return CumulativeTable.of(0, ratios(), ratios())
+    return CumulativeTable.from_ratios(0, ratios(), ratios())
 
 
-# Discrete Laplace noise, whole or as the sum of equal shares of several clients.
+# Discrete Laplace noise, drawn by one client or as the sum of several clients' shares.
 #
 # Derivations: `docs/theory/statistics.md`.
 
@@ -395,11 +404,11 @@ class DiscreteLaplace:
     """One client's share of integers k with probability proportional to exp(-|k| / scale).
 
     Shares are differences of two Pólya variables (negative binomial of 1/clients successes), whose
-    sum over so many clients has that law.
+    sum over this number of clients has that law.
 
     Args:
-        scale: of the sum, in steps, 1/8 to 2**15.
-        clients: how many shares add up to it; 1 for the whole noise.
+        scale: that of the sum, in steps, 1/8 to 2**15.
+        clients: number of shares that add up to it; 1 for the whole noise.
 
     References:
         Ghosh, Roughgarden and Sundararajan 2009 (the law); Goryczka and Xiong 2017 (shares).
@@ -420,11 +429,11 @@ class DiscreteLaplace:
 
     @property
     def variance(self) -> float:
-        """Of one share: 2p / (1 - p)^2 / clients at p = exp(-1/scale)."""
+        """Variance of one share: 2p / (1 - p)^2 / clients at p = exp(-1/scale)."""
         return 0.5 / math.sinh(0.5 / self.scale) ** 2 / self.clients
 
     def distance(self, terms: int) -> float:
-        """Upper bound of the total variation distance of the sum of `terms` shares as drawn."""
+        # Each share is two draws from the table.
         return 2 * terms * _polya_table(self.scale, self.clients).distance * ABOVE
 
     def draw(self, count: int, key: Key) -> np.ndarray:
@@ -439,4 +448,4 @@ def _polya_table(scale: float, clients: int) -> CumulativeTable:
         p = (Decimal(-1) / Decimal(scale)).exp()
     # (k + 1/n) / (k + 1) · p, which is at most p.
     up = (p * (clients * k + 1) / (clients * k + clients) for k in itertools.count())
-    return CumulativeTable.of(0, up, (), limit=p)
+    return CumulativeTable.from_ratios(0, up, (), limit=p)

@@ -17,7 +17,7 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.channels.channel import Channel
-from randquant.mechanisms.bins import bins_of, two_bins
+from randquant.mechanisms.bins import checked_bins, two_bins
 from randquant.mechanisms.record import (
     CLIP,
     DENSITY,
@@ -35,20 +35,24 @@ from randquant.privacy.certificates.coordinate import certify
 #
 # All in units of clip. Derivation: `docs/theory/optm.md`.
 
-STARTS = 8
-"""Starting points of the search, which has several local optima."""
+START_COUNT = 8
+"""Starting points of the search, which has several local optima. Its time is proportional to it;
+with half as many, the best optimum is missed more often."""
 
-STEPS = 60
-"""Most linear programmes solved from one starting point."""
+MAX_STEPS = 60
+"""Most linear programmes solved from one starting point. Searches end earlier, by the width of
+their box or a small gain; this bounds the time of those that do not."""
 
-NARROWEST = 1e-9
-"""Relative width of a box of selection probabilities at which a search ends."""
+MIN_BOX_WIDTH = 1e-9
+"""Relative width of a box of selection probabilities at which a search ends: in a smaller one the
+solver's tolerance, 1e-10, would hide any gain."""
 
-NEGLIGIBLE = 1e-7
-"""A code that every input sends with a smaller probability is removed from the selections."""
+MIN_CODE_PROBABILITY = 1e-7
+"""A code that every input sends with a smaller probability is removed from the selections: it is
+due to the solver's tolerance, and its ratios would spoil the certificate."""
 
 Selections = tuple[list[np.ndarray], list[np.ndarray]]
-"""Left and right selection distributions, one each for every cell with inputs."""
+"""Left and right selection distributions, one of each for every cell with inputs."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class SelectionProblem:
     Attributes:
         bins: (m,) increasing.
         cells: (j, low, high): inputs in [low, high] lie between bins j and j + 1.
-        weights: per cell, (2, m): coefficient in the error of a code's probability at either end.
+        weights: by cell, (2, m): coefficient in the error of a code's probability at either end.
     """
 
     bins: np.ndarray
@@ -66,8 +70,8 @@ class SelectionProblem:
     weights: list[np.ndarray]
 
     @classmethod
-    def of(cls, bins: np.ndarray, samples: tuple[float, ...] | None) -> SelectionProblem:
-        """The problem on these bins."""
+    def on_bins(cls, bins: np.ndarray, samples: tuple[float, ...] | None) -> SelectionProblem:
+        # Only cells with inputs have selections that matter.
         edges = [(max(low, -1.0), min(high, 1.0)) for low, high in itertools.pairwise(bins)]
         cells = [(j, low, high) for j, (low, high) in enumerate(edges) if low < high]
         points = None if samples is None else np.array(samples)
@@ -75,12 +79,12 @@ class SelectionProblem:
         return cls(bins, cells, weights)
 
     def shares(self, j: int, x: float) -> np.ndarray:
-        """(j + 1, m - 1 - j): probability of rounding x down, for each left and right bin."""
+        """Return (j + 1, m - 1 - j): probability of rounding x down, by left and right bin."""
         left, right = self.bins[: j + 1, None], self.bins[None, j + 1 :]
         return (right - x) / (right - left)
 
     def maps(self, cell: int, x: float, selections: Selections) -> tuple[np.ndarray, np.ndarray]:
-        """Derivatives of the code's distribution at x by the left and the right selections.
+        """Return derivatives of the code's distribution at x by the left and right selections.
 
         The distribution is bilinear: it is the first matrix, (m, j + 1), times the left selections,
         and also the second, (m, m - 1 - j), times the right ones.
@@ -93,31 +97,31 @@ class SelectionProblem:
         return by_left, by_right
 
     def rows(self, selections: Selections) -> list[np.ndarray]:
-        """Per cell, (2, m): the code's distribution at the cell's ends (limits from inside)."""
+        # By cell, (2, m): the code's distribution at the cell's ends (limits from inside). Within a
+        # cell it is linear, so that the ends decide error and epsilon.
         return [
             np.stack([self.maps(k, x, selections)[0] @ selections[0][k] for x in (low, high)])
             for k, (_, low, high) in enumerate(self.cells)
         ]
 
     def error(self, selections: Selections) -> float:
-        """Mean absolute error, exact."""
+        """Compute the mean absolute error, exactly."""
         rows = self.rows(selections)
         return float(sum((w * row).sum() for w, row in zip(self.weights, rows, strict=True)))
 
     def epsilon(self, selections: Selections) -> float:
-        """Logarithm of the largest over the smallest probability."""
+        """Return the largest log ratio of a code's largest to its smallest probability."""
         high, low = self._extremes(selections)
         used = high > 0
         with np.errstate(divide="ignore"):
             return float(np.log(high[used] / low[used]).max())
 
     def excess(self, selections: Selections, ratio: float) -> float:
-        """By how much the largest probability exceeds the smallest one times ratio."""
+        """Return the largest violation: a code's largest probability - ratio · its smallest."""
         high, low = self._extremes(selections)
         return float(np.max(high - ratio * low))
 
     def _extremes(self, selections: Selections) -> tuple[np.ndarray, np.ndarray]:
-        """Largest and smallest probability of each code."""
         table = np.concatenate(self.rows(selections))
         return table.max(axis=0), table.min(axis=0)
 
@@ -128,15 +132,16 @@ class SelectionProblem:
 
         Constraints may be violated by one common amount, at a cost of `price` per unit.
         """
+        # The box is relative to each probability, plus 0.02, so that zeros can grow again.
         parts = [side[k] for k in range(len(self.cells)) for side in selections]
         low = np.concatenate([np.maximum(0, p - width * (p + 0.02)) for p in parts])
         high = np.concatenate([np.minimum(1, p + width * (p + 0.02)) for p in parts])
         blocks = []
         for k, (_, start, end) in enumerate(self.cells):
-            at = [np.hstack(self.maps(k, x, selections)) for x in (start, end)]
+            matrices = [np.hstack(self.maps(k, x, selections)) for x in (start, end)]
             # The product rule counts the distribution at the selections twice.
-            twice = [self.maps(k, x, selections)[0] @ selections[0][k] for x in (start, end)]
-            blocks.append((at, twice))
+            constants = [self.maps(k, x, selections)[0] @ selections[0][k] for x in (start, end)]
+            blocks.append((matrices, constants))
         solved = self._solve(blocks, parts, low, high, ratio, price)
         if solved is None:
             return None
@@ -153,8 +158,8 @@ class SelectionProblem:
         parts = selections[side]
         blocks = []
         for k, (_, low, high) in enumerate(self.cells):
-            at = [self.maps(k, x, selections)[side] for x in (low, high)]
-            blocks.append((at, [np.zeros(1)] * 2))
+            matrices = [self.maps(k, x, selections)[side] for x in (low, high)]
+            blocks.append((matrices, [np.zeros(1)] * 2))
         upper = np.concatenate([np.ones(len(p)) if math.isfinite(price) else p > 0 for p in parts])
         solved = self._solve(blocks, parts, 0 * upper, upper, ratio, price)
         if solved is None:
@@ -171,13 +176,15 @@ class SelectionProblem:
         cost, above, limits = np.zeros(count + codes + 1), [], []
         sums, first = np.zeros((len(parts), count + codes + 1)), 0
         per_cell = len(parts) // len(self.cells)
-        for k, (at, twice) in enumerate(blocks):
+        for k, (matrices, constants) in enumerate(blocks):
             for part in range(per_cell * k, per_cell * (k + 1)):
                 last = first + len(parts[part])
                 sums[part, first:last] = 1
                 first = last
-            columns = slice(first - at[0].shape[1], first)
-            for matrix, constant, weight in zip(at, twice, self.weights[k], strict=True):
+            columns = slice(first - matrices[0].shape[1], first)
+            # Least probability <= probability <= ratio · least probability + violation: two rows
+            # for each code at each end, instead of one for each pair of ends.
+            for matrix, constant, weight in zip(matrices, constants, self.weights[k], strict=True):
                 cost[columns] += weight @ matrix
                 block = np.zeros((2, codes, count + codes + 1))
                 block[0, :, columns], block[1, :, columns] = matrix, -matrix
@@ -200,8 +207,8 @@ class SelectionProblem:
         return solved.x[:count] if solved.status == 0 else None
 
     def present(self, selections: Selections) -> Selections:
-        """The selections without codes of negligible probability."""
-        used = np.concatenate(self.rows(selections)).max(axis=0) > NEGLIGIBLE
+        """Return the selections without codes of negligible probability."""
+        used = np.concatenate(self.rows(selections)).max(axis=0) > MIN_CODE_PROBABILITY
         left, right = [], []
         for k, (j, _, _) in enumerate(self.cells):
             for side, mask, out in ((0, used[: j + 1], left), (1, used[j + 1 :], right)):
@@ -210,7 +217,7 @@ class SelectionProblem:
         return left, right
 
     def everywhere(self, selections: Selections) -> Selections:
-        """Selections for every interval between bins: the nearest bins if it has no inputs."""
+        """Return selections for every interval between bins: the nearest bins if without inputs."""
         intervals = len(self.bins) - 1
         left = [np.eye(j + 1)[j] for j in range(intervals)]
         right = [np.eye(intervals - j)[0] for j in range(intervals)]
@@ -219,7 +226,7 @@ class SelectionProblem:
         return left, right
 
     def start(self, number: int) -> Selections:
-        """A starting point: near the outermost bins, whose epsilon is least, or at random."""
+        """Return a starting point: near the outermost bins, whose epsilon is least, or random."""
         generator = np.random.default_rng(number)
         left, right = [], []
         for j, _, _ in self.cells:
@@ -235,8 +242,8 @@ class SelectionProblem:
         return left, right
 
 
-def best(problem: SelectionProblem, epsilon: float, starts: int = STARTS) -> Selections | None:
-    """The selections of least error over several starts; None if none meets epsilon."""
+def best(problem: SelectionProblem, epsilon: float, starts: int = START_COUNT) -> Selections | None:
+    """Return the selections of least error over several starts; None if none meets epsilon."""
     ratio, best = math.exp(epsilon), None
     for number in range(starts):
         selections = _descend(problem, problem.start(number), ratio)
@@ -248,32 +255,33 @@ def best(problem: SelectionProblem, epsilon: float, starts: int = STARTS) -> Sel
 
 
 def _descend(problem: SelectionProblem, selections: Selections, ratio: float) -> Selections:
-    """Successive linear programmes in boxes that grow after success and shrink after failure."""
+    # Successive linear programmes in boxes that grow after success and shrink after failure. At
+    # this price a violation costs more than it gains.
     price = 50 * float(np.abs(problem.bins).max())
 
     def merit(at: Selections) -> float:
         return problem.error(at) + price * max(0.0, problem.excess(at, ratio))
 
     width, current = 0.5, merit(selections)
-    for step in range(STEPS):
+    for step in range(MAX_STEPS):
         trial = problem.joint(selections, ratio, width, price)
         if trial is not None:  # the programme of one side is exact, and corrects the linear model
             trial = problem.one_side(trial, ratio, price, side=step % 2) or trial
-        reached = math.inf if trial is None else merit(trial)
-        if trial is not None and reached < current:
-            gained = current - reached
-            selections, current, width = trial, reached, min(1.0, 2 * width)
-            if gained < 1e-8 * current and step % 2:
+        trial_merit = math.inf if trial is None else merit(trial)
+        if trial is not None and trial_merit < current:
+            gain = current - trial_merit
+            selections, current, width = trial, trial_merit, min(1.0, 2 * width)
+            if gain < 1e-8 * current and step % 2:
                 break
         else:
             width /= 4
-        if width < NARROWEST:
+        if width < MIN_BOX_WIDTH:
             break
     return selections
 
 
 def _weights(bins: np.ndarray, low: float, high: float, samples: np.ndarray | None) -> np.ndarray:
-    """(2, m): mean over the input in one cell of the weight of either end times |bin - x|."""
+    # (2, m): mean over the input in one cell of the weight of either end times |bin - x|.
     if samples is None:
         x = np.array([low, (low + high) / 2, high])
         mass = (high - low) / 2 * np.array([1, 4, 1]) / 6  # Simpson's rule is exact here
@@ -286,8 +294,10 @@ def _weights(bins: np.ndarray, low: float, high: float, samples: np.ndarray | No
     return np.stack([(1 - part) @ error, part @ error])
 
 
-SLACKS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
-"""Relative slacks below the target epsilon, tried in turn until the integers certify."""
+RELATIVE_STEPS_BELOW_TARGET = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+"""Relative distances below the target epsilon, tried in turn until the channel in integers has a
+certificate that meets the target. The first is about the solver's tolerance; a target that the last
+one does not meet is too fine for integers of 62 bits."""
 
 
 def optm(
@@ -332,13 +342,16 @@ def optm(
     clip = validate.real("clip", clip, low=1e-30, high=1e30)
     epsilon = validate.real("epsilon", epsilon, low=1e-12, high=40)
     samples = None if density is None else _samples(density, clip)
-    plain = validate.number(bins)
-    if isinstance(plain, int):
-        count = validate.whole("bins", plain, low=2, high=16)
+    count_or_values = validate.number(bins)
+    if isinstance(count_or_values, int):
+        count = validate.whole("bins", count_or_values, low=2, high=16)
         return _on_searched_bins(clip, count, epsilon, samples, _reach(reach, clip))
     if reach is not None:
-        raise ValueError("Expected reach only where bins is a number of bins to search for.")
-    grid = tuple(float(value) for value in bins_of(plain, clip) / clip)
+        raise ValueError(
+            f"Expected reach only where bins is a number of bins to search for, got reach={reach} "
+            f"and bins={validate.shown(bins)}."
+        )
+    grid = tuple(float(value) for value in checked_bins(count_or_values, clip) / clip)
     return _on_bins(clip, grid, epsilon, samples)
 
 
@@ -349,7 +362,7 @@ def _on_bins(
     epsilon: float,
     samples: tuple[float, ...] | None,
 ) -> Channel:
-    """The channel on given bins: lower the aim until the integers certify."""
+    # On fixed bins: it aims lower until the certificate of the integers meets the target.
     from randquant.mechanisms.design import Pure, least_epsilon
 
     least = least_epsilon(1.0, bins, Pure(epsilon))
@@ -358,8 +371,8 @@ def _on_bins(
             f"Expected epsilon above {round_up(least)}, the least of any unbiased mechanism on "
             f"these bins, got epsilon={epsilon}: raise it, or move the outermost bins outward."
         )
-    problem = SelectionProblem.of(np.array(bins), samples)
-    for slack in SLACKS:
+    problem = SelectionProblem.on_bins(np.array(bins), samples)
+    for slack in RELATIVE_STEPS_BELOW_TARGET:
         selections = best(problem, epsilon * (1 - slack))
         if selections is None:
             raise ValueError(
@@ -388,7 +401,7 @@ def _on_searched_bins(
     samples: tuple[float, ...] | None,
     reach: float,
 ) -> Channel:
-    """The channel on the best bins found: a simplex search from a few spacings."""
+    # A simplex search from a few spacings: the error has no derivative where optima change.
     from scipy.optimize import minimize
 
     least = 1 / math.tanh(epsilon / 2)
@@ -410,7 +423,7 @@ def _on_searched_bins(
         bins = place(free)
         if min(np.diff(bins)) < 1e-3 or min(-bins[0], bins[-1]) < least * (1 + 1e-3):
             return 1e6
-        problem = SelectionProblem.of(bins, samples)
+        problem = SelectionProblem.on_bins(bins, samples)
         selections = best(problem, epsilon, starts=2)
         return 1e6 if selections is None else problem.error(selections)
 

@@ -19,8 +19,9 @@ from randquant.mechanisms.record import (
     six_digits,
 )
 
-RAREST = 2.0**-36
-"""Where a code's probability would be less, a whole number over 2**62 would not tell it well."""
+MIN_PROBABILITY = 2.0**-36
+"""Smallest probability of a code without mixing. A smaller one would be fewer than 2**26 units of
+2**-62: too coarse for certificates of sums to recognise a sum of bits."""
 
 
 def pbm(
@@ -29,16 +30,16 @@ def pbm(
     """Poisson binomial mechanism: the input sets the success probability of a binomial law.
 
     The code is Binomial(trials, 1/2 + theta·x/clip) and decodes without bias. If some code would be
-    rarer than RAREST, a share of 2**-20 of all codes is drawn evenly: certificates of sums can then
-    tell that the others are sums of bits.
+    rarer than MIN_PROBABILITY, a share of 2**-20 of all codes is drawn evenly: certificates of sums
+    can then recognise the other codes as sums of bits.
 
     Args:
         clip: c, per-coordinate clipping threshold, > 0.
         theta: θ in (0, 1/2]; at 1/2 the code of ±clip is deterministic and nothing is protected.
         trials: m in the paper, 1 to 255; there are trials + 1 codes.
         inputs: vertices, evenly spaced from -clip to clip, 2 to 1000.
-        mixing: share of all codes that is drawn evenly, in [0, 1/2]; by default 0, or 2**-20 as
-            said above. With 0 it is PBM as published.
+        mixing: share of all codes that is drawn evenly, in [0, 1/2]; by default 0, or 2**-20 in the
+            case above. With 0 it is PBM as published.
 
     Returns:
         A Channel. PBM is smooth in x; between vertices its row is replaced by a mixture of the two
@@ -79,18 +80,18 @@ def pbm(
     rows = binomial(trials, success, 1 - success)
     if mixing is None:
         mixing = _default_mixing(rows)
-    if mixing:  # what is drawn evenly decodes to zero on average
+    if mixing:  # evenly drawn codes decode to zero on average: the other values grow
         rows, values = with_even(rows, mixing), values / (1 - mixing)
     return from_probabilities(clip * scaled, values, rows)
 
 
 def _default_mixing(rows: np.ndarray) -> float:
-    """The share of codes that is drawn evenly if nothing else is asked for."""
-    return EVEN if 0 < rows.min() < RAREST else 0.0
+    # At theta = 1/2 a probability is zero: PBM protects nothing there, and is left as published.
+    return EVEN if 0 < rows.min() < MIN_PROBABILITY else 0.0
 
 
 def binomial(trials: int, success: np.ndarray, failure: np.ndarray) -> np.ndarray:
-    """(V, trials + 1) binomial probabilities, computed trial by trial without cancellation.
+    """Compute binomial probabilities (V, trials + 1), trial by trial and without cancellation.
 
     Args:
         trials: number of trials.
@@ -106,7 +107,7 @@ def binomial(trials: int, success: np.ndarray, failure: np.ndarray) -> np.ndarra
 def _implied(
     clip: float, theta: float, trials: int, inputs: int = 65, mixing: float | None = None
 ) -> dict[str, float]:
-    """The mixing, where rare codes call for it and none was given."""
+    # The mixing that `pbm` chooses by itself, for `MechanismRecord.implied`.
     if mixing is not None:
         return {}
     success = 0.5 + theta * (2 * np.arange(inputs) - (inputs - 1)) / (inputs - 1)
@@ -119,7 +120,7 @@ def _updates(setting: UpdateSetting) -> UpdateFamily:
     return UpdateFamily(
         lambda t: {"clip": clip, "theta": six_digits(0.5 / t), "trials": trials, "inputs": 17},
         reach=(1.05, 1e12),
-        # Of the variance at ±clip: clip² (t² - 1) / trials.
+        # From the variance at ±clip, clip² (t² - 1) / trials, solved for t.
         start=lambda deviation: math.sqrt(1 + trials * (deviation / clip) ** 2),
     )
 

@@ -15,12 +15,12 @@ from randquant.channels.channel import LARGEST, Channel
 from randquant.mechanisms.bins import two_bins
 from randquant.mechanisms.record import (
     CLIP,
-    CLOSE,
-    FEW,
+    CLIP_RMS_UNITS,
+    CLOSE_CLIP_RMS_UNITS,
     LEVELS,
     MARGIN,
+    MAX_CLOSE_CLIP_COHORT,
     SHARES,
-    SPREAD,
     CoordinateFamily,
     MechanismRecord,
     Tuning,
@@ -30,8 +30,9 @@ from randquant.mechanisms.record import (
     six_digits,
 )
 
-KEEP = 0.42
-"""Probability that a level is kept, for whole updates; the paper's value."""
+KEEP_PROBABILITY = 0.42
+"""Probability that a level is kept, for whole updates; the paper's value. The margin, which is
+searched, sets the noise."""
 
 
 def rqm(clip: float, margin: float, levels: int, keep: float) -> Channel:
@@ -118,11 +119,12 @@ def stochastic_rounding(clip: float, levels: int, margin: float = 0.0) -> Channe
 
 
 def _nearest_kept(count: int, keep: float) -> np.ndarray:
-    """Probability that the nearest kept of `count` levels is the first, second, …, last."""
-    miss = np.concatenate([[1.0], np.cumprod(np.full(count - 1, 1.0 - keep))])
-    hit = miss * keep
-    hit[-1] = miss[-1]
-    return hit
+    # Probabilities that the nearest kept of `count` levels is the first, second, …, last. The last
+    # one is always kept.
+    none_nearer = np.concatenate([[1.0], np.cumprod(np.full(count - 1, 1.0 - keep))])
+    nearest = none_nearer * keep
+    nearest[-1] = none_nearer[-1]
+    return nearest
 
 
 def _rqm_updates(setting: UpdateSetting) -> UpdateFamily:
@@ -132,7 +134,7 @@ def _rqm_updates(setting: UpdateSetting) -> UpdateFamily:
             "clip": clip,
             "margin": six_digits(clip * (t - 1)),
             "levels": setting.levels,
-            "keep": KEEP,
+            "keep": KEEP_PROBABILITY,
         },
         reach=(1.01, 1e12),
         start=lambda deviation: 4 * deviation / clip,
@@ -140,10 +142,9 @@ def _rqm_updates(setting: UpdateSetting) -> UpdateFamily:
 
 
 def _rounding_updates(setting: UpdateSetting) -> UpdateFamily:
-    """Two levels: with more there is no privacy unless only the middle two are sent."""
-
+    # Two levels: with more there is no privacy unless only the middle two are sent.
     def parameters(t: float) -> dict[str, Any]:
-        clip = setting.clip_at(_spread(t, setting.cohort))
+        clip = setting.clip_at(_clip_units(t, setting.cohort))
         return {"clip": clip, "levels": 2, "margin": six_digits(setting.clip * t - clip)}
 
     return UpdateFamily(
@@ -153,14 +154,17 @@ def _rounding_updates(setting: UpdateSetting) -> UpdateFamily:
     )
 
 
-def _spread(t: float, cohort: int) -> float:
-    """Where to clip two levels at ±t·SPREAD: closer where they are near (`docs/theory/plan.md`).
+def _clip_units(t: float, cohort: int) -> float:
+    """Return the clipping threshold for two levels at ±t·CLIP_RMS_UNITS, in the same units.
 
-    It changes slowly between, so that a larger t is more private.
+    Levels that are near have little variance, so that clipping closer pays (`docs/theory/plan.md`).
+    From t = 5 to 7 the threshold changes gradually: with a step, a larger t might be less private,
+    and the search for t would fail.
     """
-    if cohort > FEW:
-        return SPREAD
-    return CLOSE + (SPREAD - CLOSE) * min(max((t - 5) / 2, 0.0), 1.0)
+    if cohort > MAX_CLOSE_CLIP_COHORT:
+        return CLIP_RMS_UNITS
+    wider = CLIP_RMS_UNITS - CLOSE_CLIP_RMS_UNITS
+    return CLOSE_CLIP_RMS_UNITS + wider * min(max((t - 5) / 2, 0.0), 1.0)
 
 
 RECORDS = (

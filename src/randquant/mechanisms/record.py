@@ -19,8 +19,8 @@ from randquant.privacy.guarantee import LARGEST_COHORT, Neighboring, Trust
 # There are two ways to tune a mechanism, and it may support both. For one coordinate, one or two
 # numbers are searched for the least error at a target epsilon (`CoordinateFamily`). For a whole
 # update, one number sets the noise level, and all other parameters are fixed (`UpdateFamily`;
-# `docs/theory/plan.md` gives the choices and the reasons). A mechanism's record holds both
-# families; the searches are in `randquant.planning.tuning`.
+# `docs/theory/plan.md` gives the choices and the reasons). A mechanism's record has both families;
+# the searches are in `randquant.planning`.
 
 AverageError = Literal["mae", "mse"]
 """Mean absolute or mean squared error, for an input that is uniform on [-clip, clip]."""
@@ -33,14 +33,18 @@ Grid = Sequence[float] | np.ndarray
 SHARES = [0.0, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0]
 """A grid of probabilities."""
 
-SPREAD = 4.0
-"""Clipping threshold of a rotated coordinate, in units of clip_norm / sqrt(coordinates)."""
+CLIP_RMS_UNITS = 4.0
+"""Clipping threshold of a rotated coordinate, in units of clip_norm / sqrt(coordinates), its root
+mean square: about one coordinate in 16,000 is clipped. At 8 the part of a sum's variance that does
+not protect would be four times as large; at 2 one coordinate in 22 would be clipped, a bias that
+does not average out over clients."""
 
-CLOSE = 3.0
-"""The same where clipping closer lowers the error of two levels: `docs/theory/plan.md`."""
+CLOSE_CLIP_RMS_UNITS = 3.0
+"""The threshold where clipping closer lowers the error of two levels: `docs/theory/plan.md`."""
 
-FEW = 10_000
-"""Largest cohort for which it does: the bias does not average out over clients."""
+MAX_CLOSE_CLIP_COHORT = 10_000
+"""Largest cohort for which clipping closer is used. It lowers the error up to 17,000 clients; in
+larger cohorts the bias, which does not average out, is larger than the variance that is saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +67,12 @@ class CoordinateTarget:
         validate.convert_numbers(self)
 
     def sized(self, **numbers: float) -> dict[str, Any]:
-        """Parameters `clip` and `levels`, and these numbers rounded to six significant digits."""
+        """Return `clip`, `levels`, and these numbers rounded to six significant digits."""
         rounded = {name: six_digits(value) for name, value in numbers.items()}
         return {"clip": self.clip, "levels": self.levels, **rounded}
 
     def even_values(self, margin: float) -> list[float]:
-        """`levels` evenly spaced values up to ±clip · (1 + margin)."""
+        # The margin is in units of clip.
         return even_values(self.clip * (1 + margin), self.levels)
 
 
@@ -129,7 +133,7 @@ class UpdateSetting:
 
     @property
     def sharing(self) -> int:
-        """How many clients share the noise: those of a sum, else one."""
+        """Number of clients that share the noise: those of a sum, otherwise one."""
         return self.cohort if self.trust == "aggregate" else 1
 
     @property
@@ -145,11 +149,11 @@ class UpdateSetting:
     @property
     def clip(self) -> float:
         """Clipping threshold of a rotated coordinate, at most clip_norm."""
-        return self.clip_at(SPREAD)
+        return self.clip_at(CLIP_RMS_UNITS)
 
-    def clip_at(self, spread: float) -> float:
-        """The same at another spread, in units of clip_norm / sqrt(coordinates)."""
-        return six_digits(min(spread / math.sqrt(self.size), 1.0) * self.clip_norm)
+    def clip_at(self, rms_units: float) -> float:
+        """Return the threshold at `rms_units`, in units of clip_norm / sqrt(coordinates)."""
+        return six_digits(min(rms_units / math.sqrt(self.size), 1.0) * self.clip_norm)
 
     @property
     def distance(self) -> float:
@@ -179,64 +183,65 @@ def noise_family(
     reach: tuple[float, float] = (1e-12, 1e12),
     **fixed: Any,
 ) -> UpdateFamily:
-    """The family of a mechanism that adds noise, by its `noise_multiplier`.
+    """Return the family of a mechanism that adds noise, by its `noise_multiplier`.
 
     Args:
         setting: dimension, cohort, bits, trust and clipping threshold.
-        clients: how many clients share the noise.
+        clients: number of clients that share the noise.
         reach: smallest and largest noise multiplier.
         fixed: its other parameters, except `clip_norm`.
     """
-    own = {"clip_norm": setting.clip_norm, **fixed}
+    parameters = {"clip_norm": setting.clip_norm, **fixed}
     distance = 2 * setting.clip_norm * setting.part
     return UpdateFamily(
-        lambda t: {**own, "noise_multiplier": six_digits(t)},
+        lambda t: {**parameters, "noise_multiplier": six_digits(t)},
         reach,
         lambda deviation: deviation * math.sqrt(clients) / distance,
     )
 
 
 def six_digits(value: float) -> float:
-    """Round to six significant digits: what is printed is what was certified."""
+    # Parameters are rounded before they are certified, so that what is printed was certified.
     return float(f"{value:.6g}")
 
 
 def even_values(reach: float, levels: int) -> list[float]:
-    """Evenly spaced values from -reach to reach, the reach rounded to six digits."""
+    """Return evenly spaced values from -reach to reach, the reach rounded to six digits."""
     reach = six_digits(reach)
     return [float(value) for value in np.linspace(-reach, reach, levels)]
 
 
 def margins(target: CoordinateTarget) -> np.ndarray:
-    """A grid of margins, in units of clip, around the smallest one that meets the target."""
+    """Return a grid of margins, in units of clip, from the smallest one that meets the target."""
+    # Finer where a channel is quick to compute.
     count = 41 if target.levels <= 4 else 21 if target.levels <= 16 else 11
     grid, least = np.geomspace(0.01, 100, count), _least_margin(target)
     return np.array([0.9 * least, least, 1.5 * least, *grid[grid > 1.6 * least]])
 
 
 def few_margins(target: CoordinateTarget) -> np.ndarray:
-    """A coarser grid of margins, for channels that are slow to compute."""
+    """Return a coarser grid of margins, for channels that are slow to compute."""
     least = _least_margin(target)
     return np.geomspace(least, max(16 * least, 4.0), 10 if target.levels <= 16 else 6)
 
 
 def _least_margin(target: CoordinateTarget) -> float:
-    """Slightly above the margin over clip below which no unbiased channel meets the target."""
+    # Below it no unbiased channel meets the target: two levels at ±clip·(1 + margin) have the least
+    # epsilon, log((2 + margin) / margin). Slightly above, for rounding.
     return 2 / math.expm1(target.epsilon) * (1 + 1e-5)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How a mechanism is tuned, if it is.
+    """The families by which a mechanism is tuned.
 
     Attributes:
-        coordinate: to one coordinate's epsilon; None if that follows from the constructor's
-            signature, or is not possible.
-        update: from a setting to how to tune it to a whole run's guarantee; None if that is not
-            possible.
+        coordinate: the family for one coordinate's epsilon; None if it follows from the
+            constructor's signature, or if there is none.
+        update: from a setting to the family for a whole run's guarantee; None if there is none.
         possible: False for a fixed channel.
-        slow: what takes tens of seconds, so that it is left out unless it is asked for:
-            `coordinate`, or whole updates under a kind of trust.
+        slow: searches that take tens of seconds, and are left out by default: `coordinate`, or
+            whole updates under a kind of trust.
     """
 
     coordinate: CoordinateFamily | None = None
@@ -245,19 +250,19 @@ class Tuning:
     slow: tuple[str, ...] = ()
 
 
-# The record that registers a mechanism, written beside its constructor.
+# The record that registers a mechanism, written in the file of its constructor.
 #
-# The registry finds every module of `randquant.mechanisms` (or, for whole-update mechanisms without
-# a channel, of `randquant.aggregation`) that defines `RECORDS`, a tuple of records. Every command,
-# table, plot and contract test then includes the mechanism.
+# The registry imports every module of `randquant.mechanisms` (or, for whole-update mechanisms
+# without a channel, of `randquant.aggregation`) that defines `RECORDS`, a tuple of records. Every
+# command, table, plot and contract test then includes the mechanism.
 
-LAST = 1000
-"""Default place of a mechanism."""
+DEFAULT_PLACE = 1000
+"""Place of a mechanism that states none: after all of this package."""
 
 
 @dataclass(frozen=True, slots=True)
 class MechanismRecord:
-    """One mechanism: how it is built, what its parameters mean, how it is tuned.
+    """One mechanism: its constructor, its parameters' meanings, and the families to tune it by.
 
     Attributes:
         name: its name in commands and records: lower-case letters, digits and hyphens.
@@ -266,13 +271,13 @@ class MechanismRecord:
         help: one line on each parameter, by name, for the command line.
         example: parameters of an example, as JSON: few codes, evenly spaced. Contract tests build
             every mechanism with them.
-        tuning: how it is tuned to a target.
+        tuning: the families by which it is tuned to a target.
         trusts: the kinds of trust that it supports; empty if it protects nothing.
-        whole_update: whether it is a mechanism for whole updates without a channel.
+        whole_update: True for a mechanism for whole updates without a channel.
         run_settings: settings of a run, such as `cohort`, that the constructor takes as well.
-        baseline: whether it samples in floating point: for comparison, not for deployment.
-        implied: from the parameters to those that the constructor then chooses by itself, and that
-            decide a figure: commands print them, and say how to turn them off.
+        baseline: True if it samples in floating point: for comparison, not for deployment.
+        implied: from the parameters to those that the constructor then chooses by itself and that
+            change a figure: commands print them, and say how to turn them off.
         place: its position in lists and tables, which are ordered by place, then by name.
 
     Raises:
@@ -295,7 +300,7 @@ class MechanismRecord:
     run_settings: tuple[str, ...] = ()
     baseline: bool = False
     implied: Callable[..., Mapping[str, float]] | None = None
-    place: int = LAST
+    place: int = DEFAULT_PLACE
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", self.name):
@@ -321,7 +326,6 @@ class MechanismRecord:
 
     @property
     def signature(self) -> Mapping[str, inspect.Parameter]:
-        """All parameters of the constructor, by name."""
         return inspect.signature(self.constructor).parameters
 
     @property
@@ -330,17 +334,16 @@ class MechanismRecord:
         return tuple(name for name in self.signature if name not in self.run_settings)
 
     def meaning(self, parameter: str) -> str:
-        """What a parameter means, or where to read about it."""
         return self.help.get(parameter, "see the mechanism's documentation")
 
     def chosen_by_default(self, parameters: Mapping[str, Any]) -> dict[str, float]:
-        """The parameters that were not given and that the constructor does not leave at zero."""
+        """Return the parameters that were not given and that the constructor sets to non-zero."""
         needed = {name for name, one in self.signature.items() if one.default is one.empty}
         complete = needed <= set(parameters) <= set(self.signature)
         return dict(self.implied(**parameters)) if self.implied and complete else {}
 
     def notes(self, parameters: Mapping[str, Any]) -> list[str]:
-        """A sentence on each parameter that is chosen by default, and how to turn it off.
+        """Return a sentence on each parameter that is chosen by default, and how to turn it off.
 
         Example:
             >>> from randquant.mechanisms.registry import channel_mechanisms
@@ -356,12 +359,11 @@ set mixing=0 (--mixing 0) to turn it off'
 
 
 def _as_power(value: float) -> str:
-    """A number as a power of two, if it is one."""
     mantissa, exponent = math.frexp(value)
     return f"2^{exponent - 1}" if mantissa == 0.5 else f"{value:g}"
 
 
-def hint_of(parameter: inspect.Parameter) -> Any:
+def parameter_hint(parameter: inspect.Parameter) -> Any:
     """Return the kind of a constructor's parameter, whose annotation may be a class or its name.
 
     Returns:
@@ -370,7 +372,7 @@ def hint_of(parameter: inspect.Parameter) -> Any:
 
     Example:
         >>> def constructor(clip: float, bins: int | Sequence[float]): ...
-        >>> [hint_of(each) for each in inspect.signature(constructor).parameters.values()]
+        >>> [parameter_hint(each) for each in inspect.signature(constructor).parameters.values()]
         [<class 'float'>, int | list[float]]
     """
     annotation = parameter.annotation

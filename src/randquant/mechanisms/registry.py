@@ -84,11 +84,11 @@ def build(name: str, parameters: Mapping[str, Any]) -> Channel:
 
 
 def notes_on(name: str, parameters: Mapping[str, Any]) -> list[str]:
-    """Say which parameters a mechanism chose by itself, and how to turn them off.
+    """Return a sentence on each parameter that a mechanism chose by itself.
 
     Args:
-        name: of a mechanism; one that is not in the table has no notes.
-        parameters: as they were given.
+        name: a mechanism's; one that is not in the table has no notes.
+        parameters: those that were given.
     """
     record = _known.get(name)
     return [] if record is None else record.notes(parameters)

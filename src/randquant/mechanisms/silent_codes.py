@@ -19,11 +19,12 @@ from randquant.mechanisms.record import (
     six_digits,
 )
 
-HEARD = 25
-"""How many codes of a sum's coordinate are not silent, on average: at 25 a sum is within 0.5 % of
-the noise of one-bit codes, whose certificate is the same (`docs/theory/plan.md`)."""
+MIN_ACTIVE_CODES = 25
+"""Average number of codes of a sum's coordinate that are not silent. At 25 a sum is within 0.5 % of
+the noise of one-bit codes, whose certificate is the same (`docs/theory/plan.md`). With half of it
+an epsilon of 8.0 becomes more than 8.1; with twice it sums take half a bit more."""
 
-FEWEST = 4 * HEARD
+MIN_COHORT = 4 * MIN_ACTIVE_CODES
 """Smallest cohort for which the lattice is coarser than that of one-bit codes."""
 
 
@@ -62,21 +63,21 @@ def sparse_ternary(clip: float, margin: float, rate: float) -> Channel:
     rate = validate.real(
         "rate", rate, low=clip / reach, high=1, why="rate/2 - clip/(2 reach) is a probability"
     )
-    far = rate / 2 + np.array([-clip, clip]) / (2 * reach)
-    rows = np.stack([far[::-1], np.full(2, 1 - far.sum()), far], axis=1)
+    outer = rate / 2 + np.array([-clip, clip]) / (2 * reach)
+    rows = np.stack([outer[::-1], np.full(2, 1 - outer.sum()), outer], axis=1)
     return from_probabilities(np.array([-clip, clip]), np.array([-reach, 0.0, reach]), rows)
 
 
 def _updates(setting: UpdateSetting) -> UpdateFamily:
-    """As much noise as two levels at ±t · clip, on a lattice as coarse as HEARD allows."""
+    # The noise of two levels at ±t · clip, on a lattice as coarse as MIN_ACTIVE_CODES allows.
     if setting.levels < 3:
-        raise ValueError("has three codes: give it 2 bits")
-    if setting.sharing < FEWEST:
-        raise ValueError(f"is for sums of {FEWEST} clients or more: two levels are as narrow")
+        raise ValueError("needs bits=2, since it has three codes")
+    if setting.sharing < MIN_COHORT:
+        raise ValueError(f"is for sums of {MIN_COHORT} clients or more: two levels are as narrow")
 
     def parameters(t: float) -> dict[str, Any]:
         # At least 4/t^2: at ±clip the rarer outer code is sent a third as often as the other.
-        rate = six_digits(min(max(HEARD / setting.cohort, 4 / t**2), 1.0))
+        rate = six_digits(min(max(MIN_ACTIVE_CODES / setting.cohort, 4 / t**2), 1.0))
         margin = setting.clip * (t / math.sqrt(rate) - 1)
         return {"clip": setting.clip, "margin": six_digits(margin), "rate": rate}
 

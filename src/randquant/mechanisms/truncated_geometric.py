@@ -74,14 +74,14 @@ def qmgeo(clip: float, levels: int, p: float, mixing: float = 0.0) -> Channel:
 
 
 def _row(cell: int, position: int, levels: int, p: float, mixing: float) -> np.ndarray:
-    """The code's distribution at the lower (0) or upper (1) end of a cell."""
+    # The code's distribution at the lower (0) or upper (1) end of a cell.
     up = mixing + (1 - 2 * mixing) * position
     below, above = _geometric(cell + 1, p)[::-1], _geometric(levels - 1 - cell, p)
     return np.concatenate([(1 - up) * below, up * above])
 
 
 def _geometric(count: int, p: float) -> np.ndarray:
-    """Truncated geometric distribution over distances 1, …, count (equations 10 and 11)."""
+    # Truncated geometric distribution over distances 1, …, count (equations 10 and 11).
     masses = p * np.concatenate([[1.0], np.cumprod(np.full(count - 1, 1.0 - p))])
     return masses / np.add.accumulate(masses)[-1]
 

@@ -12,7 +12,7 @@ from scipy.special import log_ndtr, ndtr
 from randquant._internal import formatting, validate
 from randquant._internal.rounding import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.mechanisms.record import CLOSE, SPREAD, UpdateSetting
+from randquant.mechanisms.record import CLIP_RMS_UNITS, CLOSE_CLIP_RMS_UNITS, UpdateSetting
 from randquant.mechanisms.registry import channel_mechanisms
 from randquant.planning.privacy import Privacy
 from randquant.planning.tuning import tuned_mechanism
@@ -79,7 +79,9 @@ def one_bit_excess(size: int, sharing: int, multiplier: float, distance: float =
         0.0271
     """
     share = sharing / (size * (multiplier * distance) ** 2)
-    return min((k**2 - 1) * share + 4 * float(ndtr(-k)) for k in (CLOSE, SPREAD))
+    return min(
+        (k**2 - 1) * share + 4 * float(ndtr(-k)) for k in (CLOSE_CLIP_RMS_UNITS, CLIP_RMS_UNITS)
+    )
 
 
 # A plan's target and its results, as frozen data.

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from randquant.secure_sums.helper.proven import (
         commitment_of,
         message_bytes,
-        prio3_of,
+        prio3_for,
         proven_bytes,
         proven_message,
         read_proven,
     )
     from randquant.secure_sums.helper.request import (
         LEFT_OUT,
-        LONGEST_OFFER,
+        MAX_OFFER_BYTES,
         HelperRequest,
         read_answer,
         write_answer,
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     )
     from randquant.secure_sums.secagg.server import SumServer
     from randquant.secure_sums.secagg.terms import (
-        MOST_CLIENTS,
-        MOST_NEIGHBOURS,
+        MAX_CLIENTS,
+        MAX_NEIGHBOURS,
         ProtocolError,
         Terms,
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.secure_sums import masks
-from randquant.secure_sums.helper.message import LARGEST_NUMBER, HelperTerms, SealedSeed
+from randquant.secure_sums.helper.message import MAX_CLIENT_NUMBER, HelperTerms, SealedSeed
 from randquant.secure_sums.helper.request import (
     LEFT_OUT,
     MaskedVectors,
@@ -22,16 +22,17 @@ from randquant.secure_sums.helper.request import (
 )
 from randquant.secure_sums.secagg.terms import ProtocolError
 
-MEMORY = 2**26
-"""Bytes of masked vectors that are kept in memory; more are in a temporary file."""
+MAX_MEMORY_BYTES = 2**26
+"""Masked vectors of a sum that are kept in memory; if they have more bytes, they are written to a
+temporary file. A server with ten sums at once needs ten times as much."""
 
 
 class HelperSum:
     """One sum on the server: `add` each client's message, send `request`, `unmask` the answer.
 
     The transport must tell which client a message is from. Masked vectors are kept until the end,
-    in a temporary file if they are many, since a client that the helper leaves out must be taken
-    out of the sum.
+    in a temporary file if they are large, since the vector of a client that the helper leaves out
+    must be subtracted again.
 
     Args:
         terms: the public terms.
@@ -59,10 +60,10 @@ class HelperSum:
         self._digest = terms.digest
         self._seeds: dict[int, SealedSeed] = {}
         self._places: dict[int, int] = {}  # of each client's masked vector, in the file
-        self._vectors = tempfile.SpooledTemporaryFile(max_size=MEMORY)  # noqa: SIM115
+        self._vectors = tempfile.SpooledTemporaryFile(max_size=MAX_MEMORY_BYTES)  # noqa: SIM115
         weakref.finalize(self, self._vectors.close)
-        way = ProvenVectors if terms.largest else MaskedVectors
-        self._way = way(terms, self._digest, verify_key)
+        vectors_class = ProvenVectors if terms.largest else MaskedVectors
+        self._running_sum = vectors_class(terms, self._digest, verify_key)
         self._request, self._clients = b"", frozenset[int]()
 
     @property
@@ -78,30 +79,39 @@ class HelperSum:
                 without it.
         """
         client = validate.whole("client", client)
-        if not 0 <= client <= LARGEST_NUMBER:
+        if not 0 <= client <= MAX_CLIENT_NUMBER:
             raise ProtocolError(f"Expected a client's number below 2**64, got {client}.")
+        # A second message would be a second seed in the request: one client would count as two.
         if client in self._seeds or self._request:
+            problem = "is here" if client in self._seeds else "comes after the request"
             raise ProtocolError(
-                "Expected one message of each client, before the helper is asked; got another of "
-                f"{client}."
+                "Expected one message of each client, before the helper is asked; got a message "
+                f"of client {client}, whose message {problem} already."
             )
         try:
+            # More clients than the terms say could make a sum wrap around.
             if len(self._seeds) == self.terms.cohort:
-                raise ProtocolError(f"Expected {self.terms.cohort} clients at most, got another.")
-            seed = self._taken(client, message)
+                raise ProtocolError(
+                    f"Expected {self.terms.cohort} clients at most, got client {client} as well."
+                )
+            seed = self._keep_and_add(client, message)
         except ProtocolError as error:
             self.refused[client] = str(error)
             raise ProtocolError(f"Client {client}: {error}") from None
+        # A client whose first message was damaged may send it again.
         self.refused.pop(client, None)
         self._places[client] = len(self._seeds)
         self._seeds[client] = seed
 
     def request(self, offer: str = "") -> bytes:
-        """Accept no more messages; what to ask the helper. The same again if called again.
+        """Accept no more messages, and return the request to the helper.
+
+        A second call returns the same bytes: the helper answers one request in a session, and the
+        same request again by the same answer.
 
         Args:
-            offer: what clients have answered, for a helper that counts epsilon: its SHA-256 is
-                `terms.offer`.
+            offer: the text that clients have answered, for a helper that counts epsilon: its
+                SHA-256 is `terms.offer`.
 
         Raises:
             ProtocolError: fewer clients than `terms.least`.
@@ -112,27 +122,34 @@ class HelperSum:
         return self._request
 
     def unmask(self, answer: bytes, largest: int | None = None) -> np.ndarray:
-        """The sum of the clients' codes modulo 2**bits, (d,) uint8, uint16 or uint32.
+        """Compute the sum of the clients' codes modulo 2**bits.
 
         Args:
             answer: the helper's.
-            largest: the largest code of an honest client: a total beyond that of as many such codes
-                is refused.
+            largest: the largest code of an honest client: a total above the number of clients times
+                this is refused.
+
+        Returns:
+            (d,) uint8, uint16 or uint32.
 
         Raises:
-            ProtocolError: it answers another request, is damaged, leaves too few clients, or a
-                total is impossible. A wrong sum of masks is noticed only by an impossible total.
+            ProtocolError: the answer belongs to another request, is damaged or leaves too few
+                clients, or a total is impossible. A wrong sum of masks is noticed only by an
+                impossible total.
         """
         if not self._request:
             raise ProtocolError("Expected the helper to be asked first.")
         digest = hashlib.sha256(self._request).digest()
-        left_out, answered = read_answer(self.terms, digest, self._seeds, answer)
+        left_out, masks_sum = read_answer(self.terms, digest, self._seeds, answer)
         count = len(self._seeds) - len(left_out)
+        # The helper checks it, too. The server need not trust it (helper-sums.md, Proposition 3).
         self._check_least(count)
         vectors = ((client, self._vector(client)) for client in left_out)
-        total = self._way.without(vectors, answered)
+        total = self._running_sum.without(vectors, masks_sum)
         if self.terms.largest:
             largest = self.terms.largest
+        # A damaged sum of masks gives random totals, most of them impossible in a wide modulus. A
+        # small error on purpose is not noticed (helper-sums.md, Proposition 3).
         if largest is not None and int(total.max()) > (most := count * largest):
             raise ProtocolError(
                 f"Expected totals of {most} at most, got {int(total.max())}: the helper's answer "
@@ -143,23 +160,25 @@ class HelperSum:
         kind = masks.dtype(self.terms.bits)
         return total.astype(kind) & kind.type((1 << self.terms.bits) - 1)
 
-    def _taken(self, client: int, message: Any) -> SealedSeed:
-        """A message's sealed seed, once its vector is kept and added."""
-        seed, packed = self._way.read(message)
+    def _keep_and_add(self, client: int, message: Any) -> SealedSeed:
+        seed, packed = self._running_sum.read(message)
         if self._directory is not None and not seed.is_signed(
             self._digest, client, self._directory
         ):
-            raise ProtocolError("Expected a seed signed by this client, got another.")
-        # Kept first: if the disk is full, or the vector is refused, the next client's is put here.
+            raise ProtocolError(
+                f"Expected a seed signed by this client, {client}, got "
+                f"{'a signature that is not its' if seed.signature else 'no signature'}."
+            )
+        # Kept before it is added: what is in the sum can always be subtracted again. If the disk is
+        # full, or the vector is refused, the next client's is written to the same place.
         self._vectors.seek(len(self._seeds) * len(packed))
         self._vectors.write(packed)
-        self._way.add(client, packed)
+        self._running_sum.add(client, packed)
         return seed
 
     def _vector(self, client: int) -> bytes:
-        """A client's vector, as it was kept."""
-        self._vectors.seek(self._places[client] * self._way.size)
-        return self._vectors.read(self._way.size)
+        self._vectors.seek(self._places[client] * self._running_sum.size)
+        return self._vectors.read(self._running_sum.size)
 
     def _check_least(self, count: int) -> None:
         if count < self.terms.least:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from randquant._internal import validate
 from randquant.secure_sums import identities, masks
 from randquant.secure_sums.helper import joint_seed, proven
-from randquant.secure_sums.helper.journal import ANOTHER, Accounts, HelperJournal
+from randquant.secure_sums.helper.journal import ONE_SET_ONLY, Accounts, HelperJournal
 from randquant.secure_sums.helper.message import HelperTerms, context
 from randquant.secure_sums.helper.request import (
     INVALID,
@@ -31,27 +31,28 @@ from randquant.secure_sums.helper.sealing import HYBRID, SUITES, HelperKey, Open
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 Check = Callable[[], None]
-"""Is called between the steps of an answer; it raises ProtocolError if nobody waits for it."""
+"""Function that is called between the steps of an answer; it raises ProtocolError if the server no
+longer waits for the answer."""
 
 Affords = Callable[[HelperTerms, Mapping[str, int], Check], bool]
-"""Whether a client may be in a sum of these terms, from how many sums it is in with it, by the text
-of the offer; those whose text no request has brought are under the empty text. What takes long is
-done between calls of the check."""
+"""Function that returns True if a client may be in a sum of these terms, given its number of sums
+by the text of their offers, this sum included. Sums whose offer's text no request has brought are
+under the empty text. It calls the check between its long computations."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class HelperLimits:
-    """What a helper's operator allows servers.
+    """The limits that a helper's operator sets to servers' requests.
 
     Args:
         least: fewest clients in a sum, whatever its terms say.
-        most_sums: in how many sums a client may be; None for any number.
-        clients, coordinates: most of a sum: what memory one request may take. A code that is proven
-            counts as its bits.
-        masks: most clients times coordinates: what time it may take.
-        affords: a limit of epsilon: asked for each different account with this sum added. Requests
+        most_sums: largest number of sums that a client may be in; None for any number.
+        clients, coordinates: largest numbers in a sum, which bound the memory of one request. A
+            code that is proven counts as its bits.
+        masks: largest product of clients and coordinates, which bounds the time of one request.
+        affords: a limit of epsilon: called for each different account with this sum added. Requests
             must then bring the offer whose digest the terms have.
     """
 
@@ -72,7 +73,8 @@ class HelperLimits:
         validate.whole("masks", self.masks, low=1)
 
     def check(self, request: HelperRequest) -> None:
-        """Raise ProtocolError unless a request is within what does not depend on accounts."""
+        """Raise ProtocolError unless a request is within the limits that need no accounts."""
+        # The cheap checks come before anything is opened or allocated: a server writes the terms.
         terms, count = request.terms, len(request.seeds)
         size = terms.dimension * max(terms.largest.bit_length(), 1)
         if size > self.coordinates:
@@ -85,6 +87,7 @@ class HelperLimits:
                 f"Expected sums of {self.least} clients or more, as this helper demands, got "
                 f"least={terms.least}."
             )
+        # The guarantee of the terms is for at most `cohort` clients, whose codes the modulus holds.
         most = min(terms.cohort, self.clients)
         if count > most:
             raise ProtocolError(f"Expected {most} clients at most in this sum, got {count}.")
@@ -93,35 +96,40 @@ class HelperLimits:
                 f"Expected clients times coordinates of {self.masks} at most, this helper's limit, "
                 f"got {count} times {size}."
             )
-        asked = self.affords is not None or bool(request.offer)
-        if asked and hashlib.sha256(request.offer.encode()).digest() != terms.offer:
+        # Clients have sealed to the digest. A server that could bring another offer would have a
+        # cheaper one counted than the clients answered.
+        needed = self.affords is not None or bool(request.offer)
+        digest = hashlib.sha256(request.offer.encode()).digest()
+        if needed and digest != terms.offer:
             raise ProtocolError(
-                "Expected the offer whose digest the terms have, got another or none."
+                f"Expected the offer whose digest the terms have, {terms.offer.hex()[:16]}..., got "
+                f"an offer of {len(request.offer)} characters with digest {digest.hex()[:16]}...."
             )
 
     @property
     def counted(self) -> bool:
-        """Whether it depends on clients' accounts who may be in a sum."""
+        # Without such a limit no accounts are read, which takes time for each client.
         return self.most_sums is not None or self.affords is not None
 
     def spent(
         self, request: HelperRequest, clients: Iterable[int], accounts: Accounts, check: Check
     ) -> set[int]:
-        """Those of a request's clients that may not be in one more sum."""
+        """Return those of a request's clients that may not be in one more sum."""
         if not self.counted:
             return set()
         offer = request.terms.offer
         texts = {**accounts.texts, offer: request.offer}
-        equal: dict[frozenset[tuple[bytes, int]], set[int]] = {}
+        # Bounds of epsilon take long, and most clients have the same account: one for each account.
+        clients_by_account: dict[frozenset[tuple[bytes, int]], set[int]] = {}
         for client in clients:
             account = accounts.sums.get(client, Counter()) + Counter([offer])
-            equal.setdefault(frozenset(account.items()), set()).add(client)
-        beyond = (
-            who
-            for account, who in _watched(equal.items(), check)
+            clients_by_account.setdefault(frozenset(account.items()), set()).add(client)
+        beyond_limit = (
+            members
+            for account, members in _watched(clients_by_account.items(), check)
             if not self._allows(request, account, texts, check)
         )
-        return set().union(*beyond)
+        return set().union(*beyond_limit)
 
     def _allows(
         self,
@@ -132,6 +140,8 @@ class HelperLimits:
     ) -> bool:
         if self.most_sums is not None and sum(n for _, n in account) > self.most_sums:
             return False
+        # Two digests may have one text: those whose text is unknown have the empty one, and count
+        # together.
         by_text: Counter[str] = Counter()
         for digest, count in account:
             by_text[texts[digest]] += count
@@ -143,15 +153,15 @@ class Helper:
 
     It never sees a masked vector. Its HPKE key is drawn when it starts, and signed by its identity,
     which clients know. Unless `kept`, the key is in this process's memory only: a session that was
-    not answered when the process ends is lost, whoever restores which files.
+    not answered when the process ends is lost, even if files are restored.
 
     Args:
-        folder: of its journal; several processes may share it.
+        folder: where its journal is; several processes may share it.
         identity: its Ed25519 key, whose public half clients have in their settings.
-        limits: of its operator.
+        limits: those of its operator.
         directory: each client's public identity, 32 bytes of Ed25519: seeds without its signature
             are left out. Without a directory a server may invent clients.
-        suite: of the key, `MLKEM768_X25519` or `X25519`.
+        suite: the key's, `MLKEM768_X25519` or `X25519`.
         kept: keep the key in the folder, for a helper whose process ends after every message. Then
             a restored older copy of the folder has forgotten sessions, and may answer another set
             of clients: start once without `kept` after restoring it, which draws a new key.
@@ -203,146 +213,156 @@ class Helper:
         self._opening = OpeningKey.generate(suite, identity)
         if kept:
             secret = self._journal.keep(self.key.fingerprint, self._opening.secret)
-            self._opening = OpeningKey.of_secret(secret, identity)
+            self._opening = OpeningKey.from_secret(secret, identity)
         else:
             self._journal.begin(self.key.fingerprint)
-        # Request, and a digest of who is left out, of each session: also where the disk forgets, or
-        # somebody changes it, while this runs.
-        self._answered: dict[bytes, tuple[bytes, bytes]] = {}
+        # By session: digests of the request and of the clients left out. A second record, since the
+        # file may be replaced by an older copy, or changed, while this process runs.
+        self._answered_sessions: dict[bytes, tuple[bytes, bytes]] = {}
 
     @property
     def key(self) -> HelperKey:
-        """Its public key, for the terms of sums: announce it to the server."""
+        """The helper's public key, for the terms of sums: announce it to the server."""
         return self._opening.key
 
     @property
     def identity(self) -> bytes:
-        """Its public identity, 32 bytes, which clients have in their settings."""
+        """The helper's public identity, 32 bytes, which clients have in their settings."""
         return self._identity.public_key().public_bytes_raw()
 
     @property
     def sums(self) -> Mapping[int, int]:
-        """In how many sums each client is, by its number."""
+        """Number of sums that each client is in, by the client's number."""
         return self._journal.sums()
 
     def answer(self, request: bytes, check: Check = lambda: None) -> bytes:
-        """The sum of the masks of a request's clients, for `HelperSum.unmask`.
+        """Return the sum of the masks of a request's clients, for `HelperSum.unmask`.
 
-        A request of `JointSeed` is answered by a signature. Clients whose seeds do not open, are
-        not signed by them, or who are beyond the operator's limits are left out, and listed.
+        A request of `JointSeed` is answered by a signature. Clients whose seeds do not open or are
+        not signed by them, or who are beyond the operator's limits, are left out, and listed.
 
         Args:
             request: a server's.
-            check: ends the work, by a ProtocolError, if nobody waits for the answer any more.
+            check: ends the work, by a ProtocolError, if the server no longer waits for the answer.
 
         Raises:
             ProtocolError: the request is malformed, of another key, beyond a limit, of another set
                 of clients than was answered, or of too few. Nothing is answered or counted then.
             OSError: the journal cannot be written.
         """
-        if isinstance(request, bytes) and request.startswith(joint_seed.ASKED):
+        if isinstance(request, bytes) and request.startswith(joint_seed.REQUEST_MAGIC):
             return joint_seed.signed(self._identity, request)
-        asked = HelperRequest.from_bytes(request)
-        digest = asked.terms.digest
-        if asked.terms.key != self.key:
+        parsed = HelperRequest.from_bytes(request)
+        digest = parsed.terms.digest
+        if parsed.terms.key != self.key:
             raise ProtocolError(
-                "Expected a sum with this helper's key, got one with another: if the helper has "
-                "started again since, begin the round again with its new key."
+                f"Expected a sum with this helper's key, {self.key.fingerprint.hex()[:16]}..., got "
+                f"one with {parsed.terms.key.fingerprint.hex()[:16]}...: if the helper has started "
+                "again since, begin the round again with its new key."
             )
-        self._limits.check(asked)
-        if self._answered.get(digest, (asked.digest,))[0] != asked.digest:
-            raise ProtocolError(ANOTHER)
-        recorded = self._journal.answered(digest, asked.digest)
+        self._limits.check(parsed)
+        # Two sets of clients in one session would reveal the difference of two sums, which may be
+        # one client's codes (theory/helper-sums.md, Proposition 1).
+        if self._answered_sessions.get(digest, (parsed.digest,))[0] != parsed.digest:
+            raise ProtocolError(ONE_SET_ONLY)
+        # Clients that an earlier answer left out are left out again, whatever limits and directory
+        # say by now: else a second answer to the same request would be of another set.
+        recorded = self._journal.find_session(digest, parsed.digest)
         if recorded is not None:
             left_out = read_listed(recorded)
-            kept = asked.seeds.keys() - left_out.keys()
-            seeds = self._opened(asked, digest, _watched(kept, check))
+            in_sum = parsed.seeds.keys() - left_out.keys()
+            seeds = self._open_seeds(parsed, digest, _watched(in_sum, check))
         else:
-            unsigned = self._unsigned(asked, digest, check)
-            opened = _watched(asked.seeds.keys() - unsigned, check)
-            seeds = self._opened(asked, digest, opened)
-            recorded = self._recorded(asked, digest, unsigned, seeds, check)
-        # theory/helper-sums.md, Proposition 1: memory decides, where the file is another by now.
-        answered = asked.digest, hashlib.sha256(recorded).digest()
-        if self._answered.setdefault(digest, answered) != answered:
-            raise ProtocolError(ANOTHER)
-        return self._streams(asked, read_listed(recorded), seeds, check)
+            unsigned = self._unsigned(parsed, digest, check)
+            signed = _watched(parsed.seeds.keys() - unsigned, check)
+            seeds = self._open_seeds(parsed, digest, signed)
+            recorded = self._record_session(parsed, digest, unsigned, seeds, check)
+        # theory/helper-sums.md, Proposition 1: this process's memory decides if the file was
+        # replaced in the meantime.
+        session = parsed.digest, hashlib.sha256(recorded).digest()
+        if self._answered_sessions.setdefault(digest, session) != session:
+            raise ProtocolError(ONE_SET_ONLY)
+        return self._sum_masks(parsed, read_listed(recorded), seeds, check)
 
-    def _recorded(
+    def _record_session(
         self,
-        asked: HelperRequest,
+        request: HelperRequest,
         digest: bytes,
         unsigned: Collection[int],
         seeds: Mapping[int, bytes],
         check: Check,
     ) -> bytes:
-        """Decide who is left out, and put it on the disk: nobody else waits for the deciding."""
-        invalid = self._invalid(asked, digest, seeds, check)
-        left_out = dict.fromkeys(asked.seeds.keys() - seeds.keys(), UNOPENED)
+        """Decide which clients are left out, and write it to the disk before anything is answered.
+
+        No lock is held while it decides, which may take minutes: other requests go on. If an
+        account has changed in the meantime, it decides again.
+        """
+        invalid = self._invalid(request, digest, seeds, check)
+        left_out = dict.fromkeys(request.seeds.keys() - seeds.keys(), UNOPENED)
         left_out |= dict.fromkeys(unsigned, UNSIGNED) | dict.fromkeys(invalid, INVALID)
-        valid = asked.seeds.keys() - left_out.keys()
-        _check_least(asked.terms, valid)
-        offer = asked.terms.offer, asked.offer if self._limits.affords else ""
+        valid = request.seeds.keys() - left_out.keys()
+        _check_least(request.terms, valid)
+        offer = request.terms.offer, request.offer if self._limits.affords else ""
         while True:
             accounts = self._journal.accounts(valid if self._limits.counted else ())
-            spent = self._limits.spent(asked, valid, accounts, check)
-            counted = valid - spent
-            _check_least(asked.terms, counted)
+            spent = self._limits.spent(request, valid, accounts, check)
+            in_sum = valid - spent
+            _check_least(request.terms, in_sum)
             listed = write_listed(left_out | dict.fromkeys(spent, SPENT))
             check()
             recorded = self._journal.record(
-                self.key.fingerprint, digest, asked.digest, offer, counted, listed, accounts
+                self.key.fingerprint, digest, request.digest, offer, in_sum, listed, accounts
             )
             if recorded is not None:
                 return recorded
 
-    def _unsigned(self, asked: HelperRequest, digest: bytes, check: Check) -> set[int]:
-        """Clients without a valid signature; none without a directory."""
+    def _unsigned(self, request: HelperRequest, digest: bytes, check: Check) -> set[int]:
         if self._directory is None:
             return set()
         return {
             client
-            for client, seed in _watched(asked.seeds.items(), check)
+            for client, seed in _watched(request.seeds.items(), check)
             if not seed.is_signed(digest, client, self._directory)
         }
 
-    def _opened(
-        self, asked: HelperRequest, digest: bytes, clients: Iterable[int]
+    def _open_seeds(
+        self, request: HelperRequest, digest: bytes, clients: Iterable[int]
     ) -> dict[int, bytes]:
-        """The seeds that open, by client."""
-        found = {}
+        # By client; seeds that do not open under this client and these terms are missing. A server
+        # that passes one client's seal off as another's, or as one of this sum, gets nothing.
+        seeds = {}
         for client in clients:
-            bound = context(digest, client) + asked.seeds[client].bound
-            seed = self._opening.open(asked.seeds[client].sealed, bound)
+            bound = context(digest, client) + request.seeds[client].bound
+            seed = self._opening.open(request.seeds[client].sealed, bound)
             if seed is not None:
-                found[client] = seed
-        return found
+                seeds[client] = seed
+        return seeds
 
     def _invalid(
-        self, asked: HelperRequest, digest: bytes, seeds: Mapping[int, bytes], check: Check
+        self, request: HelperRequest, digest: bytes, seeds: Mapping[int, bytes], check: Check
     ) -> set[int]:
-        """Clients whose codes are not proven valid; none without proofs."""
-        if not asked.terms.largest:
+        if not request.terms.largest:
             return set()
         opened = _watched(seeds.items(), check)
-        return proven.invalid(asked.terms, digest, asked.verify_key, asked.seeds, opened)
+        return proven.invalid(request.terms, digest, request.verify_key, request.seeds, opened)
 
-    def _streams(
+    def _sum_masks(
         self,
-        asked: HelperRequest,
+        request: HelperRequest,
         left_out: Mapping[int, int],
         seeds: Mapping[int, bytes],
         check: Check,
     ) -> bytes:
-        """The answer: the sum of the masks, or shares, of all that are not left out."""
-        terms, kept = asked.terms, asked.seeds.keys() - left_out.keys()
-        secrets = (seeds[client] for client in _watched(kept, check))
+        # Of masks, or of the helper's shares where codes are proven. The clients left out are those
+        # of the record, so that a repeated request has the same answer.
+        terms, in_sum = request.terms, request.seeds.keys() - left_out.keys()
+        secrets = (seeds[client] for client in _watched(in_sum, check))
         if terms.largest:
             total = proven.helper_total(terms, terms.digest, secrets)
         else:
             total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
             masks.add_all(total, secrets, +1)
-        return write_answer(asked, left_out, total)
+        return write_answer(request, left_out, total)
 
 
 def _check_least(terms: HelperTerms, clients: Collection[int]) -> None:
@@ -353,8 +373,7 @@ def _check_least(terms: HelperTerms, clients: Collection[int]) -> None:
         )
 
 
-def _watched(parts: Iterable[T], check: Check) -> Iterator[T]:
-    """The same, with a check before each."""
-    for part in parts:
+def _watched(items: Iterable[T], check: Check) -> Iterator[T]:
+    for item in items:
         check()
-        yield part
+        yield item

@@ -1,8 +1,8 @@
 """The public seed of a round, which server and helper draw together: neither chooses it.
 
-The server commits to a part of its own, and the helper signs the commitment. The seed is a hash of
-both, so that a client checks it alone, in the one message that it gets. Privacy rests on no seed
-(docs/theory/helper-sums.md, Proposition 6, says who may bias it).
+The server commits to its part, and the helper signs the commitment. The seed is a hash of both, so
+that a client can check it without asking anybody, in the one message that it gets. No privacy
+guarantee depends on the seed (docs/theory/helper-sums.md, Proposition 6, says who may bias it).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import os
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from randquant.secure_sums.helper.message import LONGEST_SESSION
+from randquant.secure_sums.helper.message import MAX_SESSION_BYTES
 from randquant.secure_sums.helper.sealing import SIGNATURE_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError
 
-ASKED = b"RQHS"
-"""A request for a signature begins so; the commitment follows, and the session."""
+REQUEST_MAGIC = b"RQHS"
+"""First bytes of a request for a signature; the commitment follows, then the session."""
 
 PART_BYTES = 32
 PROOF_BYTES = PART_BYTES + SIGNATURE_BYTES
@@ -43,34 +43,49 @@ class JointSeed:
 
     @property
     def request(self) -> bytes:
-        """What the helper is asked to sign: it does not show the server's part."""
-        return ASKED + _committed(self._session, self._part) + self._session
+        """The request to the helper: the commitment hides the server's part."""
+        # A helper that knew the part could try signatures until it likes the seed.
+        return REQUEST_MAGIC + _commitment(self._session, self._part) + self._session
 
     def close(self, answer: bytes) -> tuple[int, bytes]:
-        """The seed, below 2**64, and its proof; ProtocolError if the answer is no signature."""
+        """Return the seed, below 2**64, and its proof.
+
+        Raises:
+            ProtocolError: the answer has not the length of a signature.
+        """
         if len(answer) != SIGNATURE_BYTES:
-            raise ProtocolError("Expected a helper's signature for a seed, got something else.")
+            raise ProtocolError(
+                f"Expected a helper's signature for a seed in {SIGNATURE_BYTES} bytes, got "
+                f"{len(answer)}."
+            )
         return _seed(self._session, self._part, answer), self._part + answer
 
 
 def signed(identity: Ed25519PrivateKey, request: bytes) -> bytes:
-    """The helper's answer: its signature, which nobody else can foretell; it keeps nothing.
+    """Answer a request as the helper: by a signature, which the server cannot predict.
+
+    Ed25519 signatures are deterministic: the same request gets the same answer, and the helper
+    needs no record of it.
 
     Raises:
-        ProtocolError: it is no request for one.
+        ProtocolError: the request is not one for a signature.
     """
-    fixed = len(ASKED) + PART_BYTES
-    if not (request.startswith(ASKED) and fixed < len(request) <= fixed + LONGEST_SESSION):
-        raise ProtocolError("Expected a request to sign a part of a seed, got something else.")
-    return identity.sign(_signed(request[fixed:], request[len(ASKED) : fixed]))
+    head = len(REQUEST_MAGIC) + PART_BYTES
+    if not (request.startswith(REQUEST_MAGIC) and head < len(request) <= head + MAX_SESSION_BYTES):
+        raise ProtocolError(
+            f"Expected a request to sign a part of a seed in {head + 1} to "
+            f"{head + MAX_SESSION_BYTES} bytes, got {len(request)} that start with "
+            f"{request[:4]!r}."
+        )
+    return identity.sign(_signed_bytes(request[head:], request[len(REQUEST_MAGIC) : head]))
 
 
 def proved(session: bytes, proof: bytes, helper: bytes) -> int:
-    """A client's check, and the round's seed, below 2**64.
+    """Check a proof as a client, and return the round's seed, below 2**64.
 
     Args:
-        session: of the round.
-        proof: as the server sends it.
+        session: bytes that identify the round.
+        proof: the server's part and the helper's signature, as the server sends them.
         helper: the helper's public identity, 32 bytes of Ed25519.
 
     Raises:
@@ -79,22 +94,23 @@ def proved(session: bytes, proof: bytes, helper: bytes) -> int:
     part, signature = proof[:PART_BYTES], proof[PART_BYTES:]
     try:
         if len(proof) != PROOF_BYTES:
-            raise ValueError("it has another length")
+            raise ValueError(f"it has {len(proof)} bytes")
         public = Ed25519PublicKey.from_public_bytes(helper)
-        public.verify(signature, _signed(session, _committed(session, part)))
+        public.verify(signature, _signed_bytes(session, _commitment(session, part)))
     except (ValueError, InvalidSignature):
         raise ProtocolError(
             "Expected a seed of the coordinates or rotations that the server and this client's "
-            "helper have drawn together, got none."
+            f"helper have drawn together, got a proof of {len(proof)} bytes that this helper has "
+            "not signed."
         ) from None
     return _seed(session, part, signature)
 
 
-def _committed(session: bytes, part: bytes) -> bytes:
+def _commitment(session: bytes, part: bytes) -> bytes:
     return _hash(b"commitment", part, session)
 
 
-def _signed(session: bytes, commitment: bytes) -> bytes:
+def _signed_bytes(session: bytes, commitment: bytes) -> bytes:
     return b"randquant helper draw\0" + commitment + session
 
 
@@ -103,5 +119,5 @@ def _seed(session: bytes, part: bytes, signature: bytes) -> int:
 
 
 def _hash(purpose: bytes, part: bytes, rest: bytes) -> bytes:
-    """SHA-256; a purpose has no zero byte, and a part always 32."""
+    # No two lists of arguments give the same bytes: a purpose has no zero byte, a part always 32.
     return hashlib.sha256(b"randquant joint seed v1\0" + purpose + b"\0" + part + rest).digest()

@@ -1,7 +1,7 @@
-"""What a helper keeps on its disk: the set of clients of each session, and each client's account.
+"""A helper's records on its disk: the set of clients of each session, and each client's account.
 
-One SQLite file. A session and what it adds to the accounts are one transaction, on the disk before
-anything is answered: whenever the process ends, the file has both or neither.
+One SQLite file. A session and the sums that it adds to accounts are one transaction, on the disk
+before anything is answered: whenever the process ends, the file has both or neither.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from randquant.secure_sums.secagg.terms import ProtocolError
 
 NAME = "helper.sqlite"
 VERSION = 1
-PATIENCE = 60.0
-"""Seconds that a process waits for another one of the same helper."""
+LOCK_TIMEOUT_SECONDS = 60.0
+"""Time that a process waits for another one of the same helper. A transaction takes far less; with
+a longer time, requests would wait in vain for a process that hangs."""
 
+# Each protects against a machine that loses power, or against somebody who gets the disk.
 SETTINGS = (
     "PRAGMA synchronous = EXTRA",  # on the disk when COMMIT returns, the folder's names included
     "PRAGMA fullfsync = ON",  # on macOS
-    "PRAGMA secure_delete = ON",  # no key that was replaced is left in the file
+    "PRAGMA secure_delete = ON",  # a key that was replaced is overwritten
     "PRAGMA temp_store = MEMORY",
 )
 TABLES = (
@@ -43,16 +45,18 @@ TABLES = (
 )
 
 
-ANOTHER = "Expected one set of clients in a session, got another after the first was answered."
+ONE_SET_ONLY = (
+    "Expected one set of clients in a session, got a second set after the first was answered."
+)
 
 
 @dataclass(frozen=True)
 class Accounts:
-    """What some clients have answered.
+    """The sums that some clients are in.
 
     Attributes:
-        sums: how many sums each client is in, by the digest of what it answered.
-        texts: of these offers, by their digests; empty where none was kept.
+        sums: by client, its number of sums for each offer, by the offer's digest.
+        texts: the offers' texts by their digests; empty if an offer's text was not kept.
     """
 
     sums: Mapping[int, Counter[bytes]]
@@ -63,27 +67,28 @@ class HelperJournal:
     """The file in a helper's folder, which several processes of one helper may share.
 
     Args:
-        folder: is created if it is not there. Only this user can read the file.
+        folder: where the file is; it is created if need be. Only this user can read the file.
 
     Raises:
-        OSError: it cannot be written, is no regular file, has another name, is open to other users
-            or is damaged.
+        OSError: the file cannot be written, is not a regular file, has a second name, is open to
+            other users or is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
         self.path = folder / NAME
-        # SQLite itself would let others read it.
+        # Created before SQLite opens it, which would let others read it: it has the secret key.
         with open(self.path, "ab", opener=functools.partial(opener, mode=0o600)) as file:
             check_private(self.path, file.fileno())
             check_one_name(self.path, file.fileno())
         sync_folder(folder)
-        with self._changing() as database:
+        with self._transaction() as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 for table in TABLES:
                     database.execute(table)
                 database.execute(f"PRAGMA user_version = {VERSION}")
+            # An unknown version is not read: what it counts might be something else.
             elif version != VERSION:
                 raise OSError(
                     f"Expected version {VERSION} of a helper's journal in {self.path}, got "
@@ -91,23 +96,25 @@ class HelperJournal:
                 )
 
     def begin(self, fingerprint: bytes) -> None:
-        """Take over the file with a fresh key: sessions of earlier keys are answered no more."""
-        with self._changing() as database:
+        with self._transaction() as database:
+            # Sessions of earlier keys cannot be answered any more: those keys are gone. Accounts
+            # stay, since clients have answered.
             database.execute("DELETE FROM sessions")
             database.execute("REPLACE INTO helper VALUES (0, ?, NULL)", [fingerprint])
 
     def keep(self, fingerprint: bytes, secret: bytes) -> bytes:
-        """The secret key that the file keeps; the given one from now on, if it has none so long."""
-        with self._changing() as database:
+        """Return the file's secret key; store this one first if the file has none of its length."""
+        with self._transaction() as database:
             row = database.execute("SELECT secret FROM helper").fetchone()
+            # A key of another length belongs to another suite.
             if row is not None and row[0] is not None and len(row[0]) == len(secret):
                 return row[0]
             database.execute("DELETE FROM sessions")
             database.execute("REPLACE INTO helper VALUES (0, ?, ?)", [fingerprint, secret])
             return secret
 
-    def answered(self, terms: bytes, request: bytes) -> bytes | None:
-        """Who is left out of a session, if this request was answered; None for a new session.
+    def find_session(self, terms: bytes, request: bytes) -> bytes | None:
+        """Return the clients left out of an answered session; None for a new session.
 
         Args:
             terms: digest of its terms.
@@ -116,12 +123,11 @@ class HelperJournal:
         Raises:
             ProtocolError: another request of this session was answered.
         """
-        with self._changing() as database:
-            return _answered(database, terms, request)
+        with self._transaction() as database:
+            return _find_session(database, terms, request)
 
     def accounts(self, clients: Collection[int]) -> Accounts:
-        """What these clients have answered."""
-        with self._changing() as database:
+        with self._transaction() as database:
             sums = _sums(database, clients)
             texts = database.execute(
                 "SELECT DISTINCT digest, text FROM asked JOIN sums USING (client) "
@@ -139,67 +145,71 @@ class HelperJournal:
         left_out: bytes,
         accounts: Accounts,
     ) -> bytes | None:
-        """Put a session on the disk, and count it for its clients, before it is answered.
+        """Write a session to the disk, and count it for its clients, before it is answered.
 
         Args:
-            fingerprint: of the key of this process.
-            terms, request: as in `answered`.
-            offer: digest and text of what the clients have answered.
+            fingerprint: that of this process's key.
+            terms, request: as in `find_session`.
+            offer: digest and text of the offer that the clients have answered.
             counted: the clients in the sum.
-            left_out: all others of the request.
-            accounts: what this was decided by.
+            left_out: all other clients of the request, encoded.
+            accounts: those by which the clients were chosen.
 
         Returns:
-            Who is left out: as it was recorded before, if this request was. None, with nothing
-            recorded, if one of the accounts has changed: decide again.
+            The clients left out: those recorded before, if this request was. None, with nothing
+            recorded, if one of the accounts has changed: choose again.
 
         Raises:
             ProtocolError: another request of this session was answered, or another process has
                 started with this file and has another key.
         """
-        with self._changing() as database:
+        with self._transaction() as database:
             row = database.execute("SELECT fingerprint FROM helper").fetchone()
+            # A helper that started later has a key of its own, and has deleted the sessions of this
+            # one: its file no longer says what was answered with this key.
             if row is None or row[0] != fingerprint:
                 raise ProtocolError(
                     "Expected this helper to be the one that started last in its folder, but "
                     "another one has: ask that one."
                 )
-            before = _answered(database, terms, request)
-            if before is not None:
-                return before
+            earlier = _find_session(database, terms, request)
+            if earlier is not None:
+                return earlier
+            # Within the same transaction: two sums at once cannot both pass a limit for one client.
             if accounts.sums != _sums(database, accounts.sums):
                 return None
             digest, text = offer
+            # A text that an earlier request did not bring is filled in.
             database.execute(
                 "INSERT INTO offers (digest, text) VALUES (?, ?) ON CONFLICT (digest) DO UPDATE "
                 "SET text = excluded.text WHERE text = ''",
                 [digest, text],
             )
-            (place,) = database.execute(
+            (offer_key,) = database.execute(
                 "SELECT offer FROM offers WHERE digest = ?", [digest]
             ).fetchone()
             database.executemany(
                 "INSERT INTO sums VALUES (?, ?, 1) "
                 "ON CONFLICT (client, offer) DO UPDATE SET count = count + 1",
-                ((_signed(client), place) for client in counted),
+                ((_to_signed(client), offer_key) for client in counted),
             )
             database.execute("INSERT INTO sessions VALUES (?, ?, ?)", [terms, request, left_out])
             return left_out
 
     def sums(self) -> dict[int, int]:
-        """In how many sums each client is, by its number."""
-        with self._changing() as database:
+        with self._transaction() as database:
             rows = database.execute("SELECT client, SUM(count) FROM sums GROUP BY client")
             return {client + 2**63: count for client, count in rows}
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Hold the file; what was done is on the disk at the end, or undone after an error."""
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        # IMMEDIATE locks the file before anything is read, so that no other process can change what
+        # a decision rests on. After an error nothing is changed.
         try:
             with contextlib.closing(
-                sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+                sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
             ) as database:
-                for setting in SETTINGS:
+                for setting in SETTINGS:  # they are of the connection, and not of the file
                     database.execute(setting)
                 database.execute("BEGIN IMMEDIATE")
                 yield database
@@ -212,9 +222,10 @@ class HelperJournal:
 
 
 def _sums(database: sqlite3.Connection, clients: Collection[int]) -> dict[int, Counter[bytes]]:
-    """How many sums each of these clients is in, by the digest of what it answered; once."""
+    # By client, its number of sums for each offer. Leaves a table of the clients, which exists
+    # until the connection is closed: once in a transaction.
     database.execute("CREATE TEMP TABLE asked (client INTEGER PRIMARY KEY)")
-    database.executemany("INSERT INTO asked VALUES (?)", ((_signed(c),) for c in clients))
+    database.executemany("INSERT INTO asked VALUES (?)", ((_to_signed(c),) for c in clients))
     sums: dict[int, Counter[bytes]] = {client: Counter() for client in clients}
     for client, digest, count in database.execute(
         "SELECT client, digest, count FROM asked JOIN sums USING (client) JOIN offers USING (offer)"
@@ -223,7 +234,7 @@ def _sums(database: sqlite3.Connection, clients: Collection[int]) -> dict[int, C
     return sums
 
 
-def _answered(database: sqlite3.Connection, terms: bytes, request: bytes) -> bytes | None:
+def _find_session(database: sqlite3.Connection, terms: bytes, request: bytes) -> bytes | None:
     row = database.execute(
         "SELECT request, left_out FROM sessions WHERE terms = ?", [terms]
     ).fetchone()
@@ -231,10 +242,10 @@ def _answered(database: sqlite3.Connection, terms: bytes, request: bytes) -> byt
         return None
     # theory/helper-sums.md, Proposition 1: a second set would reveal a difference of two sums.
     if row[0] != request:
-        raise ProtocolError(ANOTHER)
+        raise ProtocolError(ONE_SET_ONLY)
     return row[1]
 
 
-def _signed(client: int) -> int:
-    """A client's number as SQLite has it: from -2**63 on."""
+def _to_signed(client: int) -> int:
+    # SQLite's integers are signed: a client's number, 0 to 2**64 - 1, is shifted.
     return client - 2**63

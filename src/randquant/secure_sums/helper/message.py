@@ -30,24 +30,27 @@ from randquant.secure_sums.secagg.terms import ProtocolError
 # The public terms of one sum with a helper, of the same size for any number of clients.
 
 FORMAT = "randquant helper terms, version 1"
-MOST_CLIENTS, MOST_COORDINATES = 2**24, 2**31
-LONGEST_SESSION, LONGEST_TEXT = 64, 2**14
+# Beyond what one server can add up: bounds for numbers that a hostile party may send.
+MAX_CLIENTS, MAX_COORDINATES = 2**24, 2**31
+MAX_SESSION_BYTES = 64
+# Terms with a hybrid key have about 3,000 characters: a much longer text is not even parsed.
+MAX_TERMS_TEXT_LENGTH = 2**14
 OFFER_BYTES = COMMITMENT_BYTES = 32
-LARGEST_CODE = 2**16 - 1
+MAX_CODE = 2**16 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class HelperTerms:
-    """The public terms of one sum: what a client seals belongs to these terms and no others.
+    """The public terms of one sum: a client's sealed seed opens under these terms and no others.
 
     Args:
         session: bytes that identify the run and the round; no other sum may use them.
         key: the helper's, as it announces it.
         cohort: most clients in the sum.
-        least: fewest clients in the sum. The privacy guarantee relies on so many.
+        least: fewest clients in the sum. The privacy guarantee relies on this number.
         dimension: coordinates of a vector.
         bits: the sum is taken modulo 2**bits, 1 to 32.
-        offer: SHA-256 of what clients are asked to send, 32 bytes.
+        offer: SHA-256 of the offer that clients answer, 32 bytes.
         largest: the largest code, where each client proves that its codes are at most that; 0 for
             sums without proofs.
         commitment: SHA-256 of the key that proofs are verified with, 32 bytes; b"" without proofs.
@@ -72,17 +75,18 @@ class HelperTerms:
 
     def __post_init__(self) -> None:
         validate.kind("session", self.session, bytes)
-        validate.whole("bytes of session", len(self.session), low=1, high=LONGEST_SESSION)
+        validate.whole("bytes of session", len(self.session), low=1, high=MAX_SESSION_BYTES)
         validate.kind("key", self.key, HelperKey)
-        cohort = validate.whole("cohort", self.cohort, low=2, high=MOST_CLIENTS)
-        whole = {
+        cohort = validate.whole("cohort", self.cohort, low=2, high=MAX_CLIENTS)
+        integers = {
             "cohort": cohort,
             "least": validate.whole("least", self.least, low=2, high=cohort),
-            "dimension": validate.whole("dimension", self.dimension, low=1, high=MOST_COORDINATES),
+            "dimension": validate.whole("dimension", self.dimension, low=1, high=MAX_COORDINATES),
             "bits": validate.whole("bits", self.bits, low=1, high=32),
-            "largest": validate.whole("largest", self.largest, low=0, high=LARGEST_CODE),
+            "largest": validate.whole("largest", self.largest, low=0, high=MAX_CODE),
         }
-        for name, value in whole.items():  # plain ints, for the digest
+        # Python's own: NumPy's have another text, and so another digest.
+        for name, value in integers.items():
             object.__setattr__(self, name, value)
         validate.kind("offer", self.offer, bytes)
         validate.whole("bytes of offer", len(self.offer), low=OFFER_BYTES, high=OFFER_BYTES)
@@ -96,47 +100,50 @@ class HelperTerms:
         return hashlib.sha256(b"randquant helper sum\0" + self.to_text().encode()).digest()
 
     def to_text(self) -> str:
-        """The terms as JSON."""
+        """Write the terms as JSON, the same text for equal terms."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        told = {n: v.hex() if isinstance(v, bytes) else v for n, v in fields.items()}
-        return json.dumps({"format": FORMAT, **told, "key": self.key.to_record()}, sort_keys=True)
+        values = {n: v.hex() if isinstance(v, bytes) else v for n, v in fields.items()}
+        return json.dumps({"format": FORMAT, **values, "key": self.key.to_record()}, sort_keys=True)
 
     @classmethod
     def from_text(cls, text: str) -> HelperTerms:
-        """Undo `to_text`; ProtocolError if the text, which need not be trusted, is invalid."""
+        """Invert `to_text`; ProtocolError if the text, which need not be trusted, is invalid."""
         try:
-            if len(text) > LONGEST_TEXT:
+            if len(text) > MAX_TERMS_TEXT_LENGTH:
                 raise ValueError("it is too long")
             record = json.loads(text)
-            if record.pop("format") != FORMAT:
-                raise ValueError("its format is another")
+            if (text_format := record.pop("format")) != FORMAT:
+                raise ValueError(f"its format is {validate.shown(text_format)}")
             texts = ("session", "offer", "commitment")
             record |= {name: bytes.fromhex(record[name]) for name in texts}
             key = HelperKey.from_record(record.pop("key"))
             return cls(key=key, **record)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            kind = type(text).__name__
+            size = f"{len(text)} characters" if isinstance(text, str) else f"a value of type {kind}"
             raise ProtocolError(
-                "Expected the terms of a sum with a helper, got something else."
+                f"Expected the terms of a sum with a helper, got {size} that cannot be read."
             ) from error
 
 
 def context(terms_digest: bytes, client: int) -> bytes:
-    """What a client's seal and signature are bound to: one client in one sum."""
+    # Of a client's seal and signature. A seal that is offered for another client or sum does not
+    # open: a server cannot have one client counted as two, or an old seal opened once more.
     return b"randquant helper seed\0" + terms_digest + client.to_bytes(8, "big")
 
 
 MAGIC = b"RQH1"
-LARGEST_NUMBER = 2**64 - 1
+MAX_CLIENT_NUMBER = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class SealedSeed:
-    """What a client has for the helper.
+    """A client's message to the helper, which the server passes on.
 
     Attributes:
         sealed: the seed of its mask.
         signature: by its identity, 64 bytes, or b"".
-        bound: what else the seal belongs to: nonce and public share of a proof, or b"".
+        bound: further context of the seal: nonce and public share of a proof, or b"".
         verifier: the server's verifier share of a proof, or b"".
     """
 
@@ -146,10 +153,10 @@ class SealedSeed:
     verifier: bytes = b""
 
     def is_signed(self, digest: bytes, client: int, directory: Mapping[int, bytes]) -> bool:
-        """Whether this client's identity in the directory signed it for these terms."""
+        """Return True if this client's identity in the directory signed it for these terms."""
         try:
             public = Ed25519PublicKey.from_public_bytes(directory[client])
-            public.verify(self.signature, signed(digest, client, self.sealed))
+            public.verify(self.signature, signed_bytes(digest, client, self.sealed))
         except (KeyError, ValueError, InvalidSignature):
             return False
         return True
@@ -173,7 +180,7 @@ def masked_message(
         identity: signs the sealed seed, if the deployment has identities.
 
     Returns:
-        The message: the codes, `terms.bits` bits each, and at most 1,276 bytes beside (188 with
+        The message: the codes, `terms.bits` bits each, and at most 1,276 further bytes (188 with
         X25519).
 
     Guarantees:
@@ -195,14 +202,19 @@ def masked_message(
         999
     """
     validate.kind("terms", terms, HelperTerms)
-    client = validate.whole("client", client, low=0, high=LARGEST_NUMBER)
+    client = validate.whole("client", client, low=0, high=MAX_CLIENT_NUMBER)
     if terms.largest:
-        raise ValueError("Expected terms of a sum without proofs: use `proven_message`.")
+        raise ValueError(
+            f"Expected terms of a sum without proofs, got largest={terms.largest}: use "
+            "`proven_message`."
+        )
     check_codes(terms, codes, (1 << terms.bits) - 1)
+    # A server that put its own key into the terms could open the seed, and would have the codes.
     terms.key.check(helper)
+    # A fresh seed in each call: two vectors under one mask would reveal their difference.
     digest, seed = terms.digest, os.urandom(SEED_BYTES)
     sealed = terms.key.seal(seed, context(digest, client))
-    signature = b"" if identity is None else identity.sign(signed(digest, client, sealed))
+    signature = b"" if identity is None else identity.sign(signed_bytes(digest, client, sealed))
     total = codes.astype(masks.dtype(terms.bits))
     masks.add(total, seed, +1)
     total &= total.dtype.type((1 << terms.bits) - 1)
@@ -226,29 +238,29 @@ def check_codes(terms: HelperTerms, codes: np.ndarray, largest: int) -> None:
 
 
 def read_message(terms: HelperTerms, message: Any) -> tuple[SealedSeed, bytes]:
-    """A message's sealed seed and masked vector; ProtocolError if its length is another."""
+    """Split a message into sealed seed and masked vector; ProtocolError for another length."""
     if not isinstance(message, bytes):
         raise ProtocolError(f"Expected a message in bytes, got {type(message).__name__}.")
+    # All lengths follow from the terms: the message itself says none that could be wrong.
     start = len(MAGIC) + terms.key.sealed_bytes
-    plain = start + wire.masked(terms.dimension, terms.bits)
-    if len(message) not in (plain, plain + SIGNATURE_BYTES):
-        what = "truncated" if len(message) < plain else "too long"
+    unsigned_size = start + wire.masked(terms.dimension, terms.bits)
+    if len(message) not in (unsigned_size, unsigned_size + SIGNATURE_BYTES):
+        problem = "truncated" if len(message) < unsigned_size else "too long"
         raise ProtocolError(
-            f"Expected a message of {plain} bytes, or {plain + SIGNATURE_BYTES} with a signature, "
-            f"got {len(message)}: {what}."
+            f"Expected a message of {unsigned_size} bytes, or {unsigned_size + SIGNATURE_BYTES} "
+            f"with a signature, got {len(message)}: {problem}."
         )
     if not message.startswith(MAGIC):
-        raise ProtocolError(f"Expected a message that starts with {MAGIC!r}, got another.")
-    end = start + len(message) - plain
+        raise ProtocolError(f"Expected a message that starts with {MAGIC!r}, got {message[:4]!r}.")
+    end = start + len(message) - unsigned_size
     sealed = SealedSeed(message[len(MAGIC) : start], message[start:end])
     return sealed, message[end:]
 
 
 def masked_format(bits: int, digest: bytes, client: int) -> wire.Format:
-    """Wire format of one client's masked vector in the sum with these terms."""
+    # Terms and client are in the format's digest: a vector of another sum or client is refused.
     return wire.Format.of(2**bits, "masked for a helper", digest.hex(), str(client))
 
 
-def signed(digest: bytes, client: int, sealed: bytes) -> bytes:
-    """What a client's identity signs."""
+def signed_bytes(digest: bytes, client: int, sealed: bytes) -> bytes:
     return b"randquant helper signature\0" + context(digest, client) + sealed

@@ -1,7 +1,7 @@
 """Codes that a client proves to be valid: its message, and what the helper verifies.
 
-A client splits its codes by Prio3 between the server, who is the leader, and the helper, whose
-share follows from the sealed seed. What each learns: `docs/theory/helper-sums.md`.
+A client splits its codes by Prio3 between the server, which is the leader, and the helper, whose
+share follows from the sealed seed. `docs/theory/helper-sums.md` says what each of them learns.
 
 bytes   field
 4       "RQH2"
@@ -24,12 +24,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from randquant._internal import validate
 from randquant.secure_sums.helper.message import (
-    LARGEST_NUMBER,
+    MAX_CLIENT_NUMBER,
     HelperTerms,
     SealedSeed,
     check_codes,
     context,
-    signed,
+    signed_bytes,
 )
 from randquant.secure_sums.helper.sealing import SEALED_BYTES, SEED_BYTES, SIGNATURE_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError
@@ -39,29 +39,30 @@ from randquant.secure_sums.vdaf.field import Field64, Vector, XofTurboShake128
 from randquant.secure_sums.vdaf.prio3 import SEED_SIZE, HelperShare, LeaderShare, Prio3
 
 MAGIC = b"RQH2"
-ALGORITHM, PROOFS = 0xFFFFFFFF, 3
-"""Private use; three proofs over Field64 (theory/vdaf.md, Proposition 2)."""
-LEADER, HELPER = 0, 1
+ALGORITHM_CODE = 0xFFFFFFFF  # of the range for private use
+PROOFS_COUNT = 3
+"""Proofs of one message over Field64 (theory/vdaf.md, Proposition 2). A client could search for a
+message with one proof that is accepted, in 2**56 hashes; six would double the proof's bytes."""
+LEADER, HELPER = 0, 1  # Prio3's numbers of the two aggregators
 BOUND_BYTES = Prio3.NONCE_SIZE + 2 * SEED_SIZE
 VERIFY_KEY_BYTES = Prio3.VERIFY_KEY_SIZE
-TOTAL_TAG_BYTES = 32
-LONGEST_SEALED = max(SEALED_BYTES.values())
+TOTAL_TAG_BYTES = 32  # of SHA-256
+MAX_SEALED_BYTES = max(SEALED_BYTES.values())
 SHARE_TAG = b"randquant helper share"
 
 
-def prio3_of(terms: HelperTerms) -> Prio3:
-    """The proofs of these terms: all codes are integers from 0 to `largest`."""
+def prio3_for(terms: HelperTerms) -> Prio3:
     return _prio3(terms.dimension, terms.largest)
 
 
 @functools.lru_cache(maxsize=8)
 def _prio3(dimension: int, largest: int) -> Prio3:
     chunk = chunk_length(dimension * largest.bit_length())
-    return Prio3(SumVec(Field64, dimension, largest, chunk), ALGORITHM, 2, PROOFS)
+    return Prio3(SumVec(Field64, dimension, largest, chunk), ALGORITHM_CODE, 2, PROOFS_COUNT)
 
 
 def proof_context(digest: bytes) -> bytes:
-    """Prio3's application context: all terms, the circuit's parameters among them."""
+    # Prio3 itself does not bind a proof to the circuit's parameters: they are in the terms.
     return b"randquant proven codes\0" + digest
 
 
@@ -106,53 +107,63 @@ def proven_message(
         array([0, 3, 2, 3], dtype=uint8)
     """
     validate.kind("terms", terms, HelperTerms)
-    client = validate.whole("client", client, low=0, high=LARGEST_NUMBER)
+    client = validate.whole("client", client, low=0, high=MAX_CLIENT_NUMBER)
     if not terms.largest:
-        raise ValueError("Expected terms of a sum with proofs: use `masked_message`.")
+        raise ValueError(
+            "Expected terms of a sum with proofs, got largest=0: use `masked_message`."
+        )
     check_codes(terms, codes, terms.largest)
     terms.key.check(helper)
-    digest, prio3, seed = terms.digest, prio3_of(terms), os.urandom(SEED_BYTES)
+    digest, prio3, seed = terms.digest, prio3_for(terms), os.urandom(SEED_BYTES)
     nonce, share = os.urandom(prio3.NONCE_SIZE), helper_share(seed)
+    # The helper's share and blind follow from the sealed seed, so that it gets 32 bytes and not a
+    # vector; the rest of Prio3's randomness is drawn.
     rand = share.share + (share.blind or b"") + os.urandom(prio3.RAND_SIZE - 2 * SEED_SIZE)
     public, shares = prio3.shard(proof_context(digest), codes, nonce, rand)
+    # The seal opens with this nonce and public share only: a server that could change them would
+    # choose the query, and learn from verdicts (theory/helper-sums.md, Proposition 7).
     bound = nonce + serialization.encode_public_share(public)
     sealed = terms.key.seal(seed, context(digest, client) + bound)
-    signature = b"" if identity is None else identity.sign(signed(digest, client, sealed))
+    signature = b"" if identity is None else identity.sign(signed_bytes(digest, client, sealed))
     leader = serialization.encode_input_share(prio3, shares[LEADER])
     return b"".join((MAGIC, bound, sealed, signature, leader))
 
 
 def message_bytes(terms: HelperTerms) -> int:
-    """Length of a message without signature."""
     return proven_bytes(terms.dimension, terms.largest, terms.key.sealed_bytes)
 
 
-def proven_bytes(dimension: int, largest: int, sealed: int = LONGEST_SEALED) -> int:
-    """Length of a message about so many codes without signature, and with a hybrid key by default.
+def proven_bytes(dimension: int, largest: int, sealed: int = MAX_SEALED_BYTES) -> int:
+    """Return the length of a message without signature.
+
+    Args:
+        dimension: number of codes.
+        largest: the largest code.
+        sealed: length of the sealed seed in bytes, by default with a hybrid key.
 
     Raises:
-        ValueError: there are more codes than proofs can be of.
+        ValueError: there are more codes than a proof can cover.
     """
     leader = serialization.leader_share_size(_prio3(dimension, largest)) + SEED_SIZE
     return len(MAGIC) + BOUND_BYTES + sealed + leader
 
 
 def read_proven(terms: HelperTerms, message: Any) -> tuple[SealedSeed, LeaderShare]:
-    """A message's sealed seed and leader's share; ProtocolError if it is malformed."""
-    plain = message_bytes(terms)
-    if not isinstance(message, bytes) or len(message) not in (plain, plain + SIGNATURE_BYTES):
-        got = len(message) if isinstance(message, bytes) else type(message).__name__
+    """Split a message into sealed seed and leader's share; ProtocolError if it is malformed."""
+    unsigned_size = message_bytes(terms)
+    sizes = (unsigned_size, unsigned_size + SIGNATURE_BYTES)
+    if not isinstance(message, bytes) or len(message) not in sizes:
+        size = len(message) if isinstance(message, bytes) else type(message).__name__
         raise ProtocolError(
-            f"Expected a message of {plain} bytes, or {plain + SIGNATURE_BYTES} with a signature, "
-            f"got {got}."
+            f"Expected a message of {sizes[0]} bytes, or {sizes[1]} with a signature, got {size}."
         )
     if not message.startswith(MAGIC):
-        raise ProtocolError(f"Expected a message that starts with {MAGIC!r}, got another.")
+        raise ProtocolError(f"Expected a message that starts with {MAGIC!r}, got {message[:4]!r}.")
     start = len(MAGIC) + BOUND_BYTES
     middle = start + terms.key.sealed_bytes
-    end = middle + len(message) - plain
+    end = middle + len(message) - unsigned_size
     try:
-        share = serialization.decode_input_share(prio3_of(terms), LEADER, message[end:])
+        share = serialization.decode_input_share(prio3_for(terms), LEADER, message[end:])
     except ValueError as error:
         raise ProtocolError(str(error)) from None
     bound = message[len(MAGIC) : start]
@@ -161,24 +172,27 @@ def read_proven(terms: HelperTerms, message: Any) -> tuple[SealedSeed, LeaderSha
 
 
 def helper_share(seed: bytes) -> HelperShare:
-    """The helper's input share, from its sealed seed."""
-    drawn = XofTurboShake128(seed, SHARE_TAG).next(2 * SEED_SIZE)
-    return HelperShare(drawn[:SEED_SIZE], drawn[SEED_SIZE:])
+    """Expand a sealed seed into the helper's input share."""
+    stream = XofTurboShake128(seed, SHARE_TAG).next(2 * SEED_SIZE)
+    return HelperShare(stream[:SEED_SIZE], stream[SEED_SIZE:])
 
 
 def leader_verifier(
     terms: HelperTerms, digest: bytes, verify_key: bytes, bound: bytes, share: LeaderShare
 ) -> tuple[Vector, bytes]:
-    """The server's output share and verifier share; ProtocolError if the report is false."""
-    prio3, ctx = prio3_of(terms), proof_context(digest)
+    """Compute the server's output share and verifier share; ProtocolError for a false report."""
+    prio3, ctx = prio3_for(terms), proof_context(digest)
     nonce, encoded = bound[: prio3.NONCE_SIZE], bound[prio3.NONCE_SIZE :]
     try:
         public = serialization.decode_public_share(prio3, encoded)
         state, verifier = prio3.verify_init(verify_key, ctx, LEADER, nonce, public, share)
     except ValueError as error:
         raise ProtocolError(str(error)) from None
+    # Prio3 compares the parts in its last step only, when the helper's sum is out already.
     if public is None or verifier.joint_rand_part != public[LEADER]:
-        raise ProtocolError("Expected the joint randomness of the server's share, got another.")
+        raise ProtocolError(
+            "Expected the joint randomness of the server's share, got a public share without it."
+        )
     return state.out_share, serialization.encode_verifier_share(prio3, verifier)
 
 
@@ -189,35 +203,37 @@ def invalid(
     seeds: Mapping[int, SealedSeed],
     opened: Iterable[tuple[int, bytes]],
 ) -> set[int]:
-    """The clients, of those whose seeds opened, whose codes are not proven valid."""
-    found = set()
+    """Return the clients, of those whose seeds opened, whose codes are not proven valid."""
+    clients = set()
     for client, seed in opened:
         try:
             _verify(terms, digest, verify_key, seeds[client], seed)
         except ValueError:
-            found.add(client)
-    return found
+            clients.add(client)
+    return clients
 
 
 def _verify(
-    terms: HelperTerms, digest: bytes, verify_key: bytes, asked: SealedSeed, seed: bytes
+    terms: HelperTerms, digest: bytes, verify_key: bytes, report: SealedSeed, seed: bytes
 ) -> None:
-    """Raise ValueError unless the proofs of one report are those of valid codes."""
-    prio3, ctx = prio3_of(terms), proof_context(digest)
-    nonce, encoded = asked.bound[: prio3.NONCE_SIZE], asked.bound[prio3.NONCE_SIZE :]
+    # ValueError unless the proofs of one report are those of valid codes.
+    prio3, ctx = prio3_for(terms), proof_context(digest)
+    nonce, encoded = report.bound[: prio3.NONCE_SIZE], report.bound[prio3.NONCE_SIZE :]
     public = serialization.decode_public_share(prio3, encoded)
-    state, own = prio3.verify_init(verify_key, ctx, HELPER, nonce, public, helper_share(seed))
-    leader = serialization.decode_verifier_share(prio3, asked.verifier)
+    state, helper = prio3.verify_init(verify_key, ctx, HELPER, nonce, public, helper_share(seed))
+    leader = serialization.decode_verifier_share(prio3, report.verifier)
     # theory/helper-sums.md, Proposition 9: Prio3 leaves the helper's part to the server to compare,
     # which would find a report false when it is in the helper's sum already.
-    if public != [leader.joint_rand_part, own.joint_rand_part]:
-        raise ValueError("Expected the joint randomness of both shares, got another.")
-    prio3.verify_next(state, prio3.verifier_shares_to_message(ctx, [leader, own]))
+    if public != [leader.joint_rand_part, helper.joint_rand_part]:
+        raise ValueError(
+            "Expected the joint randomness of both shares, got a public share that differs from it."
+        )
+    prio3.verify_next(state, prio3.verifier_shares_to_message(ctx, [leader, helper]))
 
 
 def helper_total(terms: HelperTerms, digest: bytes, seeds: Iterable[bytes]) -> Vector:
-    """The sum of the helper's shares of these clients' codes."""
-    prio3, ctx = prio3_of(terms), proof_context(digest)
+    """Add up the helper's shares of these clients' codes."""
+    prio3, ctx = prio3_for(terms), proof_context(digest)
     total = prio3.agg_init()
     for seed in seeds:
         meas_share = prio3.helper_meas_share(ctx, HELPER, helper_share(seed).share)
@@ -226,13 +242,14 @@ def helper_total(terms: HelperTerms, digest: bytes, seeds: Iterable[bytes]) -> V
 
 
 def write_total(request: bytes, listed: bytes, total: Vector) -> bytes:
-    """The helper's total in bytes, with a checksum that covers who is left out.
+    """Encode the helper's total, with a checksum that covers the list of clients left out.
 
     Args:
         request: digest of the request.
-        listed: who is left out.
+        listed: the clients that are left out, encoded.
         total: the sum of shares.
     """
+    # A list that does not belong to the total would give a wrong sum without an error.
     encoded = bytes(Field64.encode_vec(total))
     return encoded + hashlib.sha256(request + listed + encoded).digest()
 
@@ -241,21 +258,22 @@ def read_total(request: bytes, listed: bytes, payload: bytes) -> Vector:
     """Invert `write_total`; ValueError if it is damaged."""
     encoded, tag = payload[:-TOTAL_TAG_BYTES], payload[-TOTAL_TAG_BYTES:]
     if hashlib.sha256(request + listed + encoded).digest() != tag:
-        raise ValueError("Expected a helper's answer that is not damaged, got another.")
+        raise ValueError(
+            f"Expected a helper's answer that is not damaged, got one of {len(payload)} bytes with "
+            f"a wrong checksum, {tag.hex()[:16]}...."
+        )
     return Field64.decode_vec(encoded)
 
 
 def total_bytes(terms: HelperTerms) -> int:
-    """Length of the helper's total."""
     return terms.dimension * Field64.ENCODED_SIZE + TOTAL_TAG_BYTES
 
 
 def verifier_bytes(terms: HelperTerms) -> int:
-    """Length of a verifier share."""
-    prio3 = prio3_of(terms)
-    return prio3.flp.VERIFIER_LEN * PROOFS * prio3.field.ENCODED_SIZE + SEED_SIZE
+    prio3 = prio3_for(terms)
+    return prio3.flp.VERIFIER_LEN * PROOFS_COUNT * prio3.field.ENCODED_SIZE + SEED_SIZE
 
 
 def commitment_of(verify_key: bytes) -> bytes:
-    """What terms have of the verification key: `HelperTerms.commitment`."""
+    """Return the commitment to a verification key, for `HelperTerms.commitment`, 32 bytes."""
     return hashlib.sha256(b"randquant verification key\0" + verify_key).digest()

@@ -1,18 +1,18 @@
-"""What the server asks the helper in a sum, and what the helper answers.
+"""The server's request to the helper in a sum, and the helper's answer.
 
 A request, numbers in big-endian order:
 
 bytes   field
 4       "RQHQ"
-4, 4, 4 how long the terms and the offer are, and how many clients there are
+4, 4, 4 lengths of the terms and of the offer, and number of clients
 1       1 if clients have signatures, else 0
         the terms, as text; the offer, as text; the key that proofs are verified with (32), if
         clients prove their codes
         for each client, in ascending order: its number (8), its sealed seed, its signature or 64
         zeros; nonce, public share and the server's verifier share of its proof, if there is one
 
-An answer: "RQHA", SHA-256 of the request, how many clients are left out (4), for each its number
-(8) and why (1), and the sum of the others' masks, as a payload of `channels.wire`, or of the
+An answer: "RQHA", SHA-256 of the request, the number of clients left out (4), for each its number
+(8) and the reason (1), and the sum of the others' masks, as a payload of `channels.wire`, or of the
 helper's shares of their codes, as in `proven.write_total`.
 """
 
@@ -32,7 +32,7 @@ from randquant.channels import wire
 from randquant.secure_sums import masks
 from randquant.secure_sums.helper import proven
 from randquant.secure_sums.helper.message import (
-    LONGEST_TEXT,
+    MAX_TERMS_TEXT_LENGTH,
     HelperTerms,
     SealedSeed,
     masked_format,
@@ -44,17 +44,19 @@ from randquant.secure_sums.vdaf.prio3 import SEED_SIZE
 
 HEAD = struct.Struct(">4sIIIB")
 NUMBER_BYTES, KEY_BYTES = 8, 32
-ASKED, ANSWERED = b"RQHQ", b"RQHA"
-LONGEST_OFFER = 2**20
-"""Bytes of an offer's text, which the journal keeps: one of a channel has 1,000 to 250,000."""
+REQUEST_MAGIC, ANSWER_MAGIC = b"RQHQ", b"RQHA"
+MAX_OFFER_BYTES = 2**20
+"""Longest text of an offer, which the journal keeps: the text of a channel has 1,000 to 250,000
+bytes. A longer one would let a server fill the helper's disk."""
 
+# The helper sends a number only: it says no more about the seed or codes than the reason.
 LEFT_OUT = {
-    1: "Expected a seed that the helper can open for this client and sum, got another.",
-    2: "Expected a seed signed by this client, got another.",
+    1: "Expected a seed that the helper can open, sealed to its key for this client and sum.",
+    2: "Expected a seed signed by this client: the helper's directory does not confirm it.",
     3: "Expected a client within the helper's limit, got one that has answered too often.",
-    4: "Expected codes that are proven valid, got others.",
+    4: "Expected codes that are proven valid: the helper refuses the proof.",
 }
-"""Why the helper leaves a client out."""
+"""The helper's reasons for leaving a client out, by their numbers in an answer."""
 UNOPENED, UNSIGNED, SPENT, INVALID = LEFT_OUT
 
 
@@ -63,11 +65,11 @@ class HelperRequest:
     """One set of clients, whose masks the helper is asked to add up.
 
     Attributes:
-        terms: of the sum.
+        terms: the sum's.
         seeds: by client, in ascending order.
-        offer: its text, for a helper that counts epsilon.
+        offer: the offer's text, for a helper that counts epsilon.
         digest: SHA-256 of the request's bytes: any change makes it another request.
-        verify_key: of proofs; b"" without.
+        verify_key: that of proofs; b"" without proofs.
     """
 
     terms: HelperTerms
@@ -82,28 +84,35 @@ class HelperRequest:
         if not isinstance(message, bytes):
             raise ProtocolError(f"Expected a request in bytes, got {type(message).__name__}.")
         if len(message) < HEAD.size:
-            raise ProtocolError("Expected a request to a helper, got fewer bytes.")
-        magic, of_terms, of_offer, count, signed = HEAD.unpack_from(message)
-        if magic != ASKED or signed > 1 or of_terms > LONGEST_TEXT:
-            raise ProtocolError("Expected a request to a helper, got something else.")
-        if of_offer > LONGEST_OFFER:
             raise ProtocolError(
-                f"Expected an offer of {LONGEST_OFFER} bytes at most, got {of_offer}."
+                f"Expected a request to a helper in {HEAD.size} bytes or more, got {len(message)}."
             )
-        start, end = HEAD.size + of_terms, HEAD.size + of_terms + of_offer
+        magic, terms_size, offer_size, count, signed = HEAD.unpack_from(message)
+        if magic != REQUEST_MAGIC or signed > 1 or terms_size > MAX_TERMS_TEXT_LENGTH:
+            raise ProtocolError(
+                f"Expected a request to a helper, which starts with {REQUEST_MAGIC!r}, got "
+                f"{message[: HEAD.size].hex()}."
+            )
+        if offer_size > MAX_OFFER_BYTES:
+            raise ProtocolError(
+                f"Expected an offer of {MAX_OFFER_BYTES} bytes at most, got {offer_size}."
+            )
+        start, end = HEAD.size + terms_size, HEAD.size + terms_size + offer_size
         try:
             terms_text, offer = (
                 message[low:high].decode() for low, high in ((HEAD.size, start), (start, end))
             )
-        except UnicodeDecodeError:
-            raise ProtocolError("Expected terms and an offer in text, got others.") from None
+        except UnicodeDecodeError as error:
+            raise ProtocolError(
+                f"Expected terms and an offer in text, got bytes that are not: {error.reason}."
+            ) from None
         terms = HelperTerms.from_text(terms_text)
-        begin = end + (KEY_BYTES if terms.largest else 0)
-        verify_key = message[end:begin]
+        seeds_start = end + (KEY_BYTES if terms.largest else 0)
+        verify_key = message[end:seeds_start]
         # theory/helper-sums.md, Proposition 7: fixed before clients have drawn their nonces.
         if terms.largest and proven.commitment_of(verify_key) != terms.commitment:
-            raise ProtocolError("Expected the verification key of the terms, got another.")
-        seeds = _seeds(message, begin, count, terms, SIGNATURE_BYTES * signed)
+            raise ProtocolError(_wrong_verify_key(terms, verify_key))
+        seeds = _read_seeds(message, seeds_start, count, terms, SIGNATURE_BYTES * signed)
         return cls(terms, seeds, offer, hashlib.sha256(message).digest(), verify_key)
 
 
@@ -113,56 +122,76 @@ def write_request(
     offer: str = "",
     verify_key: bytes = b"",
 ) -> bytes:
-    """The request for the masks, or the shares, of these clients, in bytes."""
-    signed = any(each.signature for each in seeds.values())
+    """Encode the request for the sum of the masks, or of the shares, of these clients."""
+    signed = any(seed.signature for seed in seeds.values())
     texts = terms.to_text().encode(), offer.encode()
-    parts = [HEAD.pack(ASKED, *map(len, texts), len(seeds), signed), *texts, verify_key]
+    parts = [HEAD.pack(REQUEST_MAGIC, *map(len, texts), len(seeds), signed), *texts, verify_key]
+    # Sorted: one set of clients has one request.
     for client in sorted(seeds):
         seed = seeds[client]
         parts += [client.to_bytes(NUMBER_BYTES, "big"), seed.sealed]
+        # One length for all: where some clients sign, the others have a signature of zeros, which
+        # no key verifies.
         if signed:
             parts.append(seed.signature.ljust(SIGNATURE_BYTES, b"\0"))
         parts += [seed.bound, seed.verifier]
     return b"".join(parts)
 
 
-def _seeds(
-    message: bytes, start: int, count: int, terms: HelperTerms, signature: int
+def _wrong_verify_key(terms: HelperTerms, verify_key: bytes) -> str:
+    # Its commitment is shown and never the key, with which clients could make false proofs.
+    return (
+        "Expected the verification key of the terms, which are committed to "
+        f"{terms.commitment.hex()[:16]}..., got a key with the commitment "
+        f"{proven.commitment_of(verify_key).hex()[:16]}...."
+    )
+
+
+def _read_seeds(
+    message: bytes, start: int, count: int, terms: HelperTerms, signature_size: int
 ) -> dict[int, SealedSeed]:
-    """The clients of a request; ProtocolError unless they ascend and fill it to its end."""
-    sizes = [NUMBER_BYTES, terms.key.sealed_bytes, signature]
+    sizes = [NUMBER_BYTES, terms.key.sealed_bytes, signature_size]
     sizes += [proven.BOUND_BYTES, proven.verifier_bytes(terms)] if terms.largest else [0, 0]
-    each = sum(sizes)
-    if len(message) != start + count * each:
+    client_size = sum(sizes)
+    # Before anything is read of the clients: a count of billions takes no memory.
+    if len(message) != start + count * client_size:
         raise ProtocolError(
-            f"Expected a request of {start + count * each} bytes for {count} clients, got "
+            f"Expected a request of {start + count * client_size} bytes for {count} clients, got "
             f"{len(message)}."
         )
-    found: dict[int, SealedSeed] = {}
-    before = -1
-    for at in range(start, len(message), each):
-        client = int.from_bytes(message[at : at + NUMBER_BYTES], "big")
-        if client <= before:
+    seeds: dict[int, SealedSeed] = {}
+    previous = -1
+    for offset in range(start, len(message), client_size):
+        client = int.from_bytes(message[offset : offset + NUMBER_BYTES], "big")
+        # One seed for each client: its codes are in the sum once (helper-sums.md, Proposition 2).
+        if client <= previous:
             raise ProtocolError(
-                f"Expected each client once, in ascending order, got {client} after {before}."
+                f"Expected each client once, in ascending order, got {client} after {previous}."
             )
-        ends = [at + size for size in itertools.accumulate(sizes)]
+        ends = [offset + size for size in itertools.accumulate(sizes)]
         parts = [message[low:high] for low, high in itertools.pairwise(ends)]
-        found[client], before = SealedSeed(*parts), client
-    return found
+        seeds[client], previous = SealedSeed(*parts), client
+    return seeds
 
 
 def write_answer(request: HelperRequest, left_out: Mapping[int, int], total: np.ndarray) -> bytes:
-    """The helper's answer: the sum of masks (d,), and whose it leaves out, by number and reason."""
+    """Encode the helper's answer.
+
+    Args:
+        request: the server's.
+        left_out: reasons by client, of those whose masks are not in the sum.
+        total: the sum of masks (d,), or of the helper's shares.
+    """
     terms, listed = request.terms, write_listed(left_out)
     if terms.largest:
         payload = proven.write_total(request.digest, listed, total)
     else:
-        kept = total & total.dtype.type((1 << terms.bits) - 1)
-        codes = kept.astype(np.uint8 if terms.bits <= 8 else np.uint32, copy=False)
-        payload = wire.pack(_format(terms.bits, request.digest, listed), codes)
+        # The wire format takes numbers below the modulus only.
+        reduced = total & total.dtype.type((1 << terms.bits) - 1)
+        codes = reduced.astype(np.uint8 if terms.bits <= 8 else np.uint32, copy=False)
+        payload = wire.pack(_answer_format(terms.bits, request.digest, listed), codes)
     count = len(left_out).to_bytes(4, "big")
-    return b"".join((ANSWERED, request.digest, count, listed, payload))
+    return b"".join((ANSWER_MAGIC, request.digest, count, listed, payload))
 
 
 def read_answer(
@@ -171,28 +200,38 @@ def read_answer(
     """Invert `write_answer`; ProtocolError if it is damaged or answers another request.
 
     Args:
-        terms: of the sum.
-        digest: of the request.
-        clients: those that were asked for.
+        terms: the sum's.
+        digest: the request's.
+        clients: those of the request.
         answer: the helper's.
     """
-    start = len(ANSWERED) + len(digest) + 4
-    if not isinstance(answer, bytes) or not answer.startswith(ANSWERED) or len(answer) < start:
-        raise ProtocolError("Expected a helper's answer, got something else.")
-    if answer[len(ANSWERED) : start - 4] != digest:
-        raise ProtocolError("Expected the helper's answer to this request, got another's.")
+    start = len(ANSWER_MAGIC) + len(digest) + 4
+    if not isinstance(answer, bytes) or not answer.startswith(ANSWER_MAGIC) or len(answer) < start:
+        shown = answer[:8].hex() if isinstance(answer, bytes) else type(answer).__name__
+        raise ProtocolError(
+            f"Expected a helper's answer, which starts with {ANSWER_MAGIC!r}, got {shown or b''}."
+        )
+    answered_digest = answer[len(ANSWER_MAGIC) : start - 4]
+    if answered_digest != digest:
+        raise ProtocolError(
+            f"Expected the helper's answer to this request, {digest.hex()[:16]}..., got one to "
+            f"{answered_digest.hex()[:16]}...."
+        )
     end = start + (NUMBER_BYTES + 1) * int.from_bytes(answer[start - 4 : start], "big")
     packed = wire.masked(terms.dimension, terms.bits)
     size = end + (proven.total_bytes(terms) if terms.largest else packed)
     if len(answer) != size:
         raise ProtocolError(f"Expected an answer of {size} bytes, got {len(answer)}.")
     left_out = read_listed(answer[start:end])
-    if not left_out.keys() <= clients.keys():
-        raise ProtocolError("Expected only clients of the sum to be left out, got others.")
+    strangers = left_out.keys() - clients.keys()
+    if strangers:
+        raise ProtocolError(
+            f"Expected only clients of the sum to be left out, got {sorted(strangers)[:3]}."
+        )
     try:
         if terms.largest:
             return left_out, proven.read_total(digest, answer[start:end], answer[end:])
-        form = _format(terms.bits, digest, answer[start:end])
+        form = _answer_format(terms.bits, digest, answer[start:end])
         total = wire.unpack(form, answer[end:], terms.dimension)
     except ValueError as error:
         raise ProtocolError(str(error)) from None
@@ -200,39 +239,43 @@ def read_answer(
 
 
 def write_listed(left_out: Mapping[int, int]) -> bytes:
-    """Clients that are left out, with reasons, in bytes."""
     return b"".join(
         c.to_bytes(NUMBER_BYTES, "big") + bytes([left_out[c]]) for c in sorted(left_out)
     )
 
 
 def read_listed(listed: bytes) -> dict[int, int]:
-    """Invert `_listed`; ProtocolError for anything else."""
-    each = NUMBER_BYTES + 1
-    parts = [listed[at : at + each] for at in range(0, len(listed), each)]
-    found = {int.from_bytes(part[:-1], "big"): part[-1] for part in parts}
-    if not set(found.values()) <= LEFT_OUT.keys() or write_listed(found) != listed:
-        raise ProtocolError("Expected clients that are left out, in order, got others.")
-    return found
+    """Invert `write_listed`; ProtocolError for anything else."""
+    size = NUMBER_BYTES + 1
+    parts = [listed[start : start + size] for start in range(0, len(listed), size)]
+    left_out = {int.from_bytes(part[:-1], "big"): part[-1] for part in parts}
+    # Encoded again and compared: no client twice, none out of order.
+    if not set(left_out.values()) <= LEFT_OUT.keys() or write_listed(left_out) != listed:
+        raise ProtocolError(
+            "Expected clients that are left out, each once, in order and with a reason from 1 to "
+            f"{len(LEFT_OUT)}, got {len(parts)} entries that are not: {listed[:18].hex()}."
+        )
+    return left_out
 
 
-def _format(bits: int, digest: bytes, listed: bytes) -> wire.Format:
-    """Wire format of the answer to one request: its checksum covers who is left out, too."""
+def _answer_format(bits: int, digest: bytes, listed: bytes) -> wire.Format:
+    # The payload's checksum depends on the request and on the list of clients left out: a list with
+    # another sum of masks is refused.
     return wire.Format.of(
         2**bits, "masks of a sum", digest.hex(), hashlib.sha256(listed).hexdigest()
     )
 
 
-# What the server has of each client's vector, and its running sum: masked, or a share of it.
+# The server's running sum of clients' vectors, which are masked, or shares of vectors.
 
 
 class MaskedVectors:
-    """Masked vectors modulo 2**bits.
+    """The running sum of masked vectors modulo 2**bits.
 
     Args:
-        terms: of the sum.
-        digest: of the terms.
-        verify_key: none.
+        terms: the sum's.
+        digest: the terms'.
+        verify_key: not used.
 
     Attributes:
         size: bytes that are kept of a client's vector.
@@ -244,33 +287,32 @@ class MaskedVectors:
         self._total = np.zeros(terms.dimension, dtype=np.uint32)
 
     def read(self, message: Any) -> tuple[SealedSeed, bytes]:
-        """A message's sealed seed, and what is kept of its vector; ProtocolError if malformed."""
+        """Split a message into sealed seed and packed vector; ProtocolError if malformed."""
         return read_message(self._terms, message)
 
-    def add(self, client: int, kept: bytes) -> None:
-        """Add a vector to the sum; ProtocolError if it is damaged."""
+    def add(self, client: int, packed: bytes) -> None:
         try:
-            wire.add(masked_format(self._terms.bits, self._digest, client), kept, self._total)
+            wire.add(masked_format(self._terms.bits, self._digest, client), packed, self._total)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
 
-    def without(self, left_out: Iterable[tuple[int, bytes]], answered: np.ndarray) -> np.ndarray:
-        """The sum of codes of all but some clients, given the sum of their masks."""
+    def without(self, left_out: Iterable[tuple[int, bytes]], masks_sum: np.ndarray) -> np.ndarray:
+        """Return the sum of all codes but some clients', given the sum of the others' masks."""
         total, bits = self._total.copy(), self._terms.bits
-        for client, kept in left_out:
+        for client, packed in left_out:
             form = masked_format(bits, self._digest, client)
-            total -= wire.unpack(form, kept, self._terms.dimension)
-        total = total.astype(answered.dtype) - answered
+            total -= wire.unpack(form, packed, self._terms.dimension)
+        total = total.astype(masks_sum.dtype) - masks_sum
         return total & total.dtype.type((1 << bits) - 1)
 
 
 class ProvenVectors:
-    """The server's shares of vectors over Field64, each with a verifier share of its proof.
+    """The running sum of the server's shares over Field64, each with a verifier share.
 
     Args:
-        terms: of the sum.
-        digest: of the terms.
-        verify_key: of proofs, to which the terms are committed.
+        terms: the sum's.
+        digest: the terms'.
+        verify_key: that of proofs, to which the terms are committed.
 
     Attributes:
         size: bytes that are kept of a client's vector.
@@ -279,18 +321,21 @@ class ProvenVectors:
     def __init__(self, terms: HelperTerms, digest: bytes, verify_key: bytes) -> None:
         validate.whole("bytes of verify_key", len(verify_key), low=SEED_SIZE, high=SEED_SIZE)
         if proven.commitment_of(verify_key) != terms.commitment:
-            raise ValueError("Expected the verification key of the terms, got another.")
+            raise ValueError(_wrong_verify_key(terms, verify_key))
         self._terms, self._digest, self._verify_key = terms, digest, verify_key
-        self._prio3 = proven.prio3_of(terms)
+        self._prio3 = proven.prio3_for(terms)
         self.size = terms.dimension * self._prio3.field.ENCODED_SIZE
         self._total = self._prio3.agg_init()
 
     def read(self, message: Any) -> tuple[SealedSeed, bytes]:
-        """A message's sealed seed with the server's verifier share, and its output share.
+        """Return a message's sealed seed with the server's verifier share, and its output share.
 
         Raises:
-            ProtocolError: the message is malformed, or false already by the server's share.
+            ProtocolError: the message is malformed, or the server's share alone shows that it is
+                false.
         """
+        # The server keeps its output share only, which is as long as the codes: proofs are not
+        # needed again.
         seed, share = proven.read_proven(self._terms, message)
         out_share, verifier = proven.leader_verifier(
             self._terms, self._digest, self._verify_key, seed.bound, share
@@ -298,14 +343,13 @@ class ProvenVectors:
         seed = SealedSeed(seed.sealed, seed.signature, seed.bound, verifier)
         return seed, bytes(self._prio3.field.encode_vec(out_share))
 
-    def add(self, client: int, kept: bytes) -> None:
-        """Add a share to the sum."""
-        self._prio3.agg_update(self._total, self._prio3.field.decode_vec(kept))
+    def add(self, client: int, packed: bytes) -> None:
+        self._prio3.agg_update(self._total, self._prio3.field.decode_vec(packed))
 
-    def without(self, left_out: Iterable[tuple[int, bytes]], answered: np.ndarray) -> np.ndarray:
-        """The sum of codes of all but some clients, given the sum of the helper's shares."""
+    def without(self, left_out: Iterable[tuple[int, bytes]], shares_sum: np.ndarray) -> np.ndarray:
+        """Return the sum of all codes but some clients', given the sum of the helper's shares."""
         field = self._prio3.field
-        total = field.vec_add(self._total, answered)
-        for _, kept in left_out:
-            field.vec_sub(total, field.decode_vec(kept), total)
+        total = field.vec_add(self._total, shares_sum)
+        for _, packed in left_out:
+            field.vec_sub(total, field.decode_vec(packed), total)
         return total

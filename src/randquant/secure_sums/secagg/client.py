@@ -32,16 +32,22 @@ from randquant.secure_sums.secagg.messages import (
     survivors_digest,
     view_digest,
 )
-from randquant.secure_sums.secagg.terms import TWO_THIRDS, ProtocolError, Terms, part_of
+from randquant.secure_sums.secagg.terms import (
+    DEFAULT_THRESHOLD_SHARE,
+    ProtocolError,
+    Terms,
+    share_of_neighbours,
+)
 
-# What a client deals: shares of its two secrets, and the public proof that they are of these.
+# Dealing: a client's shares of its two secrets, and the public proof that they are shares of these.
 
 SEED, KEY = 0, 1
-"""The two secrets, in the order of all messages."""
+"""The two secrets, in the order in which all messages have them."""
 
-_COMMITTED, _VALUED = 2 * COMMITMENT_BYTES, 2 * SCALAR_BYTES  # bytes of one place, both secrets
-PROOF_BYTES = SCALAR_BYTES + _COMMITTED + _VALUED
-"""Length of what one holder sees of a dealing."""
+# Bytes at one place, for both secrets: two hashes, and two values of blinded polynomials.
+_COMMITMENTS_BYTES, _VALUES_BYTES = 2 * COMMITMENT_BYTES, 2 * SCALAR_BYTES
+PROOF_BYTES = SCALAR_BYTES + _COMMITMENTS_BYTES + _VALUES_BYTES
+"""Length of the part of a dealing that one holder receives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +55,12 @@ class Dealing:
     """A client's public message when it deals its shares (theory/shares.md, Proposition 1).
 
     Attributes:
-        view: digest of the adverts that it has seen, its own included, 32 bytes.
+        view: digest of the adverts that it has seen, including its own, 32 bytes.
         challenge: a scalar that the commitments determine, 32 bytes.
-        commitments: to the shares of its seed and of its key, 32 bytes for each place from 1 on.
-        values: of the two blinded polynomials, 64 bytes for each place from 0 on.
+        commitments: hashes of the shares of its seed and of its key, 32 bytes for each place,
+            starting at place 1.
+        values: the values of the two blinded polynomials, 64 bytes for each place, starting at
+            place 0.
     """
 
     view: bytes
@@ -61,49 +69,67 @@ class Dealing:
     values: bytes
 
     def to_bytes(self) -> bytes:
-        """128 bytes, then 96 for each place: of the neighbours, and of the client itself."""
+        """Encode as 128 bytes, then 96 for each place: each neighbour's, and the client's own."""
         return self.view + self.challenge + self.commitments + self.values
 
     @classmethod
     def from_bytes(cls, message: bytes, places: int) -> Dealing:
         """Invert `to_bytes`; ProtocolError for another length."""
         message = exactly_bytes(message)
-        fixed, committed = PART_BYTES + SCALAR_BYTES, _COMMITTED * places
-        wanted = fixed + committed + _VALUED * (places + 1)
-        if len(message) != wanted:
-            raise ProtocolError(f"Expected commitments in {wanted} bytes, got {len(message)}.")
-        middle = fixed + committed
+        head, commitments = PART_BYTES + SCALAR_BYTES, _COMMITMENTS_BYTES * places
+        length = head + commitments + _VALUES_BYTES * (places + 1)
+        if len(message) != length:
+            raise ProtocolError(f"Expected commitments in {length} bytes, got {len(message)}.")
+        middle = head + commitments
         return cls(
-            message[:PART_BYTES], message[PART_BYTES:fixed], message[fixed:middle], message[middle:]
+            message[:PART_BYTES], message[PART_BYTES:head], message[head:middle], message[middle:]
         )
 
     def proof(self, place: int) -> bytes:
-        """What `fits` needs to know of the shares at one place."""
+        """Return the part of the dealing with which `fits` checks the shares at one place."""
         return (
             self.challenge
-            + self.commitments[_COMMITTED * (place - 1) : _COMMITTED * place]
-            + self.values[_VALUED * place : _VALUED * (place + 1)]
+            + self.commitments[_COMMITMENTS_BYTES * (place - 1) : _COMMITMENTS_BYTES * place]
+            + self.values[_VALUES_BYTES * place : _VALUES_BYTES * (place + 1)]
         )
 
     def check(self, terms: Terms, dealer: int, advert: Advert, word: Sequence[int]) -> None:
         """Raise ProtocolError unless the shares are of the two advertised secrets.
 
         Args:
-            terms, dealer, advert: whose dealing this is, and its valid public keys.
-            word: from `sharing.random_word`, drawn after the dealing was sent.
+            terms, dealer, advert: the dealer's number and valid public keys in this sum.
+            word: from `crypto.random_word`, drawn after the dealing was sent.
         """
-        read = range(0, len(self.values), SCALAR_BYTES)
-        values = [int.from_bytes(self.values[at : at + SCALAR_BYTES], "little") for at in read]
+        starts = range(0, len(self.values), SCALAR_BYTES)
+        values = [
+            int.from_bytes(self.values[start : start + SCALAR_BYTES], "little") for start in starts
+        ]
         if not 0 < min(values) <= max(values) < ORDER:
-            raise ProtocolError("Expected numbers modulo the group's order, got others.")
+            # An honest dealer has no zero, but with probability 2**-252; and values that are not
+            # reduced would give one dealing several encodings.
+            wrong = next(value for value in values if not 0 < value < ORDER)
+            raise ProtocolError(
+                f"Expected numbers modulo the group's order, above 0, got {wrong:#x}."
+            )
         challenge = crypto.read_scalar(self.challenge)
+        # h(0) B - challenge S is g(0) B if place 0 fits. Hashing it again must give the challenge:
+        # a proof of knowledge of the secret (Schnorr), so that nobody deals shares of another's.
         blinds = [
             crypto.total((crypto.base(value), crypto.times(ORDER - challenge, public)))
             for value, public in zip(values[:2], _publics(advert), strict=True)
         ]
-        bound = challenge == _challenge(terms, dealer, advert, blinds, self.commitments)
-        if not bound or not all(crypto.low_degree(values[kind::2], word) for kind in (SEED, KEY)):
-            raise ProtocolError("Expected shares of one secret, got others.")
+        if challenge != _challenge(terms, dealer, advert, blinds, self.commitments):
+            raise ProtocolError(
+                "Expected shares of one secret, the advertised one, got a challenge that does not "
+                "follow from the commitments and public keys."
+            )
+        # Otherwise any `threshold` holders might combine their shares to another secret.
+        for name, kind in (("seed", SEED), ("masking key", KEY)):
+            if not crypto.low_degree(values[kind::2], word):
+                raise ProtocolError(
+                    f"Expected shares of one secret, got values for the {name} that are on no "
+                    f"polynomial of degree {terms.threshold - 1}."
+                )
 
 
 def deal(
@@ -112,20 +138,25 @@ def deal(
     """Share a seed and a key.
 
     Returns:
-        What the server sees, and by holder the two shares that only this holder may see, 64 bytes.
+        The public message, and for each holder the two shares that only this holder may see, 64
+        bytes.
     """
     holders = terms.holders_of(dealer)
+    # One blinding polynomial for each secret. With a common one, the shares of a seed that are
+    # revealed would reveal the key as well (theory/shares.md, Proposition 2).
     blinds = (crypto.random_scalar(), crypto.random_scalar())
     shares, blinding = (
         [crypto.split(secret, terms.threshold, len(holders)) for secret in pair]
         for pair in (secrets, blinds)
     )
+    # Each hash is bound to dealer, holder and kind: no share passes for one at another place.
     commitments = b"".join(
         crypto.commitment(_context(terms, dealer, n, kind), shares[kind][i], blinding[kind][i])
         for i, n in enumerate(holders)
         for kind in (SEED, KEY)
     )
     points = [crypto.base(blind) for blind in blinds]
+    # From all commitments: a dealer that knew it before could commit to wrong shares that fit it.
     challenge = _challenge(terms, dealer, advert, points, commitments)
     blinded = [
         [
@@ -145,27 +176,28 @@ def deal(
 
 
 def fits(terms: Terms, dealer: int, holder: int, kind: int, share: int, proof: bytes) -> bool:
-    """Whether this is the share of the seed, or of the key, that a dealer committed to.
+    """Return True if this is the share of the seed, or of the key, that a dealer committed to.
 
     Args:
         proof: from `Dealing.proof`, at the holder's place.
     """
-    committed = SCALAR_BYTES + COMMITMENT_BYTES * kind
-    valued = SCALAR_BYTES + _COMMITTED + SCALAR_BYTES * kind
+    commitment_start = SCALAR_BYTES + COMMITMENT_BYTES * kind
+    value_start = SCALAR_BYTES + _COMMITMENTS_BYTES + SCALAR_BYTES * kind
     return crypto.fits(
-        proof[committed : committed + COMMITMENT_BYTES],
+        proof[commitment_start : commitment_start + COMMITMENT_BYTES],
         _context(terms, dealer, holder, kind),
         share,
         int.from_bytes(proof[:SCALAR_BYTES], "little"),
-        int.from_bytes(proof[valued : valued + SCALAR_BYTES], "little"),
+        int.from_bytes(proof[value_start : value_start + SCALAR_BYTES], "little"),
     )
 
 
 def _challenge(
     terms: Terms, dealer: int, advert: Advert, blinds: Sequence[bytes], commitments: bytes
 ) -> int:
-    about = context(terms, dealer, dealer) + b"".join((*_publics(advert), *blinds))
-    digest = hashlib.sha512(b"challenge" + about + commitments).digest()
+    dealing_context = context(terms, dealer, dealer) + b"".join((*_publics(advert), *blinds))
+    # 512 bits modulo an order of 253: the challenge is uniform up to 2**-258.
+    digest = hashlib.sha512(b"challenge" + dealing_context + commitments).digest()
     return int.from_bytes(digest, "little") % (ORDER - 1) + 1
 
 
@@ -177,7 +209,7 @@ def _context(terms: Terms, dealer: int, holder: int, kind: int) -> bytes:
     return context(terms, dealer, holder) + bytes([kind])
 
 
-STAGES = ("advertise", "share", "mask", "confirm", "reveal", "done")
+STEPS = ("advertise", "share", "mask", "confirm", "reveal", "done")
 
 
 class Client:
@@ -195,8 +227,8 @@ class Client:
             are refused. Without a directory, a server that invents clients or acts as a man in
             the middle goes unnoticed.
         threshold: the smallest `terms.threshold` that this client accepts, as a share of its
-            neighbours: below two thirds, fewer of them can collude with a malicious server to
-            learn a client's vector.
+            neighbours. Below two thirds, fewer colluding neighbours suffice for a malicious server
+            to learn a client's vector.
 
     Raises:
         ProtocolError: a message violates the protocol; nothing is revealed.
@@ -208,19 +240,26 @@ class Client:
         number: int,
         identity: Ed25519PrivateKey | None = None,
         directory: Mapping[int, bytes] | None = None,
-        threshold: float = TWO_THIRDS,
+        threshold: float = DEFAULT_THRESHOLD_SHARE,
     ) -> None:
+        # The client derives its neighbours from the terms itself: a server cannot choose them for
+        # one client in another way than for the others.
         if number not in terms.clients:
             raise ValueError(f"Expected one of the sum's clients, got {number}.")
-        wanted = part_of(terms.neighbours, validate.real("threshold", threshold, above=0, high=1))
-        if terms.threshold < wanted:
+        share = validate.real("threshold", threshold, above=0, high=1)
+        least = share_of_neighbours(terms.neighbours, share)
+        # The server writes the terms. Only this client's own setting may accept a threshold at
+        # which two disjoint groups of neighbours could confirm two sets of survivors.
+        if terms.threshold < least:
             raise ProtocolError(
-                f"Expected a threshold of {wanted} of {terms.neighbours} neighbours or more, got "
+                f"Expected a threshold of {least} of {terms.neighbours} neighbours or more, got "
                 f"{terms.threshold}: this client's own setting may allow it, the server may not."
             )
         self.terms, self.number = terms, number
         self._identity, self._directory = identity, directory
-        self._stage = STAGES[0]
+        self._stage = STEPS[0]
+        # Fresh for this sum: a secret that served two sums could have both its shares revealed
+        # (theory/shares.md, Proposition 5).
         self._sealing = X25519PrivateKey.generate()
         self._masking, self._seed = crypto.random_scalar(), crypto.random_scalar()
         self._keys: dict[int, bytes] = {}  # by neighbour, for sealing and confirming
@@ -230,13 +269,14 @@ class Client:
         self._survivors: frozenset[int] = frozenset()
 
     def to_bytes(self) -> bytes:
-        """The client's whole state between two steps: as secret as its codes.
+        """Save the client's whole state between two steps: it is as secret as its codes.
 
         If each step runs in its own process, save the state after every step and continue from
         the saved state only: a client that takes a step twice is no longer protected.
         """
         state = {
             "terms": self.terms.digest.hex(),
+            # Whether there is one: else a later step might check no signatures.
             "directory": self._directory is not None,
             "stage": self._stage,
             "number": self.number,
@@ -259,12 +299,21 @@ class Client:
         """Invert `to_bytes`; ValueError for other terms, or if only one had a directory."""
         state = json.loads(saved)
         if bytes.fromhex(state["terms"]) != terms.digest:
-            raise ValueError("Expected the terms of the sum that was saved, got others.")
+            raise ValueError(
+                "Expected the terms of the sum that was saved, with the digest "
+                f"{state['terms'][:16]}..., got terms with the digest "
+                f"{terms.digest.hex()[:16]}...."
+            )
         if state["directory"] != (directory is not None):
-            raise ValueError("Expected a directory exactly where the saved client had one.")
-        # These are the terms that the client accepted when it was created.
-        agreed = terms.threshold / terms.neighbours
-        client = cls(terms, state["number"], identity, directory, agreed)
+            raise ValueError(
+                "Expected a directory exactly where the saved client had one, got "
+                f"{'none' if directory is None else 'one'} for a client saved "
+                f"{'with' if state['directory'] else 'without'} one."
+            )
+        # The digest says that the client accepted these terms, hence their threshold, when it was
+        # created.
+        accepted_share = terms.threshold / terms.neighbours
+        client = cls(terms, state["number"], identity, directory, accepted_share)
         client._stage = state["stage"]
         client._sealing = X25519PrivateKey.from_private_bytes(bytes.fromhex(state["sealing"]))
         client._masking, client._seed = (
@@ -278,7 +327,7 @@ class Client:
         return client
 
     def advertise(self) -> bytes:
-        """This client's fresh public keys, for its neighbours."""
+        """Return this client's fresh public keys, for its neighbours."""
         with self._step("advertise"):
             return self._advert().to_bytes()
 
@@ -286,28 +335,31 @@ class Client:
         """Split this client's seed and masking key, and seal a share of each for each neighbour.
 
         Args:
-            adverts: of the neighbours that are still present.
+            adverts: public keys of the neighbours that are still present.
 
         Returns:
             Sealed shares by neighbour, and under its own number the commitments to all shares.
         """
         with self._step("share"):
             terms = self.terms
-            self._enough(adverts, terms.neighbours_of(self.number), "public keys")
-            seen = {n: Advert.from_bytes(advert) for n, advert in adverts.items()}
-            own, masking = self._advert(), crypto.masking_private(self._masking)
-            for n, advert in seen.items():
-                advert.check_signed(terms, n, self._directory)
+            self._check_senders(adverts, terms.neighbours_of(self.number), "public keys")
+            neighbours = {n: Advert.from_bytes(advert) for n, advert in adverts.items()}
+            advert, multiply = self._advert(), crypto.masking_private(self._masking)
+            for n, neighbour in neighbours.items():
+                neighbour.check_signed(terms, n, self._directory)
                 # Bound to both adverts: if the two clients saw different ones, nothing unseals.
-                pair = pair_context(terms, {self.number: own, n: advert})
-                self._keys[n] = crypto.sealing_key(self._sealing, advert.sealing, pair)
-                point = crypto.read_point(advert.masking)
-                self._masks[n] = crypto.masking_key(masking, point, pair)
-            view = view_digest(terms, {self.number: own, **seen})
-            dealing, shares = deal(terms, self.number, own, (self._seed, self._masking), view)
+                pair = pair_context(terms, {self.number: advert, n: neighbour})
+                self._keys[n] = crypto.sealing_key(self._sealing, neighbour.sealing, pair)
+                # theory/shares.md, Proposition 6 holds for points of the prime-order group only.
+                point = crypto.read_point(neighbour.masking)
+                self._masks[n] = crypto.masking_key(multiply, point, pair)
+            # The server compares this with what it relayed: a key that was changed in transit
+            # costs this client, and not the sum of the others.
+            view = view_digest(terms, {self.number: advert, **neighbours})
+            dealing, shares = deal(terms, self.number, advert, (self._seed, self._masking), view)
             sealed = {
                 n: crypto.seal(self._keys[n], shares[n], context(terms, self.number, n))
-                for n in seen
+                for n in neighbours
             }
             return {self.number: dealing.to_bytes(), **sealed}
 
@@ -336,19 +388,27 @@ class Client:
                 raise ValueError(
                     f"Expected entries below 2**{terms.bits}, got {int(vector.max())}."
                 )
+            # Before anything is masked: if fewer than `threshold` shares are valid, this stops.
             self._shares = self._open(sealed)
             total = vector.astype(masks.dtype(terms.bits))
-            own = context(terms, self.number, self.number)
-            masks.add(total, crypto.self_masking_key(self._seed, own), +1)
+            # The self-mask protects a vector that arrives after the server has called its sender a
+            # dropout, and so has had its pairwise masks revealed.
+            self_context = context(terms, self.number, self.number)
+            masks.add(total, crypto.self_masking_key(self._seed, self_context), +1)
+            # Opposite signs at the two clients of a pair: their masks cancel in the sum. Those with
+            # invalid shares are among them: a lie must not make the vector less masked.
             for n in self._shares:
                 masks.add(total, self._masks[n], +1 if self.number < n else -1)
-            code = total & total.dtype.type((1 << terms.bits) - 1)
+            masked = total & total.dtype.type((1 << terms.bits) - 1)
             form = masked_format(terms, self.number)
-            packed = wire.pack(form, code.astype(np.uint8 if terms.bits <= 8 else np.uint32))
+            packed = wire.pack(form, masked.astype(np.uint8 if terms.bits <= 8 else np.uint32))
             return packed + accusation(self.accused)
 
     def look_at(self, sealed: Mapping[int, bytes]) -> None:
-        """Check these sealed shares as `mask` would, before there is a vector."""
+        """Check these sealed shares as `mask` would, before there is a vector.
+
+        A client calls it before it reads any data or charges its account for the round.
+        """
         self._open(sealed)
 
     def confirm(self, survivors: Collection[int]) -> dict[int, bytes]:
@@ -358,20 +418,33 @@ class Client:
             survivors: the clients whose masked vectors the server has, this one among them.
         """
         with self._step("confirm"):
-            most = len(self.terms.clients)
-            announced = frozenset(survivors if len(survivors) <= most else ())
-            if not announced <= set(self.terms.clients) or self.number not in announced:
-                raise ProtocolError("Expected this client among the sum's, got other survivors.")
+            clients = self.terms.clients
+            # A longer list, which a hostile server may send, is not even looked at.
+            announced = frozenset(survivors if len(survivors) <= len(clients) else ())
+            strangers = announced.difference(clients)
+            if strangers or self.number not in announced:
+                raise ProtocolError(
+                    f"Expected this client among the sum's, got {len(survivors)} survivors of "
+                    f"{len(clients)} clients, "
+                    + (
+                        f"{len(strangers)} of them of no client in the sum."
+                        if strangers
+                        else f"client {self.number} not among them."
+                    )
+                )
+            # The client itself enforces it: a server could otherwise learn the sum of a few.
             if len(announced) < self.terms.least:
                 raise ProtocolError(
                     f"Expected {self.terms.least} clients or more in the sum, got "
                     f"{len(announced)}: its privacy relies on them."
                 )
             neighbours = announced.intersection(self.terms.neighbours_of(self.number))
-            strangers = neighbours - set(self._shares)
-            if strangers:  # they share no mask with this client, whose vector would show
+            # Neighbours that sent no shares have no mask in common with this client: in a sum with
+            # enough of them, little would hide its vector.
+            without_mask = neighbours - set(self._shares)
+            if without_mask:
                 raise ProtocolError(
-                    f"Expected survivors that shared with this client, got {sorted(strangers)}."
+                    f"Expected survivors that shared with this client, got {sorted(without_mask)}."
                 )
             self._survivors = announced
             digest = survivors_digest(self.terms, announced)
@@ -381,7 +454,8 @@ class Client:
         """Reveal, for each neighbour, what removes its masks from the sum.
 
         For a survivor this is a share of its seed. For a client that dropped out it is the secret
-        of the pairwise mask, and a share of its key. Both kinds are never revealed for one client.
+        of the pairwise mask, and a share of its key. Never are both revealed for one client: with
+        both masks removed, its vector would be in the clear.
 
         Args:
             confirmations: from surviving neighbours; `threshold` of them must confirm the same
@@ -390,29 +464,35 @@ class Client:
         """
         with self._step("reveal"):
             if len(confirmations) > len(self._shares):
-                raise ProtocolError("Expected confirmations of neighbours only, got others.")
+                raise ProtocolError(
+                    f"Expected confirmations of {len(self._shares)} neighbours at most, got "
+                    f"{len(confirmations)}."
+                )
             digest = survivors_digest(self.terms, self._survivors)
-            agreed = sum(
+            confirmed = sum(
                 hmac.compare_digest(exactly_bytes(tag), confirmation(self._keys[n], n, digest))
                 for n, tag in confirmations.items()
                 if n in self._shares and n in self._survivors
             )
-            if agreed < self.terms.threshold:
+            if confirmed < self.terms.threshold:
                 raise ProtocolError(
                     f"Expected {self.terms.threshold} neighbours to confirm the survivors, got "
-                    f"{agreed}."
+                    f"{confirmed}."
                 )
-            survived = {
+            seed_shares = {
                 n: s[:SCALAR_BYTES] for n, s in self._shares.items() if n in self._survivors
             }
-            return {n: share for n, share in survived.items() if share} | {
+            # An invalid share is b"": of a survivor nothing is then revealed, of a dropout the
+            # pairwise secret alone, which suffices to remove this client's mask with it.
+            return {n: share for n, share in seed_shares.items() if share} | {
                 n: self._masks[n] + share[SCALAR_BYTES:]
                 for n, share in self._shares.items()
-                if n not in survived
+                if n not in seed_shares
             }
 
     def _advert(self) -> Advert:
-        """The public keys of its secrets: always the same, since Ed25519 is deterministic."""
+        # Made again when needed instead of kept: it is always the same, since Ed25519 signatures
+        # are deterministic.
         sealing = self._sealing.public_key().public_bytes_raw()
         advert = Advert(sealing, crypto.base(self._masking), crypto.base(self._seed))
         if self._identity is not None:
@@ -421,48 +501,68 @@ class Client:
         return advert
 
     def _open(self, sealed: Mapping[int, bytes]) -> dict[int, bytes]:
-        """By neighbour: two shares of 32 bytes each, or b"" if they are invalid."""
-        self._enough(sealed, tuple(self._keys), "sealed shares")
-        shares, wrong = {}, {}
+        # By neighbour: two shares of 32 bytes each, or b"" if they are invalid.
+        self._check_senders(sealed, tuple(self._keys), "sealed shares")
+        shares, refusals = {}, {}
         for n, message in sealed.items():
             try:
                 shares[n] = self._open_one(n, exactly_bytes(message))
             except ProtocolError as error:
-                shares[n], wrong[n] = b"", str(error)
-        if len(shares) - len(wrong) < self.terms.threshold:
+                shares[n], refusals[n] = b"", str(error)
+        # The client stops before it has masked anything: a server that changes messages gains
+        # nothing by it.
+        if len(shares) - len(refusals) < self.terms.threshold:
             raise ProtocolError(
                 f"Expected valid shares from {self.terms.threshold} neighbours, got "
-                f"{len(shares) - len(wrong)}; those from clients {sorted(wrong)[:9]} do not unseal "
-                "or do not match their commitments: these clients, or the server that relays, are "
-                "at fault."
+                f"{len(shares) - len(refusals)}; those from clients {sorted(refusals)[:9]} do not "
+                "unseal or do not match their commitments: these clients, or the server that "
+                "relays, are at fault."
             )
         return shares
 
     def _open_one(self, n: int, message: bytes) -> bytes:
         if len(message) != PROOF_BYTES + SEALED_BYTES:
-            raise ProtocolError("Expected two sealed shares and their proof, got something else.")
+            raise ProtocolError(
+                f"Expected two sealed shares and their proof in {PROOF_BYTES + SEALED_BYTES} "
+                f"bytes, got {len(message)}."
+            )
         proof, sealed = message[:PROOF_BYTES], message[PROOF_BYTES:]
         shares = crypto.unseal(self._keys[n], sealed, context(self.terms, n, self.number))
-        for kind, share in ((SEED, shares[:SCALAR_BYTES]), (KEY, shares[SCALAR_BYTES:])):
+        for name, kind, share in (
+            ("seed", SEED, shares[:SCALAR_BYTES]),
+            ("masking key", KEY, shares[SCALAR_BYTES:]),
+        ):
             if not fits(self.terms, n, self.number, kind, crypto.read_scalar(share), proof):
-                raise ProtocolError("Expected shares that match their commitments, got others.")
+                raise ProtocolError(
+                    f"Expected shares that match their commitments, got a share of the {name} of "
+                    f"client {n} that does not."
+                )
         return shares
 
     @contextlib.contextmanager
-    def _step(self, stage: str) -> Iterator[None]:
-        """Allow every step once, in order, and none after an error."""
-        wanted, self._stage = self._stage, "done"
-        if stage != wanted:
-            raise ProtocolError(f"Expected step {wanted!r} of the protocol, got {stage!r}.")
+    def _step(self, step: str) -> Iterator[None]:
+        # Allows every step once, in order, and none after an error: the next step is set only if
+        # the block ends without an exception.
+        next_step, self._stage = self._stage, "done"
+        if step != next_step:
+            raise ProtocolError(f"Expected step {next_step!r} of the protocol, got {step!r}.")
         yield
-        self._stage = STAGES[STAGES.index(stage) + 1]
+        self._stage = STEPS[STEPS.index(step) + 1]
 
-    def _enough(self, senders: Mapping[int, bytes], allowed: Collection[int], what: str) -> None:
-        if not senders.keys() <= frozenset(allowed):  # compares the lengths first
-            raise ProtocolError(f"Expected {what} of neighbours only, got others.")
-        if len(senders) < self.terms.threshold:
+    def _check_senders(
+        self, messages: Mapping[int, bytes], allowed: Collection[int], what: str
+    ) -> None:
+        # Compares the lengths first, and says no more than a length: a hostile server may send
+        # millions of entries.
+        if not messages.keys() <= frozenset(allowed):
             raise ProtocolError(
-                f"Expected {what} of {self.terms.threshold} neighbours or more, got {len(senders)}."
+                f"Expected {what} of neighbours only, got {len(messages)}, not all of them of its "
+                f"{len(allowed)} neighbours."
+            )
+        if len(messages) < self.terms.threshold:
+            raise ProtocolError(
+                f"Expected {what} of {self.terms.threshold} neighbours or more, got "
+                f"{len(messages)}."
             )
 
 

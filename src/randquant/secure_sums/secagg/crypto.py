@@ -29,18 +29,17 @@ with needed("secure aggregation", "secagg"):
 ORDER = 2**252 + 27742317777372353535851937790883648493
 """Order of the group, a prime; scalars are taken modulo it."""
 FIELD = 2**255 - 19
-"""Coordinates of points are taken modulo it, a prime."""
+"""Order of the field of the points' coordinates, a prime."""
 SCALAR_BYTES = POINT_BYTES = 32
 IDENTITY = bytes([1, *bytes(31)])
 
 
 def random_scalar() -> int:
-    """A scalar from 1 to ORDER - 1, uniform up to 2**-258."""
+    # From 1 to ORDER - 1, uniform up to 2**-258, since it is drawn from 512 random bits.
     return int.from_bytes(os.urandom(64), "little") % (ORDER - 1) + 1
 
 
 def scalar_bytes(scalar: int) -> bytes:
-    """32 bytes, little-endian."""
     return scalar.to_bytes(SCALAR_BYTES, "little")
 
 
@@ -48,35 +47,46 @@ def read_scalar(message: bytes) -> int:
     """Invert `scalar_bytes`; ProtocolError unless 1 to ORDER - 1: encodings are unique."""
     scalar = int.from_bytes(message, "little")
     if len(message) != SCALAR_BYTES or not 0 < scalar < ORDER:
-        raise ProtocolError("Expected a number modulo the group's order, got another.")
+        # Not the number itself, which may be a secret share.
+        raise ProtocolError(
+            f"Expected a number modulo the group's order in {SCALAR_BYTES} bytes, got "
+            f"{len(message)} bytes of a number that is "
+            f"{'zero' if not scalar else 'too large' if scalar >= ORDER else 'below it'}."
+        )
     return scalar
 
 
 def read_point(message: bytes) -> bytes:
-    """The point; ProtocolError unless in the prime-order group and not its identity."""
+    """Return the point; ProtocolError unless in the prime-order group and not its identity."""
     if len(message) != POINT_BYTES or not bindings.crypto_core_ed25519_is_valid_point(message):
-        raise ProtocolError("Expected a public key, got bytes that encode none.")
+        raise ProtocolError(
+            f"Expected a public key in {POINT_BYTES} bytes, got {len(message)} bytes that encode "
+            f"none: {message[:8].hex()}...."
+        )
     return message
 
 
 def base(scalar: int) -> bytes:
-    """A nonzero scalar times the base point."""
+    # The scalar must not be zero, which libsodium refuses.
     return bindings.crypto_scalarmult_ed25519_base_noclamp(scalar_bytes(scalar))
 
 
 def times(scalar: int, point: bytes) -> bytes:
-    """A scalar times a point; ProtocolError if the scalar is 0 or `read_point` refuses the point.
+    """Multiply a point; ProtocolError if the scalar is 0 or `read_point` refuses the point.
 
     The library itself refuses points of small order, and those outside the prime-order group.
     """
     try:
         return bindings.crypto_scalarmult_ed25519_noclamp(scalar_bytes(scalar), point)
     except (RuntimeError, TypeError):
-        raise ProtocolError("Expected a point of the group, got another.") from None
+        raise ProtocolError(
+            f"Expected a point of the group and a scalar that is not zero, got {point[:8].hex()}..."
+            "."
+        ) from None
 
 
 def total(points: Iterable[bytes]) -> bytes:
-    """The sum of points returned by `base` or `times`."""
+    """Add up points returned by `base` or `times`."""
     result = IDENTITY
     for point in points:
         result = bindings.crypto_core_ed25519_add(result, point)
@@ -89,66 +99,71 @@ KEY_BYTES, NONCE_BYTES, TAG_BYTES = 32, 12, 16
 
 
 def derive(secret: bytes, *context: bytes) -> bytes:
-    """A key of 32 bytes for one purpose: HKDF-SHA256."""
+    """Derive a key of 32 bytes for one purpose, by HKDF-SHA256."""
+    # Each part with its length, so that no two contexts give the same bytes.
     info = b"".join(len(part).to_bytes(8, "big") + part for part in context)
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)
 
 
 def sealing_key(private: X25519PrivateKey, public: bytes, pair: bytes) -> bytes:
-    """A key that only the holders of the two private keys know: X25519, then HKDF."""
+    """Derive a key that only the holders of the two private keys know: X25519, then HKDF."""
     try:
+        # The library refuses a shared secret of zeros, which everybody could compute.
         shared = private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
-        raise ProtocolError("Expected another client's public key, got an invalid one.") from None
+        raise ProtocolError(
+            f"Expected another client's public key, got an invalid one: {public[:8].hex()}...."
+        ) from None
     return derive(shared, b"seal", pair)
 
 
 def masking_private(scalar: int) -> Callable[[bytes], bytes]:
-    """A nonzero scalar of the group, as what multiplies points by it.
+    """Return a function that multiplies points of the group by a nonzero scalar.
 
     Returns:
-        From a point that `group.read_point` has accepted to the product's Montgomery coordinate.
+        From a point that `read_point` has accepted to the product's Montgomery coordinate.
     """
-    # theory/shares.md, Proposition 6; clients choose their scalars, so its exceptions occur.
+    # theory/shares.md, Proposition 6. Random scalars are no exceptions of it, but a hostile client
+    # chooses its own: for these the multiplication is in Edwards form, which is slower.
     multiple = 8 * (scalar * pow(8, -1, ORDER) % ORDER)
     clamped = multiple if multiple >= 2**254 else 8 * ORDER - multiple
     if clamped >= 2**255 or clamped < 2**254:
         return lambda point: _montgomery(times(scalar, point))
     private = X25519PrivateKey.from_private_bytes(scalar_bytes(clamped))
-    return lambda point: private.exchange(_of_point(point))
+    return lambda point: private.exchange(_x25519_key(point))
 
 
-def masking_key(private: Callable[[bytes], bytes], public: bytes, pair: bytes) -> bytes:
-    """The same in the group whose scalars are shared.
+def masking_key(multiply: Callable[[bytes], bytes], public: bytes, pair: bytes) -> bytes:
+    """Derive the secret of a pairwise mask, in the group whose scalars are shared.
 
     Args:
-        private: of `masking_private`.
-        public: a point that `group.read_point` has accepted.
+        multiply: from `masking_private`.
+        public: a point that `read_point` has accepted.
         pair: context of the two clients.
     """
-    return derive(private(public), b"mask", pair)
+    return derive(multiply(public), b"mask", pair)
 
 
 @functools.lru_cache(maxsize=4096)
-def _of_point(public: bytes) -> X25519PublicKey:
-    """A point of the group, as X25519 takes it."""
-    return X25519PublicKey.from_public_bytes(_montgomery(public))
+def _x25519_key(point: bytes) -> X25519PublicKey:
+    return X25519PublicKey.from_public_bytes(_montgomery(point))
 
 
 def _montgomery(point: bytes) -> bytes:
-    """The Montgomery coordinate of a point of the group: RFC 7748, section 4.1."""
+    # The birational map of RFC 7748, section 4.1. The top bit of a point is the sign of its x
+    # coordinate, which the Montgomery coordinate does not have.
     y = int.from_bytes(point, "little") % 2**255
     u = (1 + y) * pow(1 - y, -1, FIELD) % FIELD
     return u.to_bytes(POINT_BYTES, "little")
 
 
-def self_masking_key(seed: int, own: bytes) -> bytes:
-    """The key of the self-mask, which hides a vector even if all its pairwise masks are known."""
-    return derive(scalar_bytes(seed), b"self", own)
+def self_masking_key(seed: int, context: bytes) -> bytes:
+    return derive(scalar_bytes(seed), b"self", context)
 
 
 def seal(key: bytes, message: bytes, context: bytes) -> bytes:
     """Encrypt and authenticate, with AES-256-GCM."""
+    # A random nonce cannot repeat by chance: each key seals two messages, one in each direction.
     nonce = os.urandom(NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, message, context)
 
@@ -164,23 +179,26 @@ def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
 # Shamir sharing at consecutive places, with shares that can be checked once they are shown.
 #
 # A dealer draws a polynomial p of degree threshold - 1 with p(0) its secret; the share at place x
-# is p(x). Any `threshold` shares give the secret; fewer reveal nothing of it.
+# is p(x). Any `threshold` shares give the secret; fewer reveal nothing about it.
 #
-# Beside each share it publishes a hash of the share and of g(x), where g is a second polynomial of
+# For each share it publishes a hash of the share and of g(x), where g is a second polynomial of
 # that degree, and, for a challenge that these hashes determine, the values h = g + challenge * p at
-# all places (Atapoor, Baghery, Cozzo and Pedersen 2023). Everyone checks that h is of low degree;
-# who sees p(x) checks h(x). What this proves and hides: docs/theory/shares.md, Propositions 1 and
-# 2.
+# all places (Atapoor, Baghery, Cozzo and Pedersen 2023). Everyone checks that h has low degree;
+# a holder, who sees p(x), checks h(x). docs/theory/shares.md, Propositions 1 and 2, say what this
+# proves and hides.
 
 COMMITMENT_BYTES = 16
-"""Two shares for one commitment take 2**64 hashes to find, another share for a given one 2**128:
-theory/shares.md, Proposition 1."""
+"""Length of the hash of a share. Two shares with one hash take 2**64 hashes to find, another share
+for a given one 2**128: theory/shares.md, Proposition 1. With half as many bytes a dealer could find
+a second share; twice as many would only cost bytes."""
 
-_DIGITS = 160  # of a sum of 2**20 products below ORDER**2
+# Decimal digits of a sum of 2**20 products below ORDER**2, more than there are places: with fewer,
+# sums would run into each other.
+_PRODUCT_DIGITS = 160
 
 
 def split(secret: int, threshold: int, places: int) -> list[int]:
-    """The shares at places 1, 2, …; any `threshold` of them give the secret.
+    """Return the shares at places 1, 2, …; any `threshold` of them give the secret.
 
     The first ones are drawn: any threshold - 1 shares of a random polynomial are uniform.
     """
@@ -188,27 +206,29 @@ def split(secret: int, threshold: int, places: int) -> list[int]:
     return _continued([secret, *drawn], places)[1:]
 
 
-def combine(shares: Mapping[int, int], known: Set[int]) -> int:
-    """The secret, from at least `threshold` shares of one polynomial, by place.
+def combine(shares: Mapping[int, int], places: Set[int]) -> int:
+    """Compute the secret from at least `threshold` shares of one polynomial.
 
     Args:
-        known: places, 0 included, that contain these and a few more. Their weights are computed
-            once; the time of each call grows with the number of those that are missing.
+        shares: by place.
+        places: these places, 0 and a few more. Their weights are computed once for all calls with
+            the same places; the time of a call grows with the number of places without a share.
     """
-    weights = _weights(frozenset(known))
-    missing = known - shares.keys() - {0}
-    of_zero = weights[0] * math.prod(-y for y in missing)
+    weights = _weights(frozenset(places))
+    # A factor x - y at each place x takes the missing place y out of the linear relation.
+    missing = places - shares.keys() - {0}
+    weight_at_zero = weights[0] * math.prod(-y for y in missing)
     weighted = sum(
         weights[x] * math.prod([x - y for y in missing]) * share for x, share in shares.items()
     )
-    return -weighted * pow(of_zero, -1, ORDER) % ORDER
+    return -weighted * pow(weight_at_zero, -1, ORDER) % ORDER
 
 
 def random_word(places: int, threshold: int) -> list[int]:
-    """Coefficients at places 0, 1, …, with which `low_degree` checks what a dealer deals.
+    """Draw coefficients at places 0, 1, …, with which `low_degree` checks a dealer's values.
 
     Args:
-        places, threshold: as of `split`. Dealers must not know the coefficients beforehand.
+        places, threshold: as in `split`. Dealers must not know the coefficients beforehand.
     """
     # A random polynomial of degree places - threshold, times the weights of all places.
     values = _continued([random_scalar() for _ in range(places - threshold + 1)], places)
@@ -216,10 +236,10 @@ def random_word(places: int, threshold: int) -> list[int]:
 
 
 def low_degree(values: Sequence[int], word: Sequence[int]) -> bool:
-    """Whether these are values of one polynomial of degree threshold - 1.
+    """Return True if these are values of one polynomial of degree threshold - 1.
 
-    A random word of the dual code (Cascudo and David 2017, section 4): others pass with
-    probability 1/ORDER.
+    The test is a random word of the dual code (Cascudo and David 2017, section 4): other values
+    pass with probability 1/ORDER.
 
     Args:
         values: at places 0, 1, ….
@@ -229,18 +249,22 @@ def low_degree(values: Sequence[int], word: Sequence[int]) -> bool:
 
 
 def commitment(context: bytes, share: int, blind: int) -> bytes:
-    """The hash of a share and of the value that blinds it, for one dealer, holder and secret."""
+    """Hash a share and the value that blinds it, for one dealer, holder and secret.
+
+    Without the blinding value, a guess of the share could be tested against the hash.
+    """
     parts = context + scalar_bytes(share) + scalar_bytes(blind)
     return hashlib.sha256(b"share" + parts).digest()[:COMMITMENT_BYTES]
 
 
 def fits(committed: bytes, context: bytes, share: int, challenge: int, value: int) -> bool:
-    """Whether a share is the one that was committed to, and the one that `value` belongs to."""
+    """Return True if a share is the one that was committed to, and that `value` belongs to."""
+    # The blinding value is not sent: it follows from h(x) = g(x) + challenge * p(x).
     return commitment(context, share, (value - challenge * share) % ORDER) == committed
 
 
 def _continued(values: Sequence[int], last: int) -> list[int]:
-    """Values at 0, 1, …, last of the polynomial of least degree with these values at 0, 1, ….
+    """Return the values at 0, 1, …, last of the polynomial of least degree through `values`.
 
     Lagrange: p(x) = x! / (x - t)! * sum over j < t of factor(j) p(j) / (x - j), a convolution.
     """
@@ -255,27 +279,29 @@ def _continued(values: Sequence[int], last: int) -> list[int]:
 
 
 def _convolved(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Sums of products whose places add up to 0, 1, …: by one product of long decimal numbers.
+    """Return the sums of products whose places add up to 0, 1, …: one product of long numbers.
 
     The decimal module multiplies in quasi-linear time: 4 times as fast as term by term at 1,000.
     """
+    # Inexact results raise: a rounded product would be wrong shares.
     exact = decimal.Context(decimal.MAX_PREC, traps=[decimal.Inexact, decimal.Overflow])
     exact.Emax, exact.Emin = decimal.MAX_EMAX, decimal.MIN_EMIN
-    long = [
-        exact.create_decimal("".join([f"{term:0{_DIGITS}d}" for term in terms]))
+    size = _PRODUCT_DIGITS
+    numbers = [
+        exact.create_decimal("".join([f"{term:0{size}d}" for term in terms]))
         for terms in (first, second)
     ]
     count = len(first) + len(second) - 1
-    digits = format(exact.multiply(*long), "f").zfill(_DIGITS * count)
-    return [int(digits[at : at + _DIGITS]) for at in range(0, _DIGITS * count, _DIGITS)]
+    digits = format(exact.multiply(*numbers), "f").zfill(size * count)
+    return [int(digits[start : start + size]) for start in range(0, size * count, size)]
 
 
 @functools.lru_cache(maxsize=16)
 def _weights(places: frozenset[int]) -> Mapping[int, int]:
-    """Weights w with sum of w(x) p(x) = 0 for every polynomial p of degree len(places) - 2.
+    """Return weights w with sum of w(x) p(x) = 0 for every polynomial p of degree len(places) - 2.
 
     They are 1 / product of (x - y) over the other places y; removing a place y multiplies each by
-    x - y. So those of all places up to the last one give those of a set with gaps.
+    x - y. So the weights of all places up to the last one give those of a set with gaps.
     """
     factors = _factors(max(places) + 1)
     gaps = [y for y in range(len(factors)) if y not in places]
@@ -284,7 +310,8 @@ def _weights(places: frozenset[int]) -> Mapping[int, int]:
 
 @functools.lru_cache(maxsize=16)
 def _factors(count: int) -> Sequence[int]:
-    """1 / product of (x - y) over the other y of 0, …, count - 1, for each such x."""
+    # 1 / product of (x - y) over the other y of 0, …, count - 1, for each such x: by factorials,
+    # since an inverse of its own for each x would take most of the time.
     inverted = _inverse_factorials(count - 1)
     return [
         (-1) ** (count - 1 - x) * inverted[x] * inverted[count - 1 - x] % ORDER
@@ -305,6 +332,6 @@ def _inverse_factorials(last: int) -> Sequence[int]:
 
 @functools.lru_cache(maxsize=16)
 def _inverses(last: int) -> Sequence[int]:
-    """0, then 1 / x for x = 1, …, last."""
+    # 0, then 1 / x for x = 1, …, last.
     factorials, inverted = _factorials(last), _inverse_factorials(last)
     return [0, *(factorials[x - 1] * inverted[x] % ORDER for x in range(1, last + 1))]

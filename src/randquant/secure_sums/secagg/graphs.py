@@ -1,8 +1,9 @@
-"""How many neighbours a client needs for sums to survive losses and colluders.
+"""The number of neighbours with which sums survive losses and colluders; a round's public seed.
 
-Where clients have fewer neighbours than others, a sum needs three things of the graph, as Bell et
-al. 2020 state for theirs: that enough neighbours of everybody stay, that few of anybody's collude,
-and that the others hang together. Their probabilities are computed here, in whole numbers.
+Where not all other clients are neighbours, a sum needs three properties of the graph, as Bell et
+al. 2020 state for theirs: enough neighbours of each client stay, few neighbours of each client
+collude, and the graph of the other clients is connected. Their probabilities are computed here, in
+whole numbers.
 """
 
 from __future__ import annotations
@@ -15,25 +16,34 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from randquant._internal import validate
-from randquant.secure_sums.secagg.terms import MOST_NEIGHBOURS, TWO_THIRDS, ProtocolError, part_of
+from randquant.secure_sums.secagg.terms import (
+    DEFAULT_THRESHOLD_SHARE,
+    MAX_NEIGHBOURS,
+    ProtocolError,
+    share_of_neighbours,
+)
 
-STEPS, UPLOAD = 5, 3
-"""Steps in which a client may be lost, and those up to its upload."""
+ALL_STEPS, UPLOAD_STEPS = 5, 3
+"""Number of steps in which a client may be lost, and of those up to its upload."""
 
-_GRID = 2**30  # probabilities of one client are rounded to multiples of 1 / _GRID, for the worse
-_STEP = 6  # numbers of neighbours that are tried: even, and two thirds of them are whole
+# Probabilities of one client are multiples of 1 / _PROBABILITY_UNITS, rounded so that a loss
+# becomes more probable, by 1e-9 at most. Tails are then integers with 30 bits for each client;
+# twice as many units would make them 3 % longer, and no number of neighbours smaller.
+_PROBABILITY_UNITS = 2**30
+# Numbers of neighbours that are tried are multiples of it: even, and two thirds of them are whole.
+_NEIGHBOURS_STEP = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A number of neighbours, and what it withstands.
+    """A number of neighbours, and bounds of what can go wrong with it.
 
     Attributes:
         neighbours, threshold: for `Terms`.
         failure: upper bound of the probability that some mask cannot be removed.
         exposure: upper bound of the probability that colluders and an honest-but-curious server
             learn more than one sum.
-        reason: why so many, in a sentence.
+        reason: why this number, in a sentence.
     """
 
     neighbours: int
@@ -45,12 +55,12 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What sums are to withstand: which clients are lost or collude does not depend on the graph.
+    """Losses and colluders that sums must withstand, neither of which depends on the graph.
 
     Args:
         step: probability that a client is lost in any one of the five steps, independently.
-        colluders: clients that may collude with an honest-but-curious server. (Against one that
-            lies, all others must be neighbours.)
+        colluders: clients that may collude with an honest-but-curious server. (Against a server
+            that lies, all others must be neighbours.)
         failure: largest probability that a sum is lost because some mask cannot be removed.
         exposure: largest probability that colluders learn more than one sum.
 
@@ -73,47 +83,53 @@ fails with probability 6.3e-07 at most'
         validate.real("exposure", self.exposure, above=0, high=1)
 
     def graph(self, clients: int) -> Graph:
-        """The fewest neighbours that do, of 6, 12, 18, … and all others.
+        """Return the graph with the fewest neighbours that suffice, of 6, 12, 18, … and all others.
 
         Args:
-            clients: in the sum, 2 or more.
+            clients: number of clients in the sum, 2 or more.
 
         Raises:
-            ValueError: not even all others do.
+            ValueError: not even all others suffice.
         """
         clients = validate.whole("clients", clients, low=max(2, self.colluders + 1))
         others = clients - 1
-        low, high = 0, -(-min(others, MOST_NEIGHBOURS) // _STEP)  # bisection: high does, if any
+        # Bisection, in steps: `high` suffices if any number does, `low` does not.
+        low, high = 0, -(-min(others, MAX_NEIGHBOURS) // _NEIGHBOURS_STEP)
         while high - low > 1:
             middle = (low + high) // 2
-            if self._holds(self._graph(clients, _STEP * middle)):
+            if self._holds(self._graph(clients, _NEIGHBOURS_STEP * middle)):
                 high = middle
             else:
                 low = middle
-        found = self._graph(clients, min(_STEP * high, others))
-        if not self._holds(found):
+        # Checked once more: where even the most neighbours do not suffice, bisection ends there.
+        graph = self._graph(clients, min(_NEIGHBOURS_STEP * high, others))
+        if not self._holds(graph):
             raise ValueError(
                 f"Expected losses that {clients} clients withstand, got {100 * self.step:.3g}% a "
-                f"step and {self.colluders} colluders: even with {found.neighbours} neighbours a "
-                f"sum fails with probability {found.failure:.2g}, and exposes clients with "
-                f"{found.exposure:.2g}; ask for less, or for more clients."
+                f"step and {self.colluders} colluders: even with {graph.neighbours} neighbours a "
+                f"sum fails with probability {graph.failure:.2g}, and exposes clients with "
+                f"{graph.exposure:.2g}; ask for less, or for more clients."
             )
-        return found
+        return graph
 
     def _holds(self, graph: Graph) -> bool:
         return graph.failure <= self.failure and graph.exposure <= self.exposure
 
     def _graph(self, clients: int, neighbours: int) -> Graph:
-        threshold = part_of(neighbours, TWO_THIRDS)
-        kept = _kept(self.step, STEPS)
-        failure = _rounded(
-            clients * _fewer(threshold, neighbours, kept)
+        threshold = share_of_neighbours(neighbours, DEFAULT_THRESHOLD_SHARE)
+        # theory/shares.md, Proposition 3: a union bound over the clients. Where all others are
+        # neighbours, threshold + 1 clients that stay suffice for every client at once.
+        staying = _staying(self.step, ALL_STEPS)
+        failure = _rounded_up(
+            clients * _fewer(threshold, neighbours, staying)
             if neighbours < clients - 1
-            else _fewer(threshold + 1, clients, kept)  # then all have what one has
+            else _fewer(threshold + 1, clients, staying)
         )
-        exposure = _rounded(
+        # theory/shares.md, Proposition 4: both masks of one client removed, or the graph of honest
+        # clients in several components, each of which has a sum of its own.
+        exposure = _rounded_up(
             clients * _caught(clients - 1, self.colluders, neighbours, threshold)
-            + _split(clients, self.colluders, neighbours, 1 - _kept(self.step, UPLOAD))
+            + _split(clients, self.colluders, neighbours, 1 - _staying(self.step, UPLOAD_STEPS))
         )
         reason = (
             f"{neighbours} of {clients - 1} others, {threshold} of them to the end: with losses of "
@@ -123,50 +139,51 @@ fails with probability 6.3e-07 at most'
         return Graph(neighbours, threshold, failure, exposure, reason)
 
 
-def _kept(loss: float, steps: int) -> Fraction:
-    """The probability to be there after some steps, rounded down."""
-    return Fraction(math.floor((1 - Fraction(loss)) ** steps * _GRID), _GRID)
+def _staying(loss: float, steps: int) -> Fraction:
+    # The probability that a client is not lost in some steps, rounded down: both bounds grow with
+    # the probability of a loss.
+    units = math.floor((1 - Fraction(loss)) ** steps * _PROBABILITY_UNITS)
+    return Fraction(units, _PROBABILITY_UNITS)
 
 
-def _fewer(threshold: int, count: int, kept: Fraction) -> Fraction:
-    """The probability that fewer than `threshold` of `count` stay: a binomial tail."""
-    if kept == 1:
+def _fewer(threshold: int, count: int, staying: Fraction) -> Fraction:
+    # The probability that fewer than `threshold` of `count` stay: a binomial tail, in integers.
+    if staying == 1:
         return Fraction(0)
-    stay, lost = int(kept * _GRID), int((1 - kept) * _GRID)
+    stay, lost = int(staying * _PROBABILITY_UNITS), int((1 - staying) * _PROBABILITY_UNITS)
     tail, term = 0, lost**count
-    for staying in range(threshold):
+    for present in range(threshold):
         tail += term
-        term = term * (count - staying) * stay // ((staying + 1) * lost)  # without remainder
-    return Fraction(tail, _GRID**count)
+        term = term * (count - present) * stay // ((present + 1) * lost)  # without remainder
+    return Fraction(tail, _PROBABILITY_UNITS**count)
 
 
 def _caught(others: int, colluders: int, neighbours: int, threshold: int) -> Fraction:
-    """The probability that `threshold` neighbours of one client collude: a hypergeometric tail."""
-    ways = sum(
+    # The probability that `threshold` neighbours of one client collude: a hypergeometric tail.
+    choices = sum(
         math.comb(colluders, n) * math.comb(others - colluders, neighbours - n)
         for n in range(threshold, min(colluders, neighbours) + 1)
     )
-    return Fraction(ways, math.comb(others, neighbours))
+    return Fraction(choices, math.comb(others, neighbours))
 
 
 def _split(clients: int, colluders: int, neighbours: int, lost: Fraction) -> Fraction:
-    """A bound of the probability that the ring falls apart.
+    """Bound the probability that the graph of honest clients has several components.
 
-    It does only if two gaps open, each of half as many clients in a row as there are neighbours:
-    each client of the gap is lost, or colludes.
+    It has only if the ring has two gaps, each of at least half as many consecutive clients as there
+    are neighbours: each client of a gap is lost, or colludes.
     """
     if neighbours >= clients - 1:
         return Fraction(0)
-    gone, ways = int(lost * _GRID), 0  # lost is a multiple of 1 / _GRID
+    lost_units, total = int(lost * _PROBABILITY_UNITS), 0  # `lost` is a whole number of units
     for n in range(min(colluders, neighbours) + 1):
-        placed = math.comb(neighbours, n) * math.comb(clients - neighbours, colluders - n)
-        ways += placed * gone ** (neighbours - n) * _GRID**n
-    chance = Fraction(ways, _GRID**neighbours * math.comb(clients, colluders))
-    return math.comb(clients, 2) * chance
+        placements = math.comb(neighbours, n) * math.comb(clients - neighbours, colluders - n)
+        total += placements * lost_units ** (neighbours - n) * _PROBABILITY_UNITS**n
+    probability = Fraction(total, _PROBABILITY_UNITS**neighbours * math.comb(clients, colluders))
+    return math.comb(clients, 2) * probability  # a union bound over where the two gaps begin
 
 
-def _rounded(probability: Fraction) -> float:
-    """As a float, not below."""
+def _rounded_up(probability: Fraction) -> float:
     if probability >= 1:
         return 1.0
     return math.nextafter(float(probability), 1.0) if probability else 0.0
@@ -174,16 +191,18 @@ def _rounded(probability: Fraction) -> float:
 
 # The public seed of a round, which server and clients draw together: neither chooses it.
 #
-# First the server commits to a part of its own, then every client sends a part, then the server
-# reveals its own, with a proof for each client that the client's part is in the seed: a path in a
-# hash tree. Privacy rests on no seed; who may bias one is in `docs/secure-aggregation.md`.
+# First the server commits to its part, then each client sends a part, then the server reveals its
+# part, with a proof for each client that the client's part is in the seed: a path in a hash tree.
+# The order matters: a server that saw the clients' parts before it committed could try parts until
+# it likes the seed, and a client that saw the server's part could choose its own in the same way.
+# No privacy guarantee depends on the seed; `docs/secure-aggregation.md` says who may bias it.
 
 PART_BYTES, HASH_BYTES = 32, 32
 STEP_BYTES = 1 + HASH_BYTES
-"""Length of one step of a path: on which side the other half of the tree is, and its hash."""
+"""Length of one step of a path: on which side the sibling node is, and its hash."""
 
-LONGEST_PROOF = PART_BYTES + 64 * STEP_BYTES
-"""Most bytes of a proof: of a tree of 2**64 parts."""
+MAX_PROOF_BYTES = PART_BYTES + 64 * STEP_BYTES
+"""Length of the proof in a tree of 2**64 parts, as many as there are client numbers."""
 
 
 class Draw:
@@ -201,13 +220,13 @@ class Draw:
     """
 
     def __init__(self, session: bytes) -> None:
-        self._session, self._own = session, os.urandom(PART_BYTES)
-        self._parts: dict[int, bytes] = {}
+        self._session, self._part = session, os.urandom(PART_BYTES)
+        self._client_parts: dict[int, bytes] = {}
 
     @property
     def commitment(self) -> bytes:
-        """32 bytes, to be sent before any client sends its part."""
-        return _committed(self._session, self._own)
+        """Commitment to the server's part, 32 bytes: send it before any client sends its part."""
+        return _commitment(self._session, self._part)
 
     def add(self, client: int, part: bytes) -> None:
         """Take a client's part; ProtocolError if it is not `PART_BYTES` long."""
@@ -215,62 +234,70 @@ class Draw:
             raise ProtocolError(
                 f"Expected a part of the round's seed in {PART_BYTES} bytes, got {len(part)}."
             )
-        self._parts[client] = part
+        self._client_parts[client] = part
 
     def close(self) -> tuple[int, dict[int, bytes]]:
-        """The seed, below 2**64, and each client's proof."""
-        clients = sorted(self._parts)
-        leaves = [_leaf(self._session, client, self._parts[client]) for client in clients]
+        """Return the seed, below 2**64, and each client's proof."""
+        clients = sorted(self._client_parts)
+        leaves = [_leaf(self._session, client, self._client_parts[client]) for client in clients]
         root, paths = _tree(leaves)
-        proofs = {c: self._own + path for c, path in zip(clients, paths, strict=True)}
-        return _seed(self._session, self._own, root), proofs
+        proofs = {c: self._part + path for c, path in zip(clients, paths, strict=True)}
+        return _seed(self._session, self._part, root), proofs
 
 
 def proved(session: bytes, commitment: bytes, client: int, part: bytes, proof: bytes) -> int:
-    """A client's check, and the round's seed.
+    """Check the server's proof as a client, and return the round's seed.
 
     Args:
-        session: of the round.
-        commitment: what the server sent before it knew this client's part.
+        session: bytes that identify the round.
+        commitment: the server's, which it sent before it knew this client's part.
         client: this client's number.
         part: this client's part, random bytes that nobody has seen before.
-        proof: what the server revealed.
+        proof: the server's part and this client's path, which the server revealed.
 
     Returns:
         The seed, below 2**64.
 
     Raises:
-        ProtocolError: the server's part is not the one that it committed to, or the proof is none.
+        ProtocolError: the server's part is not the one that it committed to, or the proof has an
+            impossible length.
     """
-    own, path = proof[:PART_BYTES], proof[PART_BYTES:]
-    if len(proof) > LONGEST_PROOF or len(own) < PART_BYTES or len(path) % STEP_BYTES:
-        raise ProtocolError("Expected the proof of a round's seed, got something else.")
-    if not hmac.compare_digest(_committed(session, own), commitment):
+    server_part, path = proof[:PART_BYTES], proof[PART_BYTES:]
+    if len(proof) > MAX_PROOF_BYTES or len(server_part) < PART_BYTES or len(path) % STEP_BYTES:
+        raise ProtocolError(
+            f"Expected the proof of a round's seed in {PART_BYTES} bytes and {STEP_BYTES} for each "
+            f"step, {MAX_PROOF_BYTES} at most, got {len(proof)}."
+        )
+    computed = _commitment(session, server_part)
+    if not hmac.compare_digest(computed, commitment):
         raise ProtocolError(
             "Expected the part of the seed that the server committed to before it saw this "
-            "client's, got another."
+            f"client's, by {commitment.hex()[:16]}..., got one of {computed.hex()[:16]}...."
         )
+    # The root is computed and not received: a path without this client's part gives another seed.
     node = _leaf(session, client, part)
     for start in range(0, len(path), STEP_BYTES):
-        after, other = path[start] == 1, path[start + 1 : start + STEP_BYTES]
-        node = _node(node, other) if after else _node(other, node)
-    return _seed(session, own, node)
+        is_left, sibling = path[start] == 1, path[start + 1 : start + STEP_BYTES]
+        node = _node(node, sibling) if is_left else _node(sibling, node)
+    return _seed(session, server_part, node)
 
 
 def _tree(leaves: list[bytes]) -> tuple[bytes, list[bytes]]:
-    """The root of a hash tree, and each leaf's path to it; a node without a partner moves up."""
+    # The root of a hash tree, and each leaf's path to it; a node without a sibling moves up.
     level, paths = leaves or [b""], [b""] * len(leaves)
-    below = [[place] for place in range(len(leaves))]
+    leaves_below = [[leaf] for leaf in range(len(leaves))]  # by node of the level
     while len(level) > 1:
         pairs = range(0, len(level) - 1, 2)
         for left in pairs:
-            for place in below[left]:
-                paths[place] += b"\1" + level[left + 1]
-            for place in below[left + 1]:
-                paths[place] += b"\0" + level[left]
+            for leaf in leaves_below[left]:
+                paths[leaf] += b"\1" + level[left + 1]
+            for leaf in leaves_below[left + 1]:
+                paths[leaf] += b"\0" + level[left]
         odd = len(level) % 2
         level = [_node(level[left], level[left + 1]) for left in pairs] + level[-odd:] * odd
-        below = [below[left] + below[left + 1] for left in pairs] + below[-odd:] * odd
+        leaves_below = [
+            leaves_below[left] + leaves_below[left + 1] for left in pairs
+        ] + leaves_below[-odd:] * odd
     return level[0], paths
 
 
@@ -279,18 +306,19 @@ def _leaf(session: bytes, client: int, part: bytes) -> bytes:
 
 
 def _node(left: bytes, right: bytes) -> bytes:
+    # Another purpose than a leaf's: no inner node passes for a client's part.
     return _hash(b"node", left, right)
 
 
-def _committed(session: bytes, own: bytes) -> bytes:
-    return _hash(b"commitment", session, own)
+def _commitment(session: bytes, server_part: bytes) -> bytes:
+    return _hash(b"commitment", session, server_part)
 
 
-def _seed(session: bytes, own: bytes, root: bytes) -> int:
-    return int.from_bytes(_hash(b"seed", session, own, root)[:8], "big")
+def _seed(session: bytes, server_part: bytes, root: bytes) -> int:
+    return int.from_bytes(_hash(b"seed", session, server_part, root)[:8], "big")
 
 
 def _hash(*fields: bytes) -> bytes:
-    """SHA-256 of fields of any lengths, none of which can pass for two."""
+    # Each field with its length, so that two lists of fields never give the same bytes.
     framed = b"".join(len(field).to_bytes(4, "big") + field for field in fields)
     return hashlib.sha256(b"randquant draw v1\0" + framed).digest()

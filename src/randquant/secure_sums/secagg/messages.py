@@ -17,7 +17,7 @@ from randquant.secure_sums.secagg.terms import ProtocolError, Terms
 PART_BYTES, SIGNATURE_BYTES, NUMBER_BYTES = 32, 64, 8
 SEALED_BYTES = NONCE_BYTES + 2 * SCALAR_BYTES + TAG_BYTES
 """Length of the two shares sealed for a neighbour."""
-CONFIRMATION_BYTES = 32
+CONFIRMATION_BYTES = 32  # of HMAC-SHA256
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Advert:
         sealing: X25519 public key, 32 bytes.
         masking, seed: public keys of its masking key and of its self-mask's seed, points of 32
             bytes: its shares are checked against them.
-        signature: made with its identity, 64 bytes, or b"".
+        signature: of these keys, by its identity, 64 bytes, or b"".
     """
 
     sealing: bytes
@@ -37,7 +37,7 @@ class Advert:
     signature: bytes = b""
 
     def to_bytes(self) -> bytes:
-        """96 bytes, or 160 with a signature."""
+        """Encode as 96 bytes, or 160 with a signature."""
         return self.sealing + self.masking + self.seed + self.signature
 
     @classmethod
@@ -50,7 +50,9 @@ class Advert:
         return cls(message[:one], message[one:two], message[two:three], message[three:])
 
     def signed(self, terms: Terms, client: int) -> bytes:
-        """The bytes that a client's identity signs."""
+        """Return the bytes that a client's identity signs."""
+        # With the sum's digest: a signature of one sum is worth nothing in another, so that a
+        # server cannot use a client's old keys, whose secrets it may have learnt, once more.
         keys = self.sealing + self.masking + self.seed
         return b"randquant secure sum keys" + context(terms, client, client) + keys
 
@@ -63,61 +65,82 @@ class Advert:
         try:
             public = Ed25519PublicKey.from_public_bytes(directory[client])
             public.verify(self.signature, self.signed(terms, client))
-        except (KeyError, ValueError, InvalidSignature):
-            raise ProtocolError(f"Expected keys signed by client {client}, got others.") from None
+        except KeyError:
+            raise ProtocolError(
+                f"Expected keys signed by client {client}, which the directory does not have."
+            ) from None
+        except (ValueError, InvalidSignature):
+            size = len(self.signature)
+            raise ProtocolError(
+                f"Expected keys signed by client {client}, got "
+                f"{f'a signature of {size} bytes that is not its' if size else 'no signature'}."
+            ) from None
 
 
 def context(terms: Terms, first: int, second: int) -> bytes:
-    """Domain separation of a message or key: this sum, from the first client to the second."""
+    """Return the context of a message or key: this sum, from the first client to the second.
+
+    What was sealed, signed or hashed under one context is invalid under any other.
+    """
     return terms.digest + _number(first) + _number(second)
 
 
 def pair_context(terms: Terms, adverts: Mapping[int, Advert]) -> bytes:
-    """Context of two clients' keys: they agree only if both have seen the same two adverts."""
+    """Return the context of two clients' keys.
+
+    The keys agree only if both clients have seen the same two adverts: a man in the middle, who
+    shows each of them a key of its own, finds that nothing unseals.
+    """
     first, second = sorted(adverts)
     return context(terms, first, second) + view_digest(terms, adverts)
 
 
 def view_digest(terms: Terms, adverts: Mapping[int, Advert]) -> bytes:
-    """SHA-256 of a set of adverts, 32 bytes."""
-    seen = hashlib.sha256(b"adverts" + terms.digest)
+    """Return the SHA-256 of a set of adverts, 32 bytes."""
+    hasher = hashlib.sha256(b"adverts" + terms.digest)
     for client in sorted(adverts):
-        seen.update(_number(client) + hashlib.sha256(adverts[client].to_bytes()).digest())
-    return seen.digest()
+        # Each advert is hashed by itself: it has two lengths, with and without a signature.
+        hasher.update(_number(client) + hashlib.sha256(adverts[client].to_bytes()).digest())
+    return hasher.digest()
 
 
 def survivors_digest(terms: Terms, survivors: Collection[int]) -> bytes:
-    """SHA-256 of a set of survivors, 32 bytes."""
+    """Return the SHA-256 of a set of survivors, 32 bytes."""
     numbers = b"".join(map(_number, sorted(survivors)))
     return hashlib.sha256(b"survivors" + terms.digest + numbers).digest()
 
 
 def confirmation(key: bytes, sender: int, digest: bytes) -> bytes:
-    """A client's confirmation of the survivors to one neighbour: HMAC-SHA256 under their key."""
+    # Under the key of the two clients, so that the server cannot make one; and with the sender's
+    # number, so that it cannot send a client its own confirmation back.
     return hmac.digest(key, b"confirm" + _number(sender) + digest, "sha256")
 
 
 def masked_format(terms: Terms, client: int) -> Format:
-    """Wire format of one client's masked vector in this sum."""
+    # Sum and client are in the format's digest: a vector of another sum or client does not unpack.
     return Format.of(2**terms.bits, "masked", terms.digest.hex(), str(client))
 
 
 def accusation(clients: Collection[int]) -> bytes:
-    """The numbers of clients with invalid shares, as appended to a masked vector."""
+    # The end of a client's upload: the neighbours whose shares are invalid.
     return b"".join(map(_number, sorted(clients)))
 
 
 def read_accusation(message: bytes) -> frozenset[int]:
     """Invert `accusation`; ProtocolError for anything else."""
+    # Encoded again and compared: no number twice, none out of order, no bytes left.
     parts = [message[at : at + NUMBER_BYTES] for at in range(0, len(message), NUMBER_BYTES)]
     clients = frozenset(int.from_bytes(part, "big") for part in parts)
     if accusation(clients) != message:
-        raise ProtocolError("Expected numbers of clients after a masked vector, got others.")
+        raise ProtocolError(
+            "Expected numbers of clients in ascending order after a masked vector, got "
+            f"{len(message)} bytes that are not: {message[:16].hex()}."
+        )
     return clients
 
 
 def exactly_bytes(message: object) -> bytes:
-    """The message; ProtocolError if it is of another type."""
+    """Return the message; ProtocolError if it is of another type."""
     if not isinstance(message, bytes):
         raise ProtocolError(f"Expected a message in bytes, got {type(message).__name__}.")
     return message
@@ -127,12 +150,19 @@ def check_inbox(inbox: object, others: Collection[int], *sizes: int) -> None:
     """Raise ProtocolError unless this is one message at most for each of these clients.
 
     Args:
-        inbox: what a client sent.
-        others: to whom it may send something.
-        sizes: the lengths that a message may have.
+        inbox: the messages that a client sent, by receiver.
+        others: the clients that it may send one to.
+        sizes: the lengths that a message may have, in bytes.
     """
-    if not isinstance(inbox, Mapping) or not inbox.keys() <= frozenset(others):  # compares lengths
-        raise ProtocolError("Expected one message at most for each neighbour, got something else.")
+    if not isinstance(inbox, Mapping):
+        raise ProtocolError(
+            f"Expected one message at most for each neighbour, got {type(inbox).__name__}."
+        )
+    if not inbox.keys() <= frozenset(others):  # compares lengths first: a huge inbox costs nothing
+        raise ProtocolError(
+            f"Expected one message at most for each of {len(others)} neighbours, got {len(inbox)}, "
+            "not all of them for neighbours."
+        )
     for message in inbox.values():
         if len(exactly_bytes(message)) not in sizes:
             raise ProtocolError(

@@ -35,7 +35,7 @@ class Unmasking:
     """The server's knowledge of a closed sum.
 
     Attributes:
-        terms, adverts: of the sum.
+        terms, adverts: the sum's terms, and its clients' public keys.
         dealt: commitments of the clients that shared.
         survivors: clients whose vectors are in the sum.
         refused: clients that reveal something invalid are added here, with the reason.
@@ -51,19 +51,25 @@ class Unmasking:
     _places: set[int] = field(default_factory=lambda: {0})  # of 0 and of shares combined so far
 
     def masks(self, revealed: Mapping[int, Mapping[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Signs and secrets of all masks to add to the sum; ProtocolError if one is unknown."""
+        """Return signs and secrets of all masks to add to the sum.
+
+        Raises:
+            ProtocolError: a mask's secret cannot be computed from what was revealed.
+        """
         for client in sorted(revealed):
             self._read(client, revealed[client])
         masks = []
+        # In the sum are the self-masks of survivors, and the pairwise masks between a survivor and
+        # a dropout. Those between two survivors have cancelled; a dropout's vector is not in it.
         for client in sorted(self.dealt):
             secret = self._secret(client)
-            masks += self._own(client, secret) if client in self.survivors else (
-                self._shared(client, secret)
+            masks += self._self_mask(client, secret) if client in self.survivors else (
+                self._pairwise_masks(client, secret)
             )  # fmt: skip
         return masks
 
     def _read(self, client: int, answer: Mapping[int, bytes]) -> None:
-        """Read what one client reveals for its neighbours; malformed parts do not count."""
+        # Malformed parts name the client, and do not count: enough other neighbours may answer.
         for dealer in self.terms.neighbours_of(client):
             if dealer not in answer:
                 continue
@@ -76,61 +82,65 @@ class Unmasking:
                     share = crypto.read_scalar(message)
                     self._shares.setdefault(dealer, {})[client] = share
             except ProtocolError as error:
-                self._name(client, dealer, str(error))
+                self._refuse(client, dealer, str(error))
 
-    def _own(self, client: int, seed: int | None) -> list[tuple[int, bytes]]:
-        """A survivor's self-mask, from its seed."""
+    def _self_mask(self, client: int, seed: int | None) -> list[tuple[int, bytes]]:
         if seed is None:
             raise self._too_few(client)
         return [(-1, crypto.self_masking_key(seed, context(self.terms, client, client)))]
 
-    def _shared(self, client: int, private: int | None) -> Iterator[tuple[int, bytes]]:
-        """The pairwise masks that survivors share with a client that dropped out.
+    def _pairwise_masks(self, client: int, private: int | None) -> Iterator[tuple[int, bytes]]:
+        """Yield the pairwise masks that survivors have in common with a client that dropped out.
 
-        From its key if enough shares came: then no neighbour need be trusted. Otherwise from each
-        neighbour's own secret; a dishonest one spoils the sum, as it could by its vector.
+        They follow from its key if enough shares came: then no neighbour need be trusted. Otherwise
+        each neighbour's revealed secret is used; a dishonest one spoils the sum, as it could by its
+        vector.
         """
-        key = None if private is None else crypto.masking_private(private)
+        multiply = None if private is None else crypto.masking_private(private)
         for n in self.terms.neighbours_of(client):
             if n not in self.survivors:
                 continue
-            if key is not None:
+            if multiply is not None:
                 pair = pair_context(self.terms, {m: self.adverts[m] for m in (client, n)})
-                secret = crypto.masking_key(key, self.adverts[n].masking, pair)
+                secret = crypto.masking_key(multiply, self.adverts[n].masking, pair)
             elif len(secret := self._masks.get(client, {}).get(n, b"")) != KEY_BYTES:
                 raise self._too_few(client)
+            # The opposite of the sign with which the survivor added it (`Client.mask`).
             yield (-1 if n < client else +1), secret
 
     def _secret(self, client: int) -> int | None:
-        """A survivor's seed, or a dropout's key; None if too few valid shares came.
+        """Return a survivor's seed, or a dropout's key; None if too few valid shares came.
 
-        All shares are combined first, since an invalid one changes the secret. Only if the result
-        is not the advertised secret, each share is checked.
+        All shares are combined first, and the result is compared with the public key: an invalid
+        share changes it. Only if it differs is each share checked, which takes longer.
         """
-        of_seed = client in self.survivors
-        public = self.adverts[client].seed if of_seed else self.adverts[client].masking
+        is_survivor = client in self.survivors
+        public = self.adverts[client].seed if is_survivor else self.adverts[client].masking
         shares = self._shares.get(client, {})
         if (secret := self._combined(client, shares, public)) is None:
-            kind, place_of = SEED if of_seed else KEY, self.terms.place_of
+            kind = SEED if is_survivor else KEY
             for n, share in list(shares.items()):
-                proof = self.dealt[client].proof(place_of(client, n))
+                proof = self.dealt[client].proof(self.terms.place_of(client, n))
                 if not fits(self.terms, client, n, kind, share, proof):
                     del shares[n]
-                    self._name(
-                        n, client, "Expected the share that matches its commitment, got another."
-                    )
+                    self._refuse(
+                        n, client,
+                        "Expected the share that matches its commitment, got a share that does "
+                        "not.",
+                    )  # fmt: skip
             secret = self._combined(client, shares, public)
         return secret
 
     def _combined(self, client: int, shares: Mapping[int, int], public: bytes) -> int | None:
-        """The secret of a public key; None if shares are too few, or of another."""
+        # None if shares are too few or wrong. The comparison with the public key is what makes a
+        # wrong sum impossible, whatever dealers and holders do (theory/shares.md, Proposition 1).
         holders = enumerate(self.terms.holders_of(client), start=1)
         places = {place: shares[n] for place, n in holders if n in shares}
         self._places.update(places)
         secret = crypto.combine(places, self._places)
         return secret if secret and crypto.base(secret) == public else None
 
-    def _name(self, client: int, dealer: int, error: str) -> None:
+    def _refuse(self, client: int, dealer: int, error: str) -> None:
         self.refused[client] = f"Its share of client {dealer}: {error}"
 
     def _too_few(self, client: int) -> ProtocolError:
@@ -154,23 +164,25 @@ class SumServer:
     Args:
         terms: the public terms.
         directory: each client's public identity, the same as the clients have: a client whose keys
-            are not signed is excluded at once. Without it, clients with a directory refuse the sum.
+            are not signed is excluded at once. Without it, one such client makes all clients that
+            have a directory refuse the sum.
     """
 
     def __init__(self, terms: Terms, directory: Mapping[int, bytes] | None = None) -> None:
         self.terms, self._directory = terms, directory
         self.refused: dict[int, str] = {}  # clients whose message was not used, and why
         self._adverts: dict[int, Advert] = {}
-        self._dealt: dict[int, Dealing] = {}  # of those who shared
+        self._dealt: dict[int, Dealing] = {}  # by client that shared
+        # Kept until the end: an accused dealer's vector is subtracted again when the sum is closed.
         self._uploads: dict[int, bytes] = {}
         self._accused: dict[int, frozenset[int]] = {}  # by accuser: senders of invalid shares
         self._survivors: frozenset[int] = frozenset()
         self._closed = False
-        self._views: dict[frozenset[int], bytes] = {}  # one for all where all are neighbours
+        self._views: dict[frozenset[int], bytes] = {}  # a single one if all are neighbours
         self._total = np.zeros(terms.dimension, dtype=masks.dtype(terms.bits))
 
     def introduce(self, adverts: Mapping[int, bytes]) -> dict[int, dict[int, bytes]]:
-        """The keys of each client's neighbours; clients with too few neighbours are excluded."""
+        """Return the keys of each client's neighbours; exclude clients with too few neighbours."""
 
         def read(client: int, message: bytes) -> Advert:
             advert = _usable(Advert.from_bytes(message))
@@ -185,13 +197,14 @@ class SumServer:
         }
 
     def forward(self, sealed: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """For each client the shares that its neighbours sealed for it, with their commitments.
+        """Return for each client the shares that its neighbours sealed for it, with commitments.
 
         A client whose commitments do not belong to the two secrets that it advertised is excluded
-        here, before anything is masked.
+        here, before anything is masked: no other client's mask depends on it.
         """
         terms = self.terms
-        word = crypto.random_word(terms.neighbours + 1, terms.threshold)  # after all have dealt
+        # Drawn after all have dealt: a dealer that knew the word could deal values that pass it.
+        word = crypto.random_word(terms.neighbours + 1, terms.threshold)
         dealt = self._known(
             sealed, self._adverts, lambda client, inbox: self._dealing(client, inbox, word)
         )
@@ -206,9 +219,14 @@ class SumServer:
     def add(self, client: int, payload: bytes) -> None:
         """Add one masked vector; ProtocolError if it is malformed, a repetition, or too late."""
         if self._closed or client not in self._dealt or client in self._uploads:
+            problem = (
+                "the sum is closed" if self._closed
+                else "it shared nothing" if client not in self._dealt
+                else "its vector is in the sum"
+            )  # fmt: skip
             raise ProtocolError(
                 "Expected one masked vector of each client that shared, before the sum is closed; "
-                f"got another of {client}."
+                f"got a vector of client {client}, but {problem}."
             )
         try:
             vector, accused = self._read(client, exactly_bytes(payload))
@@ -227,39 +245,42 @@ class SumServer:
         """
         if not self._closed:
             self._closed = True
-            for client in (wrong := self._wrong_dealers()):
+            for client in (excluded := self._wrong_dealers()):
                 self._total -= self._read(client, self._uploads[client])[0]
-            self._survivors = frozenset(self._uploads) - wrong
+            self._survivors = frozenset(self._uploads) - excluded
         return self._survivors
 
     def relay(
         self, confirmations: Mapping[int, Mapping[int, bytes]]
     ) -> dict[int, dict[int, bytes]]:
-        """For each survivor that confirmed, the confirmations of its neighbours."""
+        """Return for each survivor that confirmed the confirmations of its neighbours."""
 
         def read(client: int, inbox: Mapping[int, bytes]) -> Mapping[int, bytes]:
             check_inbox(inbox, self._holders(client), CONFIRMATION_BYTES)
             return inbox
 
-        known = self._known(confirmations, self._survivors, read)
+        valid = self._known(confirmations, self._survivors, read)
         return {
             client: {
-                n: known[n][client]
+                n: valid[n][client]
                 for n in self.terms.neighbours_of(client)
-                if n in known and client in known[n]
+                if n in valid and client in valid[n]
             }
-            for client in known
+            for client in valid
         }
 
     def unmask(
         self, revealed: Mapping[int, Mapping[int, bytes]], largest: int | None = None
     ) -> np.ndarray:
-        """The sum of the survivors' vectors modulo 2**bits, (d,) uint8, uint16 or uint32.
+        """Compute the sum of the survivors' vectors modulo 2**bits.
 
         Args:
-            revealed: by client that answered, what it reveals for each of its neighbours.
-            largest: the largest entry of an honest vector: a total beyond that of survivors with
-                such entries is refused.
+            revealed: from each client that answered, its message for each of its neighbours.
+            largest: the largest entry of an honest vector: a total above the number of survivors
+                times this is refused.
+
+        Returns:
+            (d,) uint8, uint16 or uint32.
 
         Raises:
             ProtocolError: too few are left to remove some mask, or a total is impossible: the
@@ -271,12 +292,13 @@ class SumServer:
                 f"Expected a closed sum of {terms.least} vectors or more, got "
                 f"{len(self._survivors)}."
             )
-        known = self._known(revealed, self._survivors, self._revealed)
+        valid = self._known(revealed, self._survivors, self._checked_reveal)
         unmasking = Unmasking(terms, self._adverts, self._dealt, self._survivors, self.refused)
-        total = self._total.copy()
-        for sign, secret in unmasking.masks(known):
+        total = self._total.copy()  # so that the same sum can be unmasked again
+        for sign, secret in unmasking.masks(valid):
             masks.add(total, secret, sign)
         total &= total.dtype.type((1 << terms.bits) - 1)
+        # Finds some invalid vectors, never all: a client may still send any vector within bounds.
         if largest is not None and int(total.max()) > (most := len(self._survivors) * largest):
             raise ProtocolError(
                 f"Expected totals of {most} at most, got {int(total.max())}: some client sent an "
@@ -285,51 +307,68 @@ class SumServer:
         return total
 
     def _dealing(self, client: int, inbox: Mapping[int, bytes], word: list[int]) -> Dealing:
-        """A client's commitments; ProtocolError unless they and its sealed shares are valid."""
+        # ProtocolError unless a client's commitments and sealed shares are valid.
         terms, present = self.terms, self._present(client)
-        if not isinstance(inbox, Mapping) or inbox.keys() != {client, *present}:
-            raise ProtocolError("Expected shares for all neighbours, got others.")
-        if any(len(exactly_bytes(inbox[n])) != SEALED_BYTES for n in present):
-            raise ProtocolError("Expected two sealed shares for each neighbour, got others.")
+        if not isinstance(inbox, Mapping):
+            raise ProtocolError(f"Expected shares by neighbour, got {type(inbox).__name__}.")
+        if inbox.keys() != {client, *present}:
+            raise ProtocolError(
+                f"Expected commitments and shares for all {len(present)} neighbours, got "
+                f"{len(inbox)} messages, which are not for these."
+            )
+        for n in present:
+            if (size := len(exactly_bytes(inbox[n]))) != SEALED_BYTES:
+                raise ProtocolError(
+                    f"Expected two sealed shares for each neighbour in {SEALED_BYTES} bytes, got "
+                    f"{size} for client {n}."
+                )
         dealing = Dealing.from_bytes(inbox[client], terms.neighbours + 1)
-        if dealing.view != self._view(frozenset((client, *present))):
+        relayed = self._view(frozenset((client, *present)))
+        if dealing.view != relayed:
             raise ProtocolError(
                 "Expected this client to have seen the keys that the server relayed, its own "
-                "included, got others: some were changed in transit."
+                f"included, with digest {relayed.hex()[:16]}..., got {dealing.view.hex()[:16]}...: "
+                "some were changed in transit."
             )
         dealing.check(terms, client, self._adverts[client], word)
         return dealing
 
-    def _revealed(self, client: int, answer: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """What a client reveals; ProtocolError if it is of others, or of another length."""
+    def _checked_reveal(self, client: int, answer: Mapping[int, bytes]) -> Mapping[int, bytes]:
         one, both = KEY_BYTES, KEY_BYTES + SCALAR_BYTES  # a share of a seed is as long as a key
         check_inbox(answer, self._holders(client), one, both)
         return answer
 
     def _read(self, client: int, payload: bytes) -> tuple[np.ndarray, frozenset[int]]:
-        """A masked vector and the clients that its sender accuses; ValueError if malformed."""
+        # A masked vector and the clients that its sender accuses. The length is checked before
+        # anything is parsed, so that a hostile client cannot make the server read megabytes.
         form, dimension = messages.masked_format(self.terms, client), self.terms.dimension
         size = wire.HEADER_BYTES + -(-dimension * self.terms.bits // 8)
         if len(payload) > size + NUMBER_BYTES * self.terms.neighbours:
             raise ProtocolError(f"Expected a masked vector in {size} bytes, got {len(payload)}.")
         accused = messages.read_accusation(payload[size:])
-        if not accused <= set(self.terms.neighbours_of(client)).intersection(self._dealt):
-            raise ProtocolError("Expected a client to accuse neighbours only, got others.")
+        strangers = accused.difference(self._holders(client))
+        if strangers:
+            raise ProtocolError(
+                f"Expected a client to accuse neighbours only, got {sorted(strangers)[:9]}."
+            )
         vector = wire.unpack(form, payload[:size], dimension)
         return vector.astype(self._total.dtype), accused
 
     def _wrong_dealers(self) -> frozenset[int]:
-        """Clients in the sum that too many neighbours accuse, also noted in `refused`."""
-        most, wrong = self.terms.most_accusers, set()
+        # Clients in the sum that too many neighbours accuse. If there are `most_accusers` hostile
+        # clients or fewer, their accusations alone exclude no client, and each client that stays
+        # has dealt valid shares to enough honest neighbours. In a sum of two or three clients one
+        # accusation cannot be believed.
+        most, excluded = self.terms.most_accusers, set()
         for client in self._uploads:
             accusers = sum(client in accused for accused in self._accused.values())
-            if accusers > most > 0:  # with 0, a single accuser cannot be believed
-                wrong.add(client)
+            if accusers > most > 0:
+                excluded.add(client)
                 self.refused[client] = (
                     "Expected shares that unseal and match their commitments, but "
                     f"{accusers} neighbours say otherwise: it is excluded."
                 )
-        return frozenset(wrong)
+        return frozenset(excluded)
 
     def _view(self, clients: frozenset[int]) -> bytes:
         if clients not in self._views:
@@ -341,7 +380,7 @@ class SumServer:
         return [n for n in self.terms.neighbours_of(client) if n in self._adverts]
 
     def _holders(self, client: int) -> list[int]:
-        """The neighbours that shared with a client."""
+        # The neighbours that shared with a client, of those that hold its shares.
         return [n for n in self.terms.neighbours_of(client) if n in self._dealt]
 
     def _known(
@@ -350,40 +389,45 @@ class SumServer:
         allowed: Collection[int],
         read: Callable[[int, Any], Read],
     ) -> dict[int, Read]:
-        """What `read` makes of the messages of clients that may send one at this step.
+        """Apply `read` to the messages of clients that may send one at this step.
 
         If it raises a ProtocolError, the client is refused, and the others go on.
         """
-        known = {}
+        results = {}
         for client, message in received.items():
             try:
                 if client not in allowed:
                     raise ProtocolError("Expected no message of this client at this step.")
-                known[client] = read(client, message)
+                results[client] = read(client, message)
             except ProtocolError as error:
                 self.refused[client] = str(error)
-        return known
+        return results
 
     def _connected(self, present: Collection[int]) -> frozenset[int]:
-        """The largest set of clients with `threshold` neighbours in it; ProtocolError if small."""
-        left = set(present)
-        gone, lacking = set(self.terms.clients) - left, Counter[int]()
-        while gone:
-            for client in gone:
-                lacking.update(self.terms.neighbours_of(client))
+        """Return the largest set of clients each of which has `threshold` neighbours in it.
+
+        A client with fewer holders could not be unmasked, and its vector would cost the whole sum.
+        Excluding one may leave a neighbour with too few, so it is repeated.
+        """
+        remaining = set(present)
+        removed, missing = set(self.terms.clients) - remaining, Counter[int]()
+        while removed:
+            for client in removed:
+                missing.update(self.terms.neighbours_of(client))
             most = self.terms.neighbours - self.terms.threshold
-            gone = {client for client in left if lacking[client] > most}
-            left -= gone
-        if len(left) < self.terms.least:
+            removed = {client for client in remaining if missing[client] > most}
+            remaining -= removed
+        if len(remaining) < self.terms.least:
             raise ProtocolError(
                 f"Expected {self.terms.least} clients or more that can reach "
-                f"{self.terms.threshold} of their neighbours, got {len(left)}: too many have left."
+                f"{self.terms.threshold} of their neighbours, got {len(remaining)}: too many have "
+                "left."
             )
-        return frozenset(left)
+        return frozenset(remaining)
 
 
 def _usable(advert: Advert) -> Advert:
-    """The advert; ProtocolError if a key in it is invalid."""
+    # Checked here, so that an invalid key costs its owner, and not each neighbour that reads it.
     sealing_key(X25519PrivateKey.generate(), advert.sealing, b"")
     crypto.read_point(advert.masking)
     crypto.read_point(advert.seed)

@@ -12,14 +12,18 @@ from fractions import Fraction
 
 from randquant._internal import validate
 
-NEIGHBOURS = 10
-"""Default number of a client's neighbours."""
+DEFAULT_NEIGHBOURS = 10
+"""Default number of a client's neighbours: three of them may be lost at the default threshold of
+seven. A client's work and bytes grow with it; `Losses` chooses it for a rate of failed sums."""
 
-MOST_CLIENTS, MOST_NEIGHBOURS = 2**16, 2**12
-"""Beyond these a server's terms would cost a client minutes before it sees the first key."""
+MAX_CLIENTS, MAX_NEIGHBOURS = 2**16, 2**12
+"""Largest numbers in a sum: beyond these a hostile server's terms would cost a client minutes of
+work before it sees the first key."""
 
-TWO_THIRDS = 2 / 3
-"""Default threshold as a share of a client's neighbours; only the client itself may lower it."""
+DEFAULT_THRESHOLD_SHARE = 2 / 3
+"""Default threshold as a share of a client's neighbours; only the client itself may lower it. At
+this share fewer than a third of them may collude with a malicious server, and a third may drop
+out."""
 
 
 class ProtocolError(ValueError):
@@ -38,9 +42,9 @@ class Terms:
         dimension: coordinates of a vector.
         bits: the sum is taken modulo 2**bits, 1 to 32.
         least: fewest clients whose vectors may be in a sum that is unmasked. The privacy guarantee
-            of a sum relies on so many: a client reveals nothing if fewer are left.
-        neighbours: how many others each client shares masks with; even, or all others. All others
-            protect against a malicious server; fewer are faster, and protect against an
+            of a sum relies on this number: a client reveals nothing if fewer are left.
+        neighbours: how many other clients each client shares masks with; even, or all others. All
+            others protect against a malicious server; fewer are faster, and protect against an
             honest-but-curious one.
         threshold: how many of a client's neighbours must answer to remove its mask. By default
             two thirds of them, rounded up.
@@ -59,7 +63,7 @@ class Terms:
     dimension: int
     bits: int
     least: int
-    neighbours: int = NEIGHBOURS
+    neighbours: int = DEFAULT_NEIGHBOURS
     threshold: int = 0
 
     def __post_init__(self) -> None:
@@ -67,35 +71,36 @@ class Terms:
         validate.kind("clients", self.clients, tuple)
         clients = tuple(validate.whole("client", c, low=0, high=2**64 - 1) for c in self.clients)
         count = len(clients)
-        if len(set(clients)) < count or not 2 <= count <= MOST_CLIENTS:
+        if len(set(clients)) < count or not 2 <= count <= MAX_CLIENTS:
             raise ValueError(
-                f"Expected two clients or more, {MOST_CLIENTS} at most, none twice, got "
+                f"Expected two clients or more, {MAX_CLIENTS} at most, none twice, got "
                 f"{clients[:9]}{'...' if count > 9 else ''}."
             )
         dimension = validate.whole("dimension", self.dimension, low=1, high=2**40)
         bits = validate.whole("bits", self.bits, low=1, high=32)
         least = validate.whole("least", self.least, low=2, high=count)
         degree = min(validate.whole("neighbours", self.neighbours, low=1), count - 1)
-        validate.whole("neighbours", degree, low=1, high=MOST_NEIGHBOURS)
+        validate.whole("neighbours", degree, low=1, high=MAX_NEIGHBOURS)
         if degree < count - 1 and degree % 2:
             raise ValueError(f"Expected an even number of neighbours, got {degree}.")
         # More than half, so that no two disjoint groups of neighbours can each remove a mask. If
         # not all others are neighbours that is too few: a malicious server needs no colluder. If
         # all are, it needs one, and clients still demand two thirds unless told to accept less.
-        two_thirds = part_of(degree, TWO_THIRDS)
+        two_thirds = share_of_neighbours(degree, DEFAULT_THRESHOLD_SHARE)
         low = degree // 2 + 1 if degree == count - 1 else two_thirds
         threshold = self.threshold or two_thirds
         threshold = validate.whole("threshold", threshold, low=low, high=degree)
-        facts = (clients, dimension, bits, least, degree, threshold)  # plain ints, for the digest
-        for field, value in zip(dataclasses.fields(self)[1:], facts, strict=True):
+        # Plain ints: the digest hashes their repr, which NumPy's integers would change.
+        checked = (clients, dimension, bits, least, degree, threshold)
+        for field, value in zip(dataclasses.fields(self)[1:], checked, strict=True):
             object.__setattr__(self, field.name, value)
 
     @property
     def most_accusers(self) -> int:
         """Most neighbours that may accuse a client of invalid shares before it is excluded.
 
-        With at most so many malicious clients, no honest client is excluded, and every client that
-        stays has `threshold` honest neighbours with valid shares.
+        If at most this many clients are malicious, no honest client is excluded, and every client
+        that stays has `threshold` honest neighbours with valid shares.
         """
         return (self.neighbours + 1 - self.threshold) // 2
 
@@ -109,41 +114,43 @@ class Terms:
         return _neighbours(self, client)
 
     def holders_of(self, client: int) -> tuple[int, ...]:
-        """Its neighbours and itself: the share at place 1 is the first one's, and so on."""
+        """The client's neighbours and itself: the share at place k is for the k-th of them."""
         return _holders(self, client)
 
     def place_of(self, dealer: int, holder: int) -> int:
         """The place, 1 or more, at which a dealer's polynomials are evaluated for a neighbour."""
-        order, at = _ring(self)
-        if self.neighbours == len(order) - 1:
-            return at[holder] + 1
-        return (at[holder] - at[dealer] + self.neighbours // 2) % len(order) + 1
+        ring, positions = _ring(self)
+        if self.neighbours == len(ring) - 1:
+            return positions[holder] + 1
+        return (positions[holder] - positions[dealer] + self.neighbours // 2) % len(ring) + 1
 
     def __hash__(self) -> int:
-        return hash((self.session, len(self.clients)))  # fast: every step looks up cached facts
+        # Fast, since each step looks up cached values by it; terms of one session rarely differ.
+        return hash((self.session, len(self.clients)))
 
 
-def part_of(neighbours: int, share: float) -> int:
-    """A share of the neighbours as a number, rounded up; 2/3 of 39 is 26."""
+def share_of_neighbours(neighbours: int, share: float) -> int:
+    # Rounded up, of the fraction that is meant: as floats, 0.07 * 100 is above 7 and would give 8.
     return math.ceil(Fraction(share).limit_denominator(10**6) * neighbours)
 
 
 @functools.lru_cache(maxsize=16)
 def _digest(terms: Terms) -> bytes:
-    facts = repr(dataclasses.astuple(terms)).encode()
-    return hashlib.sha256(b"randquant secure sum v3\0" + facts).digest()
+    fields = repr(dataclasses.astuple(terms)).encode()
+    return hashlib.sha256(b"randquant secure sum v3\0" + fields).digest()
 
 
 @functools.lru_cache(maxsize=16)
 def _ring(terms: Terms) -> tuple[tuple[int, ...], dict[int, int]]:
-    """All clients in a pseudorandom order derived from the digest, and each one's position."""
+    # All clients in a pseudorandom order, and each one's position. The order follows from the
+    # digest, so that nobody sends the graph, and all parties compute the same one.
     ring = tuple(
         sorted(
             terms.clients,
             key=lambda c: (hmac.digest(terms.digest, c.to_bytes(8, "big"), "sha256"), c),
         )
     )
-    return ring, {client: place for place, client in enumerate(ring)}
+    return ring, {client: position for position, client in enumerate(ring)}
 
 
 @functools.lru_cache(maxsize=2048)
@@ -153,9 +160,9 @@ def _neighbours(terms: Terms, client: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=2048)
 def _holders(terms: Terms, client: int) -> tuple[int, ...]:
-    """All clients, or a client and the nearest ones on either side, in the order of the ring."""
-    ring, at = _ring(terms)
+    # All clients, or a client and the nearest ones on either side, in the order of the ring.
+    ring, positions = _ring(terms)
     if terms.neighbours == len(ring) - 1:
         return ring
-    reach, place = terms.neighbours // 2, at[client]
-    return tuple(ring[(place + step) % len(ring)] for step in range(-reach, reach + 1))
+    reach, position = terms.neighbours // 2, positions[client]
+    return tuple(ring[(position + step) % len(ring)] for step in range(-reach, reach + 1))

@@ -1,7 +1,7 @@
-"""Prio3: vectors whose validity several parties check on shares, while none of them sees them.
+"""Prio3: several parties check on shares that vectors are valid, and none of them sees a vector.
 
-After draft-irtf-cfrg-vdaf-20, whose names and order this package keeps. What is proven, and what is
-not: `docs/theory/vdaf.md`.
+It follows draft-irtf-cfrg-vdaf-20, whose names and order this package keeps. `docs/theory/vdaf.md`
+says what is proven and what is not.
 """
 
 from typing import TYPE_CHECKING

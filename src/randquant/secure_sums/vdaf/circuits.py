@@ -1,7 +1,7 @@
-"""Validity circuits: which measurements there are, and which are valid (sections 7.3.2 and 7.4).
+"""Validity circuits: kinds of measurements, and the valid ones (sections 7.3.2 and 7.4).
 
 The draft's `eval` is in two parts here, since all its circuits call one gadget on wires that do not
-depend on the gadget's outputs: `wires` says what goes into it, `eval` takes what comes out.
+depend on the gadget's outputs: `wires` has the gadget's inputs, `eval` takes its outputs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Gadget(Protocol):
     ARITY: int
 
     def factors(self, field: Field, wires: Vector) -> tuple[Vector, Vector]:
-        """What is multiplied, for one value of each wire: (n,) left and (n,) right factors."""
+        """Return (n,) left and (n,) right factors of the products, for one value of each wire."""
         ...
 
     def wires(self, left: Vector, right: Vector) -> Vector:
@@ -38,12 +38,13 @@ class Gadget(Protocol):
         ...
 
 
-DEGREE = 2
-"""Of every gadget."""
+GADGET_DEGREE = 2
+"""Degree of each gadget as a polynomial in its wires. With 3, the gadget polynomial in a proof
+would be half as long again, and the kernel would have to multiply three wires."""
 
 
 def evaluate(gadget: Gadget, field: Field, wires: Vector) -> Vector:
-    """Compute a gadget's output for one value of each wire (`Gadget.eval` of the draft)."""
+    # `Gadget.eval` of the draft, for one value of each wire.
     return field.dot(*gadget.factors(field, wires))
 
 
@@ -54,11 +55,10 @@ class ParallelSum:
         self.ARITY = 2 * count
 
     def factors(self, field: Field, wires: Vector) -> tuple[Vector, Vector]:
-        """Wires 0, 2, 4, ... and wires 1, 3, 5, ...."""
+        # Even wires are left factors, odd ones right factors. Compiled loops take whole arrays.
         return np.ascontiguousarray(wires[0::2]), np.ascontiguousarray(wires[1::2])
 
     def wires(self, left: Vector, right: Vector) -> Vector:
-        """One by one in turn."""
         return np.stack([left, right], axis=1).reshape(-1, *left.shape[1:])
 
 
@@ -75,11 +75,9 @@ class PolyEval:
     ARITY = 1
 
     def factors(self, field: Field, wires: Vector) -> tuple[Vector, Vector]:
-        """A wire, and the same wire less one."""
-        return wires, field.vec_sub(wires, field.of([1] * len(wires)))
+        return wires, field.vec_sub(wires, field.vector([1] * len(wires)))
 
     def wires(self, left: Vector, right: Vector) -> Vector:
-        """The left factors."""
         return left
 
 
@@ -99,7 +97,7 @@ class Valid(Protocol):
         ...
 
     def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
-        """`factors` and `shift` of `kernel.product_poly`: what the wires are, call by call."""
+        """Return the wires, call by call, as `factors` and `shift` of `kernel.product_poly`."""
         ...
 
     def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
@@ -107,7 +105,7 @@ class Valid(Protocol):
         ...
 
     def truncate(self, meas: Vector) -> Vector:
-        """Map (a share of) an encoded measurement to what is added up: (OUTPUT_LEN,)."""
+        """Map (a share of) an encoded measurement to the vector that is added up: (OUTPUT_LEN,)."""
         ...
 
     def decode(self, output: Vector, num_measurements: int) -> Any:
@@ -125,23 +123,20 @@ class Count:
         self.field, self.GADGET, self._range = field, Mul(), RangeCheckedInt(field, 1)
 
     def encode(self, measurement: int) -> Vector:
-        """Encode 0 or 1."""
         return self._range.encode([measurement])
 
     def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
-        """Both wires are the measurement."""
-        return self.field.of([1]), self.field.zeros(1)
+        # Both wires are the measurement: the gadget's output is its square.
+        return self.field.vector([1]), self.field.zeros(1)
 
     def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
-        """The square less the measurement."""
+        # The square less the measurement, which is zero for 0 and 1 only.
         return self.field.vec_sub(outputs, meas)
 
     def truncate(self, meas: Vector) -> Vector:
-        """The measurement itself."""
         return meas
 
     def decode(self, output: Vector, num_measurements: int) -> int:
-        """The number of ones."""
         return self.field.integers(output)[0]
 
 
@@ -158,29 +153,26 @@ class Sum:
         self.MEAS_LEN = self.EVAL_OUTPUT_LEN = bits
 
     def encode(self, measurement: int) -> Vector:
-        """Encode as bits."""
         return self._range.encode([measurement])
 
     def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
-        """One bit a call; and zeros to the end of the wire polynomial, where x - 1 is not zero."""
+        # One bit in each call. The unused calls up to the end of the wire polynomial are zeros on
+        # the wire, where x - 1 is not zero: they have a factor, too.
         ones = (1 << self.GADGET_CALLS.bit_length()) - 1
-        return self.field.of([1] * ones), self.field.of([1])
+        return self.field.vector([1] * ones), self.field.vector([1])
 
     def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
-        """The gadget's outputs."""
         return outputs
 
     def truncate(self, meas: Vector) -> Vector:
-        """The integer."""
         return self._range.decode(meas)
 
     def decode(self, output: Vector, num_measurements: int) -> int:
-        """The sum."""
         return self.field.integers(output)[0]
 
 
 class RangeChecked:
-    """What the next three circuits share: each entry of the encoded measurement is 0 or 1.
+    """The common part of the next three circuits: each encoded entry is 0 or 1.
 
     Entries are checked `chunk_length` in a call, multiplied by powers of the call's joint
     randomness r: the gadget adds up r**(j+1) * m[j] * (m[j] - 1).
@@ -193,8 +185,9 @@ class RangeChecked:
         self.GADGET_CALLS = self.JOINT_RAND_LEN = -(-meas_len // chunk_length)
 
     def wires(self, joint_rand: Vector, num_shares: int) -> tuple[Vector, Vector]:
-        """Powers of r times entries; and entries less one, of which a share has its part."""
-        return joint_rand, self.field.of([pow(num_shares, -1, self.field.MODULUS)])
+        # Left wires are powers of r times entries, right wires entries less one. Each of the shares
+        # subtracts its part of that one, so that their sum is right.
+        return joint_rand, self.field.vector([pow(num_shares, -1, self.field.MODULUS)])
 
 
 class SumVec(RangeChecked):
@@ -230,15 +223,14 @@ class SumVec(RangeChecked):
         return self._range.encode(measurement)
 
     def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
-        """The sum of the gadget's outputs."""
+        # Zero for valid entries; for others with probability chunk_length / MODULUS at most
+        # (theory/vdaf.md, Proposition 1).
         return self.field.sum(outputs)
 
     def truncate(self, meas: Vector) -> Vector:
-        """The integers."""
         return self._range.decode(meas)
 
     def decode(self, output: Vector, num_measurements: int) -> list[int]:
-        """The sum of each entry."""
         return self.field.integers(output)
 
 
@@ -252,25 +244,24 @@ class Histogram(RangeChecked):
         super().__init__(field, length, chunk_length)
 
     def encode(self, measurement: int) -> Vector:
-        """Encode a bucket as a vector with a single one."""
+        # A vector with a single one.
         last = self.OUTPUT_LEN - 1
         encoded = self.field.zeros(self.OUTPUT_LEN)
-        at = validate.whole("measurement", measurement, low=0, high=last)
-        encoded[at : at + 1] = self.field.of([1])
+        bucket = validate.whole("measurement", measurement, low=0, high=last)
+        encoded[bucket : bucket + 1] = self.field.vector([1])
         return encoded
 
     def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
-        """The sum of the gadget's outputs; and by how much the entries' sum differs from one."""
-        one = self.field.of([pow(num_shares, -1, self.field.MODULUS)])
+        # Two outputs: the range check, and the difference of the entries' sum from one. Each share
+        # has its part of the one.
+        one = self.field.vector([pow(num_shares, -1, self.field.MODULUS)])
         check = self.field.vec_sub(self.field.sum(meas), one)
         return np.concatenate([self.field.sum(outputs), check])
 
     def truncate(self, meas: Vector) -> Vector:
-        """The entries."""
         return meas
 
     def decode(self, output: Vector, num_measurements: int) -> list[int]:
-        """How many are in each bucket."""
         return self.field.integers(output)
 
 
@@ -292,17 +283,16 @@ class MultihotCountVec(RangeChecked):
         return np.concatenate([entries, self._range.encode([weight])])
 
     def eval(self, meas: Vector, outputs: Vector, num_shares: int) -> Vector:
-        """The sum of the gadget's outputs; and by how much the weight differs from the stated."""
+        # Two outputs: the range check, and the difference of the weight from the encoded one, whose
+        # bits cannot encode more than `max_weight`.
         weight = self.field.sum(self.truncate(meas))
         check = self.field.vec_sub(weight, self._range.decode(meas[self.OUTPUT_LEN :]))
         return np.concatenate([self.field.sum(outputs), check])
 
     def truncate(self, meas: Vector) -> Vector:
-        """The vector without its weight."""
-        return meas[: self.OUTPUT_LEN]
+        return meas[: self.OUTPUT_LEN]  # without the weight
 
     def decode(self, output: Vector, num_measurements: int) -> list[int]:
-        """How often each entry is true."""
         return self.field.integers(output)
 
 
@@ -319,6 +309,8 @@ def chunk_length(meas_len: int) -> int:
         81
     """
     meas_len = validate.whole("meas_len", meas_len, low=1)
+    # A proof has two seeds for each entry of a chunk, and about two values for each of the p points
+    # of a wire polynomial. One point is for the seeds, so that p - 1 calls fit.
     sizes = [2**k for k in range(1, meas_len.bit_length() + 2)]
     return min((2 * -(-meas_len // (p - 1)) + 2 * p, -(-meas_len // (p - 1))) for p in sizes)[1]
 
@@ -326,8 +318,8 @@ def chunk_length(meas_len: int) -> int:
 class RangeCheckedInt:
     """Integers from 0 to `largest` as bits with weights 1, 2, 4, ... (`encode_range_checked_int`).
 
-    The last weight is smaller if need be, so that the weights add up to `largest`: no bits encode
-    more.
+    The last weight is smaller if necessary, so that the weights add up to `largest`: a client that
+    sends valid bits cannot encode more.
     """
 
     def __init__(self, field: Field, largest: int) -> None:
@@ -338,26 +330,36 @@ class RangeCheckedInt:
 
     def encode(self, values: Sequence[int] | np.ndarray) -> Vector:
         """Encode integers (n,), one after the other: (n * bits,)."""
-        small = self._largest < 2**62
-        numbers = np.asarray(values, None if small else object)
-        kinds = "bui" if small else "O"  # larger integers than any word are objects
-        whole = numbers.dtype.kind in kinds and numbers.ndim == 1
-        if not whole or (numbers < 0).any() or (numbers > self._largest).any():
-            raise ValueError(f"Expected integers from 0 to {self._largest}, got others.")
-        numbers = numbers.astype(np.int64) if small else numbers
+        fits_word = self._largest < 2**62
+        numbers = np.asarray(values, None if fits_word else object)
+        kinds = "bui" if fits_word else "O"  # larger integers than any word are objects
+        if numbers.dtype.kind not in kinds or numbers.ndim != 1:
+            raise ValueError(
+                f"Expected integers from 0 to {self._largest}, got an array of shape "
+                f"{numbers.shape} and type {numbers.dtype}."
+            )
+        outside = np.count_nonzero((numbers < 0) | (numbers > self._largest))
+        if outside:  # how many, and not which: a measurement is a secret
+            raise ValueError(
+                f"Expected integers from 0 to {self._largest}, got {outside} of {len(numbers)} "
+                "outside."
+            )
+        numbers = numbers.astype(np.int64) if fits_word else numbers
+        # One of several encodings where the last weight is not a power of two: the last bit is set
+        # only if the others do not suffice. All of them are valid, and have the same sum.
         last = numbers > self._rest
         rest = np.where(last, numbers - self.weights[-1], numbers)
         encoded = np.empty((len(numbers), len(self.weights)), np.uint8)
         for bit in range(len(self.weights) - 1):
             encoded[:, bit] = (rest >> bit) & 1
         encoded[:, -1] = last
-        return self.field.of_small(encoded.reshape(-1))
+        return self.field.small_vector(encoded.reshape(-1))
 
     def decode(self, encoded: Vector) -> Vector:
-        """Decode (shares of) encoded integers."""
+        # Linear, so that it works on shares as well.
         if len(self.weights) == 1:
             return encoded
-        return self.field.dot(encoded, self.field.of(self.weights))
+        return self.field.dot(encoded, self.field.vector(self.weights))
 
 
 def _check_length(measurement: Sequence[Any] | np.ndarray, length: int) -> None:

@@ -21,78 +21,79 @@ class Field:
     Names are the draft's; a scalar is a vector of one element.
 
     Args:
-        modulus: of the field.
+        modulus: the field's order.
         size: bytes of an encoded element, 8 or 16.
         order: GEN_ORDER, the subgroup's order.
     """
 
     def __init__(self, modulus: int, size: int, order: int) -> None:
         self.MODULUS, self.ENCODED_SIZE, self.GEN_ORDER = modulus, size, order
+        # The draft's generator, a power of 7 in both fields.
         self._generator = pow(7, (modulus - 1) // order, modulus)
 
     def zeros(self, length: int) -> Vector:
-        """Make a vector of zeros."""
         return np.zeros((length, 2) if self.ENCODED_SIZE == 16 else length, np.uint64)
 
-    def of(self, integers: Sequence[int]) -> Vector:
+    def vector(self, integers: Sequence[int]) -> Vector:
         """Make a vector of integers, which are taken modulo the modulus."""
         size = self.ENCODED_SIZE
         encoded = b"".join((x % self.MODULUS).to_bytes(size, "little") for x in integers)
         return self.decode_vec(encoded)
 
-    def of_small(self, numbers: np.ndarray) -> Vector:
+    def small_vector(self, numbers: np.ndarray) -> Vector:
         """Make a vector of numbers (n,) below 2**32, of any integer type or bool."""
         vector = self.zeros(len(numbers))
         (vector if self.ENCODED_SIZE == 8 else vector[:, 0])[:] = numbers
         return vector
 
     def integers(self, vector: Vector) -> list[int]:
-        """List a vector's elements."""
         if self.ENCODED_SIZE == 8:
             return vector.tolist()
         return [low + (high << 64) for low, high in vector.tolist()]
 
     def encode_vec(self, vector: Vector) -> memoryview:
-        """Encode a vector: each element in little-endian bytes. Nothing is copied if it can be."""
+        # Each element in little-endian bytes: on most machines those in memory, without a copy.
         return np.ascontiguousarray(vector, "<u8").reshape(-1).view(np.uint8).data
 
     def decode_vec(self, encoded: Any) -> Vector:
         """Decode a vector.
 
         Raises:
-            ValueError: the length is no multiple of an element's, or a number is too large.
+            ValueError: the length is not a multiple of an element's, or a number is too large.
         """
         if len(encoded) % self.ENCODED_SIZE:
             raise ValueError(
                 f"Expected a multiple of {self.ENCODED_SIZE} bytes, got {len(encoded)}."
             )
         vector = self.words(encoded)
-        if not self.below_modulus(vector).all():
-            raise ValueError("Expected encoded numbers below the field's modulus, got another.")
+        # Compiled loops assume reduced elements; and one element must have one encoding.
+        if not (valid := self.below_modulus(vector)).all():
+            raise ValueError(
+                "Expected encoded numbers below the field's modulus, got one that is not, number "
+                f"{int(valid.argmin())} of {len(vector)}."
+            )
         return vector
 
     def words(self, encoded: Any) -> Vector:
-        """Read encoded numbers, whatever they are."""
+        # Not checked: the numbers may be above the modulus.
         words = np.frombuffer(encoded, "<u8").astype(np.uint64)
         return words if self.ENCODED_SIZE == 8 else words.reshape(-1, 2)
 
     def below_modulus(self, words: Vector) -> np.ndarray:
-        """Say of each number whether it is an element: (n,) bool."""
+        """Return (n,) bool: True for each number that is an element of the field."""
         if self.ENCODED_SIZE == 8:
             return words < self.MODULUS
         low, high = words[:, 0], words[:, 1]
         return (high < kernel.HIGH_128) | ((high == kernel.HIGH_128) & (low == 0))
 
     def vec_add(self, left: Vector, right: Vector, out: Vector | None = None) -> Vector:
-        """Add two vectors, into `out` or a new one."""
         return self._elementwise(kernel.vec_add, left, right, out)
 
     def vec_sub(self, left: Vector, right: Vector, out: Vector | None = None) -> Vector:
-        """Subtract the right vector from the left one, into `out` or a new one."""
         return self._elementwise(kernel.vec_sub, left, right, out)
 
     def dot(self, left: Vector, right: Vector) -> Vector:
-        """Sum of products of two vectors.
+        """Return the sum of products of two vectors.
 
         With a shorter `right`, one sum for each part of `left` of its length.
         """
@@ -101,43 +102,43 @@ class Field:
         return out
 
     def sum(self, vector: Vector) -> Vector:
-        """Sum of a vector's elements."""
-        return self.dot(vector, np.broadcast_to(self.of([1]), vector.shape).copy())
+        return self.dot(vector, np.broadcast_to(self.vector([1]), vector.shape).copy())
 
     def nth_root(self, n: int) -> int:
-        """The principal n-th root of unity, n a power of two (section 6.1.2)."""
+        """Return the principal n-th root of unity, n a power of two (section 6.1.2)."""
         if not 1 <= n <= self.GEN_ORDER or n & (n - 1):
             raise ValueError(f"Expected a power of two up to {self.GEN_ORDER}, got {n}.")
         return pow(self._generator, self.GEN_ORDER // n, self.MODULUS)
 
     @functools.lru_cache(maxsize=16)  # noqa: B019 - there are two fields
     def nth_root_powers(self, n: int) -> Vector:
-        """The n-th roots of unity, in order."""
+        """Return all n-th roots of unity, in order."""
         roots = self.zeros(n)
-        roots[:1] = self.of([1])
-        kernel.powers(self.of([self.nth_root(n)]), roots)
+        roots[:1] = self.vector([1])
+        kernel.powers(self.vector([self.nth_root(n)]), roots)
         return roots
 
     @functools.lru_cache(maxsize=16)  # noqa: B019
-    def half_way(self, n: int) -> Vector:
-        """`scales` of `kernel.odd_values` for n values."""
-        order = np.zeros(1, np.int64)  # 0..n-1, bits reversed
-        while len(order) < n:
-            order = np.concatenate([2 * order, 2 * order + 1])
+    def odd_value_scales(self, n: int) -> Vector:
+        """Return the `scales` of `kernel.odd_values` for n values."""
+        reversed_order = np.zeros(1, np.int64)  # 0..n-1, bits reversed
+        while len(reversed_order) < n:
+            reversed_order = np.concatenate([2 * reversed_order, 2 * reversed_order + 1])
         inverse, factor = pow(n, -1, self.MODULUS), self.nth_root(2 * n)
         scales = self.zeros(n)
-        scales[:1] = self.of([inverse])
-        kernel.powers(self.of([factor]), scales)
-        return scales[order]
+        scales[:1] = self.vector([inverse])
+        kernel.powers(self.vector([factor]), scales)
+        return scales[reversed_order]
 
     def lagrange(self, n: int, point: int) -> Vector:
-        """Weights (n,) of a polynomial's values at the n-th roots in its value at a point.
+        """Return weights (n,): a polynomial's value at a point is the weighted sum of its values.
 
-        What `Lagrange.poly_eval_batched` of the draft computes, for any number of polynomials.
+        Those are its values at the n-th roots of unity.
+        `Lagrange.poly_eval_batched` of the draft computes the same, for any number of polynomials.
         """
         scale, weights = (-1) ** (n - 1) * pow(n, -1, self.MODULUS), self.zeros(n)
         roots = self.nth_root_powers(n)
-        kernel.lagrange(roots, self.of([point]), self.of([scale]), weights)
+        kernel.lagrange(roots, self.vector([point]), self.vector([scale]), weights)
         return weights
 
     def _elementwise(self, loop: Any, left: Vector, right: Vector, out: Vector | None) -> Vector:
@@ -157,10 +158,11 @@ Field128 = Field(kernel.MODULUS_128, 16, 2**66)
 # XofTurboShake128: seeds and field elements from seeds (draft-irtf-cfrg-vdaf-20, section 6.2).
 
 VERSION = 18
-"""Of the draft's algorithms; it is part of every domain separation tag."""
+"""Version of the draft's algorithms, which is part of every domain separation tag."""
 
-_READ = 2**20
-"""Bytes that are read at once: memory beside a vector that is drawn."""
+_READ_BYTES = 2**20
+"""Bytes of the stream that are read at once: memory in addition to the vector that is drawn. With
+half as much, nothing is faster; with much more, memory would be twice that of the vector."""
 
 
 class XofTurboShake128:
@@ -186,35 +188,32 @@ class XofTurboShake128:
             self._stream.update(part)
 
     def next(self, length: int) -> bytes:
-        """The next bytes of the stream."""
         return self._stream.read(length)
 
     def next_vec(self, field: Field, length: int) -> Vector:
-        """The next elements: numbers that are not below the modulus are skipped (section 6.2).
+        """Draw the next elements; numbers that are not below the modulus are skipped (section 6.2).
 
         Both moduli begin with a one in the highest bit of their size, so that the draft's mask
         changes nothing.
         """
         vector, filled = field.zeros(length), 0
         while filled < length:
-            count = min(length - filled, _READ // field.ENCODED_SIZE)
+            count = min(length - filled, _READ_BYTES // field.ENCODED_SIZE)
             words = field.words(self.next(count * field.ENCODED_SIZE))
-            good = field.below_modulus(words)
-            words = words if good.all() else words[good]
+            valid = field.below_modulus(words)
+            words = words if valid.all() else words[valid]
             vector[filled : filled + len(words)] = words
             filled += len(words)
         return vector
 
     @classmethod
     def derive_seed(cls, seed: bytes, dst: bytes, *binder: Any) -> bytes:
-        """Derive a new seed."""
         return cls(seed, dst, *binder).next(cls.SEED_SIZE)
 
     @classmethod
     def expand_into_vec(
         cls, field: Field, seed: bytes, dst: bytes, binder: bytes, length: int
     ) -> Vector:
-        """Expand a seed into a vector."""
         return cls(seed, dst, binder).next_vec(field, length)
 
 

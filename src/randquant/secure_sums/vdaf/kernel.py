@@ -22,19 +22,20 @@ MODULUS_128 = 2**128 - 28 * 2**64 + 1
 HIGH_128 = 2**64 - 28
 """The high word of MODULUS_128, whose low word is 1."""
 
-_ZERO, _HALF, _LOW = np.uint64(0), np.uint64(32), np.uint64(2**32 - 1)
+# Typed once: a Python integer among words would make numba compute in int64 or float64.
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
+_HALF_WORD_BITS, _HALF_WORD_MASK = np.uint64(32), np.uint64(2**32 - 1)
 _MODULUS = np.uint64(MODULUS_64)
-_OVER = np.uint64(2**32 - 1)
+_WORD_RESIDUE = np.uint64(2**32 - 1)
 """2**64 modulo MODULUS_64."""
 _HIGH = np.uint64(HIGH_128)
+# 2**256 modulo MODULUS_128: Montgomery multiplication by it undoes one division by 2**128.
 _SQUARE = divmod(2**256 % MODULUS_128, 2**64)
 _SQUARE_LOW, _SQUARE_HIGH = np.uint64(_SQUARE[1]), np.uint64(_SQUARE[0])
-_ONE = np.uint64(1)
 
 
 def _wide(_context: Any, a: Any, b: Any) -> Any:
-    """Multiply two words to (low word, high word)."""
-
+    # (low word, high word) of a product: numba itself has no product of 128 bits.
     def generate(context: Any, builder: Any, signature: Any, words: Any) -> Any:
         word, double = ir.IntType(64), ir.IntType(128)
         product = builder.mul(builder.zext(words[0], double), builder.zext(words[1], double))
@@ -50,31 +51,33 @@ wide: Any = intrinsic(_wide)
 
 @register_jitable
 def _add_64(a, b):
+    # The sum wraps around if it is below `a`: that is 2**64 less, which is added again. One
+    # subtraction then suffices.
     total = a + b
-    total += _OVER * np.uint64(total < a)
+    total += _WORD_RESIDUE * np.uint64(total < a)
     return total - _MODULUS * np.uint64(total >= _MODULUS)
 
 
 @register_jitable
 def _sub_64(a, b):
-    return a - b - _OVER * np.uint64(a < b)
+    return a - b - _WORD_RESIDUE * np.uint64(a < b)
 
 
 @register_jitable
 def _mul_64(a, b):
-    """Multiply: 2**64 is 2**32 - 1 and 2**96 is -1 modulo MODULUS_64."""
+    # 2**64 is 2**32 - 1 and 2**96 is -1 modulo MODULUS_64: no division is needed.
     low, high = wide(a, b)
-    top = high >> _HALF
-    rest = low - top - _OVER * np.uint64(low < top)
-    middle = (high & _LOW) * _OVER
+    top = high >> _HALF_WORD_BITS
+    rest = low - top - _WORD_RESIDUE * np.uint64(low < top)
+    middle = (high & _HALF_WORD_MASK) * _WORD_RESIDUE
     total = rest + middle
-    total += _OVER * np.uint64(total < middle)
+    total += _WORD_RESIDUE * np.uint64(total < middle)
     return total - _MODULUS * np.uint64(total >= _MODULUS)
 
 
 @register_jitable
 def _carried(a, b, carry):
-    """Add two words and a carry to (word, carry)."""
+    # (word, carry) of a sum of two words and a carry.
     total = a + b
     whole = total + carry
     return whole, np.uint64(total < a) + np.uint64(whole < carry)
@@ -82,7 +85,8 @@ def _carried(a, b, carry):
 
 @register_jitable
 def _below(low, high, carry):
-    """Subtract MODULUS_128 if a number below twice of it, with its carry, is not less."""
+    # Reduces a number below twice MODULUS_128, given with its carry: without a branch, since the
+    # time of a branch would depend on a secret.
     beyond = (carry != _ZERO) | (high > _HIGH) | ((high == _HIGH) & (low >= _ONE))
     less = np.uint64(beyond)
     return low - less, high - _HIGH * less - np.uint64(low < less)
@@ -100,7 +104,8 @@ def _sub_128(a, b):
     low, borrow = a[0] - b[0], np.uint64(a[0] < b[0])
     high = a[1] - b[1]
     whole = high - borrow
-    more = np.uint64((a[1] < b[1]) | (high < borrow))  # then the modulus is added
+    # If the difference is negative the modulus is added, without a branch.
+    more = np.uint64((a[1] < b[1]) | (high < borrow))
     return low + more, whole + _HIGH * more + np.uint64(low + more < more)
 
 
@@ -200,14 +205,13 @@ def _put(vector, i, element):
 
 @numba.njit(nogil=True, cache=True)
 def vec_add(left, right, out):
-    """Write the sum of two vectors; `out` may be one of them."""
+    # `out` may be one of the two vectors, here and in `vec_sub`.
     for i in range(left.shape[0]):
         put(out, i, add(get(left, i), get(right, i)))
 
 
 @numba.njit(nogil=True, cache=True)
 def vec_sub(left, right, out):
-    """Write the difference of two vectors; `out` may be one of them."""
     for i in range(left.shape[0]):
         put(out, i, sub(get(left, i), get(right, i)))
 
@@ -228,16 +232,17 @@ def vec_dot(left, right, out):
 
 @numba.njit(nogil=True, cache=True)
 def powers(factor, out):
-    """Write one, factor, factor**2, ...; out[0] is one already."""
+    # Writes out[0] * factor**i: the caller has set out[0].
     for i in range(1, out.shape[0]):
         put(out, i, mul(get(out, i - 1), get(factor, 0)))
 
 
 @numba.njit(nogil=True, cache=True)
 def lagrange(roots, point, scale, out):
-    """Write by how much each value of a polynomial at these n roots counts in its value at a point.
+    """Write the weight of each value of a polynomial at these n roots in its value at a point.
 
-    That is root * scale * product of all (other root - point), with scale = (-1)**(n-1) / n.
+    That is root * scale * product of all (other root - point), with scale = (-1)**(n-1) / n. The
+    products of the roots before and after each one are computed in turn: no element is inverted.
     """
     size = roots.shape[0]
     x, running = get(point, 0), get(scale, 0)
@@ -260,6 +265,7 @@ def odd_values(values, roots, scales):
         scales: roots[k] / p, where k runs through 0..p-1 in bit-reversed order.
     """
     size = values.shape[0]
+    # Both transforms leave out the reordering: one's output is in the order of the other's input.
     half, step = size // 2, 2
     while half:  # inverse transform; coefficients come out in bit-reversed order
         for start in range(0, size, 2 * half):
@@ -287,8 +293,8 @@ def product_poly(meas, factors, shift, left_seeds, right_seeds, roots, scales, o
     """Add up the products of pairs of wire polynomials: their values at the 2p-th roots of unity.
 
     In call k, pair i of n has the values factors[k]**(i+1) * m and m - shift, where m is the
-    measurement's element k * n + i, or zero beyond its end; at root 0 it has its two seeds. Memory
-    is that of one pair.
+    measurement's element k * n + i, or zero beyond its end; at root 0 it has its two seeds. One
+    pair at a time is in memory.
 
     Args:
         meas: the encoded measurement.
@@ -324,20 +330,21 @@ def product_poly(meas, factors, shift, left_seeds, right_seeds, roots, scales, o
 
 @numba.njit(nogil=True, cache=True)
 def wire_checks(meas, factors, shift, weights, left, right):
-    """Evaluate the wire polynomials of `product_poly` where `weights` says (see `lagrange`).
+    """Evaluate the wire polynomials of `product_poly` at the point of `weights` (see `lagrange`).
 
     Args:
         meas, factors, shift: as in `product_poly`, or a share of the measurement.
         weights: (p,).
         left, right: (n,), the seeds; replaced by the values.
     """
-    pairs, first, moved = left.shape[0], get(weights, 0), get(shift, 0)
-    moved = sub(moved, moved)
+    # The shift is the same on all right wires: its weighted sum is computed once.
+    pairs, first, shift_sum = left.shape[0], get(weights, 0), get(shift, 0)
+    shift_sum = sub(shift_sum, shift_sum)
     for k in range(factors.shape[0]):
-        moved = add(moved, mul(get(weights, k + 1), get(shift, 0)))
+        shift_sum = add(shift_sum, mul(get(weights, k + 1), get(shift, 0)))
     for i in range(pairs):
         put(left, i, mul(first, get(left, i)))
-        put(right, i, sub(mul(first, get(right, i)), moved))
+        put(right, i, sub(mul(first, get(right, i)), shift_sum))
     for k in range(factors.shape[0]):
         weight, factor = get(weights, k + 1), get(factors, k)
         running = weight

@@ -1,6 +1,7 @@
 """Prio3: a fully linear proof checked by several aggregators (draft-irtf-cfrg-vdaf-20, section 7).
 
-Names and order are those of section 7.2, without the aggregation parameter, which Prio3 has not.
+Names and order are those of section 7.2, without the aggregation parameter, which Prio3 does not
+use.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.secure_sums.vdaf import kernel
-from randquant.secure_sums.vdaf.circuits import DEGREE, Valid, evaluate
+from randquant.secure_sums.vdaf.circuits import GADGET_DEGREE, Valid, evaluate
 from randquant.secure_sums.vdaf.field import Vector, XofTurboShake128, format_dst
 
 # The fully linear proof of a validity circuit (draft-irtf-cfrg-vdaf-20, section 7.3).
@@ -23,7 +24,8 @@ from randquant.secure_sums.vdaf.field import Vector, XofTurboShake128, format_ds
 class Flp:
     """Proofs that a circuit accepts a measurement, checked on shares of both.
 
-    Names are those of the draft. Memory is that of the proof, whatever the measurement's length.
+    Names are those of the draft. It needs memory for one proof, whose length is about the square
+    root of the measurement's.
 
     Args:
         valid: the circuit.
@@ -33,8 +35,8 @@ class Flp:
         self.valid, self.field = valid, valid.field
         arity, outputs = valid.GADGET.ARITY, valid.EVAL_OUTPUT_LEN
         self._size = 1 << valid.GADGET_CALLS.bit_length()
-        """Of a wire polynomial: the power of two that fits all calls and the seed."""
-        self._poly_len = DEGREE * (self._size - 1) + 1
+        """Length of a wire polynomial: the power of two that holds all calls and the seed."""
+        self._poly_len = GADGET_DEGREE * (self._size - 1) + 1
         self.MEAS_LEN, self.OUTPUT_LEN = valid.MEAS_LEN, valid.OUTPUT_LEN
         self.JOINT_RAND_LEN, self.PROVE_RAND_LEN = valid.JOINT_RAND_LEN, arity
         self.QUERY_RAND_LEN = 1 + (outputs if outputs > 1 else 0)
@@ -44,11 +46,12 @@ class Flp:
     def error(self) -> Fraction:
         """Bound of the probability that a proof of an invalid measurement is accepted.
 
-        It is of one proof, over joint and query randomness (theory/vdaf.md, Proposition 1).
+        It is that of one proof, over joint and query randomness (theory/vdaf.md, Proposition 1).
         """
         chunk = self.valid.GADGET.ARITY // 2 if self.JOINT_RAND_LEN else 0
-        tried = chunk + int(self.valid.EVAL_OUTPUT_LEN > 1) + DEGREE * (self._size - 1)
-        return Fraction(tried, self.field.MODULUS - self._size)
+        has_combination = int(self.valid.EVAL_OUTPUT_LEN > 1)
+        bad_points = chunk + has_combination + GADGET_DEGREE * (self._size - 1)
+        return Fraction(bad_points, self.field.MODULUS - self._size)
 
     def prove(self, meas: Vector, prove_rand: Vector, joint_rand: Vector) -> Vector:
         """Prove that a measurement is valid (section 7.3.3).
@@ -59,7 +62,7 @@ class Flp:
         factors, shift = self.valid.wires(joint_rand, 1)
         seeds = self.valid.GADGET.factors(self.field, prove_rand)
         poly = self.field.zeros(2 * self._size)
-        roots, scales = self._roots(), self.field.half_way(self._size)
+        roots, scales = self._roots(), self.field.odd_value_scales(self._size)
         kernel.product_poly(meas, factors, shift, *seeds, roots, scales, poly)
         return np.concatenate([prove_rand, poly[: self._poly_len]])
 
@@ -71,8 +74,8 @@ class Flp:
         Section 7.3.4.
 
         Raises:
-            ValueError: the query's point is a root of unity, where the verifier would say something
-                of the measurement.
+            ValueError: the query's point is a root of unity, where the verifier would reveal
+                something about the measurement.
         """
         gadget, calls = self.valid.GADGET, self.valid.GADGET_CALLS
         seeds, poly = proof[: gadget.ARITY], self._extended(proof[gadget.ARITY :])
@@ -80,14 +83,18 @@ class Flp:
         out = self.valid.eval(meas, outputs, num_shares)
         rand, point = query_rand[:-1], self.field.integers(query_rand[-1:])[0]
         output = self.field.dot(out, rand) if len(rand) else out
+        # At a root a wire's value is that of one call, and no longer hidden by the wire's seed.
         if pow(point, self._size, self.field.MODULUS) == 1:
-            raise ValueError("Expected a query beside the roots of unity, got one of them.")
+            raise ValueError(
+                "Expected a query's point outside the roots of unity, got one of the "
+                f"{self._size} roots."
+            )
         left, right = self._wire_checks(meas, seeds, joint_rand, num_shares, point)
         gadget_check = self.field.dot(poly, self.field.lagrange(2 * self._size, point))
         return np.concatenate([output, gadget.wires(left, right), gadget_check])
 
     def decide(self, verifier: Vector) -> bool:
-        """Whether the circuit's output is zero, and the gadget's test is passed (section 7.3.5)."""
+        """Return True if the circuit's output is zero and the gadget's test passes (7.3.5)."""
         output, wire_checks, gadget_check = verifier[:1], verifier[1:-1], verifier[-1:]
         gadget = evaluate(self.valid.GADGET, self.field, wire_checks)
         return not output.any() and bool((gadget == gadget_check).all())
@@ -95,7 +102,7 @@ class Flp:
     def _wire_checks(
         self, meas: Vector, seeds: Vector, joint_rand: Vector, num_shares: int, point: int
     ) -> tuple[Vector, Vector]:
-        """Evaluate (a share of) each wire polynomial at a point."""
+        # The value of (a share of) each wire polynomial at a point.
         factors, shift = self.valid.wires(joint_rand, num_shares)
         left, right = self.valid.GADGET.factors(self.field, seeds.copy())
         weights = self.field.lagrange(self._size, point)
@@ -141,14 +148,14 @@ class HelperShare(NamedTuple):
 
 
 class VerifyState(NamedTuple):
-    """What an aggregator keeps until the verifier message is there."""
+    """An aggregator's state until the verifier message arrives."""
 
     out_share: Vector
     corrected_joint_rand_seed: bytes | None
 
 
 class VerifierShare(NamedTuple):
-    """What an aggregator sends to the others."""
+    """An aggregator's message to the other aggregators."""
 
     verifiers_share: Vector
     joint_rand_part: bytes | None
@@ -201,7 +208,10 @@ class Prio3:
         """
         _check_size("nonce", nonce, self.NONCE_SIZE)
         _check_size("rand", rand, self.RAND_SIZE)
+        # The order of the seeds is the draft's: other orders would be other messages.
         seeds = [rand[i : i + SEED_SIZE] for i in range(0, self.RAND_SIZE, SEED_SIZE)]
+        # The leader's share is the measurement less all others, which follow from short seeds: only
+        # one long share travels.
         meas = self.flp.valid.encode(measurement)
         helpers, blinds = seeds[: self.SHARES - 1], [None] * self.SHARES
         if self.has_joint_rand:
@@ -213,6 +223,8 @@ class Prio3:
             parts[j] = self.joint_rand_part(ctx, j, blinds[j], meas_share, nonce)
             self.field.vec_sub(leader_meas_share, meas_share, leader_meas_share)
         parts[0] = self.joint_rand_part(ctx, 0, blinds[0], leader_meas_share, nonce)
+        # After all parts: the joint randomness depends on each share of the measurement, so that a
+        # client cannot choose a measurement that fits it.
         proofs_share = self._proofs(ctx, meas, parts, prove_seed=seeds[-1])
         for j, share in enumerate(helpers, 1):
             other = self.helper_proofs_share(ctx, j, share)
@@ -235,8 +247,8 @@ class Prio3:
         Args:
             verify_key: 32 bytes that all aggregators have, and no client.
             ctx: the application context.
-            agg_id: 0 for the leader, who has a `LeaderShare`.
-            nonce, public_share: of the report.
+            agg_id: 0 for the leader, which has a `LeaderShare`.
+            nonce, public_share: those of the report.
             input_share: this aggregator's.
         """
         _check_size("verify_key", verify_key, self.VERIFY_KEY_SIZE)
@@ -246,8 +258,11 @@ class Prio3:
         if self.has_joint_rand:
             if public_share is None or len(public_share) != self.SHARES or blind is None:
                 raise ValueError(
-                    f"Expected {self.SHARES} joint randomness parts and a blind, got others."
+                    f"Expected {self.SHARES} joint randomness parts and a blind, got "
+                    f"{len(public_share or [])} parts and {'no' if blind is None else 'a'} blind."
                 )
+            # Its own part is computed again and not believed: a client that proved with another
+            # joint randomness than that of the shares is found out by `verify_next`.
             part = self.joint_rand_part(ctx, agg_id, blind, meas_share, nonce)
             parts = [*public_share[:agg_id], part, *public_share[agg_id + 1 :]]
             corrected_seed = self.joint_rand_seed(ctx, parts)
@@ -271,22 +286,27 @@ class Prio3:
         Raises:
             ValueError: a proof is not accepted: the report is invalid.
         """
+        # A missing share would make every proof fail, and blame the client.
         if len(verifier_shares) != self.SHARES:
             raise ValueError(f"Expected {self.SHARES} shares, got {len(verifier_shares)}.")
         verifiers = self.field.zeros(self.flp.VERIFIER_LEN * self.PROOFS)
         for share in verifier_shares:
             verifiers = self.field.vec_add(verifiers, share.verifiers_share)
-        if not all(self.flp.decide(verifier) for verifier in self._each(verifiers)):
-            raise ValueError("Expected proofs of a valid measurement, got others.")
+        refused = sum(not self.flp.decide(verifier) for verifier in self._each(verifiers))
+        if refused:
+            raise ValueError(
+                f"Expected proofs of a valid measurement, got {refused} of {self.PROOFS} that are "
+                "not."
+            )
         if not self.has_joint_rand:
             return None
         return self.joint_rand_seed(ctx, [share.joint_rand_part for share in verifier_shares])
 
     def verify_next(self, verify_state: VerifyState, verifier_message: bytes | None) -> Vector:
-        """The output share, if the client has used the right joint randomness (section 7.2.2).
+        """Return the output share, if the client used the right joint randomness (section 7.2.2).
 
         Raises:
-            ValueError: it has not: the report is invalid.
+            ValueError: it used another one: the report is invalid.
         """
         seed = verify_state.corrected_joint_rand_seed or b""
         if not hmac.compare_digest(seed, verifier_message or b""):
@@ -294,11 +314,10 @@ class Prio3:
         return verify_state.out_share
 
     def agg_init(self) -> Vector:
-        """An empty aggregate share."""
         return self.field.zeros(self.flp.OUTPUT_LEN)
 
     def agg_update(self, agg_share: Vector, out_share: Vector) -> Vector:
-        """Add an output share to an aggregate share, in place (section 7.2.4)."""
+        # In place (section 7.2.4).
         return self.field.vec_add(agg_share, out_share, agg_share)
 
     def unshard(self, agg_shares: Sequence[Vector], num_measurements: int) -> Any:
@@ -309,20 +328,21 @@ class Prio3:
         return self.flp.valid.decode(agg, num_measurements)
 
     def helper_meas_share(self, ctx: bytes, agg_id: int, share: bytes) -> Vector:
-        """Expand a helper's seed into its share of the measurement (section 7.2.6)."""
         return self._vector(USAGE_MEAS_SHARE, ctx, share, bytes([agg_id]), self.flp.MEAS_LEN)
 
     def helper_proofs_share(self, ctx: bytes, agg_id: int, share: bytes) -> Vector:
-        """Expand a helper's seed into its share of the proofs."""
         binder, length = bytes([self.PROOFS, agg_id]), self.flp.PROOF_LEN * self.PROOFS
         return self._vector(USAGE_PROOF_SHARE, ctx, share, binder, length)
 
     def expand_input_share(
         self, ctx: bytes, agg_id: int, input_share: LeaderShare | HelperShare
     ) -> LeaderShare:
-        """An input share as vectors."""
+        # As vectors: a helper's share is expanded from its seed (section 7.2.6).
         if isinstance(input_share, LeaderShare) != (agg_id == 0):
-            raise ValueError(f"Expected the input share of aggregator {agg_id}, got another's.")
+            raise ValueError(
+                f"Expected the input share of aggregator {agg_id}, got a "
+                f"{type(input_share).__name__}."
+            )
         if isinstance(input_share, LeaderShare):
             return input_share
         meas_share = self.helper_meas_share(ctx, agg_id, input_share.share)
@@ -330,31 +350,30 @@ class Prio3:
         return LeaderShare(meas_share, proofs_share, input_share.blind)
 
     def prove_rands(self, ctx: bytes, prove_seed: bytes) -> Vector:
-        """The client's own randomness of all proofs."""
+        # The client's randomness for all proofs.
         length = self.flp.PROVE_RAND_LEN * self.PROOFS
         return self._vector(USAGE_PROVE_RANDOMNESS, ctx, prove_seed, bytes([self.PROOFS]), length)
 
     def query_rands(self, verify_key: bytes, ctx: bytes, nonce: bytes) -> Vector:
-        """The aggregators' randomness of all queries."""
+        # The aggregators' randomness for all queries. It depends on the key, which no client knows,
+        # and on the client's nonce, so that neither side chooses the point.
         binder, length = bytes([self.PROOFS]) + nonce, self.flp.QUERY_RAND_LEN * self.PROOFS
         return self._vector(USAGE_QUERY_RANDOMNESS, ctx, verify_key, binder, length)
 
     def joint_rand_part(
         self, ctx: bytes, agg_id: int, blind: bytes | None, meas_share: Vector, nonce: bytes
     ) -> bytes:
-        """What an aggregator's share of the measurement adds to the joint randomness."""
+        # A share's part of the joint randomness: a client that changes a share changes it.
         if blind is None:
             return b""
         tag, encoded = self._tag(USAGE_JOINT_RAND_PART, ctx), self.field.encode_vec(meas_share)
         return XofTurboShake128.derive_seed(blind, tag, bytes([agg_id]) + nonce, encoded)
 
     def joint_rand_seed(self, ctx: bytes, parts: Sequence[bytes | None]) -> bytes:
-        """The seed of the joint randomness, of all parts."""
         tag, binder = self._tag(USAGE_JOINT_RAND_SEED, ctx), b"".join(filter(None, parts))
         return XofTurboShake128.derive_seed(bytes(SEED_SIZE), tag, binder)
 
     def joint_rands(self, ctx: bytes, joint_rand_seed: bytes) -> Vector:
-        """The joint randomness of all proofs."""
         length = self.flp.JOINT_RAND_LEN * self.PROOFS
         return self._vector(
             USAGE_JOINT_RANDOMNESS, ctx, joint_rand_seed, bytes([self.PROOFS]), length
@@ -363,19 +382,18 @@ class Prio3:
     def _proofs(
         self, ctx: bytes, meas: Vector, parts: Sequence[bytes], prove_seed: bytes
     ) -> Vector:
-        """All proofs, one after the other."""
         prove_rands, joint_rands = self.prove_rands(ctx, prove_seed), self.field.zeros(0)
         if self.has_joint_rand:
             joint_rands = self.joint_rands(ctx, self.joint_rand_seed(ctx, parts))
         rands = zip(self._each(prove_rands), self._each(joint_rands), strict=True)
-        return np.concatenate([self.flp.prove(meas, *each) for each in rands])
+        return np.concatenate([self.flp.prove(meas, *proof_rands) for proof_rands in rands])
 
     def _each(self, vector: Vector) -> list[Vector]:
-        """The parts of a vector for each proof (`front` of the draft)."""
+        # By proof: `front` of the draft.
         return np.split(vector, self.PROOFS)
 
     def _tag(self, usage: int, ctx: bytes) -> bytes:
-        """`domain_separation_tag` of the draft, section 5."""
+        # `domain_separation_tag` of the draft, section 5.
         return format_dst(0, self.ID, usage) + ctx
 
     def _vector(self, usage: int, ctx: bytes, seed: bytes, binder: bytes, length: int) -> Vector:

@@ -1,6 +1,7 @@
 """Prio3's messages in bytes (draft-irtf-cfrg-vdaf-20, section 7.2.7).
 
-Whatever is decoded has exactly its length, and numbers below the modulus; else it is a ValueError.
+A decoded message has exactly its length, and numbers below the modulus: anything else is a
+ValueError, since aggregators decode what hostile clients send.
 """
 
 from __future__ import annotations
@@ -17,19 +18,16 @@ from randquant.secure_sums.vdaf.prio3 import (
 
 
 def encode_public_share(public_share: PublicShare) -> bytes:
-    """Encode a public share."""
     return b"".join(public_share or [])
 
 
 def decode_public_share(prio3: Prio3, encoded: bytes) -> PublicShare:
-    """Decode a public share."""
     _check(encoded, SEED_SIZE * prio3.SHARES if prio3.has_joint_rand else 0)
     parts = [encoded[i : i + SEED_SIZE] for i in range(0, len(encoded), SEED_SIZE)]
     return parts or None
 
 
 def encode_input_share(prio3: Prio3, share: LeaderShare | HelperShare) -> bytes:
-    """Encode an input share."""
     blind = share.blind or b""
     if isinstance(share, HelperShare):
         return share.share + blind
@@ -50,41 +48,36 @@ def decode_input_share(prio3: Prio3, agg_id: int, encoded: bytes) -> LeaderShare
 
 
 def encode_verifier_share(prio3: Prio3, share: VerifierShare) -> bytes:
-    """Encode a verifier share."""
     return bytes(prio3.field.encode_vec(share.verifiers_share)) + (share.joint_rand_part or b"")
 
 
 def decode_verifier_share(prio3: Prio3, encoded: bytes) -> VerifierShare:
-    """Decode a verifier share."""
     end = prio3.flp.VERIFIER_LEN * prio3.PROOFS * prio3.field.ENCODED_SIZE
     _check(encoded, end + SEED_SIZE * prio3.has_joint_rand)
     return VerifierShare(prio3.field.decode_vec(encoded[:end]), encoded[end:] or None)
 
 
 def encode_verifier_message(message: bytes | None) -> bytes:
-    """Encode a verifier message."""
     return message or b""
 
 
 def decode_verifier_message(prio3: Prio3, encoded: bytes) -> bytes | None:
-    """Decode a verifier message."""
     _check(encoded, SEED_SIZE * prio3.has_joint_rand)
     return encoded or None
 
 
 def encode_agg_share(prio3: Prio3, share: Vector) -> bytes:
-    """Encode an aggregate share, or an output share."""
+    # Also of an output share.
     return bytes(prio3.field.encode_vec(share))
 
 
 def decode_agg_share(prio3: Prio3, encoded: bytes) -> Vector:
-    """Decode an aggregate share, or an output share."""
     _check(encoded, prio3.flp.OUTPUT_LEN * prio3.field.ENCODED_SIZE)
     return prio3.field.decode_vec(encoded)
 
 
 def leader_share_size(prio3: Prio3) -> int:
-    """Bytes of the leader's input share without its blind."""
+    # In bytes, without the blind.
     flp = prio3.flp
     return (flp.MEAS_LEN + flp.PROOF_LEN * prio3.PROOFS) * prio3.field.ENCODED_SIZE
 
