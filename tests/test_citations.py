@@ -20,6 +20,7 @@ PATTERNS = (
     "privacy/accounting/accountant.py",
     "privacy/accounting/sampling.py",
     "privacy/accounting/attacks.py",
+    "planning/calibration.py",
     "privacy/accounting/gaussian.py",
     "privacy/accounting/noise_releases.py",
     "privacy/accounting/martingale.py",

@@ -86,7 +86,9 @@ def comparison() -> compare.Comparison:
 
 
 def out_of_reach() -> str:
-    search = NoiseSearch(lambda noise: 1.0, 1.0, lambda epsilon: 1 / epsilon, 1.0, 2.0)
+    search = NoiseSearch(
+        lambda noise: None, lambda release: 1.0, 1.0, lambda epsilon: 1 / epsilon, 1.0, 2.0
+    )
     search.tried = {1.0: UPPER}
     return str(search.out_of_reach(1e-5, 3))
 

@@ -9,39 +9,31 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Generic, TypeVar
-
-import numpy as np
-from scipy.optimize import brentq
+from typing import Generic, Literal, TypeVar
 
 from randquant._internal import validate
 from randquant._internal.progress import searching
 from randquant._internal.rounding import round_up
-from randquant.privacy.accounting.accountant import account, gaussian_order
-from randquant.privacy.accounting.gaussian import gaussian_noise
+from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
+from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_noise
 from randquant.privacy.accounting.neighbours import check_examples
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.accounting.sampling import HiddenCohorts, release_of
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 
+# The search for a noise level that meets a target: by a bracket on a logarithmic scale.
+
 TOLERANCE = 1e-3
-"""The search ends when epsilon is within this relative distance below the target.
+"""The search ends if epsilon is within this relative distance below the target."""
 
-Twice as much adds up to 0.1 % to the noise and saves hardly an account.
-"""
+STEPS = 48
+"""Most points that one stage of the search evaluates."""
 
-EDGE_WIDTH = 1e-3
-"""Relative width of the last bracket if epsilon is infinite at one end, or nothing can be built.
+EDGE = 1e-3
+"""How near, relatively, noise that cannot be built or proves nothing is looked for."""
 
-There each step only halves the bracket: at half of it a search takes one account more.
-"""
-
-EDGE_DISTANCE = 1.0
-"""Distance from the target, in log(noise), assumed where epsilon is infinite or unknown."""
-
-MAX_STEPS = 48
-"""Most accounts that one stage of the search evaluates."""
+JUMP = 100.0
+"""Two epsilons that differ by more are not joined by a curve worth a secant."""
 
 
 class OutOfReach(ValueError):
@@ -58,121 +50,160 @@ class OutOfReach(ValueError):
 
 
 class NoiseSearch:
-    """A search for the least noise that meets a target: a bracket, then Brent's method.
-
-    The search proposes noise levels; what it returns has been measured and meets the target.
-    """
+    """A search for the noise, on a logarithmic scale, by a bracket around the target."""
 
     def __init__(
         self,
-        measure: Callable[[float], float],
+        release: Callable[[float], Release],
+        measure: Callable[[Release], float],
         target: float,
-        similar_noise: Callable[[float], float],
+        alike: Callable[[float], float],
         low: float,
         high: float,
     ) -> None:
-        """`measure` is from noise to epsilon; `similar_noise` is about its inverse, up to a factor.
-
-        `measure` raises ValueError or ArithmeticError where no mechanism can be built.
-        """
-        self.measure, self.target, self.similar_noise = measure, target, similar_noise
-        self.low, self.high = low, high
+        """`alike` is the noise at an epsilon, up to a factor, of what is much like this."""
+        self.release, self.measure, self.alike = release, measure, alike
+        self.target, self.low, self.high = target, low, high
         self.tried: dict[float, float | None] = {}  # epsilon; None if no mechanism could be built
         self.reasons: dict[float, str] = {}
-        # The middle of the tolerated range: a small error of the curve then costs no account.
-        self.aim = similar_noise(target * (1 - TOLERANCE / 2))
 
     def at(self, noise: float) -> float | None:
         """Epsilon at this noise; None if there is no mechanism."""
         if noise not in self.tried:
             try:
                 with searching(f"noise {noise:g}", len(self.tried)):
-                    self.tried[noise] = self.measure(noise)
+                    self.tried[noise] = self.measure(self.release(noise))
             except (ValueError, ArithmeticError) as error:
                 # Errors tell where mechanisms can be built; their messages go into the final one.
                 self.tried[noise], self.reasons[noise] = None, str(error)
         return self.tried[noise]
 
     def enough(self, noise: float) -> bool:
+        """Whether this noise meets the target."""
         epsilon = self.at(noise)
         return epsilon is not None and epsilon <= self.target  # NaN is not enough
 
-    def missing(self, log_noise: float) -> float:
-        """Estimate what log(noise) lacks to meet the target; 0 if epsilon is within TOLERANCE.
-
-        For Gaussian noise this is a straight line, and it is nearly one for most mechanisms: a
-        secant needs one or two accounts.
-        """
-        epsilon = self.at(self.rounded(log_noise))
-        if epsilon is None or not math.isfinite(epsilon):
-            return EDGE_DISTANCE
-        if self.target * (1 - TOLERANCE) <= epsilon <= self.target:
-            return 0.0
-        distance = math.log(self.aim / self.similar_noise(epsilon)) if epsilon > 0 else -1.0
-        # The bracket rests on the sign, which rounding may lose where the curve is flat.
-        return max(distance, 1e-9) if epsilon > self.target else min(distance, -1e-9)
-
-    def rounded(self, log_noise: float) -> float:
-        """The nearest noise within reach, of six digits."""
-        return six(min(max(math.exp(log_noise), self.low), self.high))
+    def tight(self, noise: float) -> bool:
+        """Whether this noise meets the target with epsilon within TOLERANCE of it."""
+        epsilon = self.at(noise)
+        return epsilon is not None and self.target * (1 - TOLERANCE) <= epsilon <= self.target
 
     def run(self, start: float) -> float | None:
         """The least noise found that meets the target; None if none does."""
-        ends = self.bracket(start)
-        if ends is not None and ends[0] != ends[1]:
-            # No curve leads across an edge, where each account may take seconds.
-            edge = any(self.missing(end) == EDGE_DISTANCE for end in ends)
-            width = EDGE_WIDTH if edge else 1e-6
-            brentq(self.missing, *ends, xtol=width, maxiter=MAX_STEPS, disp=False)
-        # Epsilon may jump at the root, so the root itself may miss the target.
-        return min(filter(self.enough, self.tried), default=None)
-
-    def bracket(self, start: float) -> tuple[float, float] | None:
-        """log(noise) on both sides of the target, or twice the same; None if there is none."""
         first = self.buildable(start)
         if first is None:
             return None
-        here, growth = math.log(first), EDGE_WIDTH / 10
-        sign = math.copysign(1.0, self.missing(here))
-        for _ in range(MAX_STEPS):
-            # The first step is mostly right. Then steps grow, so that about ten cross the range.
-            step = sign * max(sign * self.missing(here), growth)
-            there = math.log(self.rounded(here + step))
-            if there == here and sign < 0:
-                return here, here
-            if sign > 0 and (there == here or self.at(self.rounded(there)) is None):
-                return self.inside()
-            if sign * self.missing(there) <= 0:
-                return here, there
-            here, growth = there, max(2 * growth, 0.05)
-        return None
+        # Epsilon need not be monotone: a bracket is two noises that were evaluated and lie on
+        # different sides of the target.
+        if self.tight(first):
+            return first
+        if self.enough(first):
+            return self.narrow(*self.walk(first, down=True))
+        bad, good = self.walk(first, down=False)
+        if not self.enough(good):
+            inside = self.inside(bad, good)
+            if inside is None:
+                return None
+            bad, good = inside
+        return self.narrow(good, bad)
 
     def buildable(self, start: float) -> float | None:
         """A noise near the start at which a mechanism can be built."""
         # A logarithmic grid, nearest to the start first: the range spans 18 decades.
-        grid = np.geomspace(self.low, self.high, MAX_STEPS + 1)
-        points = [start, *sorted(map(six, grid), key=lambda noise: abs(math.log(noise / start)))]
+        span = math.log(self.high / self.low)
+        grid = [six(self.low * math.exp(span * k / STEPS)) for k in range(STEPS + 1)]
+        points = [start, *sorted(grid, key=lambda noise: abs(math.log(noise / start)))]
         return next((noise for noise in points if self.at(noise) is not None), None)
 
-    def inside(self) -> tuple[float, float] | None:
-        """log(noise) on both sides of the target, near the least epsilon; None if that misses it.
+    def walk(self, first: float, *, down: bool) -> tuple[float, float]:
+        """(last noise on the side of `first`, next one), by growing steps across the target.
 
-        Noise that cannot be built counts as noise of infinite epsilon.
+        They are equal at an end of the range. There may be no mechanism at the next one.
         """
-        for _ in range(MAX_STEPS // 2):
-            noises = sorted(self.tried)
-            epsilons = [math.inf if (e := self.tried[z]) is None else e for z in noises]
-            place = min(range(len(noises)), key=epsilons.__getitem__)
-            gaps = list(itertools.pairwise(noises[max(place - 1, 0) : place + 2]))
-            if math.isinf(epsilons[place]) or not gaps:
-                return None
-            left, right = max(gaps, key=lambda gap: gap[1] / gap[0])
-            middle = six(math.sqrt(left * right))
-            if right < left * (1 + EDGE_WIDTH) or middle in (left, right):
-                return None
-            if self.enough(middle):
-                return math.log(left), math.log(middle)
+        side, here, factor = self.enough(first), first, 1.0
+        there = self.guess(first)
+        for _ in range(STEPS):
+            # A tight noise ends the walk on either side: it is good enough.
+            if self.at(there) is None or self.enough(there) != side or self.tight(there):
+                break
+            here = there
+            if there == (self.low if down else self.high):
+                break
+            # The second guess is mostly right. Then steps grow as 1.05, 1.05**2, 1.05**4, …: about
+            # ten of them cross the range.
+            guess = self.guess(there)
+            there = (
+                min(guess, self.clamp(there / factor))
+                if down
+                else max(guess, self.clamp(there * factor))
+            )
+            factor = max(factor * factor, 1.05)
+        return here, there
+
+    def guess(self, noise: float) -> float:
+        """A guess of the noise at the target: as if it were what is much like it."""
+        epsilon = self.at(noise)
+        if not epsilon or math.isinf(epsilon):
+            return noise
+        return self.clamp(noise * self.aim / self.alike(epsilon))
+
+    @property
+    def aim(self) -> float:
+        """Noise at the middle of the tolerated range below the target, as `alike` gives it."""
+        return self.alike(self.target * (1 - TOLERANCE / 2))
+
+    def narrow(self, good: float, bad: float) -> float:
+        """Narrow the bracket, by a secant in logarithms or by bisection."""
+        for step in range(STEPS):
+            upper, lower = self.at(bad), self.at(good)
+            if good == bad or self.tight(good):
+                break
+            # A step may take seconds, and no curve leads across such an edge.
+            edge = upper is None or math.isinf(upper)
+            if edge and abs(math.log(bad / good)) < EDGE:
+                break
+            # Every fourth step bisects, so that a sharply bent curve cannot stall the secant, and
+            # every step where it jumps.
+            part = 0.5
+            if upper is not None and lower and upper < JUMP * lower and step % 4 != 3:
+                most, least = self.alike(lower), self.alike(upper)
+                part = math.log(most / self.aim) / math.log(most / least)
+            middle = six(good * (bad / good) ** min(max(part, 1e-3), 1 - 1e-3))
+            if middle in (good, bad):
+                middle = six((good + bad) / 2)
+            if middle in (good, bad):  # six digits show no number in between
+                break
+            good, bad = (middle, bad) if self.enough(middle) else (good, middle)
+        return good
+
+    def inside(self, here: float, end: float) -> tuple[float, float] | None:
+        """A bracket (too little, enough) between two noises that both miss the target."""
+        if self.at(end) is None:  # bisect for the largest noise that can be built
+            for _ in range(STEPS // 2):
+                middle = six(math.sqrt(here * end))
+                if middle in (here, end):
+                    break
+                if self.enough(middle):
+                    return here, middle
+                here, end = (here, middle) if self.at(middle) is None else (middle, end)
+        # Without a finite epsilon there is no minimum to look for.
+        if all(epsilon is None or math.isinf(epsilon) for epsilon in self.tried.values()):
+            return None
+        # Epsilon may have a minimum in between.
+        for _ in range(STEPS // 4):
+            noises = sorted(noise for noise, epsilon in self.tried.items() if epsilon is not None)
+            least = min(noises, key=lambda noise: self.tried[noise] or math.inf)
+            place = noises.index(least)
+            sides = noises[max(place - 1, 0) : place + 2]
+            for left, right in itertools.pairwise(sides):
+                middle = six(math.sqrt(left * right))
+                if self.enough(middle):
+                    return sides[0], middle
         return None
+
+    def clamp(self, noise: float) -> float:
+        """The nearest noise within reach, of six digits."""
+        return six(min(max(noise, self.low), self.high))
 
     def out_of_reach(self, delta: float, rounds: int) -> OutOfReach:
         """The error to raise if no noise meets the target."""
@@ -204,6 +235,9 @@ M = TypeVar("M", bound=Releasing)
 REACH = (1e-6, 1e12)
 """Default range of noise to search."""
 
+ALIKE = 1.05
+"""What is so near the target, where Gaussian noise meets it, is much like Gaussian noise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Calibration(Generic[M]):
@@ -215,7 +249,7 @@ class Calibration(Generic[M]):
         guarantee: the accountant's guarantee of the mechanism; its epsilon is at most the target.
         tight: whether epsilon is within TOLERANCE of the target. If not, smaller noise is out of
             range, cannot be built, or raises epsilon above the target.
-        calls: how many mechanisms the search accounted.
+        calls: how many mechanisms were accounted, roughly or in full.
     """
 
     noise: float
@@ -263,8 +297,8 @@ def calibrate(
         the returned number, and its epsilon is at most the target. If epsilon falls as the noise
         grows, then smaller noise either misses the target, or differs by less than six digits show
         or by less than TOLERANCE in epsilon, or cannot be built or has no finite epsilon, or is
-        within EDGE_WIDTH of noise of which that is so. If epsilon does not fall, the result still
-        meets the target.
+        within EDGE of noise of which that is so. If epsilon does not fall, the result still meets
+        the target.
 
     Raises:
         OutOfReach: no noise that was tried meets the target; it names the least epsilon found.
@@ -290,7 +324,12 @@ def calibrate(
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
     if examples is not None:
         examples = check_examples(examples)
-    low, start, high = _checked_reach(reach, start)
+    ends = validate.listed("reach", reach)
+    if len(ends) != 2:
+        raise ValueError(f"Expected reach to be (least, largest) noise, got {len(ends)} numbers.")
+    low = six(validate.real("the least noise", ends[0], above=0))
+    high = six(validate.real("the largest noise", ends[1], low=low))
+    start = six(min(max(validate.real("start", start, above=0), low), high))
 
     def released(noise: float) -> tuple[M, Release]:
         mechanism = build(noise)
@@ -298,42 +337,114 @@ def calibrate(
             mechanism, dimension, rounds, neighboring, examples=examples, cohorts=cohorts
         )
         if release is None:
-            name = type(mechanism).__name__
-            raise TypeError(
-                f"Expected a mechanism that protects, got {name}, which has no guarantee."
-            )
+            raise TypeError("Expected a mechanism that protects, got one without a guarantee.")
         return mechanism, release
 
     # The best order of hidden cohorts is another than Gaussian noise's.
     near = gaussian_order(epsilon, delta) if delta > 0 and cohorts is None else None
-
-    def accounted(release: Release, attacked: bool) -> Guarantee:
-        # Other bounds than Rényi's may be the best for a channel on each coordinate.
-        order = near if release.coordinate_channel is None else None
-        return account([release], delta, near=order, attacked=attacked)
-
-    def measured(noise: float) -> float:
-        return accounted(released(noise)[1], attacked=False).epsilon
-
-    search = NoiseSearch(measured, epsilon, partial(gaussian_noise, delta=delta), low, high)
+    measured = _Accounted(delta, near)
+    start, low, calls = _roughly(released, epsilon, measured, start, (low, high))
+    search = NoiseSearch(lambda z: released(z)[1], measured, epsilon, measured.alike, low, high)
     noise = search.run(start)
     if noise is None:
         raise search.out_of_reach(delta, rounds)
     # Accounted again: the result rests on the accountant, not on the search.
     mechanism, release = released(noise)
-    guarantee = accounted(release, attacked=True)
+    guarantee = measured.guarantee(release)
     if not guarantee.epsilon <= epsilon:
         raise ArithmeticError(f"noise = {noise:g} gives {guarantee}, and gave less before.")
     tight = guarantee.epsilon >= epsilon * (1 - TOLERANCE)
-    return Calibration(noise, mechanism, guarantee, tight, len(search.tried))
+    return Calibration(noise, mechanism, guarantee, tight, calls + len(search.tried))
 
 
-def _checked_reach(reach: tuple[float, float], start: float) -> tuple[float, float, float]:
-    """Return (least noise, start, largest noise), each of six digits and in this order."""
-    ends = validate.listed("reach", reach)
-    if len(ends) != 2:
-        raise ValueError(f"Expected reach to be (least, largest) noise, got {len(ends)} numbers.")
-    low = six(validate.real("the least noise", ends[0], above=0))
-    high = six(validate.real("the largest noise", ends[1], low=low))
-    start = six(min(max(validate.real("start", start, above=0), low), high))
-    return low, start, high
+@dataclass(frozen=True, slots=True)
+class _Accounted:
+    """Epsilon by the accountant, which begins at the order that is good near the target."""
+
+    delta: float
+    near: float | None
+
+    def __call__(self, release: Release) -> float:
+        return self.guarantee(release, attacked=False).epsilon
+
+    def alike(self, epsilon: float) -> float:
+        """The noise at this epsilon, up to a factor, of what is like Gaussian noise."""
+        return gaussian_noise(epsilon, self.delta)
+
+    def guarantee(self, release: Release, attacked: bool = True) -> Guarantee:
+        """The accountant's."""
+        # Other bounds than Rényi's may be the best for a channel on each coordinate.
+        near = self.near if release.coordinate_channel is None else None
+        return account([release], self.delta, near=near, attacked=attacked)
+
+
+def _roughly(
+    released: Callable[[float], tuple[Releasing, Release]],
+    epsilon: float,
+    measured: _Accounted,
+    start: float,
+    reach: tuple[float, float],
+) -> tuple[float, float, int]:
+    """(noise, low, calls): about the noise that meets the target, by one figure of each release.
+
+    This takes a fraction of the accountant's time. The start, where other bounds count. No noise
+    below `low` is worth trying.
+    """
+    if measured.near is None:
+        return start, reach[0], 0
+    rough = _Rough(measured.delta, measured.near, epsilon)
+    search = NoiseSearch(lambda noise: released(noise)[1], rough, epsilon, rough.alike, *reach)
+    if search.buildable(start) is None or rough.figure == "coordinates":
+        return start, reach[0], len(search.tried)
+    noise = search.run(start)
+    if noise is None:  # nothing is known of where the target is
+        return start, reach[0], len(search.tried)
+    missing = [tried for tried, found in search.tried.items() if found is None and tried < noise]
+    return noise, max(missing, default=reach[0]), len(search.tried)
+
+
+class _Rough:
+    """Epsilon by one figure of a release; the first one decides which figure that is."""
+
+    def __init__(self, delta: float, order: float, target: float) -> None:
+        self.delta, self.order, self.target = delta, order, target
+        self.figure: Literal["coordinates", "energy", "noise", "order"] | None = None
+
+    def __call__(self, release: Release) -> float:
+        # What differs from noise to noise would be no curve to search on.
+        if self.figure is None:
+            self.figure = self._chosen(release)
+        if self.figure == "energy":
+            # What is compared with Gaussian noise is hardly worse than noise of its energy.
+            return gaussian_epsilon(math.sqrt(release.renyi(2.0)), self.delta)
+        if self.figure == "noise":
+            return self._beside(release)
+        return account_at([release], self.delta, self.order)
+
+    def alike(self, epsilon: float) -> float:
+        """The noise at this epsilon, up to a factor, of what is like Gaussian noise."""
+        if self.figure != "order":
+            return gaussian_noise(epsilon, self.delta)
+        # theory/accounting.md, Proposition 2: at one order epsilon is this and a divergence, which
+        # falls about as the noise's square.
+        order = self.order
+        least = math.log1p(-1 / order) - math.log(self.delta * order) / (order - 1)
+        return max(epsilon - least, 1e-9 * epsilon) ** -0.5
+
+    def _chosen(self, release: Release) -> Literal["coordinates", "energy", "noise", "order"]:
+        # Codes of one coordinate have bounds of their own, which are the accountant's to compare.
+        if release.coordinate_channel is not None:
+            return "coordinates"
+        # theory/martingale.md: the accountant then finds hardly more than Gaussian noise's epsilon.
+        if release.steps is not None:
+            return "energy"
+        # Very many clients are not all counted beside Gaussian noise. Searches start where that
+        # meets the target: what nearly does is hardly bounded better, which would take longer.
+        found = self._beside(release)
+        nearer = found <= ALIKE * self.target
+        nearer = nearer or found <= ALIKE * account_at([release], self.delta, self.order)
+        return "noise" if nearer else "order"
+
+    def _beside(self, release: Release) -> float:
+        square = release.squared_mu
+        return math.inf if square is None else gaussian_epsilon(math.sqrt(square), self.delta)
