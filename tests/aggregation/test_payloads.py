@@ -231,7 +231,7 @@ def test_the_dimension_is_read_from_the_payloads(mechanism):
 def test_a_key_is_wanted_only_where_the_server_adds_noise():
     for name, each in MECHANISMS.items():
         if name == "central":
-            with pytest.raises(TypeError, match=r"Expected a key, got none: .*Key\.generate"):
+            with pytest.raises(TypeError, match=r"Expected a key, got key=None: .*Key\.generate"):
                 each.mean(some_payloads(each))
         else:
             assert each.mean(some_payloads(each)).shape == (5,)

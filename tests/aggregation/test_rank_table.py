@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from randquant.aggregation import SORTED, RankTable, place_of
+from randquant.aggregation import MAX_SORTED_COORDINATES, RankTable, place_of
 
 RNG = np.random.default_rng(20)
 
@@ -84,7 +84,7 @@ def test_tables_that_are_none_are_refused(counts, weights, sentence):
         RankTable(counts, weights)
 
 
-DRAWN, LENGTH = np.random.default_rng(4), SORTED + 100
+DRAWN, LENGTH = np.random.default_rng(4), MAX_SORTED_COORDINATES + 100
 
 
 def vectors():
@@ -100,7 +100,7 @@ def vectors():
 )
 def test_places_are_those_of_a_stable_sort(vector):
     expected = np.argsort(-np.abs(vector), kind="stable")
-    for size in (7, SORTED, LENGTH):
+    for size in (7, MAX_SORTED_COORDINATES, LENGTH):
         part = vector[:size]
         order = expected[expected < size]
         for place in {0, 1, 5, size // 3, size // 2, size - 2, size - 1}:

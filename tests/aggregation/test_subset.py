@@ -277,7 +277,7 @@ def test_what_a_round_cannot_be_encoded_with_is_refused(mechanism):
 
 def test_where_no_subset_can_be_sent_it_is_said():
     bits = {"clip": 0.5, "levels": 2, "margin": 1.0}
-    with pytest.raises(ValueError, match=r"^Expected clip_norm with coordinates=5, got none"):
+    with pytest.raises(ValueError, match=r"^Expected clip_norm with coordinates=5, got clip_norm=None"):
         update_mechanism("stochastic-rounding", bits, coordinates=5)
     noise = {"clip_norm": 1.0, "noise_multiplier": 1.0}
     with pytest.raises(ValueError, match=r"^Expected no coordinates with local-gaussian"):

@@ -26,7 +26,7 @@ from randquant.aggregation import (
 )
 from randquant.aggregation.coordinate import _single
 from randquant.audit import (
-    FEWEST,
+    MIN_TRIAL_COUNT,
     Outcomes,
     best_event,
     ceiling,
@@ -278,11 +278,11 @@ def test_a_leak_in_the_lowest_bit_of_a_float_is_caught():
 
 def test_outcomes_that_never_change_are_warned_of():
     fixed = Around(RESPONSE, lambda update, key: RESPONSE.encode(np.zeros_like(update), KEY))
-    found = audited(fixed, trials=FEWEST)
+    found = audited(fixed, trials=MIN_TRIAL_COUNT)
     assert found.constant
     assert not found.contradicted
     assert any(line.startswith("warning") for line in found.lines())
-    assert not audited(RESPONSE, trials=FEWEST).constant
+    assert not audited(RESPONSE, trials=MIN_TRIAL_COUNT).constant
 
 
 def test_a_missing_clip_is_caught():
@@ -369,7 +369,7 @@ def test_default_inputs_are_those_of_the_certificate():
     [
         ({"delta": 1.0}, "delta"),
         ({"confidence": 1.0}, "confidence"),
-        ({"trials": FEWEST - 1}, "trials"),
+        ({"trials": MIN_TRIAL_COUNT - 1}, "trials"),
         ({"trials": 2**26}, "memory"),
         ({"others": np.zeros((1, 2), dtype=np.float32)}, "one dimension"),
         ({"others": np.zeros(1, dtype=np.float32)}, "others to be"),

@@ -9,7 +9,15 @@ from pages import check_charts, check_self_contained
 import randquant as rq
 from randquant import cli
 from randquant.aggregation import update_mechanism
-from randquant.planning import LONG, USEFUL, Candidate, DecodedError, Privacy, code, judge
+from randquant.planning import (
+    LONG_NOISE_SHARE,
+    USEFUL_SHARE,
+    Candidate,
+    DecodedError,
+    Privacy,
+    code,
+    judge,
+)
 from randquant.planning.planner import plan
 from randquant.reports import as_text
 from randquant.reports.plan import page
@@ -83,7 +91,7 @@ def test_much_noise_is_called_a_matter_of_the_task(issue):
     assert issue.advice[0].startswith("It depends on the task whether anything is learnt")
     assert str(issue) == " ".join(["doubtful.", *issue.advice])
     best = issue.recommended.noise
-    assert best.share > LONG
+    assert best.share > LONG_NOISE_SHARE
     assert f"{best.share:.3g} times" in issue.advice[0]
     assert f"{best.length:.3g} times" in issue.advice[1]
     assert issue.recommended.mechanism == "stochastic-rounding"  # one bit, as good as the best
@@ -93,7 +101,7 @@ def test_much_noise_is_called_a_matter_of_the_task(issue):
 
 def test_what_it_would_take_is_enough(issue):
     """With the clients or parameters that are named, the Gaussian's share is as wanted."""
-    excess = issue.recommended.noise.share / USEFUL
+    excess = issue.recommended.noise.share / USEFUL_SHARE
     (said,) = (each for each in issue.advice if "it would take" in each)
     population, cohort, dimension = (
         int(text.replace(",", "")) for text in re.findall(r"\d[\d,]*", said)
@@ -115,8 +123,8 @@ def test_only_noise_that_is_long_along_every_direction_is_called_hopeless():
     for found, verdict in ((some, "doubtful"), (none, "hopeless")):
         assert found.verdict == verdict
         share = found.recommended.noise.share
-        assert share > LONG
-        assert (share / math.sqrt(62) >= LONG) == (verdict == "hopeless")
+        assert share > LONG_NOISE_SHARE
+        assert (share / math.sqrt(62) >= LONG_NOISE_SHARE) == (verdict == "hopeless")
         assert not any(
             "No mechanism" in each or "epsilon of about" in each for each in found.advice
         )
@@ -126,8 +134,8 @@ def test_only_noise_that_is_long_along_every_direction_is_called_hopeless():
 
 @pytest.mark.parametrize(
     ("share", "verdict"),
-    [(USEFUL, "useful"), (1.01 * USEFUL, "doubtful"),
-     (9.9 * LONG, "doubtful"), (10 * LONG, "hopeless")],
+    [(USEFUL_SHARE, "useful"), (1.01 * USEFUL_SHARE, "doubtful"),
+     (9.9 * LONG_NOISE_SHARE, "doubtful"), (10 * LONG_NOISE_SHARE, "hopeless")],
 )  # fmt: skip
 def test_the_verdict_is_on_the_share(share, verdict):
     need = plan(100, 50, 50, 4, 2.0, mechanisms=[]).need

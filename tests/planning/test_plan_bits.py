@@ -7,7 +7,15 @@ import pytest
 
 from randquant.aggregation import most_bits
 from randquant.mechanisms import UpdateSetting
-from randquant.planning import ENOUGH, FINE, Need, Privacy, choose, fewest_bits, tune_update
+from randquant.planning import (
+    MAX_BITS_ERROR_RATIO,
+    ONE_BIT_ERROR_RATIO,
+    Need,
+    Privacy,
+    choose,
+    fewest_bits,
+    tune_update,
+)
 from randquant.planning.planner import plan
 from randquant.reports import as_json, as_text
 
@@ -39,7 +47,7 @@ def test_what_one_bit_cannot_spend_integer_noise_does(small):
     assert one.guarantee.epsilon < 0.5 * 8
     assert one.noise.relative > 3
     assert 0.95 * 8 < best.guarantee.epsilon <= 8
-    assert best.noise.relative < ENOUGH
+    assert best.noise.relative < ONE_BIT_ERROR_RATIO
     assert best.bytes_up <= one.bytes_up + 16  # masked, one bit travels as nine
     assert "as few bits as do" in "\n".join(as_text(small))
     assert as_json(small)["need"].privacy.bits == "auto"
@@ -83,7 +91,7 @@ def test_integer_noise_gets_the_fewest_bits_that_do():
         plan(*SMALL, privacy=Privacy(bits=each), mechanisms="discrete-gaussian").entries[0].noise
         for each in (bits - 1, bits, 24)
     ]
-    assert errors[1].deviation <= FINE * errors[2].deviation < errors[0].deviation
+    assert errors[1].deviation <= MAX_BITS_ERROR_RATIO * errors[2].deviation < errors[0].deviation
     assert fewest_bits("sparse-ternary", setting, 0.3) == 2  # it has three codes
     assert fewest_bits("optm", setting, 0.3) == 2  # has no family: the plan says so
 

@@ -9,7 +9,7 @@ import pytest
 
 from randquant import cli
 from randquant.aggregation import one_client
-from randquant.planning import FARTHEST, TOLERATED, Privacy, code
+from randquant.planning import MAX_ERROR_RATIO, TOLERATED, Privacy, code
 from randquant.planning.planner import plan
 from randquant.privacy import account
 from randquant.reports import as_json, as_text, display
@@ -30,7 +30,9 @@ def test_the_knee_is_recommended_and_made(found):
     assert len(found.parts) >= 3
     for part, before in zip(found.parts, [whole, *found.parts], strict=False):
         assert part.bytes_up < before.bytes_up
-        assert before.noise.deviation < part.noise.deviation <= FARTHEST * whole.noise.deviation
+        assert (
+            before.noise.deviation < part.noise.deviation <= MAX_ERROR_RATIO * whole.noise.deviation
+        )
         assert part.guarantee.epsilon <= 8
     assert best.noise.deviation <= TOLERATED * whole.noise.deviation
     fewer = [part for part in found.parts if part.coordinates < best.coordinates]

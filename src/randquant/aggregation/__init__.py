@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from randquant.aggregation.modulus import lifted, sum_bits, wrap_probability
     from randquant.aggregation.payloads import BY_CHANCE
     from randquant.aggregation.rank import (
-        SORTED,
+        MAX_SORTED_COORDINATES,
         RankMechanism,
         RankRelease,
         draw_below,

@@ -146,7 +146,7 @@ class AdditiveMechanism(MechanismDefaults):
 
     @property
     def coding(self) -> wire.Coding:
-        """How codes are packed."""
+        """The format in which codes are packed."""
         whole = wire.Format.of(
             1 << self.bits, self.kind, self.clip_norm, self.noise_multiplier, self.cohort,
             self.deviations, self.rotation_seed,
@@ -159,7 +159,7 @@ class AdditiveMechanism(MechanismDefaults):
         return self if self.coordinates is None else replace(self, subset_seed=seed)
 
     def projection(self, dimension: int) -> Projection:
-        """What is sent of updates of this dimension."""
+        """Return the projection of updates of this dimension: clip, rotate, draw a subset."""
         return Projection(
             dimension, self.clip_norm, rotation_seed=self.rotation_seed,
             coordinates=self.coordinates, subset_seed=self.subset_seed,
@@ -191,7 +191,7 @@ class AdditiveMechanism(MechanismDefaults):
         return self.decode(totals, len(payloads), dimension)
 
     def log_equal(self, dimension: int) -> float:
-        """As often as all codes are equal."""
+        """Bound log of the probability that all codes of two payloads are equal."""
         return self.size(dimension) * self._log_equal(self.plan(dimension))
 
     def payload_bytes(self, dimension: int) -> int:
@@ -199,7 +199,7 @@ class AdditiveMechanism(MechanismDefaults):
         return self.upload_bytes(dimension)
 
     def size(self, dimension: int) -> int:
-        """How many codes an update is sent as: its dimension, padded to a power of two."""
+        """Return the number of codes: the dimension, padded to a power of two."""
         return self.projection(dimension).size
 
     def decode(
@@ -249,7 +249,7 @@ class AdditiveMechanism(MechanismDefaults):
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """Of means of gradients, and their rounding to the grid; no lower end is claimed."""
+        """Bound means of gradients, and their rounding to the grid; no lower end is claimed."""
         whole, plan = self.release(dimension, rounds, neighboring), self.plan(dimension)
         apart = update_distance(
             self.clip_norm, neighboring, examples=examples,
@@ -266,7 +266,7 @@ class AdditiveMechanism(MechanismDefaults):
         return x, (plan.noise.variance + fraction * (1 - fraction)) / plan.scale**2
 
     def expected_error(self, dimension: int) -> CoordinateError:
-        """As `UpdateMechanism.expected_error`."""
+        """See `UpdateMechanism.expected_error`."""
         projection = self.projection(dimension)
         return projection.error(error_of(self, dimension, projection.rotated))
 

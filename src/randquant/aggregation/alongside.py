@@ -80,7 +80,7 @@ class Number:
 
     @property
     def text(self) -> str:
-        """What `read` takes, to the last bit.
+        """The text that `read` parses to exactly this number.
 
         Example:
             >>> Number("num-examples", 0, 200).text
@@ -151,7 +151,7 @@ class Alongside:
 
     @property
     def extra(self) -> int:
-        """How many coordinates the numbers take."""
+        """The number of coordinates that the numbers take."""
         return len(self.numbers)
 
     def joined(self, update: np.ndarray, values: Mapping[str, float]) -> np.ndarray:
@@ -216,7 +216,7 @@ class Alongside:
         return coordinate * number.half / (number.share * self.clip_norm)
 
     def _weight(self, values: Mapping[str, float]) -> float:
-        """What an update counts, in [0, 1]; of means, the mean of that."""
+        """Return the weight of an update, in [0, 1]; of means, the mean weight."""
         if self.weight is None:
             return 1.0
         (high,) = (number.high for number in self.numbers if number.name == self.weight)
@@ -224,5 +224,5 @@ class Alongside:
 
     @property
     def _left(self) -> float:
-        """What is left of a norm of 1 for the update."""
+        """Return the part of a norm of 1 that remains for the update."""
         return math.sqrt(1 - sum(number.share**2 for number in self.numbers))

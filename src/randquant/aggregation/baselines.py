@@ -45,7 +45,7 @@ class FloatPayloads:
         return mean_of_floats(payloads, dimension).astype(np.float32)
 
     def dimension_of(self, payload: bytes) -> int:
-        """As many as there are floats."""
+        """Count the floats of a payload."""
         return floats_in(payload)
 
     def payload_bytes(self, dimension: int) -> int:
@@ -82,7 +82,7 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
 
     @property
     def trust(self) -> None:
-        """None: nothing is protected."""
+        """None, since nothing is protected."""
         return None
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
@@ -113,7 +113,6 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
         return beyond(threshold, neighboring)
 
     def record(self) -> dict[str, Any]:
-        """All arguments."""
         return {"mechanism": UNPROTECTED, **asdict(self)}
 
 
@@ -159,7 +158,7 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
         """The mean of the clipped updates plus noise drawn with the server's key."""
         if key is None:
             raise TypeError(
-                "Expected a key, got none: the server of a gaussian draws the noise, so give "
+                "Expected a key, got key=None: the server of a gaussian draws the noise, so give "
                 "mean(payloads, key=rq.Key.generate())."
             )
         mean = mean_of_floats(payloads, dimension)
@@ -181,7 +180,7 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """The same noise over the distance of means of gradients clipped to clip_norm."""
+        """Return the release of the same noise at the distance of means of clipped gradients."""
         if self.clip_norm is None:
             return super(CentralGaussian, self).example_release(
                 dimension, rounds, neighboring, examples
@@ -204,7 +203,6 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
         return ClippedSGD(self.clip, self.clip_norm).audit_inputs(neighboring)
 
     def record(self) -> dict[str, Any]:
-        """All arguments."""
         return {"mechanism": "gaussian", **asdict(self)}
 
 
@@ -262,7 +260,7 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
         return self.noisy(vector, key).astype("<f4").tobytes()
 
     def log_equal(self, dimension: int) -> float:
-        """As often as all floats are equal: one float's noise lies in an interval that narrow."""
+        """Bound log of the probability of equal floats, by the interval that rounds to one."""
         # Within 40 deviations, all but e^-800, a float of 32 bits is one of an interval of at most
         # 2**-23 · (clip_norm + 40 deviations); the density is below 1/(2 deviations).
         width = 2.0**-23 * (self.clip_norm / self.deviation + 40)
@@ -278,7 +276,7 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """The same noise over the distance of means of gradients."""
+        """Return the release of the same noise at the distance of means of gradients."""
         multiplier = _multiplier(self.noise_multiplier, neighboring, examples)
         return GaussianRelease(multiplier, dimension, rounds, "local", neighboring, True)
 
@@ -287,7 +285,6 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
         return x, np.full_like(x, self.deviation**2)
 
     def record(self) -> dict[str, Any]:
-        """All arguments."""
         return {"mechanism": "local-gaussian", **asdict(self)}
 
 

@@ -106,15 +106,14 @@ class ChannelMechanism(MechanismDefaults):
         return self.decode_sum(totals, len(payloads), bits or self.sum_bits(size, len(payloads)))
 
     def log_equal(self, dimension: int) -> float:
-        """As often as all codes are equal."""
+        """Bound log of the probability that all codes of two payloads are equal."""
         return dimension * log_equal_codes(self.channel)
 
     def payload_bytes(self, dimension: int) -> int:
-        """Packed codes."""
         return wire.coded(self.channel, dimension)
 
     def sum_bits(self, dimension: int, clients: int) -> int:
-        """As few as `modulus.WRAP` allows, whatever the updates."""
+        """Return the fewest bits that `modulus.WRAP` allows for any updates."""
         return modulus.sum_bits(self.channel, clients, dimension)
 
     def decode(

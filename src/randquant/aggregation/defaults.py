@@ -18,7 +18,7 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.release import Release, Releasing
 from randquant.privacy.guarantee import Neighboring
 
-BEYOND = 1024.0
+AUDIT_SCALE = 1024.0
 """Audit inputs are this many times the clipping threshold, so that missing clipping shows."""
 
 
@@ -95,7 +95,7 @@ class MechanismDefaults(Releasing):
         return self.mean_vector(listed, dimension, key)
 
     def dimension_of(self: UpdateMechanism, payload: bytes) -> int:
-        """As a header of codes states; else refuse: it is not known whether a payload states it."""
+        """Read the dimension from a header of codes; raise TypeError if there is no such header."""
         if self.coding is not None:
             return wire.dimension_of(self.coding, payload)
         raise TypeError(
@@ -108,7 +108,7 @@ class MechanismDefaults(Releasing):
         return 0.0
 
     def sum_bits(self: UpdateMechanism, dimension: int, clients: int) -> int:
-        """As many as any sum of the channel's codes needs."""
+        """Return the bits that any sum of the channel's codes needs."""
         if self.channel is None:
             raise ValueError(
                 f"Expected a mechanism that sends codes to sum, got a {type(self).__name__}."
@@ -116,7 +116,7 @@ class MechanismDefaults(Releasing):
         return wire.sum_bits(self.channel.levels, clients)
 
     def payload_bytes(self, dimension: int) -> int:
-        """As measured: the bytes of an encoded update of zeros."""
+        """Measure the bytes of an encoded update of zeros."""
         return len(self.encode_vector(np.zeros(dimension, np.float32), Key.from_seed(0)))
 
     def upload_bytes(self: UpdateMechanism, dimension: int, clients: int | None = None) -> int:
@@ -138,21 +138,20 @@ class MechanismDefaults(Releasing):
 
     @property
     def coding(self: UpdateMechanism) -> wire.Coding | None:
-        """The channel itself."""
         return self.channel
 
     def in_round(self: UpdateMechanism, seed: int) -> UpdateMechanism:
-        """The same in each round."""
+        """Return this mechanism: it is the same in each round."""
         check_seed(seed)
         return self
 
     def of_client(self: UpdateMechanism, number: int) -> UpdateMechanism:
-        """The same for each client."""
+        """Return this mechanism: it is the same for each client."""
         validate.whole("client", number, low=0, high=2**64 - 1)
         return self
 
     def completed(self: UpdateMechanism, payload: bytes, dimension: int) -> bytes:
-        """As it is; checked by unpacking its codes, or else by decoding it."""
+        """Return the payload, checked by unpacking its codes, or else by decoding it."""
         if self.coding is not None:
             wire.unpack(self.coding, payload, self.size(dimension))
         else:
@@ -245,7 +244,7 @@ def error_of(
 
 def beyond(threshold: float, neighboring: Neighboring) -> tuple[float, float]:
     """Two audit inputs far beyond a clipping threshold, of opposite signs (or one of them zero)."""
-    return BEYOND * threshold, 0.0 if neighboring == "zero_out" else -BEYOND * threshold
+    return AUDIT_SCALE * threshold, 0.0 if neighboring == "zero_out" else -AUDIT_SCALE * threshold
 
 
 def no_error(mechanism: object) -> TypeError:

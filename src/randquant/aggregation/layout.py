@@ -25,7 +25,7 @@ RUNNING = ("running_mean", "running_var", "num_batches_tracked", "moving_mean", 
 
 
 def is_running(name: str) -> bool:
-    """Whether an array's name says that it is a running statistic of a normalisation layer.
+    """Tell by an array's name if it is a running statistic of a normalisation layer.
 
     Example:
         >>> is_running("1.running_var"), is_running("norm/moving_mean:0"), is_running("1.weight")
@@ -91,7 +91,7 @@ def as_vector(update: Update) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """Which arrays of a state dict an update consists of, and where each is in the vector.
+    """The arrays of a state dict that an update consists of, with their places in the vector.
 
     Left out are arrays of integers (counters), and running statistics of normalisation layers, by
     their names (`is_running`): they are no gradients, and clipping and noise would spoil them.
@@ -236,7 +236,7 @@ def _check_names(state: Any) -> None:
 
 
 def _sent(name: str, x: Any) -> bool:
-    """Whether an entry is part of an update: floats that are no running statistics."""
+    """Tell if an entry is part of an update: floats, except running statistics."""
     dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
     kind = str(dtype).removeprefix("torch.")
     return not kind.startswith(("int", "uint", "bool")) and not is_running(name)

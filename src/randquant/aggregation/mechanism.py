@@ -113,7 +113,7 @@ class CoordinateError:
             noise = decoded.size * self.deviation(cohort, 0.0) ** 2
             squares.append((seen - noise) / (1 + decoded.size * self.omitted))
         if not squares:
-            raise ValueError("Expected a decoded mean of at least one round, got none.")
+            raise ValueError("Expected a decoded mean of at least one round, got 0 means.")
         return math.sqrt(max(math.fsum(squares) / len(squares), 0.0))
 
 

@@ -27,7 +27,7 @@ def received(payloads: Iterable[bytes]) -> list[bytes]:
         )
     listed = validate.listed("payloads", payloads)
     if not listed:
-        raise ValueError("Expected at least one payload to aggregate, got none.")
+        raise ValueError("Expected at least one payload to aggregate, got 0 payloads.")
     for index, payload in enumerate(listed):
         if not isinstance(payload, bytes | bytearray | memoryview):
             raise TypeError(

@@ -23,8 +23,8 @@ from randquant.aggregation.defaults import MechanismDefaults, error_of
 from randquant.aggregation.mechanism import CoordinateError
 from randquant.aggregation.payloads import each, finite
 from randquant.aggregation.rank_designs import (
-    LEAST,
-    MOST,
+    MAX_LOG_RATIO,
+    MIN_LOG_RATIO,
     GroupRotation,
     RankTable,
     gain,
@@ -47,7 +47,7 @@ from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 
 # The bytes of a payload of a rank mechanism.
 
-CHECK = 2
+CHECK_BYTES = 2
 """Bytes of a payload that stands alone: they tell its table, dimension and rotations."""
 
 
@@ -56,12 +56,13 @@ class RankForm:
     """Two forms of an index: alone, and in a payload that says what else is needed to decode it.
 
     Index j < size is coordinate j, size + j its negative, little-endian. A client whose number the
-    server knows sends only that. A payload that stands alone has CHECK and the client's group
-    before it. CHECK is the CRC-16 of what follows, begun with `check`: no changed byte is read, nor
-    a payload whose form has another `check`, which one of 65,536 others has not.
+    server knows sends only that. A payload that stands alone has a checksum of
+    CHECK_BYTES and the client's group before it: the CRC-16 of what follows, begun with `check`. It
+    detects every changed byte, and a payload of another form unless both have the same `check`, as
+    one of 65,536 forms has.
 
     Attributes:
-        check: CHECK bytes of a digest of the table, dimension and rotation.
+        check: CHECK_BYTES bytes of a digest of the table, dimension and rotation.
         groups: how many groups there are.
         size: coordinates of a rotated update.
     """
@@ -83,7 +84,7 @@ class RankForm:
     @property
     def bytes(self) -> int:
         """Bytes of a payload that stands alone."""
-        return CHECK + self.of_group + self.of_index
+        return CHECK_BYTES + self.of_group + self.of_index
 
     def index(self, index: int) -> bytes:
         """Write an index alone."""
@@ -112,16 +113,18 @@ class RankForm:
                 f"Expected a payload of {self.bytes} bytes, got {len(payload)}"
                 f"{end if len(payload) == self.of_index else '.'}"
             )
-        if payload[:CHECK] != self._checked(payload[CHECK:]):
+        # The message does not show the bytes: they follow from the index that a client drew.
+        if payload[:CHECK_BYTES] != self._checked(payload[CHECK_BYTES:]):
             raise ValueError(
-                "Expected a payload of this table, dimension and rotation, got another's or a "
-                "damaged one: encode with the same mechanism."
+                "Expected a payload of this table, dimension and rotation, got one with "
+                "check bytes of a different mechanism, or a damaged one: encode with the same "
+                "mechanism."
             )
-        group = _below(self.groups, "group", payload[CHECK : CHECK + self.of_group])
-        return group, self.read_index(payload[CHECK + self.of_group :])
+        group = _below(self.groups, "group", payload[CHECK_BYTES : CHECK_BYTES + self.of_group])
+        return group, self.read_index(payload[CHECK_BYTES + self.of_group :])
 
     def _checked(self, body: bytes) -> bytes:
-        return crc_hqx(body, int.from_bytes(self.check, "little")).to_bytes(CHECK, "little")
+        return crc_hqx(body, int.from_bytes(self.check, "little")).to_bytes(CHECK_BYTES, "little")
 
 
 def _width(count: int) -> int:
@@ -138,10 +141,10 @@ def _below(count: int, name: str, written: bytes) -> int:
 
 # Exact draws of a rank, and the index that has it. Derivation: `docs/theory/rank.md`.
 
-SORTED = 2**12
+MAX_SORTED_COORDINATES = 2**12
 """Up to so many coordinates are sorted, which is faster there."""
 
-_BINS = 2**16  # by the first 16 bits of a float's magnitude: 32 to a power of two
+_BIN_COUNT = 2**16  # by the first 16 bits of a float's magnitude: 32 to a power of two
 
 
 def draw_below(limit: int, key: Key, count: int = 1) -> np.ndarray:
@@ -213,7 +216,7 @@ def place_of(vector: np.ndarray, place: int) -> int:
         [1, 0, 2]
     """
     vector = np.asarray(vector, dtype=np.float64)
-    if vector.size <= SORTED:
+    if vector.size <= MAX_SORTED_COORDINATES:
         return int(np.argsort(-np.abs(vector), kind="stable")[place])
     indices, before = _in_bin(vector.view(np.uint64), place)
     order = np.argsort(-np.abs(vector[indices]), kind="stable")
@@ -225,10 +228,10 @@ def _in_bin(bits: np.ndarray, place: int) -> tuple[np.ndarray, int]:
     """(indices, before): those whose bin holds the place, and how many magnitudes are in larger."""
     # Of floats that are not negative the order is that of their bits: first the sign goes.
     sign, shift = np.uint64(1), np.uint64(48)
-    counts = np.zeros(_BINS, dtype=np.int64)
+    counts = np.zeros(_BIN_COUNT, dtype=np.int64)
     for word in bits:
         counts[(word << sign) >> shift] += 1
-    at, before = _BINS - 1, 0
+    at, before = _BIN_COUNT - 1, 0
     while before + counts[at] <= place:
         before += counts[at]
         at -= 1
@@ -306,7 +309,7 @@ class RankMechanism(MechanismDefaults):
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
         validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
-        validate.real("epsilon", self.epsilon, low=LEAST, high=MOST)
+        validate.real("epsilon", self.epsilon, low=MIN_LOG_RATIO, high=MAX_LOG_RATIO)
         if self.order is not None:
             validate.real("order", self.order, above=1, high=1e3)
         validate.choice("tuned_to", self.tuned_to, NEIGHBORINGS)
@@ -328,7 +331,7 @@ class RankMechanism(MechanismDefaults):
         return graded(size, self.epsilon, self.order, self.tuned_to)
 
     def in_round(self, seed: int) -> RankMechanism:
-        """The same mechanism with the rotations of a round."""
+        """Return this mechanism with the rotations of a round."""
         return replace(self, rotation_seed=seed)
 
     def of_client(self, number: int) -> RankMechanism:
@@ -406,7 +409,7 @@ class RankMechanism(MechanismDefaults):
         return spread_size(dimension)
 
     def log_equal(self, dimension: int) -> float:
-        """As often as two clients share a group and send its likeliest index."""
+        """Bound the probability that two clients share a group and send its likeliest index."""
         table, groups = self.table(dimension), self.groups if self.client is None else 1
         return min(math.log(table.weights[0] / table.total / groups) + 1e-12, 0.0)
 
@@ -426,7 +429,7 @@ class RankMechanism(MechanismDefaults):
         return x, np.maximum(self.length(dimension) ** 2 / self.size(dimension) - x**2, 0.0)
 
     def expected_error(self, dimension: int) -> CoordinateError:
-        """As `UpdateMechanism.expected_error`, of clients whose updates are equal: the worst case.
+        """Return `UpdateMechanism.expected_error` for clients with equal updates: the worst case.
 
         What the clients of one group have in common does not average out.
         """
@@ -442,7 +445,7 @@ class RankMechanism(MechanismDefaults):
         return {"mechanism": "rank", **given}
 
     def form(self, dimension: int) -> RankForm:
-        """How payloads of updates of this dimension are put together."""
+        """Return the layout of payloads of updates of this dimension."""
         return _form(replace(self, client=None), dimension)
 
     def _read(self, payload: bytes, dimension: int) -> tuple[int, int]:
@@ -485,7 +488,7 @@ def _signed(size: int, indices: Iterable[int]) -> np.ndarray:
 def _form(mechanism: RankMechanism, dimension: int) -> RankForm:
     table = mechanism.table(dimension)
     parts = (dimension, mechanism.rotation_seed, table.counts, table.weights)
-    check = hashlib.sha256(f"randquant rank {parts}".encode()).digest()[:CHECK]
+    check = hashlib.sha256(f"randquant rank {parts}".encode()).digest()[:CHECK_BYTES]
     return RankForm(check, mechanism.groups, table.size)
 
 
@@ -495,7 +498,7 @@ def _family(setting: UpdateSetting, **shape: float) -> UpdateFamily:
         own["tuned_to"] = setting.neighboring
     return UpdateFamily(
         lambda t: {**own, "epsilon": six_digits(1 / t)},
-        (1 / MOST * (1 + 1e-5), 1e5),
+        (1 / MAX_LOG_RATIO * (1 + 1e-5), 1e5),
         lambda deviation: deviation / (5 * setting.distance),
     )
 

@@ -83,13 +83,13 @@ class RankTable:
 
     @property
     def size(self) -> int:
-        """How many coordinates are ranked, with both signs."""
+        """The number of ranked coordinates, with both signs."""
         # A rank of each coordinate and of its negative.
         return sum(self.counts) // 2
 
     @property
     def total(self) -> int:
-        """What the weights of all ranks sum to: the denominator of their probabilities."""
+        """The sum of the weights of all ranks: the denominator of their probabilities."""
         return sum(count * weight for count, weight in zip(self.counts, self.weights, strict=True))
 
     @property
@@ -144,14 +144,14 @@ def _pair(rows: list[tuple[int, int]]) -> Pair:
 # Figures are about a unit vector in a uniformly random position: by symmetry a decoded index is, on
 # average, `gain` times that vector. Derivation: `docs/theory/rank.md`.
 
-LEAST, MOST = 1e-6, 30.0
+MIN_LOG_RATIO, MAX_LOG_RATIO = 1e-6, 30.0
 """Logs of the quotient of weights: below, they would hardly differ; above, not fit 62 bits."""
 
 LEVELS = 48
 """Most levels of a graded table."""
 
-NODES = 4001
-"""Points of an integral over one beta law."""
+NODE_COUNT = 4001
+"""Number of points of an integral over one beta law."""
 
 
 def top_sum(size: int, count: int) -> float:
@@ -191,7 +191,7 @@ def _mean_density(rest: int, count: int) -> float:
     # no normalisation, are exact to rounding.
     centre, spread = math.log(count / rest), math.sqrt(1 / count + 1 / rest)
     reach = 10 * spread + 40 / min(count, rest)
-    odds = centre + np.linspace(-reach, reach, NODES)
+    odds = centre + np.linspace(-reach, reach, NODE_COUNT)
     exponents = count * log_expit(odds) + rest * log_expit(-odds)
     weights = np.exp(exponents - exponents.max())
     density = np.sqrt(2 / math.pi) * np.exp(-0.5 * ndtri(expit(odds) / 2) ** 2)
@@ -212,7 +212,7 @@ def gain(table: RankTable) -> float:
 
 
 def shared(table: RankTable) -> float:
-    """How much of a client's squared error does not average out over clients of one rotation.
+    """Return the part of a squared error that clients of one rotation do not average out.
 
     It is the share for clients that all have one update, of the largest norm.
 
@@ -244,8 +244,8 @@ def two_levels(size: int, epsilon: float, neighboring: Neighboring = "replace_on
 
     Args:
         size: D, coordinates, 1 to 2**29.
-        epsilon: log of the quotient of the two weights, LEAST to MOST: the pure epsilon of one
-            update under `replace_one`, and about half of it under `zero_out`.
+        epsilon: log of the quotient of the two weights, MIN_LOG_RATIO to MAX_LOG_RATIO: the pure
+            epsilon of one update under `replace_one`, and about half of it under `zero_out`.
         neighboring: which pure epsilon the table is the best for.
 
     Guarantees:
@@ -289,7 +289,7 @@ def graded(
 
     Args:
         size: D, coordinates, 1 to 2**29.
-        epsilon: log of the largest quotient of weights, LEAST to MOST.
+        epsilon: log of the largest quotient of weights, MIN_LOG_RATIO to MAX_LOG_RATIO.
         order: the Rényi order for which the shape of the weights is the best one, > 1.
         neighboring: under `zero_out` weights rise above uniform as far as they fall below it;
             under `replace_one` the worse half of the ranks has one weight.
@@ -330,7 +330,7 @@ def _slope(log_ratio: float, order: float) -> float:
 
 def _ratio(slope: float, order: float) -> float:
     """Invert `_slope`: the ratio r >= 1."""
-    low, high = 0.0, MOST
+    low, high = 0.0, MAX_LOG_RATIO
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if _slope(middle, order) < slope else (low, middle)
@@ -350,7 +350,7 @@ def integers(counts: list[int], ratios: list[float]) -> RankTable:
 
 def _checked(size: int, epsilon: float) -> tuple[int, float]:
     size = validate.whole("size", size, low=1, high=LARGEST_SIZE)
-    return size, validate.real("epsilon", epsilon, low=LEAST, high=MOST)
+    return size, validate.real("epsilon", epsilon, low=MIN_LOG_RATIO, high=MAX_LOG_RATIO)
 
 
 # Public rotations of which every group of clients has its own: uniform ones, or nearly so.
@@ -358,13 +358,13 @@ def _checked(size: int, epsilon: float) -> tuple[int, float]:
 # A rank mechanism is unbiased if the rotation is uniformly distributed, and one rotation for all
 # clients would give all of them the same error: `docs/theory/rank.md`.
 
-UNIFORM_UP_TO = 64
+MAX_UNIFORM_DIMENSION = 64
 """Most coordinates that are rotated by a uniformly distributed rotation, in D^2 operations."""
 
-FEWEST = 2**13
+MIN_SPREAD_DIMENSION = 2**13
 """Fewest coordinates that signs and transforms spread well enough; shorter updates are padded."""
 
-PASSES = 3
+PASS_COUNT = 3
 """Signs and a transform, so often: two leave a bias that can be measured."""
 
 
@@ -376,9 +376,9 @@ def spread_size(dimension: int) -> int:
         [3, 64, 8192, 16384]
     """
     dimension = validate.whole("dimension", dimension, low=1, high=2**29)
-    if dimension <= UNIFORM_UP_TO:
+    if dimension <= MAX_UNIFORM_DIMENSION:
         return dimension
-    return max(FEWEST, 1 << (dimension - 1).bit_length())
+    return max(MIN_SPREAD_DIMENSION, 1 << (dimension - 1).bit_length())
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,8 +386,9 @@ class GroupRotation:
     """The rotation of one group of clients.
 
     Args:
-        dimension: d, coordinates of an update; up to UNIFORM_UP_TO they are rotated by a uniformly
-            distributed matrix, more are padded and rotated by PASSES of signs and transforms.
+        dimension: d, coordinates of an update; up to MAX_UNIFORM_DIMENSION they are rotated by a
+            uniformly distributed matrix, more are padded and rotated by signs and a transform,
+            PASS_COUNT times.
         seed: public, fixed before the updates are known.
         group: whole number of the group, whose rotation is independent of all others'.
 
@@ -430,11 +431,11 @@ class GroupRotation:
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Rotate a vector (d,) to (size,), float64."""
         x = _sized(x, (self.dimension,))
-        if self.size <= UNIFORM_UP_TO:
+        if self.size <= MAX_UNIFORM_DIMENSION:
             return Reflections(self._key, self.size).forward(x)
         y = np.zeros(self.size)
         y[: self.dimension] = x
-        for number in range(PASSES):
+        for number in range(PASS_COUNT):
             _flip(y, self._words(number))
             hadamard(y, math.sqrt(self.size))
         return y
@@ -442,11 +443,11 @@ class GroupRotation:
     def inverse(self, y: np.ndarray) -> np.ndarray:
         """Rotate a vector (size,) back to (d,), float64, without the padding."""
         y = _sized(y, (self.size,))
-        if self.size <= UNIFORM_UP_TO:
+        if self.size <= MAX_UNIFORM_DIMENSION:
             return Reflections(self._key, self.size).inverse(y)
         x = np.array(y, dtype=np.float64)
         # Signs and the scaled transform undo themselves: the same steps, backwards.
-        for number in reversed(range(PASSES)):
+        for number in reversed(range(PASS_COUNT)):
             hadamard(x, math.sqrt(self.size))
             _flip(x, self._words(number))
         return x[: self.dimension]

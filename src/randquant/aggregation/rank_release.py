@@ -29,7 +29,7 @@ class RankWorlds:
         return self._losses(upward=True)
 
     def attained(self) -> tuple[PrivacyLoss, ...]:
-        """The same, rounded down: an update and its negative, or zero, are told apart as easily."""
+        """The loss rounded down; an update and its negative, or zero, attain it."""
         return self._losses(upward=False)
 
     def together(self, times: int) -> tuple[PrivacyLoss, ...]:
@@ -71,7 +71,7 @@ class RankRelease(ReleaseDefaults):
 
     @property
     def releases(self) -> int:
-        """As many as the coordinates of all rounds, although one index is sent in each."""
+        """The coordinates of all rounds, although one index is sent in each."""
         # A count for reports only: no bound is multiplied by it.
         return self.table.size * self.rounds
 
@@ -90,7 +90,7 @@ class RankRelease(ReleaseDefaults):
 
     @property
     def worlds(self) -> tuple[RankWorlds, int] | None:
-        """What dominates each round, and the number of rounds."""
+        """The pair of distributions that dominates each round, and the number of rounds."""
         if self.rounds == 0:
             return None
         # theory/composition.md, Proposition 1: dominating pairs compose, also adaptively.
@@ -102,9 +102,9 @@ class RankRelease(ReleaseDefaults):
         return ((RankWorlds(self.table, self.neighboring), self.rounds),)
 
     def under(self, trust: Trust) -> RankRelease:
-        """The same: the bound is of each index, whatever else the server sees."""
+        """Return this release: the bound holds for each index, whatever else the server sees."""
         return replace(self, trust=trust)
 
     def zeroed(self) -> RankRelease:
-        """The same release for `zero_out` neighbours."""
+        """Return this release for `zero_out` neighbours."""
         return replace(self, neighboring="zero_out")

@@ -92,9 +92,9 @@ def _of_channel(
         return VectorMechanism(channel, run.clip_norm, trust, cohort, coordinates=run.coordinates)
     if run.coordinates is not None:
         raise ValueError(
-            f"Expected clip_norm with coordinates={validate.shown(run.coordinates)}, got none: "
-            "only of updates that are clipped and rotated as a whole a subset of coordinates is "
-            "sent."
+            f"Expected clip_norm with coordinates={validate.shown(run.coordinates)}, got "
+            "clip_norm=None: a subset of coordinates is sent only of updates that are clipped and "
+            "rotated as a whole."
         )
     return ChannelMechanism(channel, trust, cohort)
 
@@ -106,13 +106,15 @@ def _whole(
     name, settings = record.name, record.run_settings
     if run.clip_norm is not None:
         raise ValueError(
-            f"Expected clip_norm among {name}'s own parameters only, got another: leave one out."
+            f"Expected clip_norm among {name}'s own parameters only, got another, "
+            f"clip_norm={validate.shown(run.clip_norm)}: leave one out."
         )
     if run.coordinates is not None and "coordinates" not in settings:
         raise ValueError(f"Expected no coordinates with {name}, which sends all of them.")
-    own: dict[str, Any] = {"cohort": run.cohort, "coordinates": run.coordinates}
-    if given := {key: own[key] for key in own if key in settings and own[key] is not None}:
-        parameters = {**parameters, **given}
+    optional: dict[str, Any] = {"cohort": run.cohort, "coordinates": run.coordinates}
+    used = {k: value for k, value in optional.items() if k in settings and value is not None}
+    if used:
+        parameters = {**parameters, **used}
     mechanism = validate.call(name, record.constructor, parameters)
     if run.trust and run.trust not in (mechanism.trust, "model"):
         known = mechanism.trust or "none: it protects nothing"

@@ -63,7 +63,7 @@ class SignSGD(MechanismDefaults):
 
     @property
     def coding(self) -> wire.Format:
-        """How the signs are packed."""
+        """The format in which signs are packed."""
         return wire.Format.of(2, "sign-sgd", self.clip_norm, self.noise_multiplier)
 
     @property
@@ -92,7 +92,7 @@ class SignSGD(MechanismDefaults):
         return (self.value * (2 * positive / len(payloads) - 1)).astype(np.float32)
 
     def log_equal(self, dimension: int) -> float:
-        """As often as all signs are equal, if each coordinate is clip_norm and -clip_norm."""
+        """Bound log of the probability of equal signs: each coordinate is ±clip_norm."""
         far = float(erf(self.clip_norm / (self._noise.deviation * math.sqrt(2))))
         return dimension * min(math.log((1 + far**2) / 2) + 1e-12, 0.0)
 
@@ -118,7 +118,6 @@ class SignSGD(MechanismDefaults):
         return mean, self.value**2 - mean**2
 
     def record(self) -> dict[str, Any]:
-        """All arguments."""
         return {"mechanism": "sign-sgd", **asdict(self)}
 
 

@@ -118,7 +118,7 @@ class Projection:
 
     @property
     def size(self) -> int:
-        """How many numbers are sent."""
+        """The number of coordinates that are sent."""
         return self.rotated if self.coordinates is None else self.coordinates
 
     @property
@@ -131,7 +131,7 @@ class Projection:
 
     @property
     def indices(self) -> np.ndarray:
-        """Which rotated coordinates are sent, (coordinates,) int64.
+        """Draw the rotated coordinates that are sent, (coordinates,) int64.
 
         Raises:
             ValueError: no seed was given.
@@ -187,7 +187,7 @@ def check_coordinates(coordinates: int | None) -> None:
 
 
 def coding_of(whole: wire.Coding, coordinates: int | None, seed: int | None) -> wire.Coding:
-    """What the header of a payload says: of a subset also which one, so that none are mixed.
+    """Return the header of a payload; it names the subset, so that subsets are never mixed.
 
     Raises:
         ValueError: the subset has no seed.

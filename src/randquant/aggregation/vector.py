@@ -114,7 +114,7 @@ class VectorMechanism(MechanismDefaults):
         return self if self.coordinates is None else replace(self, subset_seed=seed)
 
     def projection(self, dimension: int) -> Projection:
-        """What is sent of updates of this dimension."""
+        """Return the projection of updates of this dimension: clip, rotate, draw a subset."""
         return Projection(
             dimension, self.clip_norm, self.rotation_seed, self.coordinates,
             self.subset_seed,
@@ -138,7 +138,7 @@ class VectorMechanism(MechanismDefaults):
         return self._back(mean, dimension)
 
     def log_equal(self, dimension: int) -> float:
-        """As often as all codes are equal."""
+        """Bound log of the probability that all codes of two payloads are equal."""
         return self._coordinates.log_equal(self.size(dimension))
 
     def payload_bytes(self, dimension: int) -> int:
@@ -146,20 +146,20 @@ class VectorMechanism(MechanismDefaults):
         return self._coordinates.payload_bytes(self.size(dimension))
 
     def sum_bits(self, dimension: int, clients: int) -> int:
-        """As few as `modulus.WRAP` allows for updates that do not depend on the rotation."""
+        """Return the fewest bits that `modulus.WRAP` allows if updates ignore the rotation."""
         sent = self.projection(dimension)
         # theory/narrow-sums.md, Proposition 3: of a coordinate before a subset is clipped again.
         deviation = self.clip_norm / math.sqrt(sent.rotated)
         return modulus.sum_bits(self.channel, clients, sent.size, deviation)
 
     def size(self, dimension: int) -> int:
-        """How many codes an update of this dimension is sent as, padding included."""
+        """Return the number of codes of an update of this dimension, padding included."""
         return self.projection(dimension).size
 
     def decode(
         self, totals: np.ndarray, clients: int, dimension: int, bits: int | None = None
     ) -> np.ndarray:
-        """As `ChannelMechanism.decode`, rotated back."""
+        """Decode as `ChannelMechanism.decode` does, then rotate back."""
         bits = self.sum_bits(dimension, clients) if bits is None else bits
         return self._back(self._coordinates.decode_sum(totals, clients, bits), dimension)
 
@@ -186,7 +186,7 @@ class VectorMechanism(MechanismDefaults):
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """The same at the distance of means of gradients."""
+        """Return the release at the distance of means of gradients."""
         return replace(self.release(dimension, rounds, neighboring), examples=examples)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
@@ -194,7 +194,7 @@ class VectorMechanism(MechanismDefaults):
         return decoded_coordinate(self.channel, x)
 
     def expected_error(self, dimension: int) -> CoordinateError:
-        """As `UpdateMechanism.expected_error`."""
+        """See `UpdateMechanism.expected_error`."""
         projection = self.projection(dimension)
         return projection.error(error_of(self, dimension, projection.rotated))
 

@@ -6,7 +6,7 @@ from randquant._internal.faces import lazily
 
 if TYPE_CHECKING:
     from randquant.audit.events import Outcomes, best_event, in_words, statistics
-    from randquant.audit.pipeline import FEWEST, Audit, cohort_inputs, worst_inputs
+    from randquant.audit.pipeline import MIN_TRIAL_COUNT, Audit, cohort_inputs, worst_inputs
     from randquant.audit.proportions import ceiling, least_epsilon, proportion
 
 lazily(__name__)

@@ -17,7 +17,7 @@ World = Literal["update", "other"]
 
 WORLDS: tuple[World, World] = ("update", "other")
 
-BINS = 64
+BIN_COUNT = 64
 """A coordinate with more values than this is binned at quantiles, into this many bins."""
 
 THRESHOLDS = 256
@@ -26,7 +26,7 @@ THRESHOLDS = 256
 NAMED = 3
 """An event of at most this many decoded values is described by listing them."""
 
-MOST = 1e30
+MAX_DECODED_VALUE = 1e30
 """Decoded values are clipped to this magnitude: squares of larger floats could overflow."""
 
 
@@ -81,7 +81,7 @@ def statistics(outcomes: Outcomes, update: np.ndarray, other: np.ndarray) -> dic
         the decoded value, or the linear combination that separates two normal laws with diagonal
         covariance best; how many other clients sent the same payload.
     """
-    decoded = np.clip(np.nan_to_num(outcomes.decoded), -MOST, MOST)
+    decoded = np.clip(np.nan_to_num(outcomes.decoded), -MAX_DECODED_VALUE, MAX_DECODED_VALUE)
     dimension = decoded.shape[1]
     linear = "decoded value" if dimension == 1 else "weighted sum of the decoded coordinates"
     scores = {
@@ -162,9 +162,9 @@ def _linear(decoded: np.ndarray, update: np.ndarray, other: np.ndarray) -> np.nd
 def _coordinate(values: np.ndarray, update: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Log-likelihood ratio of one coordinate, by its values or by bins between quantiles."""
     cuts = np.unique(values[np.concatenate([update, other])])
-    if len(cuts) > BINS:
+    if len(cuts) > BIN_COUNT:
         sample = values[np.concatenate([update, other])]
-        cuts = np.unique(np.quantile(sample, np.arange(1, BINS) / BINS))
+        cuts = np.unique(np.quantile(sample, np.arange(1, BIN_COUNT) / BIN_COUNT))
     bins = np.searchsorted(cuts, values, side="right")
     return _ratio(bins, len(cuts) + 1, update, other)
 

@@ -22,7 +22,7 @@ from randquant.channels.keys import Key
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 
-FEWEST = 40
+MIN_TRIAL_COUNT = 40
 """Fewest trials: ten to learn from, ten to choose an event by, twenty to count it in."""
 
 MOST_DECODED = 2**25
@@ -67,7 +67,7 @@ class Audit:
 
     @property
     def contradicted(self) -> bool:
-        """Whether the lower bound exceeds the stated epsilon: a fault, or a statistical error."""
+        """True if the lower bound exceeds the stated epsilon: a fault, or a statistical error."""
         return self.epsilon_lower > self.epsilon_stated
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ def audit(
     validate.kind("key", key, Key)
     delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     confidence = validate.real("confidence", confidence, low=0.5, below=1)
-    trials = validate.whole("trials", trials, low=FEWEST)
+    trials = validate.whole("trials", trials, low=MIN_TRIAL_COUNT)
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
     update, other = _vector("update", update), _vector("other", other)
     if neighboring == "zero_out" and other.any():
@@ -286,8 +286,8 @@ def _run(
 
     def outcome(update: np.ndarray, root: Key) -> int:
         payloads = [
-            mechanism.encode(sent, root.fold_in("client", client))
-            for client, sent in enumerate((update, *others))
+            mechanism.encode(vector, root.fold_in("client", client))
+            for client, vector in enumerate((update, *others))
         ]
         if local:
             view = payloads[0], payloads[1:].count(payloads[0])
@@ -319,10 +319,10 @@ def _run(
 
 def _bodies(payloads: list[bytes]) -> np.ndarray:
     """(k, b) uint8: payloads without the header of `wire`, which is constant but for a checksum."""
-    own = [p[wire.HEADER_BYTES :] if p.startswith(wire.MAGIC) else p for p in payloads]
-    width = max(map(len, own))
-    joined = b"".join(body.ljust(width, b"\0") for body in own)
-    return np.frombuffer(joined, dtype=np.uint8).reshape(len(own), width)
+    bodies = [p[wire.HEADER_BYTES :] if p.startswith(wire.MAGIC) else p for p in payloads]
+    width = max(map(len, bodies))
+    joined = b"".join(body.ljust(width, b"\0") for body in bodies)
+    return np.frombuffer(joined, dtype=np.uint8).reshape(len(bodies), width)
 
 
 def _vector(name: str, update: np.ndarray) -> np.ndarray:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-SLACK = 1e-9
-"""Generous bound of the relative error of scipy's inverse incomplete beta function."""
+BETA_ERROR = 1e-9
+"""Bound of the relative error of scipy's inverse incomplete beta function, a generous one.
+
+With a bound that is too small the audit's lower bounds would be unproven; one twice as large costs
+a few 1e-9 of epsilon."""
 
 
 def proportion(hits: int | np.ndarray, trials: int, error: float) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +41,7 @@ def proportion(hits: int | np.ndarray, trials: int, error: float) -> tuple[np.nd
     # If a beta distribution would have a parameter of 0, the bound is 0 or 1.
     lower = np.where(hits == 0, 0.0, betaincinv(np.maximum(hits, 1), missed + 1, error))
     upper = np.where(missed == 0, 1.0, betainccinv(hits + 1, np.maximum(missed, 1), error))
-    return lower * (1 - SLACK), np.minimum(upper * (1 + SLACK), 1.0)
+    return lower * (1 - BETA_ERROR), np.minimum(upper * (1 + BETA_ERROR), 1.0)
 
 
 def least_epsilon(
@@ -64,7 +67,7 @@ def least_epsilon(
     lower, _ = proportion(hits, trials, error / 2)
     _, upper = proportion(others, trials, error / 2)
     with np.errstate(divide="ignore"):
-        return np.log(np.maximum(lower - delta, 0.0) / upper) - SLACK
+        return np.log(np.maximum(lower - delta, 0.0) / upper) - BETA_ERROR
 
 
 def ceiling(trials: int, delta: float, error: float) -> float:

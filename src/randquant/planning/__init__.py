@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from randquant.planning.calibration import EDGE, TOLERANCE, NoiseSearch, OutOfReach, calibrate
     from randquant.planning.choice import Calibrated, choose
     from randquant.planning.compare import tradeoffs
-    from randquant.planning.planner import FARTHEST, TOLERATED
+    from randquant.planning.planner import MAX_ERROR_RATIO, TOLERATED
     from randquant.planning.plans import (
-        ENOUGH,
-        LONG,
-        USEFUL,
+        LONG_NOISE_SHARE,
+        ONE_BIT_ERROR_RATIO,
+        USEFUL_SHARE,
         Candidate,
         DecodedError,
         Limit,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from randquant.planning.privacy import Privacy
     from randquant.planning.tuning import (
-        FINE,
+        MAX_BITS_ERROR_RATIO,
         TunedUpdate,
         Unreachable,
         fewest_bits,

@@ -13,7 +13,7 @@ from randquant.aggregation.registry import all_mechanisms
 from randquant.planning.calibration import OutOfReach
 from randquant.planning.planner import plan
 from randquant.planning.plans import (
-    ENOUGH,
+    ONE_BIT_ERROR_RATIO,
     Candidate,
     DecodedError,
     Need,
@@ -29,12 +29,12 @@ from randquant.planning.tuning import (
     update_family,
 )
 
-ONE_BIT, FEW_BITS, WIDE = "stochastic-rounding", "pbm", "skellam"
-"""The mechanisms of one bit a coordinate, of up to MOST_FEW, and of more in a sum."""
+ONE_BIT, FEW_BITS, INTEGER_NOISE = "stochastic-rounding", "pbm", "skellam"
+"""The mechanisms of one bit a coordinate, of up to MAX_SUMMED_BITS, and of more in a sum."""
 
-FEW, MOST_FEW, MANY = 5, 8, 20
-"""Bits of a coordinate by itself, where one is too coarse; most of sums of bits; and of integers
-fine enough that rounding hides little beside one example."""
+SINGLE_COORDINATE_BITS, MAX_SUMMED_BITS, FINE_BITS = 5, 8, 20
+"""Bits of a code: of a lone coordinate, where one bit is too coarse; the most of a sum of bits; and
+of integers so fine that rounding adds little to the noise that hides one example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
     """Calibrate a mechanism to a target.
 
     In a secure sum, and for examples, this is one bit: stochastic rounding of the rotated update to
-    two levels. Where that has over ENOUGH times the error of Gaussian noise it is what
+    two levels. Where that has over ONE_BIT_ERROR_RATIO times the error of Gaussian noise it is what
     `planning.plan` recommends of integer noise and one bit; in all other cases what it recommends
     of all that it calibrates unasked; for examples integer noise.
 
@@ -68,7 +68,7 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
         examples: for example-level privacy, the fewest examples that an update is the mean of.
 
     Guarantees:
-        The accountant's guarantee of the mechanism for so many participations is at most the
+        The accountant's guarantee of the mechanism for that many participations is at most the
         target. Nothing depends on data.
 
     Raises:
@@ -93,7 +93,7 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
         if need.privacy.bits == 1 or not _too_coarse(one):
             candidate = _measured(ONE_BIT, one, None)
             assert candidate.noise is not None
-            if need.privacy.bits == 1 or (candidate.noise.relative or 0.0) <= ENOUGH:
+            if need.privacy.bits == 1 or (candidate.noise.relative or 0.0) <= ONE_BIT_ERROR_RATIO:
                 return _calibrated(one, candidate, None)
             names.append(ONE_BIT)
     candidate = _planned(need, names)
@@ -105,10 +105,10 @@ def choose(need: Need, *, examples: int | None = None) -> Calibrated:
 
 
 def _too_coarse(need: Need, examples: int | None = None) -> bool:
-    """Whether one bit's own randomness, without regard to privacy, is far too much."""
+    """Tell if one bit's own randomness is far too much even without a privacy target."""
     family = update_family(ONE_BIT, need.setting)
     mechanism = tuned_mechanism(ONE_BIT, need.setting, family.parameters(family.reach[0]))
-    return (_error(need, mechanism, examples).relative or 0.0) > ENOUGH**2
+    return (_error(need, mechanism, examples).relative or 0.0) > ONE_BIT_ERROR_RATIO**2
 
 
 def _error(need: Need, mechanism: UpdateMechanism, examples: int | None) -> DecodedError:
@@ -120,7 +120,7 @@ def _error(need: Need, mechanism: UpdateMechanism, examples: int | None) -> Deco
 
 
 def _planned(need: Need, names: list[str] | None) -> Candidate | None:
-    """What a plan recommends, of these mechanisms; None for all that are quick."""
+    """Return what a plan of these mechanisms recommends; names=None plans all that are quick."""
     most = None
     if need.cohorts is None:
         most = max(need.participations, need.balanced)
@@ -134,22 +134,25 @@ def _planned(need: Need, names: list[str] | None) -> Candidate | None:
 
 def _of_examples(need: Need, examples: int) -> Calibrated:
     """One bit; where more lower the error, integer noise in a sum, and sums of bits by itself."""
-    asked = need.privacy.bits
-    few = need.trust == "local" or (asked != "auto" and asked <= MOST_FEW)
-    name = FEW_BITS if few else WIDE
-    one, found = need.of_bits(1), []
-    if asked == 1 or (asked == "auto" and not _too_coarse(one, examples)):
-        found.append(_measured(ONE_BIT, one, examples))
-    near = [each for each in found if each.noise and (each.noise.relative or 0.0) <= ENOUGH]
-    if asked != 1 and not near:
-        bits = asked if asked != "auto" else FEW if few else MANY
-        found.append(_measured(name, need.of_bits(bits), examples))
-    best = min(found, key=lambda each: each.noise.deviation if each.noise else math.inf)
+    bits = need.privacy.bits
+    few = need.trust == "local" or (bits != "auto" and bits <= MAX_SUMMED_BITS)
+    name = FEW_BITS if few else INTEGER_NOISE
+    one, candidates = need.of_bits(1), []
+    if bits == 1 or (bits == "auto" and not _too_coarse(one, examples)):
+        candidates.append(_measured(ONE_BIT, one, examples))
+    accurate = [
+        each
+        for each in candidates
+        if each.noise and (each.noise.relative or 0.0) <= ONE_BIT_ERROR_RATIO
+    ]
+    if bits != 1 and not accurate:
+        bits = bits if bits != "auto" else SINGLE_COORDINATE_BITS if few else FINE_BITS
+        candidates.append(_measured(name, need.of_bits(bits), examples))
+    best = min(candidates, key=lambda each: each.noise.deviation if each.noise else math.inf)
     return _calibrated(need, best, examples)
 
 
 def _measured(name: str, need: Need, examples: int | None) -> Candidate:
-    """A mechanism with its guarantee and its error."""
     tuned = _tuned(name, need, examples)
     noise = _error(need, tuned.calibration.mechanism, examples)
     return Candidate(name, tuned.parameters, tuned.calibration.guarantee, noise)
@@ -191,7 +194,7 @@ def _tuned(
 
 
 def _possible(name: str, need: Need, examples: int | None) -> str:
-    """How many rounds the target allows, if fewer do."""
+    """Say the number of rounds that the target allows, if fewer than asked for meet it."""
     fewer = need.participations // 2
     while fewer:
         try:

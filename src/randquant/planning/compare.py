@@ -100,7 +100,7 @@ def checked_bits(bits: Sequence[int] | int) -> list[int]:
     bits = validate.number(bits)
     bits = [bits] if isinstance(bits, int) else validate.listed("bits", bits)
     if not bits:
-        raise ValueError("Expected at least one number of bits, got none.")
+        raise ValueError("Expected at least one number of bits, got an empty list.")
     return [validate.whole("bits", count, low=1, high=8) for count in bits]
 
 
@@ -246,7 +246,7 @@ def of_channels(given: Sequence[tuple[str, Mapping[str, Any]]], order: float = 2
     """
     given = validate.listed("given", given)
     if not given:
-        raise ValueError("Expected at least one channel to compare, got none.")
+        raise ValueError("Expected at least one channel to compare, got an empty list.")
     order = validate.renyi_order(order)
     entries = []
     for each in given:
@@ -287,7 +287,6 @@ def _biased(measured: Measured) -> bool:
 
 
 def _remark(measured: Measured) -> str:
-    """What a reader has to know besides the numbers."""
     remarks = []
     used = int((measured.channel.weights > 0).any(axis=0).sum())
     if used < measured.channel.levels:

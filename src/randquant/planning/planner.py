@@ -28,15 +28,16 @@ from randquant.privacy.accounting.sampling import HiddenCohorts
 #
 # Derivation: `docs/theory/subsets.md`.
 
-DIVISORS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""What parts of the rotated coordinates are tried."""
+SIZE_DIVISORS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""The numbers of coordinates tried are the rotated size over these: three a decade."""
 
 TOLERATED = 1.05
 """Error of what is sent, at most, over that of all coordinates: an error that is 5 % larger costs
 about as much accuracy as 5 % less epsilon."""
 
-FARTHEST = 1.5
-"""Where the table ends: beyond this error, fewer coordinates are of no use."""
+MAX_ERROR_RATIO = 1.5
+"""The table of fewer coordinates ends at this error over that of all coordinates. A larger ratio
+calibrates parts that are never recommended, which takes time."""
 
 
 def parts(
@@ -53,14 +54,14 @@ def parts(
     """
     if need.mean_norm is None:
         return
-    for divisor in DIVISORS:
+    for divisor in SIZE_DIVISORS:
         count = need.setting.size // divisor
         if not count:
             return
         part = calibrated(name, need.sending(count))
         if part.noise is None:
             continue
-        if part.noise.deviation > FARTHEST * least:
+        if part.noise.deviation > MAX_ERROR_RATIO * least:
             return
         yield part
 
@@ -79,8 +80,8 @@ def knee(whole: Candidate, smaller: list[Candidate]) -> Candidate:
     """
     assert whole.noise is not None
     most = TOLERATED * whole.noise.deviation
-    near = [part for part in smaller if part.noise is not None and part.noise.deviation <= most]
-    return min([whole, *near], key=lambda part: part.bytes_up)
+    accurate = [part for part in smaller if part.noise and part.noise.deviation <= most]
+    return min([whole, *accurate], key=lambda part: part.bytes_up)
 
 
 # Which mechanism meets a target with the least error, and whether that error is small enough.
@@ -115,9 +116,9 @@ def plan(
             nobody learns who takes part: `docs/sampling.md` says when that may be claimed.
         privacy: how updates are clipped and sent, see `Privacy`. Bits of `auto` are as few as each
             mechanism needs (`fewest_bits`), and under secure sums the fewest bytes with an error
-            of at most ENOUGH times the least: one bit, or a masked sum of integer noise. By
-            default a client takes part in as few rounds as there can be, rounds · cohort /
-            population rounded up, which a balanced sampler keeps to. Numbers beside an update
+            of at most ONE_BIT_ERROR_RATIO times the least: one bit, or a masked sum of integer
+            noise. By default a client takes part in as few rounds as there can be, rounds · cohort
+            / population rounded up, which a balanced sampler keeps to. Numbers sent with an update
             count as coordinates. A `sampling` that is not fixed is for `model` trust only; all
             clients then send in all rounds.
         mechanisms: names, or `all`; by default those that are calibrated within seconds. Under
@@ -153,17 +154,17 @@ def plan(
     entries = []
     with waiting():
         with step("Gaussian noise", 0, len(chosen)):
-            near = _accounted(need)
+            multiplier = _accounted(need)
         for done, name in enumerate(chosen):
             with step(name, done, len(chosen)):
-                entries.append(_entry(name, need, near))
+                entries.append(_entry(name, need, multiplier))
         if privacy.max_participations is None and SCHEDULED in chosen:
-            entries += _once(need, near)
+            entries += _once(need, multiplier)
         with step("limits", len(chosen), len(chosen)):
             limits = _limits(need)
         best = _recommended(need, entries)
         with step("fewer coordinates", len(chosen), len(chosen)):
-            parts = _parts(need, best, chosen, lambda n, part: _entry(n, part, near))
+            parts = _parts(need, best, chosen, lambda n, part: _entry(n, part, multiplier))
         report("", len(chosen), len(chosen))
     entries.sort(key=_rank)
     asked = need
@@ -246,13 +247,14 @@ def _checked(need: Need) -> Need:
 
 
 def _cohorts(need: Need) -> HiddenCohorts | None:
-    """How clients take part if nobody sees it; ValueError where that is not so."""
+    """Return how clients take part if nobody sees it; raise ValueError where cohorts are seen."""
     sampling = need.privacy.sampling
     if need.trust == "model":
         if need.privacy.max_participations is not None:
             raise ValueError(
-                "Expected no max_participations under model trust, got one: a cap makes rounds "
-                "depend on each other, so nothing would be amplified; leave it out."
+                "Expected no max_participations under model trust, got "
+                f"{need.privacy.max_participations}: a cap makes rounds depend on each other, so "
+                "nothing would be amplified; leave it out."
             )
         return HiddenCohorts(sampling, need.population, need.cohort, need.rounds)
     if sampling != "fixed":
@@ -263,10 +265,12 @@ def _cohorts(need: Need) -> HiddenCohorts | None:
     return None
 
 
-def _entry(name: str, need: Need, near: float) -> Candidate:
-    """Calibrate one mechanism and measure it."""
+def _entry(name: str, need: Need, multiplier: float) -> Candidate:
     baseline = all_mechanisms()[name].baseline
-    gaussian, setting = near * 2 * need.clip_norm / math.sqrt(need.setting.sharing), need.setting
+    gaussian, setting = (
+        multiplier * 2 * need.clip_norm / math.sqrt(need.setting.sharing),
+        need.setting,
+    )
     if need.privacy.bits == "auto":
         setting = replace(setting, bits=fewest_bits(name, setting, gaussian))
     try:
@@ -300,14 +304,14 @@ def _entry(name: str, need: Need, near: float) -> Candidate:
     )
 
 
-def _once(need: Need, near: float) -> list[Candidate]:
+def _once(need: Need, multiplier: float) -> list[Candidate]:
     """The best mechanism for one participation, if clients take turns instead of coming again."""
     cohort = need.population // need.rounds
     if need.trust != "local" or need.participations == 1 or cohort == 0:
         return []
     # docs/theory/rank.md, Proposition 9.
     turn = replace(need, cohort=cohort, participations=1)
-    entry = _entry(SCHEDULED, turn, near / math.sqrt(need.participations))
+    entry = _entry(SCHEDULED, turn, multiplier / math.sqrt(need.participations))
     if entry.noise is None:
         return []
     noise = need.noise(entry.noise.deviation)

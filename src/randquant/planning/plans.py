@@ -51,8 +51,9 @@ def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
         return math.inf
 
     def delta_of(multiplier: float) -> float:
-        half, far = 0.5 / multiplier, epsilon * multiplier
-        return math.exp(log_ndtr(half - far)) - math.exp(epsilon + log_ndtr(-half - far))
+        half, threshold = 0.5 / multiplier, epsilon * multiplier
+        upper, lower = log_ndtr(half - threshold), log_ndtr(-half - threshold)
+        return math.exp(upper) - math.exp(epsilon + lower)
 
     low, high = 1e-9, 1e15
     for _ in range(200):
@@ -62,7 +63,7 @@ def gaussian_multiplier(epsilon: float, delta: float, rounds: int) -> float:
 
 
 def one_bit_excess(size: int, sharing: int, multiplier: float, distance: float = 2.0) -> float:
-    """How much more variance one bit a coordinate needs than Gaussian noise, about.
+    """Estimate the variance that one bit a coordinate needs in excess of Gaussian noise.
 
     Args:
         size: coordinates of a rotated update.
@@ -90,10 +91,10 @@ Verdict = Literal["useful", "doubtful", "hopeless"]
 """Whether training is likely to learn something with this noise."""
 
 
-ENOUGH = 1.25
+ONE_BIT_ERROR_RATIO = 1.25
 """One bit is enough where its error is at most this factor above Gaussian noise's."""
 
-ALIKE = 1.01
+EQUAL_ERROR_RATIO = 1.01
 """Errors that differ by less than this factor count as equal."""
 
 
@@ -102,7 +103,7 @@ class Need:
     """The target and the setting of a plan.
 
     Attributes:
-        dimension: coordinates of what a client sends: of its update, and numbers beside it.
+        dimension: coordinates of what a client sends: of its update, and numbers sent with it.
         population, cohort, rounds: clients, clients a round, rounds.
         epsilon, delta: target for one client's whole participation.
         trust: `local`: the server sees each client's codes; `aggregate`: only their sum; `model`:
@@ -134,8 +135,9 @@ class Need:
         """The threshold of a whole update's norm."""
         if self.privacy.clip_norm is None:
             raise ValueError(
-                "Expected a clip_norm with a target for a whole run, got none: coordinates that "
-                "are clipped one by one are planned by the parameters of a mechanism."
+                "Expected a clip_norm with a target for a whole run, got clip_norm=None: "
+                "coordinates that are clipped one by one are planned by the parameters of a "
+                "mechanism."
             )
         return self.privacy.clip_norm
 
@@ -151,11 +153,11 @@ class Need:
         )  # fmt: skip
 
     def of_bits(self, bits: int) -> Need:
-        """The same with codes of at most so many bits."""
+        """Return this need with codes of at most `bits` bits."""
         return replace(self, privacy=replace(self.privacy, bits=bits))
 
     def sending(self, coordinates: int | None) -> Need:
-        """The same with so many coordinates sent; None for all."""
+        """Return this need with a number of coordinates to send; None for all."""
         return replace(self, privacy=replace(self.privacy, coordinates=coordinates))
 
     @property
@@ -182,8 +184,12 @@ class Need:
 
     @property
     def tolerated(self) -> float:
-        """Of errors at most this factor above the least the one with the fewest bytes is best."""
-        return ENOUGH if self.privacy.bits == "auto" and self.trust != "local" else ALIKE
+        """The factor above the least error within which the fewest bytes are best."""
+        return (
+            ONE_BIT_ERROR_RATIO
+            if self.privacy.bits == "auto" and self.trust != "local"
+            else EQUAL_ERROR_RATIO
+        )
 
     @property
     def gaussian(self) -> float:
@@ -194,14 +200,14 @@ class Need:
         return noise / (self.cohort if self.trust == "aggregate" else math.sqrt(self.cohort))
 
     def noise(self, deviation: float) -> DecodedError:
-        """What an error of this deviation is of means and of Gaussian noise."""
+        """Compare an error of this deviation with means and with Gaussian noise."""
         gaussian = self.gaussian
         length = deviation * math.sqrt(self.dimension) / self.clip_norm
         relative = deviation / gaussian if math.isfinite(gaussian) else None
         return DecodedError(deviation, relative, length, length / math.sqrt(self.rounds))
 
     def times_mean(self, noise: DecodedError) -> float | None:
-        """How many times as long as a mean the noise is; None if no length of means is known."""
+        """Return the norm of the noise over that of a mean; None if that norm is unknown."""
         return noise.length * self.clip_norm / self.mean_norm if self.mean_norm else None
 
     @property
@@ -212,7 +218,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class DecodedError:
-    """How large the error of a decoded mean is.
+    """The error of a decoded mean.
 
     Attributes:
         deviation: root mean squared error of one coordinate of the mean.
@@ -229,7 +235,9 @@ class DecodedError:
 
 
 def kept_of(ratio: float) -> float:
-    """What is kept of a sure decrease, at the best step size, if noise is `ratio` times the mean.
+    """Return the part of a sure decrease that is kept if noise is `ratio` times the mean.
+
+    At the best step size:
 
     theory/plan.md, Proposition 1.
     """
@@ -293,10 +301,10 @@ class Plan:
         limits: for comparison.
         verdict: `useful`, `doubtful` or `hopeless`.
         advice: the verdict in sentences.
-        recommended: among the mechanisms whose error is within a factor of the least (ALIKE, or
-            ENOUGH for bits of `auto` in secure sums), the one with the smallest upload; never a
-            baseline; None if there is none. If the length of the mean is given, it sends as few
-            coordinates as raise its error by 5 % at most.
+        recommended: among the mechanisms whose error is within a factor of the least
+            (EQUAL_ERROR_RATIO, or ONE_BIT_ERROR_RATIO for bits of `auto` in secure sums), the one
+            with the smallest upload; never a baseline; None if there is none. If the length of the
+            mean is given, it sends as few coordinates as raise its error by 5 % at most.
         left_out: mechanisms that were not calibrated since they take longer, and nobody asked for
             them.
         parts: the best mechanism with fewer and fewer coordinates, and integer noise, if the length
@@ -317,7 +325,7 @@ class Plan:
 
     @property
     def kept(self) -> float | None:
-        """What the recommended mechanism keeps of a round's decrease of the loss, 0 to 1.
+        """The part of a round's decrease of the loss that the recommended mechanism keeps, 0 to 1.
 
         Of the decrease that is sure without noise, with the step size that is best for its noise.
         None if no mechanism is recommended, or no mean_norm known.
@@ -335,7 +343,8 @@ class Plan:
         """
         if self.recommended is None:
             raise ValueError(
-                f"Expected a target that can be met, got none: {' '.join(self.advice)}"
+                f"Expected a target that can be met, got epsilon={self.need.epsilon} at "
+                f"delta={self.need.delta}: {' '.join(self.advice)}"
             )
         return built(self.recommended, self.need)
 
@@ -364,19 +373,19 @@ def code(entry: Candidate, need: Need) -> str:
 #
 # The thresholds are measured: `docs/theory/plan.md`.
 
-USEFUL = 0.3
+USEFUL_SHARE = 0.3
 """Largest share (`DecodedError.share`) at which useful accuracy is to be expected."""
 
-SURE = 0.9
+KEPT_SHARE = 0.9
 """Share of a round's gain without noise that is asked for where the length of means is known."""
 
-LONG = 1.0
+LONG_NOISE_SHARE = 1.0
 """Smallest share at which it depends on the task whether anything is learnt."""
 
-SPENT = 0.95
+SPENT_SHARE = 0.95
 """A target is spent where at least this part of its epsilon is."""
 
-FEWEST = 10
+MIN_PARAMETER_COUNT = 10
 """Fewer parameters are not advised."""
 
 
@@ -389,50 +398,55 @@ def judge(need: Need, best: Candidate | None, limits: Sequence[Limit]) -> tuple[
         limits: the errors of the best possible mechanisms.
     """
     least = min((limit.noise.share for limit in limits), default=math.inf)
-    obstacle = _obstacle(need, least) if least <= USEFUL else []
+    obstacle = _obstacle(need, least) if least <= USEFUL_SHARE else []
     if best is None or best.noise is None:
         first = "No mechanism gives useful accuracy: none meets this target, see the reasons."
         return "hopeless", [first, *obstacle]
     noise = best.noise
     known = [_meaning(noise), *filter(None, [coarse(need, best)])]
     hopes = [*_gain(need, noise), *_no_more(need, best)]
-    if noise.share <= USEFUL:
+    if noise.share <= USEFUL_SHARE:
         return "useful", [
             f"Useful accuracy is to be expected with {best.mechanism}.",
             *known,
             *hopes,
         ]
-    verdict: Verdict = "hopeless" if _narrow(need, noise) >= LONG else "doubtful"
+    verdict: Verdict = "hopeless" if _narrow(need, noise) >= LONG_NOISE_SHARE else "doubtful"
     return verdict, [
         _outlook(need, noise),
         *known,
-        _remedies(need, noise.share / USEFUL),
+        _remedies(need, noise.share / USEFUL_SHARE),
         *obstacle,
         *hopes,
     ]
 
 
 def warning(need: Need, best: Candidate) -> str:
-    """What to know before a run begins: much noise, or codes that are too coarse; else empty."""
+    """Warn before a run begins of much noise, or of codes that are too coarse; else empty."""
     if best.noise is None:
         return ""
     share, said = best.noise.share, [coarse(need, best)]
-    if share >= LONG:
-        said = [_outlook(need, best.noise), _remedies(need, share / USEFUL), *said]
+    if share >= LONG_NOISE_SHARE:
+        said = [_outlook(need, best.noise), _remedies(need, share / USEFUL_SHARE), *said]
     return " ".join(filter(None, said))
 
 
 def coarse(need: Need, best: Candidate) -> str:
     """One sentence on codes that are more random than the target asks for; else empty."""
     relative = None if best.noise is None else best.noise.relative
-    if need.trust == "local" or best.guarantee is None or not relative or relative <= ENOUGH:
+    if (
+        need.trust == "local"
+        or best.guarantee is None
+        or not relative
+        or relative <= ONE_BIT_ERROR_RATIO
+    ):
         return ""
     spent, instead = best.guarantee.epsilon, "; bits='auto' may have less"
     if need.privacy.bits == "auto":
-        if spent >= SPENT * need.epsilon:
+        if spent >= SPENT_SHARE * need.epsilon:
             return ""
         instead = ""
-    if spent >= SPENT * need.epsilon:
+    if spent >= SPENT_SHARE * need.epsilon:
         said = "Codes of so few bits need more noise at this target:"
     else:
         said = (
@@ -445,12 +459,12 @@ def coarse(need: Need, best: Candidate) -> str:
 def _outlook(need: Need, noise: DecodedError) -> str:
     """The first sentence where useful accuracy is not to be expected."""
     narrow = _narrow(need, noise)
-    if narrow >= LONG:
+    if narrow >= LONG_NOISE_SHARE:
         return (
             "Hardly anything can be learnt at this target: even along a single direction the noise "
             f"of the whole run is {narrow:.3g} times as long as the sum of the means can be."
         )
-    if noise.share >= LONG:
+    if noise.share >= LONG_NOISE_SHARE:
         return (
             "It depends on the task whether anything is learnt at this target: the noise of the "
             f"whole run is {noise.share:.3g} times as long as the sum of the means can be (in runs "
@@ -474,7 +488,7 @@ def _meaning(noise: DecodedError) -> str:
 
 
 def _gain(need: Need, noise: DecodedError) -> list[str]:
-    """How much of a round's gain is left, where the length of means is known.
+    """State the part of a round's gain that is left, where the length of means is known.
 
     With more clients the noise falls as the share of the remedies does.
     """
@@ -487,14 +501,14 @@ def _gain(need: Need, noise: DecodedError) -> list[str]:
         f"step size that is best for it, a round keeps {100 * left:.2g} % of the decrease of the "
         "loss that it could be sure of without noise."
     )
-    if left < SURE:
-        excess = ratio / math.sqrt(1 / SURE - 1)
-        said += f" To keep {100 * SURE:.0f} % would take {_clients(need, excess)}."
+    if left < KEPT_SHARE:
+        excess = ratio / math.sqrt(1 / KEPT_SHARE - 1)
+        said += f" To keep {100 * KEPT_SHARE:.0f} % would take {_clients(need, excess)}."
     return [said]
 
 
 def _no_more(need: Need, best: Candidate) -> list[str]:
-    """What more bits, or more clients a round, could win: so that nobody hopes for more."""
+    """State the most that more bits, or more clients a round, could win."""
     multiplier = need.multiplier
     if not math.isfinite(multiplier):
         return []
@@ -503,7 +517,7 @@ def _no_more(need: Need, best: Candidate) -> list[str]:
     excess = one_bit_excess(codes, need.setting.sharing, multiplier, distance)
     factor, sentences = math.sqrt(1 + excess), []
     # Where codes are coarse, their bounds are loose too: more bits win back more than this.
-    if factor <= ENOUGH and not coarse(need, best):
+    if factor <= ONE_BIT_ERROR_RATIO and not coarse(need, best):
         sentences.append(
             f"Bounds aside, one bit a coordinate needs about {100 * (factor - 1):.2g} % more noise "
             "than Gaussian noise would: more bits a coordinate can win back no more than that."
@@ -517,7 +531,7 @@ def _no_more(need: Need, best: Candidate) -> list[str]:
 
 
 def _obstacle(need: Need, least: float) -> list[str]:
-    """What stands in the way where the best possible mechanism would do."""
+    """Name the obstacle if the best possible mechanism would be good enough."""
     bits = need.privacy.bits
     few = "" if bits == "auto" else f"the limit of {formatting.count(bits, 'bit')}, or "
     return [
@@ -532,19 +546,19 @@ def _remedies(need: Need, excess: float) -> str:
     It grows with the square root of the dimension. With k times as many clients, both in
     all and in a round, it falls by a factor of k if the cohort shares the noise, else by sqrt(k).
     """
-    ways, most = _clients(need, excess), int(need.dimension / excess**2)
-    if most >= FEWEST:
-        ways += f", or at most {formatting.count(most, 'parameter')}"
+    remedies, most = _clients(need, excess), int(need.dimension / excess**2)
+    if most >= MIN_PARAMETER_COUNT:
+        remedies += f", or at most {formatting.count(most, 'parameter')}"
     return (
         "If single records of a client are to be protected and not all that it holds, "
         "far less noise will do where each client holds many: randquant.train and NVFlare count "
         'so (unit="example", examples), Flower does not. '
-        f"Else it would take {ways}."
+        f"Else it would take {remedies}."
     )
 
 
 def _clients(need: Need, excess: float) -> str:
-    """How many clients would divide the noise by `excess`."""
+    """State the numbers of clients that would divide the noise by `excess`."""
     more = excess if need.trust != "local" else excess**2
     population, cohort = math.ceil(more * need.population), math.floor(more * need.cohort)
     if need.cohort == need.population:

@@ -25,7 +25,7 @@ CLIP_NORM = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """What is protected, how updates are clipped, and what travels beside them.
+    """The protected unit, the clipping of updates, and the numbers sent with them.
 
     Attributes:
         unit: what the guarantee hides: a whole client, or one example of a client's, whose gradient
@@ -38,7 +38,7 @@ class Privacy:
             is drawn anew in each round; by default all.
         sampling: cohorts: fixed in size, or each client in each round by itself (poisson).
         max_participations: most rounds that one client takes part in.
-        numbers: what clients send beside their updates, in the same noisy sum and the same account:
+        numbers: what clients send with their updates, in the same noisy sum and the same account:
             accuracy, loss, num-examples, each as NAME:LOW:HIGH with public bounds (NAME alone for 0
             to 1); by default nothing.
         weighted_by: weight updates by this one of the numbers, up to its bound; by default all
@@ -99,8 +99,8 @@ def refuse_spent(privacy: Privacy, epsilon: float | None, delta: float) -> None:
 
 def _texts(numbers: Any) -> tuple[str, ...]:
     """Numbers as a record has them, `Number.text` or as they were written; TypeError for others."""
-    given = validate.listed("numbers", () if numbers is None else numbers)
-    return tuple(each if isinstance(each, str) else _text(each) for each in given)
+    entries = validate.listed("numbers", () if numbers is None else numbers)
+    return tuple(each if isinstance(each, str) else _text(each) for each in entries)
 
 
 def _text(number: Any) -> str:

@@ -37,7 +37,7 @@ from randquant.privacy.certificates.coordinate import Certificate, certify
 #
 # The search is over the mechanism's `CoordinateFamily`, by default derived from its signature.
 
-GAIN = 1e-9
+MIN_ERROR_GAIN = 1e-9
 """Smallest relative improvement of the error for which the search moves to another point."""
 
 
@@ -206,7 +206,7 @@ class _Search:
     def offer(self, point: Point) -> None:
         if not self.private(point):
             return
-        if self.best is None or self.error(point) < self.error(self.best) * (1 - GAIN):
+        if self.best is None or self.error(point) < self.error(self.best) * (1 - MIN_ERROR_GAIN):
             self.best = point
 
     def private(self, point: Point) -> bool:
@@ -276,10 +276,10 @@ def _from_signature(record: MechanismRecord) -> CoordinateFamily:
 #
 # A mechanism's `UpdateFamily` fixes all its parameters given one number, the noise level.
 
-FINE = 1.05
+MAX_BITS_ERROR_RATIO = 1.05
 """Integer noise gets as few bits as raise its error by at most this factor."""
 
-MOST = 24
+MAX_NOISE_BITS = 24
 """Most bits of integer noise."""
 
 
@@ -397,7 +397,7 @@ def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:
     Returns:
         For a channel the fewest that it can be built with, 1 or 2: what it could win with more is
         in `docs/theory/plan.md`. For integer noise of this deviation the fewest with which the
-        error is at most FINE times the least with up to MOST bits.
+        error is at most MAX_BITS_ERROR_RATIO times the least with up to MAX_NOISE_BITS bits.
 
     Example:
         >>> setting = UpdateSetting(11, cohort=350, bits=1, trust="aggregate")
@@ -408,7 +408,7 @@ def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:
     start, noisy = deviation * setting.part, "bits" in all_mechanisms()[name].parameters
 
     def error(bits: int) -> float:
-        """Of integer noise; infinite without a mechanism."""
+        """Return the error of integer noise; infinite if no mechanism can be built."""
         sized = replace(setting, bits=bits)
         try:
             family = update_family(name, sized)
@@ -421,9 +421,9 @@ def fewest_bits(name: str, setting: UpdateSetting, deviation: float) -> int:
 
     if not noisy:
         return 1 if error(1) == 0 else 2
-    errors = {bits: error(bits) for bits in range(2, MOST + 1)}
+    errors = {bits: error(bits) for bits in range(2, MAX_NOISE_BITS + 1)}
     least = min(errors.values())
-    return next(bits for bits, each in errors.items() if each <= FINE * least)
+    return next(bits for bits, each in errors.items() if each <= MAX_BITS_ERROR_RATIO * least)
 
 
 def tuned_mechanism(
