@@ -58,6 +58,13 @@ def test_no_valid_codes_move_the_mean_beyond_the_bound(name):
     assert moved >= bound * (1 - 1e-5 if attained else 0.5)
 
 
+@pytest.mark.parametrize("name", ["subset", "subset, padded"])
+def test_a_subset_that_is_scaled_up_moves_the_mean_farther(name):
+    mechanism, dimension, _ = MECHANISMS[name]
+    moved = furthest(mechanism, dimension)
+    assert moved <= mechanism.influence(dimension, CLIENTS) * (1 + 1e-5)
+
+
 def test_it_falls_with_the_clients_and_is_unknown_without_a_channel():
     mechanism = vectors()
     assert mechanism.influence(8, 100) == mechanism.influence(8, 50) / 2

@@ -282,3 +282,13 @@ def test_what_a_group_has_in_common_is_in_the_expected_error():
     wanted = mechanism.expected_error(20).deviation(400) ** 2
     # 120 squares, in groups that are nearly independent: their mean is within a half of its own.
     assert 0.5 * wanted < found < 1.5 * wanted
+
+
+def test_a_payload_of_another_rounds_rotation_is_refused():
+    """Its index would count for another coordinate. Of so many, none has the same check."""
+    mechanism = RankMechanism(1.0, 2.0)
+    for seed in range(8):
+        payload = mechanism.in_round(seed).encode(np.ones(3), key("round", seed))
+        assert mechanism.in_round(seed).mean([payload], 3).shape == (3,)
+        with pytest.raises(ValueError, match="of this table, dimension and rotation"):
+            mechanism.in_round(seed + 1).mean([payload], 3)

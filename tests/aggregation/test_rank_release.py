@@ -46,3 +46,17 @@ def test_pure_epsilon_is_the_log_of_the_largest_quotient():
         found = account([RankRelease(table, 3, neighboring)], 0.0)
         assert found.lower <= 3 * epsilon <= found.epsilon
         assert found.epsilon - found.lower < 1e-12
+
+
+@pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("table", TABLES)
+def test_no_divergence_of_either_way_is_above_the_bound(table, neighboring):
+    """With zeros instead of an update, neither of the two ways is the larger one at all orders."""
+    release = RankRelease(table, 1, neighboring)
+    for order in (1.5, 2.0, 8.0, 60.0, math.inf):
+        ways = [
+            oracle.renyi([int(w) for w in p], [int(w) for w in q], order)
+            for one, other in table.pairs(neighboring)
+            for p, q in ((one, other), (other, one))
+        ]
+        assert release.renyi(order) == pytest.approx(float(max(ways)), rel=1e-12, abs=0)

@@ -259,6 +259,17 @@ def test_a_payload_states_k_and_its_subset():
     assert sending(200).in_round(1).payload_bytes(200) == 40 + 25
 
 
+def test_the_same_subset_of_another_mechanisms_codes_is_refused():
+    x, wider = updates(1, 200, 1.0)[0], rq.stochastic_rounding(clip=0.5, levels=2, margin=2.0)
+    pairs = (sending(100), sending(100, channel=wider)), (skellam(100), skellam(100, noise=0.7))
+    for mechanism, other in pairs:
+        mine, theirs = mechanism.in_round(1), other.in_round(1)
+        assert mine.coding.fingerprint != theirs.coding.fingerprint
+        with pytest.raises(ValueError, match=r"^payload 1: Expected a payload of channel"):
+            mine.mean([each.encode(x, ROOT.fold_in(c)) for c, each in enumerate(
+                (mine, theirs, mine, mine))])  # fmt: skip
+
+
 @pytest.mark.parametrize("mechanism", [sending(100), skellam(100)], ids=["bits", "skellam"])
 def test_what_a_round_cannot_be_encoded_with_is_refused(mechanism):
     x = updates(1, 200, 1.0)[0]
@@ -277,7 +288,9 @@ def test_what_a_round_cannot_be_encoded_with_is_refused(mechanism):
 
 def test_where_no_subset_can_be_sent_it_is_said():
     bits = {"clip": 0.5, "levels": 2, "margin": 1.0}
-    with pytest.raises(ValueError, match=r"^Expected clip_norm with coordinates=5, got clip_norm=None"):
+    with pytest.raises(
+        ValueError, match=r"^Expected clip_norm with coordinates=5, got clip_norm=None"
+    ):
         update_mechanism("stochastic-rounding", bits, coordinates=5)
     noise = {"clip_norm": 1.0, "noise_multiplier": 1.0}
     with pytest.raises(ValueError, match=r"^Expected no coordinates with local-gaussian"):

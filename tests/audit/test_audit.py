@@ -434,6 +434,19 @@ def test_the_command_prints_what_was_stated_and_shown(capsys):
     assert "limit" in out
 
 
+def test_the_command_states_what_holds_of_the_neighbours_that_it_attacks(capsys):
+    stated = {}
+    for neighboring in ("replace_one", "zero_out"):
+        line = LINE.replace("pbm --clip 1 --theta 0.25 --trials 1", SAME).replace("2000", "200")
+        code, out, _ = run(capsys, f"{line} --neighboring {neighboring} --delta 0 --json")
+        found = json.loads(out)
+        assert (code, found["stated"]["neighboring"]) == (0, neighboring)
+        stated[neighboring] = found["epsilon"]
+    # Of 1/4 and 3/4, and of one of them and 1/2.
+    assert stated["replace_one"] == pytest.approx(math.log(3))
+    assert stated["zero_out"] == pytest.approx(math.log(2))
+
+
 @pytest.mark.parametrize("option", ["", " --json"])
 def test_the_command_fails_where_a_fault_shows(option, capsys, monkeypatch):
     shared = shared_key(RESPONSE, 2)

@@ -94,6 +94,16 @@ def test_a_figure_says_that_several_kinds_of_offers_were_not_chosen_by_looking()
         assert accountant.told().endswith("whoever the other clients are" + expected)
 
 
+def test_a_new_number_has_answered_each_offer_as_often_as_anybody_has():
+    """It may be any of the others, whichever offers these have answered."""
+    accountant = RunAccountant(DELTA)
+    accountant.compose(RoundEvent(OFFERS[0], frozenset({1})), 3)
+    accountant.compose(RoundEvent(OFFERS[1], frozenset({2})), 2)
+    accountant.meet([1, 2, 9])
+    assert [accountant.answers(client) for client in (1, 2, 9)] == [3, 2, 5]
+    assert accountant.get_epsilon(DELTA) == cost(Counter({OFFERS[0]: 3, OFFERS[1]: 2}))
+
+
 def test_a_count_that_was_changed_is_not_believed():
     accountant = RunAccountant(DELTA)
     accountant.compose(RoundEvent(OFFERS[0], frozenset({1})), 3)

@@ -97,6 +97,16 @@ def test_a_client_agrees_with_one_value_of_a_setting_and_refuses_with_another(na
                 ask(*asking)
 
 
+def test_colluders_count_in_a_sum_with_a_helper_too(tmp_path):
+    for colluders in (0, 1):
+        limits = ClientLimits(math.inf, helper=PINNED.hex(), colluders=colluders)
+        if colluders:
+            with pytest.raises(ProtocolError, match=re.escape("a cohort of at most 1, ")):
+                helped(limits, tmp_path)
+        else:
+            helped(limits, tmp_path)
+
+
 OF_NODES = {
     "randquant-epsilon": ("epsilon", "0.5", 0.5),
     "randquant-epsilon-alone": ("epsilon_alone", 3, 3.0),

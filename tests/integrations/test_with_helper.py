@@ -77,6 +77,17 @@ def test_losing_all_but_two_clients_costs_nothing(tmp_path, identity, trusting):
     assert strategy.history[0].dropped == 3
 
 
+def test_a_server_may_demand_more_clients_of_a_sum_than_the_mechanism_does(tmp_path, identity):
+    """Clients that count on colluders agree then, and a round of fewer fails."""
+    mod = QuantizeMod(epsilon=math.inf, helper=public(identity).hex(), colluders=2)
+    for lost in (1, 2):
+        fault = lambda step, node, reply, lost=lost: [reply] if node > lost else []  # noqa: E731
+        sums = WithHelper(Helper(tmp_path / str(lost), identity), least=4)
+        weights, _, strategy = one_round(exact(), mod=mod, sums=sums, fault=fault)
+        assert weights.any() == (lost == 1)
+        assert ("4 clients or more" in strategy.history[0].failed) == (lost == 2)
+
+
 def all_refuse(reason, mod, helper, *arguments, **options):
     weights, grid, strategy = trained(mod, helper, *arguments, **options)
     assert not weights.any()

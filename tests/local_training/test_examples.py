@@ -168,6 +168,21 @@ def test_other_global_generators_follow_from_the_key_too(draw):
     assert states() == before
 
 
+@pytest.mark.parametrize("draw", [lambda: torch.rand(1), np.random.random, random.random])
+def test_what_reading_one_example_draws_changes_no_other(draw):
+    def read(times):
+        def form(x):
+            for _ in range(times * np.array_equal(x, X[0])):
+                draw()
+            return x + float(draw())
+
+        return examples_of(pairs(slice(0, 4), form)).take(np.arange(4), seed=3)[0]
+
+    plain, more = read(0), read(5)
+    assert torch.equal(plain[1:], more[1:])
+    assert not torch.equal(plain[0], more[0])
+
+
 def test_data_that_nobody_can_read_again_are_refused():
     own = np.random.default_rng(0)
     with pytest.raises(ValueError, match="Client 0: Expected an example that is the same each"):

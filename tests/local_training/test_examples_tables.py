@@ -75,6 +75,13 @@ def test_a_fraction_in_a_column_changes_no_other_clients_features():
     assert torch.equal(*read)
 
 
+def test_a_table_of_whole_numbers_has_features_like_any_other():
+    rows = [{"age": [40], "dose": [3], "sick": [1]}, {"age": [41.5], "dose": [3], "sick": [0]}]
+    clients = problem_of(nn.Linear(2, 2), [pd.DataFrame(r) for r in rows], columns=NAMED).clients
+    assert clients.table.features.tolist() == [[40, 3], [41.5, 3]]
+    assert clients.table.features.dtype == torch.float32
+
+
 @pytest.mark.parametrize(
     ("clients", "message"),
     [

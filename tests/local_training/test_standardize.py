@@ -1,6 +1,7 @@
 """What was spent before, and figures that a run standardises by, count once and in full."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from types import MappingProxyType
 
@@ -14,12 +15,19 @@ from torch.nn import functional as F
 
 import randquant as rq
 from randquant.aggregation import LocalGaussian
-from randquant.local_training import StandardizationQuery, Standardized, ask_statistics, plan_query
+from randquant.local_training import (
+    StandardizationQuery,
+    Standardized,
+    ask_statistics,
+    plan_query,
+    problem_of,
+)
 from randquant.planning import choice
 from randquant.reports import render_run
-from randquant.training import read_run, request
-from randquant.training.runs import execution, standardization
+from randquant.training import TrainConfig, read_run, request
+from randquant.training.runs import execution, setup, standardization
 from randquant.training.runs import folder as run_folder
+from randquant.training.task import Task
 
 WEIGHTS = torch.tensor([[0.9], [-40.0]])
 SCALED = rq.Standardize([0, 0.0], [400, 10.0], target=(-600, 600))
@@ -294,6 +302,22 @@ def test_one_client_moves_each_row_within_bounds_only():
     wild = asked.terms.vector({"0": np.array([1e30]), "1": np.array([-1e30])}, rq.Key.from_seed(0))
     edge = asked.terms.vector({"0": np.array([1.0]), "1": np.array([0.0])}, rq.Key.from_seed(0))
     assert (wild == edge).all()
+
+
+def test_what_was_spent_before_counts_beside_what_standardises():
+    """The table has a tenth of what is left, and a run's ledger begins with both."""
+    before = spent_of(2.0, 1e-6, trust="local")
+    config = TrainConfig(
+        Task("own", "own", "mse_loss", population=20), "", stop_at_epsilon=8.0, trust="local",
+        seed=0, local=rq.Local(standardize=rq.Standardize([0, 0], [400, 10])),
+        privacy=rq.Privacy(spent=before),
+    )  # fmt: skip
+    problem = problem_of(nn.Linear(2, 1), DATA[:20], loss=F.mse_loss)
+    both = setup.spent_of(config, problem)
+    asked = setup.standardization_query(config, problem).terms.guarantee
+    assert both == before + replace(asked, simulated=True)
+    assert 2.5 < both.epsilon <= 2.6
+    assert 1.8e-6 < both.delta <= 1.9e-6
 
 
 def test_each_example_of_hospitals_is_protected():

@@ -208,3 +208,11 @@ def test_the_command_prints_a_table_and_a_page(capsys, tmp_path):
     assert "stochastic-rounding" in text
     check_self_contained(text)
     assert len(check_charts(text)) == 1
+
+
+def test_numbers_beside_an_update_are_among_the_coordinates_of_a_plan():
+    asked = {"population": 100, "cohort": 100, "rounds": 5, "epsilon": 8.0, "trust": "local",
+             "mechanisms": ["local-gaussian"]}  # fmt: skip
+    beside = rq.plan(64, **asked, privacy=rq.Privacy(numbers=("accuracy", "loss:4")))
+    assert beside.entries[0].bytes_up == 4 * 66
+    assert beside.entries == rq.plan(66, **asked).entries

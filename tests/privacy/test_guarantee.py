@@ -118,3 +118,11 @@ def test_guarantees_add_up_and_those_of_other_adversaries_do_not():
 def test_what_is_wrong_is_said(call, error, word):
     with pytest.raises(error, match=word):
         call()
+
+
+def test_a_sum_of_guarantees_rests_on_hidden_cohorts_if_one_of_them_does():
+    seen = Guarantee(0.1, 1e-6, "replace_one", "model", 3.0, 5)
+    hidden = replace(seen, hidden=True)
+    assert [(one + other).hidden for one in (seen, hidden) for other in (seen, hidden)] == [
+        False, True, True, True,
+    ]  # fmt: skip

@@ -226,6 +226,7 @@ def test_gaussian_noise_beside_costs_its_energy_and_nothing_else():
     steps = release.steps
     assert steps is not None
     both = Steps.together([steps, Steps(1.5)])
+    assert both == Steps.together([Steps(1.5), steps])  # whichever comes first
     assert both.energy == pytest.approx(steps.energy + 1.5)
     assert (both.largest, both.apart, both.sixth) == (steps.largest, steps.apart, steps.sixth)
     exact = gaussian_epsilon(math.sqrt(steps.energy + 1.5), DELTA)

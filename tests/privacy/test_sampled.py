@@ -12,7 +12,8 @@ import oracle
 import pytest
 
 import randquant as rq
-from randquant.privacy import ReleaseDefaults, Sampled, amplified
+from randquant.mechanisms import Skellam
+from randquant.privacy import NoiseRelease, ReleaseDefaults, Sampled, amplified
 from randquant.privacy.accounting.sampling import LARGEST_ORDER, _log_binomial, _log_tilt
 
 SHIFTS = (0, 1, 2, 3, 4, 6, 8, 12)
@@ -400,3 +401,28 @@ def test_the_largest_remainder_is_rounded_up(decay):
         exact = decay * mpmath.log(mpmath.mpf(decay) / (1 + mpmath.mpf(decay)))
         exact -= mpmath.log1p(mpmath.mpf(decay))
         assert exact <= mpmath.mpf(_log_tilt(decay)) <= exact + 1e-11
+
+
+@pytest.mark.parametrize("order", [2.0, 6.0])
+def test_a_stand_in_in_a_cohort_of_a_fixed_size_is_not_taken_for_zeros(order):
+    """Who takes the place of an absent client may send what one of the two neighbours sends."""
+    release = rq.ChannelRelease(CHANNEL, dimension=1, rounds=1)
+    rate = Fraction(1, 8)
+    sampled = Sampled(release, float(rate), rounds=1, scheme="fixed", models=True)
+    first, second = (
+        [Fraction(int(w), total) for w in row] for row, total in map(CHANNEL.mix, (1.0, -1.0))
+    )
+    exact = curve([(mixed(second, first, rate), second)])
+    assert exact(order) <= sampled.renyi(order)
+    untold = amplified(release.renyi, float(rate), order, "replace_one")
+    assert sampled.renyi(order) == pytest.approx(untold, rel=1e-12, abs=0)
+
+
+def test_absence_is_between_two_updates_for_gaussian_noise_only():
+    """Noise that hides no more than Gaussian noise may be told apart from absence as easily."""
+    noise = NoiseRelease(Skellam(50.0), 20, 4, 4, 1)
+    absent = dataclasses.replace(noise, squared_distance=1, neighboring="zero_out")
+    integer = Sampled(noise, 0.1, 5, hidden=True, absent=absent)
+    assert integer.worlds == Sampled(noise, 0.1, 5, hidden=True).worlds
+    gaussian = Sampled(GAUSSIAN, 0.1, 5, hidden=True, absent=CLOSER)
+    assert gaussian.worlds != Sampled(GAUSSIAN, 0.1, 5, hidden=True).worlds

@@ -167,3 +167,25 @@ def test_what_is_answered_is_on_the_disk_by_the_database_s_own_word(tmp_path):
     with helper_in(tmp_path)._journal._transaction() as database:
         for name, value in (("synchronous", 3), ("fullfsync", 1), ("secure_delete", 1)):
             assert database.execute(f"PRAGMA {name}").fetchone() == (value,)
+
+
+def test_sums_of_offers_that_were_not_kept_all_count_and_a_text_that_comes_later_is_kept(tmp_path):
+    """A helper that counts epsilon from now on: what it answered before has no text."""
+    asked_of = []
+
+    def answer(helper, text):
+        digest = hashlib.sha256(text.encode()).digest()
+        terms, seeds = seeds_in(helper, range(3), offer=digest)
+        helper.answer(asked(terms, seeds, text))
+
+    before = helper_in(tmp_path, kept=True)
+    for text in ("[1]", "[2]"):
+        answer(before, text)
+    helper = limited(tmp_path, lambda terms, sums, check: asked_of.append(dict(sums)) or True)
+    for text in ("[3]", "[1]", "[4]"):
+        answer(helper, text)
+    assert asked_of == [
+        {"": 2, "[3]": 1},
+        {"": 1, "[1]": 2, "[3]": 1},
+        {"": 1, "[1]": 2, "[3]": 1, "[4]": 1},
+    ]

@@ -32,6 +32,19 @@ def test_a_count_is_within_its_interval_for_every_probability(records):
     assert held.min() >= 0.95
 
 
+@pytest.mark.parametrize("value", [-0.9, 0.9])
+def test_noise_in_how_many_values_there_are_widens_the_interval_of_their_mean(value):
+    """Half of the values are missing: the mean is a ratio of two noisy numbers."""
+    query, amplitude, present = rq.Mean(-1, 1), 2**12, 200
+    sums = present * np.array([value, value**2 - 0.5, 1.0])
+    totals = np.rint(sums * query.block().scales(amplitude, "l2")).astype(np.int64)
+    noise = SumNoise(4.0 * amplitude, NORMAL)
+    mean = query.answer(Totals(totals, 2 * present, amplitude, "l2", noise))["mean"]
+    assert mean.estimate == pytest.approx(value, abs=1e-3)
+    assert mean.noise_error > 1.1 * 4 / present
+    assert mean.among_records.width >= 2 * NORMAL * mean.noise_error
+
+
 @pytest.mark.parametrize("records", [3, 8, 20, 50, 200, 600])
 def test_a_mean_of_zeros_and_ones_is_within_its_interval_for_every_probability(records):
     query, amplitude = rq.Mean(0, 1), 2**20

@@ -125,6 +125,17 @@ def test_a_line_that_is_no_record_is_named(line, tmp_path):
         read_records(written(tmp_path, "r.jsonl", '{"a": 1}\n' + line))
 
 
+@pytest.mark.parametrize(("name", "text"), [
+    ("r.csv", "id,age,sex\n1\n2,40\n3,50,f\n"),
+    ("r.jsonl", '{"id": 1}\n{"id": 2, "age": 40}\n{"id": 3, "sex": "f", "age": 50}\n'),
+])  # fmt: skip
+def test_columns_that_the_first_record_lacks_are_those_of_all(tmp_path, name, text):
+    assert read_records(written(tmp_path, name, text)) == [
+        {"id": "1", "age": None, "sex": None}, {"id": "2", "age": "40", "sex": None},
+        {"id": "3", "age": "50", "sex": "f"},
+    ]  # fmt: skip
+
+
 def test_one_record_does_not_change_what_another_becomes(tmp_path):
     """A column's kind never depends on all its cells: replacing one person moves one person."""
     plain = read_records(written(tmp_path, "a.csv", "x\n1\n2\n"))

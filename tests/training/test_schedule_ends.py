@@ -1,6 +1,7 @@
 """Runs that somebody ends by looking at them: their figure is that of all declared rounds."""
 
 import json
+import math
 
 import interrupted
 import pytest
@@ -11,8 +12,10 @@ from randquant.aggregation import update_mechanism
 from randquant.local_training import Local
 from randquant.privacy import GaussianRelease, Guarantee, account
 from randquant.privacy.accounting import ledger
-from randquant.training import Server, read_finished, read_run, train
+from randquant.training import Server, TrainConfig, read_finished, read_run, train
+from randquant.training.records import Sent
 from randquant.training.runs import execution
+from randquant.training.runs.status import Status
 
 Z, DELTA = 4.0, 1e-5
 
@@ -51,6 +54,16 @@ def test_what_is_printed_at_any_end_is_the_figure_of_all_declared_rounds(tmp_pat
     assert run.guarantee is not None
     assert run.guarantee.epsilon == accounted(PLANNED)  # an undisturbed run costs no more
     assert str(run.guarantee) == "epsilon <= 5.81237 at delta = 1e-05 (replace_one, central trust)"
+
+
+@pytest.mark.parametrize("declared", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("now", ["replace_one", "zero_out"])
+def test_a_figure_for_zeros_is_none_for_any_two_updates(declared, now, tmp_path):
+    """Of a run that was switched to other neighbours, and has not gone on since."""
+    config = TrainConfig.of("digits", "softmax", "rqm", population=10, cohort=4, neighboring=now)
+    sent = Sent("", "", 1, 5, 5, 2.0, DELTA, declared)
+    found = Status(tmp_path, "unfinished", config, sent=sent).epsilon
+    assert found == (math.inf if (declared, now) == ("zero_out", "replace_one") else 2.0)
 
 
 @pytest.mark.parametrize("stop", [RuntimeError("good enough"), KeyboardInterrupt()])
