@@ -211,7 +211,9 @@ def test_bounds_alone_cost_nothing():
 
 def test_a_run_that_is_stopped_while_it_asks_has_sent_something(tmp_path, monkeypatch):
     """Clients answer before its first round: its folder is kept, and says what was declared."""
-    monkeypatch.setattr(standardization, "answered", dying(standardization.answered, [0]))
+    monkeypatch.setattr(
+        standardization, "ask_statistics", dying(standardization.ask_statistics, [0])
+    )
     with pytest.raises(Interrupted):
         trained(mechanism=LocalGaussian(1.0, 4.0), trust="local", folder=tmp_path / "run")
     assert run_folder.has_sent(tmp_path / "run")
@@ -228,7 +230,7 @@ def test_a_killed_run_never_asks_twice(when, tmp_path, monkeypatch):
     home = tmp_path / "killed"
 
     place, name = {
-        "before asking": (standardization, "answered"),
+        "before asking": (standardization, "ask_statistics"),
         "before writing": (standardization.serialization, "write"),
         "before round 1": (execution, "_note"),
     }[when]

@@ -13,7 +13,7 @@ from randquant.local_training import Local
 from randquant.privacy import GaussianRelease, Guarantee, account
 from randquant.privacy.accounting import ledger
 from randquant.training import Server, TrainConfig, read_finished, read_run, train
-from randquant.training.records import Sent
+from randquant.training.records import SentRounds
 from randquant.training.runs import execution
 from randquant.training.runs.status import Status
 
@@ -61,7 +61,7 @@ def test_what_is_printed_at_any_end_is_the_figure_of_all_declared_rounds(tmp_pat
 def test_a_figure_for_zeros_is_none_for_any_two_updates(declared, now, tmp_path):
     """Of a run that was switched to other neighbours, and has not gone on since."""
     config = TrainConfig.of("digits", "softmax", "rqm", population=10, cohort=4, neighboring=now)
-    sent = Sent("", "", 1, 5, 5, 2.0, DELTA, declared)
+    sent = SentRounds("", "", 1, 5, 5, 2.0, DELTA, declared)
     found = Status(tmp_path, "unfinished", config, sent=sent).epsilon
     assert found == (math.inf if (declared, now) == ("zero_out", "replace_one") else 2.0)
 
