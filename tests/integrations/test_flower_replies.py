@@ -293,5 +293,5 @@ def test_a_client_counts_what_a_server_sends_before_it_reads_it():
     with pytest.raises(ProtocolError, match=r"Expected 4097 messages at most, got 4098\."):
         read_inbox(content(MAX_NEIGHBOURS + 2))
     head = {"step": "confirm", "session": b"s", "survivors": ["1"] * (MAX_CLIENTS + 1)}
-    with pytest.raises(ProtocolError, match="list of survivors"):
+    with pytest.raises(ProtocolError, match="survivors, got"):
         RoundMessage.read(head)

@@ -107,8 +107,8 @@ def test_offers_are_refused_in_one_sentence_and_cost_nothing(encoded):
         ("advertise", {"offer": two, "commitment": bytes(32)}, "one offer in a round"),
         ("upload", {"proof": bytes(32)}, "committed to before it saw"),
         ("upload", {"proof": b"x"}, "proof of a round's seed"),
-        ("upload", {"proof": bytes(5000)}, "parts of a seed in a few bytes"),
-        ("upload", {"proof": "text"}, "parts of a seed in a few bytes"),
+        ("upload", {"proof": bytes(5000)}, "parts of a seed in at most"),
+        ("upload", {"proof": "text"}, "parts of a seed in at most"),
         ("share", {}, "a step of a secure sum in a secure sum only"),
     ):
         reply = ask(grid, 1, step, b"s", **fields)

@@ -94,7 +94,7 @@ BAD = {
     "not pairs": (lambda: list(X), TypeError,
                   "Client 0: Expected examples .* got a ndarray as example 0"),
     "three": (lambda: [(x, 0, 1) for x in X], TypeError, "Client 0: Expected examples"),
-    "none": (list, ValueError, "Client 0: Expected at least one example, got none"),
+    "none": (list, ValueError, "Client 0: Expected at least one example, got 0"),
 }  # fmt: skip
 
 

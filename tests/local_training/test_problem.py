@@ -58,10 +58,10 @@ INFINITE = NAN.copy()
 INFINITE[3, 1] = -np.inf
 
 BAD_CLIENTS = {
-    "no clients": ({}, ValueError, "at least one client, got none"),
-    "none in a list": ([], ValueError, "at least one client, got none"),
+    "no clients": ({}, ValueError, "at least one client, got 0"),
+    "none in a list": ([], ValueError, "at least one client, got 0"),
     "nobody's data": (with_change("c1", LONG[:0], LONG[:0, 0]), ValueError,
-                      "Client c1: Expected at least one example, got none"),
+                      "Client c1: Expected at least one example, got 0"),
     "lengths": (with_change("c1", LONG[:3]), ValueError,
                 "Client c1: Expected as many targets as features, got 4 targets for 3"),
     "shape": (with_change("c1", np.zeros((4, 6), np.float32)), ValueError,
@@ -101,7 +101,7 @@ BAD_CLIENTS = {
     "text": ("digits", TypeError, "Expected clients as a mapping"),
     "loader": ([DataLoader(TensorDataset(torch.zeros(4, 4), torch.zeros(4)))], TypeError,
                "Client 0: Expected a Dataset that is read by index, got a DataLoader"),
-    "names": ({1: (LONG, LONG), "1": (LONG, LONG)}, ValueError, "one name twice"),
+    "names": ({1: (LONG, LONG), "1": (LONG, LONG)}, ValueError, "got '1' more than once"),
 }  # fmt: skip
 
 

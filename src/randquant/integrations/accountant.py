@@ -199,7 +199,7 @@ class RunAccountant:
         """Whether the event would take a client above the limit; `alone` as in `get_epsilon`."""
         limit = validate.number(self.max_epsilon if max_epsilon is None else max_epsilon)
         if limit is None:
-            raise ValueError("Expected max_epsilon, here or in the accountant, got none.")
+            raise ValueError("Expected max_epsilon, here or in the accountant, got None in both.")
         count = validate.whole("count", count, low=0)
         after = [
             self._spent.get(client, Counter()) + Counter({event.offer: count})

@@ -293,8 +293,8 @@ class _Workers:
             share = self._shares.setdefault(who, _Share(threading.Semaphore(self._of_one)))
             if share.calls == CALLS_OF_ONE:
                 raise ProtocolError(
-                    f"Expected {CALLS_OF_ONE} requests of one certificate at a time, got another: "
-                    "wait for their answers."
+                    f"Expected {CALLS_OF_ONE} requests of one certificate at a time, got a "
+                    f"{CALLS_OF_ONE + 1}th: wait for their answers."
                 )
             share.calls += 1
         try:

@@ -403,7 +403,9 @@ def identity(
         if "randquant-identity" in files:
             key = load_pem_private_key(Path(str(files["randquant-identity"])).read_bytes(), None)
             if not isinstance(key, Ed25519PrivateKey):
-                raise ValueError("Expected an Ed25519 key in randquant-identity, got another.")
+                raise ValueError(
+                    f"Expected an Ed25519 key in randquant-identity, got {type(key).__name__}."
+                )
         if "randquant-directory" in files:
             directory = _directory(Path(str(files["randquant-directory"])).read_text())
     except (AttributeError, RecursionError, TypeError, ValueError) as error:
@@ -418,12 +420,14 @@ def _directory(text: str) -> dict[int, bytes]:
     record = json.loads(text, object_pairs_hook=_once)
     directory = {int(client): bytes.fromhex(public) for client, public in record.items()}
     if list(map(str, directory)) != list(record):
-        raise ValueError("Expected whole numbers of clients, each once, got others.")
+        raise ValueError(f"Expected whole numbers of clients, each once, got {list(record)[:5]}.")
     check_directory(directory)
     return directory
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(record := dict(pairs)) < len(pairs):
-        raise ValueError("Expected each client once, got one twice.")
+        raise ValueError(
+            f"Expected each client once, got {len(pairs)} entries for {len(record)} clients."
+        )
     return record

@@ -73,10 +73,14 @@ class Offer:
             )
         validate.whole("dimension", self.dimension, low=1, high=2**40)
         validate.kind("parts", self.parts, tuple)
-        if not all(isinstance(name, str) for name in self.parts):
-            raise TypeError("Expected parts by their names, got something else.")
+        for name in self.parts:
+            if not isinstance(name, str):
+                raise TypeError(f"Expected parts by their names, got {validate.shown(name)}.")
         if len(set(self.parts)) < len(self.parts):
-            raise ValueError("Expected each part once, got one twice.")
+            raise ValueError(
+                f"Expected each part once, got {len(self.parts)} names of {len(set(self.parts))} "
+                "parts."
+            )
         validate.choice("buffers", self.buffers, BUFFERS)
         if self.beside is not None:
             validate.whole("dimension", self.of_model, low=1)
@@ -137,7 +141,7 @@ class Offer:
             examples=self.examples, numbers=self.beside is not None,
         )  # fmt: skip
         if release is None:
-            raise ValueError("Expected a mechanism that protects, got one that does not.")
+            raise ValueError(f"Expected a mechanism that protects, got {self.mechanism!r}.")
         return release.under(trust)
 
     def for_unit(self, examples: int | None) -> Offer:

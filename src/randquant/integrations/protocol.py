@@ -74,20 +74,36 @@ class RoundMessage:
         known = {name: head[name] for name in HEAD_FIELDS if name in head}
         step, session = known.get("step"), known.get("session")
         if not (isinstance(step, str) and isinstance(session, bytes) and session):
-            raise ProtocolError("Expected the step and session of a message, got none.")
+            kinds = f"{type(step).__name__} and {type(session).__name__}"
+            raise ProtocolError(f"Expected a step in text and a session in bytes, got {kinds}.")
         if len(session) > LONGEST_SESSION or step not in STEPS:
-            raise ProtocolError("Expected a step of the protocol, and a session of 64 bytes.")
+            raise ProtocolError(
+                f"Expected a step and at most {LONGEST_SESSION} bytes of a session, "
+                f"got step {step[:20]!r} and {len(session)} bytes."
+            )
         texts = [known.get(name, "") for name in ("offer", "terms")]
         if not all(isinstance(text, str) for text in texts):
-            raise ProtocolError("Expected an offer and terms in text, got something else.")
+            kinds = " and ".join(type(text).__name__ for text in texts)
+            raise ProtocolError(f"Expected an offer and terms in text, got {kinds}.")
         if max(map(len, texts)) > LONGEST_TEXT:
-            raise ProtocolError(f"Expected texts of at most {LONGEST_TEXT} characters, got more.")
+            raise ProtocolError(
+                f"Expected texts of at most {LONGEST_TEXT} characters, got {max(map(len, texts))}."
+            )
         survivors = known.get("survivors", [])
         if not isinstance(survivors, list) or len(survivors) > MAX_CLIENTS:
-            raise ProtocolError("Expected a list of survivors, got something else.")
+            kind = type(survivors).__name__
+            size = f" of {len(survivors)}" if isinstance(survivors, list) else ""
+            raise ProtocolError(
+                f"Expected a list of at most {MAX_CLIENTS} survivors, got a {kind}{size}."
+            )
         drawn = [known.get(name, b"") for name in ("commitment", "part", "proof")]
         if not all(isinstance(each, bytes) and len(each) <= MAX_PROOF_BYTES for each in drawn):
-            raise ProtocolError("Expected the parts of a seed in a few bytes, got something else.")
+            kinds = [f"{type(each).__name__} of {len(each)}" if isinstance(each, bytes)
+                     else type(each).__name__ for each in drawn]  # fmt: skip
+            raise ProtocolError(
+                f"Expected the parts of a seed in at most {MAX_PROOF_BYTES} bytes, got "
+                f"{', '.join(kinds)}."
+            )
         known["survivors"] = tuple(map(client_number, survivors))
         return cls(**known, **others)
 
@@ -115,14 +131,16 @@ def read_inbox(messages: Mapping[str, Any]) -> dict[int, bytes]:
         most = MAX_NEIGHBOURS + 1
         raise ProtocolError(f"Expected {most} messages at most, got {len(messages)}.")
     if not all(isinstance(message, bytes) for message in messages.values()):
-        raise ProtocolError("Expected messages of other clients as bytes, got something else.")
+        kinds = sorted({type(message).__name__ for message in messages.values()})
+        raise ProtocolError(f"Expected messages of other clients in bytes, got {', '.join(kinds)}.")
     return {client_number(client): bytes(message) for client, message in messages.items()}
 
 
 def client_number(text: object) -> int:
     """A client's number from its text; ProtocolError if it is none."""
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20):
-        raise ProtocolError("Expected numbers of clients, got something else.")
+        shown = repr(text[:24]) if isinstance(text, str) else type(text).__name__
+        raise ProtocolError(f"Expected numbers of clients, got {shown}.")
     return int(text)
 
 

@@ -60,8 +60,8 @@ class ServerRun:
         self.untuned = untuned
         if untuned is not None and mechanism.clip_norm is None:
             raise ValueError(
-                "Expected a mechanism with a clip_norm for steps without a rate, got one that "
-                "clips coordinates one by one: take FedAvg() on Flower, "
+                "Expected a mechanism with a clip_norm for steps without a rate, got "
+                f"{mechanism!r}, which clips coordinates one by one: take FedAvg() on Flower, "
                 "JobOptions(learning_rate=1.0) on NVFlare."
             )
         self.patience, self._log = validate.whole("patience", patience, low=1), log
@@ -211,7 +211,7 @@ def beside(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | None:
         return None
     if mechanism.clip_norm is None:
         raise ValueError(
-            "Expected a mechanism with a clip_norm for numbers beside updates, got one that clips "
-            "coordinates one by one: numbers share the norm of an update."
+            f"Expected a mechanism with a clip_norm for numbers beside updates, got {mechanism!r}, "
+            "which clips coordinates one by one: numbers share the norm of an update."
         )
     return Alongside(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)

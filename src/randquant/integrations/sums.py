@@ -106,13 +106,17 @@ class Intake:
                 continue
             try:
                 if not isinstance(answer, NoAnswer) and client not in asked:
-                    raise ProtocolError("Expected no message of this client, got one.")
+                    raise ProtocolError(f"Expected no message of client {client} in this step.")
                 if not isinstance(answer, NoAnswer) and client in known:
-                    raise ProtocolError("Expected one reply of a client, got another.")
+                    raise ProtocolError(f"Expected one reply of client {client}, got a second one.")
                 if isinstance(answer, Exception):
                     raise answer
-                if (answer.step, answer.session) != (step, asked[client].session):
-                    raise ProtocolError("Expected a reply of this step and round, got another's.")
+                if answer.step != step:
+                    raise ProtocolError(
+                        f"Expected a reply to {step!r}, got one to {answer.step!r}."
+                    )
+                if answer.session != asked[client].session:
+                    raise ProtocolError("Expected a reply of this round, got one of another round.")
                 known[client] = use(client, answer)
             except Exception as error:  # any malformed reply: the round continues with the others
                 text = logged(error if isinstance(error, ValueError) else UNREADABLE)

@@ -97,7 +97,9 @@ class Layout:
                 )
         trained = tuple((name, model[name].shape, model[name].dtype) for name in names)
         if not sum(math.prod(shape) for _, shape, _ in trained):
-            raise ValueError("Expected an array of floating-point numbers to train, got none.")
+            raise ValueError(
+                "Expected an array of floating-point numbers to train, got 0 coordinates."
+            )
         kept = tuple(name for name in model if name not in names)
         running = tuple(n for n in kept if is_running(n) and model[n].dtype.kind == "f")
         return cls(trained, kept, running)
@@ -209,7 +211,10 @@ class Layout:
         for name in self.running if statistics is not None else ():
             value, before = (statistics or {}).get(name), old[name]
             if value is None or value.shape != before.shape or not np.isfinite(value).all():
-                raise ValueError(f"Expected finite statistics {name!r} {before.shape}, got others.")
+                shape = "none" if value is None else f"shape {value.shape}, or not finite"
+                raise ValueError(
+                    f"Expected finite statistics {name!r} of shape {before.shape}, got {shape}."
+                )
             kept[name] = value.astype(before.dtype)
         for name, _, dtype in self.trained:
             if new[name].dtype != dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -132,9 +133,12 @@ def client_set(clients: Any, columns: Columns | None = None, classes: bool = Tru
         data = list(clients)
         names = [str(number) for number in range(len(data))]
     if not data:
-        raise ValueError("Expected at least one client, got none.")
+        raise ValueError("Expected at least one client, got 0.")
     if len(set(names)) < len(names):
-        raise ValueError("Expected clients of different names, got one name twice: rename one.")
+        [twice, *_] = [name for name, count in Counter(names).items() if count > 1]
+        raise ValueError(
+            f"Expected clients of different names, got {twice!r} more than once: rename one."
+        )
     sources = []
     for name, each in zip(names, data, strict=True):
         with named(name):

@@ -157,7 +157,7 @@ def examples_of(data: Any, columns: Columns | None = None, classes: bool = True)
         raise TypeError(f"Expected {FORMS}, got {_kind(data)}.")
     names = getattr(data, "column_names", None)
     if not len(data):
-        raise ValueError("Expected at least one example, got none: leave it out.")
+        raise ValueError("Expected at least one example, got 0: leave it out.")
     if names is None and isinstance(data[0], Mapping):
         names = list(data[0])
     return ReadExamples(data, None if names is None else _columns(list(names), columns))
@@ -252,7 +252,7 @@ def _stored(data: tuple) -> StoredExamples:
                 f"{len(each)} features: give one target for each example{rows}."
             )
     if not len(examples):
-        raise ValueError("Expected at least one example, got none: leave it out.")
+        raise ValueError("Expected at least one example, got 0: leave it out.")
     return examples
 
 

@@ -313,7 +313,9 @@ def public_examples_of(public: Any, clients: ClientSet, columns: Columns | None)
             public = (public, np.zeros(len(public), dtype=np.int64))
         examples = _finite(examples_of(public, columns, False), clients, targets=False)
         if len(examples) < 2:
-            raise ValueError("Expected two examples at least, got one: it has no variance.")
+            raise ValueError(
+                f"Expected two examples at least, got {len(examples)}: one has no variance."
+            )
         check_public(examples, clients)
     return examples
 

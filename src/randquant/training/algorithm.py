@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -91,7 +92,11 @@ def distributed_sgd(
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, RoundCost]:
         if len(set(cohort)) < len(cohort):
-            raise ValueError("Expected each client once in a cohort, got one twice: remove it.")
+            [twice, *_] = [client for client, count in Counter(cohort).items() if count > 1]
+            raise ValueError(
+                f"Expected each client once in a cohort, got client {twice} more than once: "
+                "remove it."
+            )
         # Poisson sampling selected nobody: nothing is sent, nothing changes. If nobody sees who
         # takes part, nobody may see that nobody does: the sum of zeros is noisy like any other.
         if not cohort and hidden is None:

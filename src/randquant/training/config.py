@@ -212,13 +212,13 @@ def _check_local(config: TrainConfig) -> None:
     local = config.local
     if local.is_gradient and local.epochs != 1:
         raise ValueError(
-            f"Expected local_learning_rate with local_epochs={local.epochs}, got none: "
+            f"Expected local_learning_rate with local_epochs={local.epochs}, got None: "
             "several steps need a step size; one epoch without it sends a gradient."
         )
     if config.privacy.unit == "example" and not local.is_gradient:
         raise ValueError(
-            "Expected no local_learning_rate with unit example, got one: after a local step every "
-            "example's gradient depends on every other example."
+            f"Expected no local_learning_rate with unit example, got {local.learning_rate}: after "
+            "a local step every example's gradient depends on every other example."
         )
 
 
@@ -240,8 +240,9 @@ def _check_sampling(config: TrainConfig) -> None:
     if config.trust == "model":
         if capped:
             raise ValueError(
-                "Expected no max_participations under model trust, got one: a cap makes rounds "
-                "depend on each other, so nothing would be amplified; leave it out."
+                "Expected no max_participations under model trust, got "
+                f"{privacy.max_participations}: a cap makes rounds depend on each other, so "
+                "nothing would be amplified; leave it out."
             )
         if privacy.unit == "example":
             raise ValueError(
@@ -258,6 +259,6 @@ def _check_sampling(config: TrainConfig) -> None:
         )
     if capped:
         raise ValueError(
-            f"Expected max_participations or sampling {privacy.sampling}, got both: the latter has "
-            "no cap."
+            f"Expected max_participations or sampling {privacy.sampling}, got "
+            f"max_participations={privacy.max_participations} too: such sampling has no cap."
         )

@@ -71,7 +71,7 @@ def alongside_of(config: TrainConfig, mechanism: UpdateMechanism) -> Alongside |
         return None
     if mechanism.clip_norm is None:
         raise ValueError(
-            "Expected a clip_norm with numbers, got none: numbers share the norm of an update, "
+            "Expected a clip_norm with numbers, got None: numbers share the norm of an update, "
             "and coordinates are clipped one by one here."
         )
     return Alongside(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)

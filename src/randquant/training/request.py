@@ -62,7 +62,7 @@ def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | 
     if config.stop_at_epsilon is None or privacy.clip_norm is None:
         missing = "clip_norm" if privacy.clip_norm is None else "epsilon"
         raise ValueError(
-            f"Expected {missing}, or a mechanism of your own, got neither: give epsilon=8 and "
+            f"Expected {missing}, or a mechanism of your own, got None of both: give epsilon=8 and "
             "clip_norm=1.0, or mechanism=randquant.aggregation.ClippedSGD(clip_norm=1.0) for a "
             "run without privacy."
         )

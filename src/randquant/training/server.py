@@ -64,7 +64,8 @@ class Server:
         for name in ("lr", "params"):
             if name in self.options:
                 raise ValueError(
-                    f"Expected server_options without {name}, got one: the step size is "
+                    f"Expected server_options without {name}, got "
+                    f"{name}={validate.shown(self.options[name])}: the step size is "
                     "learning_rate, and the parameters are the model's."
                 )
 

@@ -63,7 +63,8 @@ def read(result: Shareable, session: bytes) -> RoundMessage | Exception:
         answer = data_of(result)
         payload = answer.data.get(PAYLOAD) if answer.data_kind == DataKind.APP_DEFINED else None
         if not isinstance(payload, bytes):
-            raise ProtocolError("Expected codes, got something else: a site needs QuantizeFilter.")
+            kind = f"{answer.data_kind} without a payload in bytes"
+            raise ProtocolError(f"Expected codes, got {kind}: a site needs QuantizeFilter.")
         return RoundMessage(UPLOAD, session, payload=payload)
     except Exception as error:  # any error that a malicious answer causes
         return error
@@ -81,7 +82,7 @@ def arrays_of(data: DXO) -> dict[str, np.ndarray]:
     """The arrays of a model or an update, copied: training may change them in place."""
     arrays: Any = data.data
     if not isinstance(arrays, dict) or not all(isinstance(name, str) for name in arrays):
-        raise ValueError("Expected arrays by name, got something else.")
+        raise ValueError(f"Expected arrays by name, got a {type(arrays).__name__}.")
     return {name: _copied(array) for name, array in arrays.items()}
 
 

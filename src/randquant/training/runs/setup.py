@@ -237,7 +237,7 @@ def _work(config: TrainConfig, mechanism: UpdateMechanism, problem: Problem) -> 
     norm = mechanism.clip_norm if config.privacy.unit == "example" else None
     if config.privacy.unit == "example" and norm is None:
         raise ValueError(
-            "Expected a clip_norm with unit example, got none: it bounds what one example can "
+            "Expected a clip_norm with unit example, got None: it bounds what one example can "
             "change."
         )
     length = common_length(config, mechanism) if config.privacy.unit == "client" else None
