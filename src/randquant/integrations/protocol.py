@@ -76,10 +76,11 @@ class RoundMessage:
         if not (isinstance(step, str) and isinstance(session, bytes) and session):
             kinds = f"{type(step).__name__} and {type(session).__name__}"
             raise ProtocolError(f"Expected a step in text and a session in bytes, got {kinds}.")
-        if len(session) > LONGEST_SESSION or step not in STEPS:
+        if step not in STEPS:
+            raise ProtocolError(f"Expected one of the steps {', '.join(STEPS)}, got another step.")
+        if len(session) > LONGEST_SESSION:
             raise ProtocolError(
-                f"Expected a step and at most {LONGEST_SESSION} bytes of a session, "
-                f"got step {step[:20]!r} and {len(session)} bytes."
+                f"Expected a session of {LONGEST_SESSION} bytes at most, got {len(session)}."
             )
         texts = [known.get(name, "") for name in ("offer", "terms")]
         if not all(isinstance(text, str) for text in texts):
@@ -139,7 +140,8 @@ def read_inbox(messages: Mapping[str, Any]) -> dict[int, bytes]:
 def client_number(text: object) -> int:
     """A client's number from its text; ProtocolError if it is none."""
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20):
-        shown = repr(text[:24]) if isinstance(text, str) else type(text).__name__
+        # Not the text itself: whoever reads the refusal would print what a stranger wrote.
+        shown = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
         raise ProtocolError(f"Expected numbers of clients, got {shown}.")
     return int(text)
 

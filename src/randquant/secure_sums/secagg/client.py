@@ -423,14 +423,11 @@ class Client:
             announced = frozenset(survivors if len(survivors) <= len(clients) else ())
             strangers = announced.difference(clients)
             if strangers or self.number not in announced:
+                missing = f"client {self.number} not among them"
+                wrong = f"{len(strangers)} of no client in the sum" if strangers else missing
                 raise ProtocolError(
                     f"Expected this client among the sum's, got {len(survivors)} survivors of "
-                    f"{len(clients)} clients, "
-                    + (
-                        f"{len(strangers)} of them of no client in the sum."
-                        if strangers
-                        else f"client {self.number} not among them."
-                    )
+                    f"{len(clients)} clients, {wrong}."
                 )
             # The client itself enforces it: a server could otherwise learn the sum of a few.
             if len(announced) < self.terms.least:
