@@ -74,8 +74,9 @@ class RoundMessage:
         known = {name: head[name] for name in HEAD_FIELDS if name in head}
         step, session = known.get("step"), known.get("session")
         if not (isinstance(step, str) and isinstance(session, bytes) and session):
-            kinds = f"{type(step).__name__} and {type(session).__name__}"
-            raise ProtocolError(f"Expected a step in text and a session in bytes, got {kinds}.")
+            raise ProtocolError(
+                f"Expected a step in text and a session in bytes, got {_kinds(step, session)}."
+            )
         if step not in STEPS:
             raise ProtocolError(f"Expected one of the steps {', '.join(STEPS)}, got another step.")
         if len(session) > LONGEST_SESSION:
@@ -84,26 +85,21 @@ class RoundMessage:
             )
         texts = [known.get(name, "") for name in ("offer", "terms")]
         if not all(isinstance(text, str) for text in texts):
-            kinds = " and ".join(type(text).__name__ for text in texts)
-            raise ProtocolError(f"Expected an offer and terms in text, got {kinds}.")
+            raise ProtocolError(f"Expected an offer and terms in text, got {_kinds(*texts)}.")
         if max(map(len, texts)) > LONGEST_TEXT:
             raise ProtocolError(
                 f"Expected texts of at most {LONGEST_TEXT} characters, got {max(map(len, texts))}."
             )
         survivors = known.get("survivors", [])
         if not isinstance(survivors, list) or len(survivors) > MAX_CLIENTS:
-            kind = type(survivors).__name__
-            size = f" of {len(survivors)}" if isinstance(survivors, list) else ""
             raise ProtocolError(
-                f"Expected a list of at most {MAX_CLIENTS} survivors, got a {kind}{size}."
+                f"Expected a list of at most {MAX_CLIENTS} survivors, got {_kinds(survivors)}."
             )
         drawn = [known.get(name, b"") for name in ("commitment", "part", "proof")]
         if not all(isinstance(each, bytes) and len(each) <= MAX_PROOF_BYTES for each in drawn):
-            kinds = [f"{type(each).__name__} of {len(each)}" if isinstance(each, bytes)
-                     else type(each).__name__ for each in drawn]  # fmt: skip
             raise ProtocolError(
                 f"Expected the parts of a seed in at most {MAX_PROOF_BYTES} bytes, got "
-                f"{', '.join(kinds)}."
+                f"{_kinds(*drawn)}."
             )
         known["survivors"] = tuple(map(client_number, survivors))
         return cls(**known, **others)
@@ -123,6 +119,15 @@ class RoundMessage:
         return self.payload
 
 
+def _kinds(*values: object) -> str:
+    """Types and lengths, as in "str of 5, int": never the content, which a stranger wrote."""
+    sized = (str, bytes, list)
+    return ", ".join(
+        type(value).__name__ + (f" of {len(value)}" if isinstance(value, sized) else "")
+        for value in values
+    )
+
+
 HEAD_FIELDS = tuple(field.name for field in fields(RoundMessage))[:8]
 
 
@@ -140,9 +145,7 @@ def read_inbox(messages: Mapping[str, Any]) -> dict[int, bytes]:
 def client_number(text: object) -> int:
     """A client's number from its text; ProtocolError if it is none."""
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20):
-        # Not the text itself: whoever reads the refusal would print what a stranger wrote.
-        shown = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
-        raise ProtocolError(f"Expected numbers of clients, got {shown}.")
+        raise ProtocolError(f"Expected numbers of clients, got {_kinds(text)}.")
     return int(text)
 
 

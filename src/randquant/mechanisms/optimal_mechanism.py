@@ -36,8 +36,8 @@ from randquant.privacy.certificates.coordinate import certify
 # All in units of clip. Derivation: `docs/theory/optm.md`.
 
 START_COUNT = 8
-"""Starting points of the search, which has several local optima. Its time is proportional to it;
-with half as many, the best optimum is missed more often."""
+"""Starting points of the search, which has several local optima. The search
+takes time in proportion; fewer starts miss the best optimum more often."""
 
 MAX_STEPS = 60
 """Most linear programmes solved from one starting point. Searches end earlier, by the width of

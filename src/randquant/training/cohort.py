@@ -126,15 +126,15 @@ class RoundCollector:
 
         # A worker has one thread of torch: where cohorts are hidden, not even their size may change
         # how a client's update is rounded, so one group goes to a worker as several do.
-        here = learner.on_gpu or (len(groups) == 1 and self.hidden is None)
+        on_this_thread = learner.on_gpu or (len(groups) == 1 and self.hidden is None)
         with KNOWN_ATTENTION():
             if learner.one_thread and not learner.on_gpu:
                 # One after the other, on a thread whose torch has no threads of its own.
                 uploads = [self.pool.submit(upload, group).result() for group in groups]
             else:
-                uploads = list((map if here else self.pool.map)(upload, groups))
+                uploads = list((map if on_this_thread else self.pool.map)(upload, groups))
         seconds = sum(each.seconds for each in uploads)
-        return uploads, seconds / (1 if here or learner.one_thread else self.workers)
+        return uploads, seconds / (1 if on_this_thread or learner.one_thread else self.workers)
 
     def _upload(self, clients: Sequence[int], key: Key, mechanism: UpdateMechanism) -> _Upload:
         """Compute and encode the updates of some clients."""

@@ -161,8 +161,8 @@ VERSION = 18
 """Version of the draft's algorithms, which is part of every domain separation tag."""
 
 _READ_BYTES = 2**20
-"""Bytes of the stream that are read at once: memory in addition to the vector that is drawn. With
-half as much, nothing is faster; with much more, memory would be twice that of the vector."""
+"""Bytes of the stream that are read at once: memory in addition to the vector that is drawn,
+which larger reads would double."""
 
 
 class XofTurboShake128:
