@@ -56,6 +56,9 @@ RECORDS = {
 }
 """The names of records, and what each is."""
 
+STATES = ("initial", "latest")
+"""The names of states: the weights that the run began with, and those of the last checkpoint."""
+
 FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
 """Settings that may change when a run is resumed: how soon to end, and what to print. What that
 may not be is in `Schedule.check`."""
@@ -281,6 +284,12 @@ class RunStore:
     def _reading(self) -> Iterator[sqlite3.Connection]:
         try:
             with self._database.reading() as database:
+                names = "SELECT name FROM records UNION SELECT name FROM states"
+                for (name,) in database.execute(names):  # a damaged name would hide its row
+                    if name not in {*RECORDS, *STATES}:
+                        raise ValueError(
+                            f"Expected records of a run in {self.path}, got {name!r}. {RESTORE}"
+                        )
                 yield database
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"Expected a run in {self.folder}, found no {NAME} there.") from None
