@@ -30,7 +30,7 @@ from interrupted import SMALL
 from torch import nn
 
 import randquant as rq
-from randquant._internal import from_json, serialization
+from randquant._internal import from_json
 from randquant.aggregation import UpdateMechanism, VectorMechanism, update_mechanism
 from randquant.channels import wire
 from randquant.integrations import (
@@ -43,9 +43,9 @@ from randquant.integrations import (
 )
 from randquant.integrations.flower import state
 from randquant.privacy import channel_record
-from randquant.training import TrainConfig, create_run, read_run, train, train_run
+from randquant.training import RunStore, TrainConfig, create_run, read_run, train, train_run
 from randquant.training.runs import binding, checkpoint
-from randquant.training.runs import folder as run_folder
+from randquant.training.runs.store import BASELINE, NAME, commitment, key_of, read_finished
 
 REFUSED = (ValueError, TypeError, OSError)
 
@@ -135,47 +135,38 @@ def _runs(folder: Path) -> Iterator[Kind]:
     yield from _of_run("run of rq.train", home)
 
 
-FILES = (
-    "config.json", "sent.json", "metrics.jsonl", "summary.json", "checkpoint.safetensors",
-    "baseline/config.json", "baseline/sent.json", "baseline/summary.json",
-)  # fmt: skip
-
-
 def _of_run(name: str, home: Path) -> Iterator[Kind]:
-    for file in FILES:
-        if (home / file).exists():
-            yield Kind(f"{name}: {file}", home / file, lambda: _said(home))
-    yield Kind(f"{name}: problem.json", home / run_folder.BINDING, lambda: _bound(home))
-    if (home / run_folder.SECRET).exists():
-        yield Kind(f"{name}: key", home / run_folder.SECRET, lambda: _key(home))
+    yield Kind(f"{name}: {NAME}", home / NAME, lambda: _said(home))
+    if (home / BASELINE).exists():
+        yield Kind(f"{name}: {BASELINE}/{NAME}", home / BASELINE / NAME, lambda: _said(home))
 
 
 def _said(home: Path) -> tuple:
     """All that is stated of a finished run, and what it would go on with."""
     parts = []
-    for folder in (home, home / run_folder.BASELINE):
+    for folder in (home, home / BASELINE):
         if not folder.exists():
             continue
         found = read_run(folder)
         if found.state != "finished":
             raise ValueError(found.error)
-        config = run_folder.read_config(folder)
-        sent = run_folder.read_sent(folder, config)
-        state = checkpoint.load(folder / run_folder.CHECKPOINT, sent.identity)
-        assert state is not None
-        whole = [_hex(state.parameters), _hex(state.participations), state.round]
-        parts += [found, config, sent, whole, repr(state.optimizer)]
-    return (*parts, run_folder.read_finished(home))
+        store = RunStore(folder)
+        sent = store.sent()
+        for part in ("initial", "latest"):
+            if content := store.state(part):
+                at = checkpoint.from_bytes(content, sent.identity, store.path)
+                whole = [_hex(at.parameters), _hex(at.participations), at.round]
+                parts += [whole, repr(at.optimizer)]
+        parts += [found, store.config(), sent]
+    own = RunStore(home)
+    problem = from_json(binding.Binding, own.record("problem"))
+    return (*parts, problem, _key(own), read_finished(home))
 
 
-def _bound(home: Path) -> binding.Binding:
-    return from_json(binding.Binding, serialization.read(home / run_folder.BINDING, ""))
-
-
-def _key(home: Path) -> str:
-    config = run_folder.read_config(home)
-    key = binding.key_of(config, home)
-    if run_folder.read_sent(home, config).commitment != binding.commitment(config, key):
+def _key(store: RunStore) -> str:
+    config = store.config()
+    key = key_of(config, store)
+    if store.sent().commitment != commitment(config, key):
         raise ValueError("Expected the secret key that the run began with.")  # as `_prepared`
     return _hex(key.words(4))
 

@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -29,6 +30,7 @@ import fuzz_helper
 import fuzz_nvflare
 import numpy as np
 import safetensors.numpy
+import stores
 from damage import damaged, damaged_json
 from flower_rounds import saved_state
 from flwr.serverapp.strategy import FedAdam
@@ -52,11 +54,10 @@ from randquant.integrations import state as server_state
 from randquant.integrations.flower import state
 from randquant.privacy import channel_record, load_channel
 from randquant.secure_sums import Client, SumServer, Terms, random_word
-from randquant.training import RoundMetrics, SentRounds, State, TrainConfig
+from randquant.training import RoundMetrics, RunStore, SentRounds, State, TrainConfig
 from randquant.training.data import datasets
 from randquant.training.runs import checkpoint
-from randquant.training.runs import folder as run_folder
-from randquant.training.runs import log as run_log
+from randquant.training.runs.store import digest
 
 SECONDS = 10
 BYTES_PER_BYTE, SPARE = 400, 4_000_000  # JSON takes many times its text
@@ -137,19 +138,13 @@ MADE_WITH = bytes(range(32)).hex()
 
 
 def _checkpoints() -> list[bytes]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "c"
-        state = State(7, np.linspace(0, 1, 50, dtype=np.float32), np.arange(9))
-        checkpoint.save(path, state, MADE_WITH)
-        return [path.read_bytes()]
+    made = State(7, np.linspace(0, 1, 50, dtype=np.float32), np.arange(9))
+    return [checkpoint.to_bytes(made, MADE_WITH)]
 
 
 def _read_checkpoint(data: bytes, folder: Path) -> None:
-    path = folder / "checkpoint"
-    path.write_bytes(data)
-    state = checkpoint.load(path, MADE_WITH)
-    assert state is not None
-    assert (state.round, state.parameters.shape, state.participations.shape) == (7, (50,), (9,))
+    made = checkpoint.from_bytes(data, MADE_WITH, folder)
+    assert (made.round, made.parameters.shape, made.participations.shape) == (7, (50,), (9,))
     assert safetensors.numpy.load(data)["round"][0] == 7
 
 
@@ -189,19 +184,29 @@ def _sealed(record: Any) -> list[bytes]:
 
 
 CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
-SENT = SentRounds(run_folder.settings(CONFIG), "ab" * 32, 3, 9, 2, 1.5, 1e-5, "replace_one")
+SENT = SentRounds(digest(CONFIG), "ab" * 32, 3, 9, 2, 1.5, 1e-5, "replace_one")
+
+
+def _stored(folder: Path) -> RunStore:
+    """A store of a run that has sent its rounds."""
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    store = RunStore(folder / "run")
+    store.create({"config": CONFIG, "sent": SENT})
+    return store
 
 
 def _read_config(data: bytes, folder: Path) -> None:
-    (folder / "config.json").write_bytes(data)
-    config = run_folder.read_config(folder)
+    store = _stored(folder)
+    stores.put(store.folder, "config", data.decode(errors="replace"))
+    config = store.config()
     again = json.loads(json.dumps(serialization.seal(config)))
     assert again.keys() >= json.loads(data).keys(), "a field was lost"
 
 
 def _read_sent(data: bytes, folder: Path) -> None:
-    (folder / "sent.json").write_bytes(data)
-    sent = run_folder.read_sent(folder, CONFIG)
+    store = _stored(folder)
+    stores.put(store.folder, "sent", data.decode(errors="replace"))
+    sent = store.sent()
     assert 0 <= sent.participations <= sent.declared, "more participations than rounds"
     assert sent.settings == SENT.settings, "another run"
     said = {"commitment": "", "asked": False, **json.loads(data)}
@@ -228,35 +233,33 @@ ROUNDS = [
 ]
 
 
-def _logs() -> list[bytes]:
+def _stored_rounds() -> list[bytes]:
+    """A line for each round, as it is stored."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "log"
-        run_log.begin(path)
-        log = run_log.RunLog(path, SENT.identity)
+        store = _stored(Path(folder))
         for each in ROUNDS:
-            log.append(each)
-        return [path.read_bytes()]
+            store.commit(each)
+        store.flush()
+        return ["\n".join(content for _, content in stores.rounds_of(store.folder)).encode()]
 
 
-def _damaged_log(rng: random.Random, data: bytes) -> bytes:
+def _damaged_rounds(rng: random.Random, data: bytes) -> bytes:
     """Lines that are dropped, doubled or moved, or their bytes."""
-    lines = data.splitlines(keepends=True)
+    lines = data.split(b"\n")
     match rng.randrange(4):
         case 0:
-            return b"".join(rng.choices(lines, k=rng.randrange(1, 6)))
+            return b"\n".join(rng.choices(lines, k=rng.randrange(1, 6)))
         case 1:
-            return b"".join(rng.sample(lines, k=len(lines)))
+            return b"\n".join(rng.sample(lines, k=len(lines)))
         case _:
             return damaged(rng, data)
 
 
-def _read_log(data: bytes, folder: Path) -> None:
-    path = folder / "log"
-    path.write_bytes(data)
-    found = run_log.read(path, SENT.identity)
-    assert list(found.metrics) == ROUNDS[: len(found.metrics)], "another log"
-    assert found.size + found.torn == len(data), "bytes that nobody has read"
-    assert data[found.size :].count(b"\n") == 0, "a whole line was left out"
+def _read_rounds(data: bytes, folder: Path) -> None:
+    store = _stored(folder)
+    stores.put_rounds(store.folder, list(enumerate(data.decode(errors="replace").split("\n"), 1)))
+    found = store.read()
+    assert list(found.metrics) == ROUNDS[: len(found.metrics)], "other rounds"
 
 
 OFFERS = [
@@ -446,7 +449,7 @@ TARGETS = {
     "IDX file": Target(_idx_files, damaged, _read_idx),
     "configuration": Target(lambda: _sealed(CONFIG), _damaged_sealed, _read_config),
     "what was sent": Target(lambda: _sealed(SENT), _damaged_sealed, _read_sent),
-    "log of a run": Target(_logs, _damaged_log, _read_log),
+    "rounds of a run": Target(_stored_rounds, _damaged_rounds, _read_rounds),
     "offer": Target(_offers, damaged_json, _read_offer),
     "account of a client": Target(_ledgers, _damaged_ledger, _read_ledger, cost=5),
     "message to a client on Flower": Target(

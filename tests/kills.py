@@ -40,7 +40,7 @@ from randquant.integrations import (
 )
 from randquant.integrations.flower import state
 from randquant.secure_sums import Helper, HelperJournal, HelperLimits
-from randquant.training import create_run, load_parameters, read_run, train_run
+from randquant.training import create_run, is_run, load_parameters, read_run, train_run
 
 Report = Callable[[int], None]
 
@@ -63,7 +63,7 @@ class Work(Protocol):
 class Training:
     """A run in a folder."""
 
-    largest = 9000
+    largest = 40_000
     config = SMALL.changed(rounds=120, checkpoint_every=7, evaluate_every=50)
 
     def __init__(self, folder: Path) -> None:
@@ -73,13 +73,13 @@ class Training:
         self.sent = 0
 
     def run(self, folder: Path, report: Report) -> None:
-        if not (folder / "config.json").exists():
+        if not is_run(folder):
             create_run(folder, self.config, overwrite=False)
         train_run(folder, lambda config, metrics: report(metrics.round))
 
     def check(self, folder: Path, told: list[int]) -> None:
         self.sent = max([self.sent, *told])
-        if not (folder / "config.json").exists():
+        if not is_run(folder):
             assert self.sent == 0, "a run is gone"
             return
         found = read_run(folder)

@@ -197,7 +197,7 @@ def test_training_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
         printed = capsys.readouterr().out
         assert "epsilon <=" in printed or "runs.html" in printed
         if command == "randquant report runs --output runs.html":
-            made = len([*(tmp_path / "runs").rglob("config.json")])  # with those without privacy
+            made = len([*(tmp_path / "runs").rglob("run.sqlite")])  # with those without privacy
             assert f"{made} runs side by side" in (tmp_path / "runs.html").read_text()
     assert made >= 4
 

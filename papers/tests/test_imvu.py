@@ -10,6 +10,7 @@ import pytest
 from pages import check_charts
 from small_mnist import pictures, small_mnist
 
+from randquant.training import read_run
 from randquant_papers import frontiers
 from randquant_papers.experiment import Setting
 from randquant_papers.frontiers import Frontiers, Grid, Kind
@@ -85,9 +86,9 @@ def test_figure_3_trains_writers(tmp_path, tiny, in_process):
     sound(found, kinds=5)
     assert labels(found) == ["Quick run: smaller than in the paper, and no verdict on it"]
     assert all("One example's whole run" in each.why for each in found.guarantees)
-    configs = [json.loads(p.read_text()) for p in (tmp_path / "runs").glob("*/config.json")]
+    configs = [read_run(folder).config for folder in (tmp_path / "runs").iterdir()]
     assert len(configs) == 5
-    assert {config["task"]["partition"] for config in configs} == {"own"}
+    assert {config.task.partition for config in configs} == {"own"}
 
 
 def test_a_stand_in_is_split_evenly_and_said(tmp_path, tiny):

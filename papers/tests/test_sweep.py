@@ -233,11 +233,11 @@ def test_a_sweep_does_not_delete_what_was_sent(tmp_path, in_process):
     case = '[[case]]\nmechanism = "gaussian"\nnoise_multiplier = 4.0\n'
     text = TRAIN.format(rounds=3) + case
     (found,) = conduct(tmp_path / "sweep", text)
-    (found.folder / "config.json").unlink()
-    kept = (found.folder / "metrics.jsonl").read_bytes()
+    (found.folder / "run.sqlite").rename(found.folder / "kept.sqlite")
+    kept = (found.folder / "kept.sqlite").read_bytes()
     (again,) = conduct(tmp_path / "sweep", text, resume=True)
     assert (again.state, "other files" in again.error) == ("failed", True)
-    assert (found.folder / "metrics.jsonl").read_bytes() == kept
+    assert (found.folder / "kept.sqlite").read_bytes() == kept
 
 
 def test_no_changed_byte_or_digit_of_why_a_run_failed_is_believed(tmp_path):

@@ -149,7 +149,7 @@ def test_a_folder_is_removed_with_everything_in_it(tmp_path):
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "file").touch()
     (folder / "away").symlink_to(tmp_path)
-    (folder / "config.json").touch()
+    (folder / "run.sqlite").touch()
     files.remove(folder)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,10 +1,10 @@
 """`randquant runs` and `report`."""
 
-import json
 import shutil
 
 import interrupted
 import pytest
+import stores
 from command_line import as_json, printed, refused
 from pages import Page, check_charts, check_self_contained
 
@@ -32,8 +32,7 @@ def folder(tmp_path_factory):
     train_run(root / "a")
     half = CONFIG.changed(mechanism="sign-sgd", seed=1)
     interrupted.begin(root / "half", half, 5)
-    (root / "broken").mkdir()
-    (root / "broken" / "config.json").write_text("{}")
+    stores.put(shutil.copytree(root / "half", root / "broken"), "config", "{}")
     return root
 
 
@@ -46,7 +45,7 @@ def test_runs_lists_every_run_below_a_folder(folder, capsys, monkeypatch):
         "broken": "damaged",
         "half": "unfinished",
     }
-    summary = json.loads((folder / "a" / "summary.json").read_text())
+    summary = stores.record_of(folder / "a", "summary")
     assert by_name["a"]["accuracy"] == summary["accuracy"]
     assert by_name["a"]["epsilon"] == summary["guarantee"]["epsilon"]
     assert by_name["a"]["bytes_per_upload"] == summary["bytes_per_upload"] == 2600

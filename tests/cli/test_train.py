@@ -10,7 +10,7 @@ from randquant import cli
 from randquant.aggregation import all_mechanisms
 from randquant.cli import parse
 from randquant.cli.commands import train
-from randquant.training import TrainConfig, functions, read_config, read_finished, settings
+from randquant.training import RunStore, TrainConfig, functions, read_finished, settings
 
 RUN = """
 dataset = "breast-cancer"
@@ -81,12 +81,12 @@ def here(tmp_path, monkeypatch):
 
 def trained(line: str) -> TrainConfig:
     assert cli.main(["train", "--run", "run", "--overwrite", "--quiet", *line.split()]) == 0
-    return read_config(train.Path("run"))
+    return RunStore(train.Path("run")).config()
 
 
 def refused(capsys, line: str) -> str:
     said = command_line.refused(capsys, f"train --quiet {line}")
-    assert not list(train.Path().glob("run*/config.json"))
+    assert not list(train.Path().glob("run*/run.sqlite"))
     return said
 
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+import stores
 import torch
 from interrupted import Interrupted, dying
 from seldom import seldom
@@ -24,9 +25,8 @@ from randquant.local_training import (
 )
 from randquant.planning import choice
 from randquant.reports import render_run
-from randquant.training import TrainConfig, read_run, request
+from randquant.training import RunStore, TrainConfig, read_run, request
 from randquant.training.runs import execution, setup, standardization
-from randquant.training.runs import folder as run_folder
 from randquant.training.task import Task
 
 WEIGHTS = torch.tensor([[0.9], [-40.0]])
@@ -206,7 +206,7 @@ def test_bounds_alone_cost_nothing():
     assert run.summary.spent is None
     assert run.model.mean.tolist() == [200, 200]
     assert run.model.spread.tolist() == [200, 200]
-    assert not (run.folder / run_folder.FIGURES).exists()
+    assert not RunStore(run.folder).has("standardization")
 
 
 def test_a_run_that_is_stopped_while_it_asks_has_sent_something(tmp_path, monkeypatch):
@@ -216,7 +216,7 @@ def test_a_run_that_is_stopped_while_it_asks_has_sent_something(tmp_path, monkey
     )
     with pytest.raises(Interrupted):
         trained(mechanism=LocalGaussian(1.0, 4.0), trust="local", folder=tmp_path / "run")
-    assert run_folder.has_sent(tmp_path / "run")
+    assert RunStore(tmp_path / "run").begun()
     assert read_run(tmp_path / "run").epsilon > 1
 
 
@@ -226,13 +226,13 @@ def test_a_killed_run_never_asks_twice(when, tmp_path, monkeypatch):
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
     whole = trained(model=model, seed=None, folder=tmp_path / "run")
-    figures = (tmp_path / "run" / run_folder.FIGURES).read_bytes()
+    figures = stores.text_of(tmp_path / "run", "standardization")
     home = tmp_path / "killed"
 
     place, name = {
         "before asking": (standardization, "ask_statistics"),
-        "before writing": (standardization.serialization, "write"),
-        "before round 1": (execution, "_note"),
+        "before writing": (RunStore, "write"),
+        "before round 1": (execution, "_train"),
     }[when]
     with monkeypatch.context() as patched:
         kept = getattr(place, name)
@@ -240,14 +240,14 @@ def test_a_killed_run_never_asks_twice(when, tmp_path, monkeypatch):
         if when == "before writing":
             patched.setattr(
                 place, name,
-                lambda path, *r: (stop if path.name == run_folder.FIGURES else kept)(path, *r),
+                lambda self, key, *r: (stop if key == "standardization" else kept)(self, key, *r),
             )  # fmt: skip
         else:
             patched.setattr(place, name, stop)
         with pytest.raises(Interrupted):
             trained(model=model, seed=3, folder=home)
     status = read_run(home)
-    assert run_folder.has_sent(home)
+    assert RunStore(home).begun()
     assert status.epsilon is not None
     assert status.epsilon > 7  # all that is declared
     with pytest.raises(ValueError, match=r"^Expected .*(at most the 5 rounds|another)"):
@@ -259,7 +259,7 @@ def test_a_killed_run_never_asks_twice(when, tmp_path, monkeypatch):
     assert resumed.guarantee == again.guarantee
     # A finished run is not asked again either, nor with another key.
     kept = trained(model=model, seed=None, folder=tmp_path / "run")
-    assert (tmp_path / "run" / run_folder.FIGURES).read_bytes() == figures
+    assert stores.text_of(tmp_path / "run", "standardization") == figures
     assert torch.equal(kept.model(TEST[0]), whole.model(TEST[0]))
 
 
@@ -269,15 +269,14 @@ def test_figures_are_bound_to_their_run(tmp_path):
     model = nn.Linear(2, 1)
     trained(model=model, folder=tmp_path / "one")
     trained(model=model, folder=tmp_path / "other", rounds=6)
-    path, other = (tmp_path / name / run_folder.FIGURES for name in ("one", "other"))
-    text = path.read_bytes()
-    path.write_bytes(other.read_bytes())
+    text, other = (stores.text_of(tmp_path / name, "standardization") for name in ("one", "other"))
+    stores.put(tmp_path / "one", "standardization", other)
     with pytest.raises(ValueError, match="as it was written"):
         trained(model=model, folder=tmp_path / "one")
-    path.unlink()
+    stores.drop(tmp_path / "one", "standardization")
     with pytest.raises(ValueError, match="found none"):
         trained(model=model, folder=tmp_path / "one")
-    path.write_bytes(text)
+    stores.put(tmp_path / "one", "standardization", text)
     trained(model=model, folder=tmp_path / "one")
     for changed in ({"epsilon": 9.0}, {"delta": 2e-6}, {"standardize": rq.Standardize(0, 400)}):
         with pytest.raises(ValueError, match="another"):

@@ -164,7 +164,7 @@ def test_no_row_that_was_replaced_or_deleted_is_left_in_the_file(tmp_path):
 
 
 def test_what_is_answered_is_on_the_disk_by_the_database_s_own_word(tmp_path):
-    with helper_in(tmp_path)._journal._transaction() as database:
+    with helper_in(tmp_path)._journal._database.transaction() as database:
         for name, value in (("synchronous", 3), ("fullfsync", 1), ("secure_delete", 1)):
             assert database.execute(f"PRAGMA {name}").fetchone() == (value,)
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import stores
 import torch
 from by_name import train
 from torch import nn
@@ -12,7 +13,7 @@ from randquant.aggregation import VectorMechanism, update_mechanism
 from randquant.training import TrainConfig, create_run, train_run
 from randquant.training import config_of as of_settings
 from randquant.training import settings_of as flat
-from randquant.training.runs import folder as run_folder
+from randquant.training.runs.store import digest
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:It depends on the task"),
@@ -83,12 +84,12 @@ def test_the_subsets_do_not_come_from_the_runs_key(seeds):
 def test_settings_of_files_and_commands_carry_the_number(tmp_path):
     config = CONFIG.changed(baseline=True)
     create_run(tmp_path / "run", config, overwrite=False)
-    assert run_folder.read_config(tmp_path / "run") == config
-    beside = run_folder.read_config(tmp_path / "run" / "baseline")
+    assert stores.read_config(tmp_path / "run") == config
+    beside = stores.read_config(tmp_path / "run" / "baseline")
     assert (beside.mechanism, beside.privacy.coordinates) == ("clipped-sgd", None)
     assert of_settings(flat(CONFIG)).privacy.coordinates == 20
     plain = CONFIG.changed(coordinates=None)
-    assert run_folder.settings(plain) != run_folder.settings(CONFIG)
+    assert digest(plain) != digest(CONFIG)
     run = train_run(tmp_path / "run")
     assert run.summary.bytes_per_upload == 40 + 20 * 3 // 8 + 1
 

@@ -5,23 +5,23 @@ import shutil
 
 import numpy as np
 import pytest
-import safetensors.numpy
+import stores
 
-from randquant._internal import files, serialization, to_json
+from randquant._internal import files, serialization
 from randquant.aggregation import all_mechanisms
 from randquant.channels import Key
 from randquant.privacy import GaussianRelease, account
 from randquant.reports import report_run
 from randquant.training import (
+    RunStore,
     TrainConfig,
     create_run,
     load_parameters,
-    read_config,
-    read_sent,
+    read_finished,
     sample_cohort,
     train_run,
 )
-from randquant.training.runs import log as run_log
+from randquant.training.runs import checkpoint, store
 
 CONFIG = TrainConfig.of(
     dataset="digits",
@@ -38,8 +38,8 @@ CONFIG = TrainConfig.of(
 )
 
 
-def sent_by(folder):
-    return read_sent(folder, read_config(folder))
+def stored(folder) -> list[str]:
+    return [name for (name,) in stores.sql(folder, "SELECT name FROM records")]
 
 
 @pytest.fixture(scope="module")
@@ -51,20 +51,17 @@ def finished(tmp_path_factory):
 
 def test_a_run_leaves_what_it_promises(finished):
     folder, run = finished
-    for name in ("config.json", "sent.json", "metrics.jsonl", "checkpoint.safetensors"):
-        assert (folder / name).exists()
-        assert (folder / "baseline" / name).exists()
-    assert (folder / "baseline" / "summary.json").exists()
+    for home in (folder, folder / "baseline"):
+        assert {path.name for path in home.iterdir()} <= {"run.sqlite", "lock", "baseline"}
+        assert {"config", "sent", "summary"} <= set(stored(home)) <= set(store.RECORDS)
     assert "<svg" in report_run(folder).read_text()
     assert not list(folder.rglob("*.partial"))
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(content) for _, content in stores.rounds_of(folder)]
     assert [line["round"] for line in lines] == list(range(1, 17))
     assert [line["round"] for line in lines if line["accuracy"] is not None] == [4, 8, 12, 16]
     assert run.summary.accuracy == lines[-1]["accuracy"] > 0.5
-    lines = run_log.read(folder / "metrics.jsonl", sent_by(folder).identity)
-    assert json.loads((folder / "summary.json").read_text()) == serialization.seal(
-        run.summary, lines.last
-    )
+    last = lines[-1][serialization.CHECKSUM]
+    assert stores.record_of(folder, "summary") == serialization.seal(run.summary, last)
     assert run.summary.bytes_per_upload == 40 + -(-run.summary.dimension // 2)
     assert run.summary.bytes_as_codes == run.summary.bytes_per_upload
 
@@ -83,41 +80,55 @@ def test_a_run_leaves_what_it_promises(finished):
 def test_a_run_does_not_go_on_with_another_configuration(change, finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
-    serialization.write(folder / "config.json", CONFIG.changed(rounds=17, **change))
+    stores.seal(folder, "config", CONFIG.changed(rounds=17, **change))
     with pytest.raises(ValueError, match="Expected the configuration"):
         train_run(folder)
-    shutil.copy(finished[0] / "config.json", folder)
+    before = stores.text_of(finished[0], "config")
+    stores.put(folder, "config", before)
     with pytest.raises(ValueError, match=r"Expected changes of rounds.*so begin a new run"):
         train_run(folder, changes={"rounds": 17, **change})
-    assert (folder / "config.json").read_bytes() == (finished[0] / "config.json").read_bytes()
+    assert stores.text_of(folder, "config") == before
 
 
-@pytest.mark.parametrize("name", ["config.json", "sent.json", "metrics.jsonl", "checkpoint"])
+@pytest.mark.parametrize("name", ["run.sqlite", "run.sqlite-journal"])
 @pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to(path.parent / "key")])
 def test_a_pipe_or_a_link_in_a_run_is_not_waited_for_or_followed(plant, name, finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
-    path = folder / name.replace("checkpoint", "checkpoint.safetensors")
-    path.rename(folder / "key")
+    path = folder / name
+    if path.exists():
+        path.rename(folder / "key")
     plant(path)
     with pytest.raises(OSError, match=r"to be a regular file, got a (pipe|symbolic link)"):
-        load_parameters(folder) if name == "checkpoint" else train_run(folder)
+        train_run(folder)
 
 
-def test_who_took_part_is_in_a_file_that_only_the_user_can_read(finished):
-    assert (finished[0] / "checkpoint.safetensors").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_run_folder_of_an_earlier_version_is_refused(finished, tmp_path):
+def test_who_took_part_is_in_a_file_that_only_the_user_can_read(finished, tmp_path):
+    assert (finished[0] / "run.sqlite").stat().st_mode & 0o777 == 0o600
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
-    (folder / "config.json").write_text(json.dumps(to_json(CONFIG)))
-    (folder / "sent.json").unlink()
-    with pytest.raises(ValueError, match="not a JSON object with a checksum"):
+    (folder / "run.sqlite").chmod(0o644)
+    with pytest.raises(OSError, match="a file for its owner alone, got mode 644"):
         train_run(folder)
-    serialization.write(folder / "config.json", CONFIG)
-    with pytest.raises(ValueError, match="the record of what was sent, found none"):
+
+
+def test_a_store_of_another_version_or_kind_is_refused(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    stores.drop(folder, "sent")
+    with pytest.raises(ValueError, match=r"the record of what was sent in .*, found none"):
         train_run(folder)
+    stores.sql(folder, "PRAGMA user_version = 2")
+    with pytest.raises(OSError, match=r"version 1 of a run's store in .*run\.sqlite, got 2"):
+        train_run(folder)
+    (folder / "run.sqlite").write_bytes(b"{}" * 50)
+    with pytest.raises(OSError, match="but: file is not a database"):
+        train_run(folder)
+    (folder / "run.sqlite").write_bytes(b"")  # and not: a run that has sent nothing
+    with pytest.raises(OSError, match=r"version 1 of a run's store in .*, got 0"):
+        train_run(folder)
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        create_run(folder, CONFIG, overwrite=False)
 
 
 STOPPING = CONFIG.changed(
@@ -161,8 +172,8 @@ def test_a_run_ends_before_its_epsilon_would_be_exceeded(stopped):
     page = report_run(folder).read_text()
     assert run.summary.stopped in page
     assert "Epsilon so far, per round" in page
-    twin = json.loads((folder / "baseline" / "summary.json").read_text())
-    assert (twin["rounds"], twin["stopped"]) == (metrics.round, "")
+    twin = read_finished(folder / "baseline").summary
+    assert (twin.rounds, twin.stopped) == (metrics.round, "")
 
 
 def test_nobody_takes_part_more_often_than_the_cap(tmp_path):
@@ -170,8 +181,9 @@ def test_nobody_takes_part_more_often_than_the_cap(tmp_path):
     folder = tmp_path / "run"
     create_run(folder, config.changed(baseline=True), overwrite=False)
     run = train_run(folder)
-    tensors = safetensors.numpy.load((folder / "checkpoint.safetensors").read_bytes())
-    assert tensors["participations"].tolist() == [4] * 50
+    latest = RunStore(folder).state("latest")
+    last = checkpoint.from_bytes(latest, stores.read_sent(folder).identity, folder)
+    assert last.participations.tolist() == [4] * 50
     assert run.summary.participations == 4
     assert run.summary.guarantee.epsilon == epsilon_of(run, 4)
     with pytest.raises(ValueError, match="without max_participations"):  # its cohorts were others
@@ -200,8 +212,8 @@ def test_only_a_run_without_privacy_can_be_prolonged(finished, tmp_path):
         train_run(finished[0], changes={"rounds": 19})
     folder = tmp_path / "prolonged"
     shutil.copytree(finished[0] / "baseline", folder)
-    shutil.copy(finished[0] / "problem.json", folder)
-    plain = read_config(folder)
+    stores.put(folder, "problem", stores.text_of(finished[0], "problem"))
+    plain = stores.read_config(folder)
     run = train_run(folder, changes={"rounds": 19})
     assert (run.summary.rounds, run.config.rounds) == (19, 19)
     longer = plain.changed(rounds=19)
@@ -263,7 +275,7 @@ def test_impossible_configurations_leave_no_folder(sentence, change, tmp_path):
             tmp_path / "run", CONFIG.changed(**change).changed(baseline=True), overwrite=False
         )
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ValueError, match=r"no config\.json"):
+    with pytest.raises(ValueError, match=r"no run\.sqlite"):
         train_run(tmp_path / "run")
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import os
 import shutil
 import stat
@@ -10,6 +9,7 @@ import stat
 import by_name
 import numpy as np
 import pytest
+import stores
 import torch
 from by_name import train
 from interrupted import Interrupted, dying, stop_after
@@ -20,7 +20,7 @@ from randquant.aggregation import RankMechanism, one_client, update_mechanism
 from randquant.audit import worst_inputs
 from randquant.channels import Key
 from randquant.privacy import account
-from randquant.training import federated, mechanism_of, sample
+from randquant.training import federated, is_run, mechanism_of, read_run, sample
 from randquant.training.runs import execution
 
 pytestmark = [
@@ -152,11 +152,15 @@ def test_the_key_is_only_in_its_file_which_only_the_user_can_read(clients, tmp_p
     folder = tmp_path / "run"
     run = train(a_model(), clients, mechanism=noisy(), folder=folder, baseline=True, **CHEAP)
     rq.report(run, folder / "page.html")
-    assert stat.S_IMODE(os.stat(folder / "key").st_mode) == 0o600
-    content = (folder / "key").read_text().strip()
+    assert stat.S_IMODE(os.stat(folder / "run.sqlite").st_mode) == 0o600
+    content = stores.record_of(folder, "key")["key"]
     assert len(bytes.fromhex(content)) == 32
-    others = [path for path in folder.rglob("*") if path.is_file() and path.name != "key"]
-    assert len(others) > 8
+    others = [path for path in folder.rglob("*") if path.is_file()]
+    others.remove(folder / "run.sqlite")
+    assert {path.name for path in others} == {"run.sqlite", "page.html", "lock"}
+    statement = "SELECT content FROM records WHERE name != 'key' UNION ALL SELECT content FROM "
+    stored = stores.sql(folder, statement + "rounds UNION ALL SELECT content FROM states")
+    assert not any(content in str(row) for row in stored)
     for path in others:
         data = path.read_bytes()
         assert content.encode() not in data
@@ -170,14 +174,18 @@ def test_another_key_is_refused(clients, tmp_path):
     cell = functools.partial(train, a_model(), clients, **options)
     with pytest.raises(Interrupted):
         cell(on_round=stop_after(3))
-    good = (tmp_path / "run" / "key").read_bytes()
-    (tmp_path / "run" / "key").write_text("00" * 32)
+    good = stores.text_of(tmp_path / "run", "key")
+    stores.seal(tmp_path / "run", "key", {"key": "00" * 32})
     with pytest.raises(ValueError, match="Expected the secret key that the run"):
         cell()
-    (tmp_path / "run" / "key").unlink()
+    for wrong in ({"key": "00" * 31}, {"key": "not digits"}, {"key": 5}, {}):
+        stores.seal(tmp_path / "run", "key", wrong)
+        with pytest.raises(ValueError, match=r"^Expected 32 secret bytes in .*, got others\. Rest"):
+            cell()
+    stores.drop(tmp_path / "run", "key")
     with pytest.raises(ValueError, match=r"Expected the run's secret key in .*, found none"):
         cell()
-    (tmp_path / "run" / "key").write_bytes(good)
+    stores.put(tmp_path / "run", "key", good)
     assert cell().summary.rounds == 6
 
 
@@ -224,8 +232,8 @@ def test_a_cell_that_builds_its_model_goes_on_from_the_weights_it_began_with(
             again = train(model, clients, folder=folder, **settings)
         assert [m.mean for m in again.history] == [m.mean for m in whole.history]
         assert np.array_equal(weights(again), weights(whole))
-    os.remove(folder / "initial.safetensors")
-    with pytest.raises(ValueError, match=r"initial\.safetensors, the weights that the run began"):
+    stores.sql(folder, "DELETE FROM states WHERE name = 'initial'")
+    with pytest.raises(ValueError, match=r"the weights that the run began with in .*, found none"):
         train(built[1], clients, folder=folder, **settings)
 
 
@@ -265,7 +273,7 @@ def test_a_change_of_directory_does_not_lose_the_folder(clients, monkeypatch, tm
     run = train(a_model(), clients, mechanism=noisy(), folder="run", on_round=leave, **CHEAP)
     assert run.folder == tmp_path / "run"
     assert run.summary.rounds == 6
-    assert (run.folder / "summary.json").exists()
+    assert read_run(run.folder).state == "finished"
     assert not list((tmp_path / "there").iterdir())
 
 
@@ -274,8 +282,9 @@ def test_a_change_of_directory_does_not_lose_the_folder(clients, monkeypatch, tm
     [
         (None, None, "The run was stopped before its first round."),
         (1, None, "what was sent is on record in {folder}"),
-        (3, lambda folder: (folder / "sent.json").unlink(), "all rounds that were declared as spe"),
-        (3, lambda folder: (folder / "sent.json").write_text("{}"), "all rounds that were declar"),
+        (3, lambda folder: stores.drop(folder, "sent"), "all rounds that were declared as spent"),
+        (3, lambda folder: stores.put(folder, "sent", "{}"), "all rounds that were declared as sp"),
+        (3, lambda folder: (folder / "run.sqlite").write_text("{}"), "all rounds that were declar"),
         (3, shutil.rmtree, "no record of what it sent can be read in {folder}: take all rounds"),
     ],
 )
@@ -307,14 +316,14 @@ def test_what_was_sent_is_said_as_it_is_on_record(
         assert said.format(folder=homes[-1]) in words
         # What is left of a run that has sent something stays, whatever its record is like.
         nothing = damage is shutil.rmtree or (folder is None and round is None)
-        assert (homes[-1] / "key").exists() != nothing
+        assert (homes[-1] / "run.sqlite").exists() != nothing
 
 
 def test_a_temporary_folder_disappears_with_the_run(clients, monkeypatch, tmp_path):
     monkeypatch.setattr(federated.tempfile, "tempdir", str(tmp_path))
     run = train(a_model(), clients, mechanism=noisy(), **CHEAP)
     folder = run.folder
-    assert (folder / "key").exists()
+    assert (folder / "run.sqlite").exists()
     del run
     assert not folder.exists()
     with pytest.raises(ValueError, match="cap"):
@@ -339,15 +348,15 @@ def test_a_run_without_a_folder_that_is_stopped_is_not_lost(clients, monkeypatch
 def test_a_folder_that_was_begun_and_not_finished_is_begun_again(
     seed, clients, tmp_path, monkeypatch
 ):
-    """A kill between the first file and the configuration leaves nothing that was sent."""
+    """A kill before the store of the run, or of its twin, is whole leaves nothing that was sent."""
     whole = {"mechanism": noisy(), "seed": seed, "baseline": True, **CHEAP}
-    for number in range(7):
+    for number in range(2):
         folder = tmp_path / str(number)
         with monkeypatch.context() as patched:
             patched.setattr(os, "replace", dying(os.replace, [number]))
             with pytest.raises(Interrupted):
                 train(a_model(), clients, folder=folder, **whole)
-        assert not (folder / "config.json").exists()
+        assert not is_run(folder)
         assert train(a_model(), clients, folder=folder, **whole).summary.rounds == 6
 
 
@@ -376,8 +385,7 @@ def test_examples_as_the_privacy_unit(clients, tmp_path):
 
 def test_what_a_run_is_about_is_on_record(clients, tmp_path):
     run = train(a_model(), clients, mechanism=noisy(), folder=tmp_path / "run", seed=0, **CHEAP)
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    task = config["task"]
+    task = stores.record_of(tmp_path / "run", "config")["task"]
     assert (task["dataset"], task["model"], task["loss"]) == ("own", "own", "cross_entropy")
     assert mechanism_of(run.config) == noisy()
     with pytest.raises(ValueError, match=r"go on with the call of randquant.train"):

@@ -5,6 +5,7 @@ import functools
 
 import interrupted
 import pytest
+import stores
 import torch
 from around import Around
 from by_name import train
@@ -12,7 +13,7 @@ from data_forms import Pairs
 from torch import nn
 
 from randquant.aggregation import ClippedSGD, LocalGaussian
-from randquant.training import Secret, load_parameters, read_config, read_sent, train_run
+from randquant.training import Secret, load_parameters, train_run
 
 LAST = 5
 """The round after which runs are interrupted: a checkpoint is behind them, or the round before."""
@@ -134,7 +135,7 @@ def test_what_was_sent_with_little_noise_is_not_stated_at_the_cost_of_much(tmp_p
     home = tmp_path / "run"
     with pytest.raises(ValueError, match=r"^Expected the mechanism that the run in .* began with"):
         after(home, own(1.0), own(30.0))
-    stated = read_sent(home, read_config(home))
+    stated = stores.read_sent(home)
     assert stated.epsilon is not None
     assert stated.epsilon > 4
     assert after(tmp_path / "same", own(1.0), own(1.0)) == [1, 2, 3]

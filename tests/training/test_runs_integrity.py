@@ -1,5 +1,6 @@
 """Whatever happens to a run's files, nothing it states is below what was sent."""
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -8,24 +9,17 @@ import os
 import shutil
 
 import pytest
-from interrupted import SMALL, Interrupted, begin, dying, go_on
+import stores
+from interrupted import SMALL, Interrupted, begin, go_on
 
 from randquant import cli
 from randquant._internal import round_up, serialization
+from randquant._internal.database import Database
 from randquant.mechanisms import build
 from randquant.privacy import save_channel
 from randquant.reports import report_run
-from randquant.training import (
-    Algorithm,
-    read_config,
-    read_finished,
-    read_log,
-    read_run,
-    read_sent,
-    write_config,
-)
+from randquant.training import Algorithm, RunStore, read_finished, read_run
 from randquant.training.runs import execution as runs
-from randquant.training.runs import log as run_log
 
 
 @pytest.fixture
@@ -61,10 +55,6 @@ def kill_in(folder, last, before_round, **options):
     before_round(lambda round: None)
 
 
-def sent_by(folder):
-    return read_sent(folder, read_config(folder))
-
-
 def epsilon(folder) -> float:
     found = read_run(folder)
     assert found.state != "damaged", found.error
@@ -92,9 +82,9 @@ def run(finished, tmp_path):
 
 def test_what_a_round_costs_is_on_disk_before_it_is_sent(tmp_path, before_round):
     folder, seen = tmp_path / "run", []
-    before_round(lambda round: seen.append(sent_by(folder)))
+    before_round(lambda round: seen.append(stores.read_sent(folder)))
     runs.create(folder, SMALL, overwrite=False)
-    declared = sent_by(folder)
+    declared = stores.read_sent(folder)
     assert (declared.round, declared.declared) == (0, 9)
     metrics = runs.execute(folder).metrics
     assert seen == [dataclasses.replace(declared, round=number) for number in range(1, 10)]
@@ -106,14 +96,14 @@ def test_what_a_round_costs_is_on_disk_before_it_is_sent(tmp_path, before_round)
 def test_a_run_that_was_killed_cannot_end_below_what_was_sent(sampling, tmp_path):
     config = SMALL.changed(sampling=sampling)
     folder = begin(tmp_path / "run", config, 7)
-    before, log = epsilon(folder), (folder / "metrics.jsonl").read_bytes()
+    before, log = epsilon(folder), stores.rounds_of(folder)
     done = read_run(folder).metrics
     assert before >= read_run(folder).metrics[-1].epsilon
     for changes in ({"stop_at_epsilon": 0.99 * before}, {"rounds": 6}, {"delta": 1e-300}):
         wanted = {"stop_at_epsilon": before} if "delta" in changes else {}
         with pytest.raises(ValueError, match=r"which .*(were sent|declared before the first cost)"):
             runs.execute(folder, changes={**wanted, **changes})
-        assert (folder / "metrics.jsonl").read_bytes() == log
+        assert stores.rounds_of(folder) == log
     ended = runs.execute(folder, changes={"stop_at_epsilon": before})
     assert ended.summary.guarantee.epsilon >= before
     kept = ("round", "epsilon", "train_loss", "seconds_gradient")  # not measured again
@@ -140,7 +130,7 @@ def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
     folder = begin(tmp_path / "run", SMALL, 7)
     at_first = epsilon(folder)
     config = SMALL.changed(delta=1e-9, neighboring="zero_out")
-    write_config(folder, config)  # killed before it went on
+    RunStore(folder).write("config", config)  # killed before it went on
     found = read_run(folder)
     assert (found.epsilon, found.delta) == (at_first, 1e-5)
     assert {m.epsilon for m in found.metrics} == {None}  # none is known at that delta yet
@@ -160,7 +150,7 @@ def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
 def test_what_hides_zeros_is_not_stated_for_any_two_updates(tmp_path, capsys):
     """Between the new setting and the first round that goes on with it there may be a kill."""
     folder = begin(tmp_path / "run", SMALL.changed(neighboring="zero_out"), 2)
-    write_config(folder, SMALL.changed(neighboring="replace_one"))
+    stores.seal(folder, "config", SMALL.changed(neighboring="replace_one"))
     assert read_run(folder).epsilon == math.inf
     assert cli.main(["runs", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["epsilon"] == "inf"
@@ -194,9 +184,9 @@ def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, before_
     """Its checksum follows from the log, which holds no more than when it was written."""
     folder = begin(tmp_path / "run", SMALL, 7)
     assert runs.execute(folder, changes={"rounds": 7}).summary.stopped
-    old = (folder / "summary.json").read_bytes()
+    old = stores.text_of(folder, "summary")
     kill_in(folder, 8, before_round, changes={"rounds": 9})
-    (folder / "summary.json").write_bytes(old)
+    stores.put(folder, "summary", old)
     found = read_run(folder)
     assert (found.state, found.epsilon) == ("damaged", None)
     with pytest.raises(ValueError, match=r"cover all .* rounds that were sent"):
@@ -212,14 +202,14 @@ def test_the_twin_keeps_the_rounds_it_has_done(tmp_path):
 
 def test_a_round_that_would_be_another_release_is_refused(tmp_path):
     folder = begin(tmp_path / "run", SMALL, 7)
-    config, sent = read_config(folder), sent_by(folder)
-    log = run_log.RunLog(folder / "metrics.jsonl", sent.identity)
-    log.replace([dataclasses.replace(m, train_loss=0.5) for m in log.metrics])
+    store, before = RunStore(folder), RunStore(folder).read()
+    others = [dataclasses.replace(m, train_loss=0.5) for m in before.metrics]
+    store.write_sent(before.sent, others)
     with pytest.raises(ValueError, match=r"Expected round 5 .* second release"):
         runs.execute(folder)
     with pytest.raises(ValueError, match="Expected 7 rounds or more"):
-        log.replace(log.metrics[:6])
-    assert read_log(folder, config)[1] == sent
+        store.write_sent(before.sent, others[:6])
+    assert store.read().metrics == tuple(others)
 
 
 def test_the_command_changes_what_may_change(tmp_path, capsys):
@@ -228,9 +218,9 @@ def test_the_command_changes_what_may_change(tmp_path, capsys):
     assert cli.main([*line, "--rounds", "5", "--delta", "1e-6", "--stop-at-epsilon", "50"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["rounds"], result["guarantee"]["delta"]) == (5, 1e-6)
-    assert read_config(folder).stop_at_epsilon == 50
+    assert stores.read_config(folder).stop_at_epsilon == 50
     assert cli.main([*line, "--stop-at-epsilon", "inf", "--neighboring", "zero_out"]) == 0
-    assert read_config(folder).stop_at_epsilon is None
+    assert stores.read_config(folder).stop_at_epsilon is None
     for wrong in (["--rounds", "4"], ["--seed", "1"], ["--run", "x"], ["--clip", "1"]):
         assert cli.main([*line, *wrong]) == 2
         assert capsys.readouterr().err.count("\n") == 1
@@ -243,15 +233,15 @@ def test_a_run_is_bound_to_its_settings_before_its_first_round(tmp_path):
     folder = tmp_path / "run"
     runs.create(folder, SMALL, overwrite=False)
     other = SMALL.changed(parameters={"clip_norm": 0.5, "noise_multiplier": 40.0})
-    good = (folder / "config.json").read_bytes()
-    (folder / "config.json").write_bytes(good.replace(b"4.0", b"40.0"))
-    with pytest.raises(ValueError, match=r"config.json as it was written.*train --resume"):
+    good = stores.text_of(folder, "config")
+    stores.put(folder, "config", good.replace("4.0", "40.0"))
+    with pytest.raises(ValueError, match=r"the settings .* as it was written.*train --resume"):
         runs.execute(folder)
-    serialization.write(folder / "config.json", other)
+    stores.seal(folder, "config", other)
     with pytest.raises(ValueError, match="Expected the configuration that the run"):
         runs.execute(folder)
     assert read_run(folder).state == "damaged"
-    (folder / "config.json").write_bytes(good)
+    stores.put(folder, "config", good)
     runs.execute(folder)
 
 
@@ -267,18 +257,18 @@ def test_a_channel_that_was_exchanged_is_noticed(tmp_path):
 
 def test_an_epsilon_that_was_edited_is_not_printed(run, capsys):
     """By hand, where a report and a list would have printed it."""
-    summary = (run / "summary.json").read_text()
+    summary = stores.text_of(run, "summary")
     guarantee = read_finished(run).summary.guarantee
     assert guarantee is not None
     edited = summary.replace(f'"epsilon": {guarantee.epsilon}', '"epsilon": 0.5')
     assert edited != summary
-    (run / "summary.json").write_text(edited)
+    stores.put(run, "summary", edited)
     assert cli.main(["runs", str(run)]) == 0
     assert "damaged" in capsys.readouterr().out
     assert cli.main(["report", str(run)]) == 2
-    assert "summary.json as it was written" in capsys.readouterr().err
+    assert "the results of the run" in capsys.readouterr().err
     runs.execute(run)  # computes it again
-    assert (run / "summary.json").read_text() == summary
+    assert stores.text_of(run, "summary") == summary
 
 
 LINES = {
@@ -293,21 +283,23 @@ LINES = {
 
 
 @pytest.mark.parametrize("change", LINES.values(), ids=LINES)
-def test_lines_that_are_missing_or_moved_are_noticed(change, run):
-    path = run / "metrics.jsonl"
-    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+def test_rounds_that_are_missing_or_moved_are_noticed(change, run):
+    stores.put_rounds(run, change(stores.rounds_of(run)))
     assert read_run(run).state == "damaged"
     with pytest.raises(ValueError, match=r"^Expected"):
         runs.execute(run)
 
 
-@pytest.mark.parametrize("name", ["config.json", "sent.json", "metrics.jsonl", "summary.json"])
-def test_files_of_another_run_are_noticed(name, run, tmp_path):
+@pytest.mark.parametrize("name", ["config", "sent", "rounds", "summary"])
+def test_records_of_another_run_are_noticed(name, run, tmp_path):
     other = tmp_path / "other"
     config = SMALL.changed(seed=1, rounds=3)
     runs.create(other, config, overwrite=False)
     runs.execute(other)
-    shutil.copy(other / name, run / name)
+    if name == "rounds":
+        stores.put_rounds(run, stores.rounds_of(other))
+    else:
+        stores.put(run, name, stores.text_of(other, name))
     assert read_run(run).state == "damaged"
 
 
@@ -327,40 +319,27 @@ def test_a_file_that_cannot_be_written_is_named_and_left_as_it_was(tmp_path, mon
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"before"]
 
 
-@pytest.mark.parametrize("written", [0, 1, 60])
-def test_a_line_is_written_whole_or_not_at_all(written, finished, tmp_path, monkeypatch):
-    path = tmp_path / "metrics.jsonl"
-    run_log.begin(path)
-    log = run_log.RunLog(path, "ab")
-    rounds = tuple(finished[1].metrics[:3])
-    log.append(rounds[0])
-    real, left = os.write, [written]
+def test_a_store_that_cannot_be_written_says_so_and_stays_as_it_was(run, finished, monkeypatch):
+    """As on a full disk; whoever frees some space goes on."""
+    store, before = RunStore(run), RunStore(run).read()
+    database = stores.sql(run, "PRAGMA page_count")[0][0]
+    real = Database.transaction
 
-    def write(fd, data):
-        if not left[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        count = real(fd, data[: left[0]])
-        left[0] -= count
-        return count
+    @contextlib.contextmanager
+    def full(self, **options):
+        with real(self, **options) as connection:
+            connection.execute(f"PRAGMA max_page_count = {database}")
+            yield connection
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", write)
-        with pytest.raises(OSError, match=r"No space left on device: .*metrics\.jsonl"):
-            log.append(rounds[1])
-    assert run_log.read(path, "ab").metrics == rounds[:1]
-    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))
-    log.append(rounds[1])
-    log.append(rounds[2])
-    assert run_log.read(path, "ab").metrics == rounds
-
-
-def test_half_a_line_is_cut_off_with_a_word(run, finished, caplog):
-    with open(run / "metrics.jsonl", "ab") as log:
-        log.write(b'{"round": 10, "accu')
-    assert runs.execute(run) == finished[1]
-    (message,) = caplog.messages
-    assert "an incomplete line at the end" in message
-    assert str(run / "metrics.jsonl") in message
+        patch.setattr(Database, "transaction", full)
+        with pytest.raises(OSError, match=r"run\.sqlite, but: database or disk is full"):
+            store.flush(b"x" * 10**6)
+    assert store.read() == before
+    store.flush(b"x" * 10**6)
+    assert store.state("latest") == b"x" * 10**6
+    assert os.stat(run / "run.sqlite").st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in run.iterdir()) == ["baseline", "lock", "run.sqlite"]
 
 
 def logged(folder) -> float:
@@ -369,14 +348,29 @@ def logged(folder) -> float:
     return max((m.epsilon or 0.0 for m in found), default=0.0)
 
 
-@pytest.mark.seldom(1)
-@pytest.mark.parametrize("call", range(0, 48, 6))
-def test_a_run_goes_on_after_a_kill_at_any_write(call, finished, tmp_path, monkeypatch):
-    folder, left = tmp_path / "run", [call]
+@pytest.mark.seldom(2)
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("number", range(0, 12, 2))
+def test_a_run_goes_on_after_a_kill_at_any_write(number, after, finished, tmp_path, monkeypatch):
+    """Before or after the transaction of that number is on the disk; SQLite knows no between."""
+    folder, real, left = tmp_path / "run", Database.transaction, [number]
     runs.create(folder, SMALL, overwrite=False)
+
+    @contextlib.contextmanager
+    def dying(self, **options):
+        left[0] -= 1
+        if left[0] >= 0:
+            with real(self, **options) as database:
+                yield database
+            return
+        with real(self, **options) as database:
+            yield database
+            if not after:
+                raise Interrupted
+        raise Interrupted
+
     with monkeypatch.context() as patch:
-        for name in ("write", "fsync", "replace"):
-            patch.setattr(os, name, dying(getattr(os, name), left))
+        patch.setattr(Database, "transaction", dying)
         with pytest.raises(Interrupted):
             runs.execute(folder)
     assert epsilon(folder) >= logged(folder)

@@ -19,6 +19,7 @@ from randquant.training import (
     RunStatus,
     TrainConfig,
     create_run,
+    is_run,
     load_dataset,
     read_run,
 )
@@ -222,7 +223,7 @@ def _train_all(wanted: Mapping[Path, TrainConfig], setting: Setting) -> None:
 
     with Workers(setting.jobs, setting.on_round) as workers:
         for folder in open_runs:
-            if not (folder / "config.json").exists():
+            if not is_run(folder):
                 create_run(folder, wanted[folder], overwrite=False)
             while not workers.free:
                 wait()
@@ -232,7 +233,7 @@ def _train_all(wanted: Mapping[Path, TrainConfig], setting: Setting) -> None:
 
 
 def _finished(folder: Path) -> bool:
-    return (folder / "config.json").exists() and read_run(folder).state == "finished"
+    return is_run(folder) and read_run(folder).state == "finished"
 
 
 def charts(trained: Sequence[Trained], of: str = "") -> list[Figure]:

@@ -40,10 +40,10 @@ def opener(path: str | Path, flags: int, mode: int = 0o666) -> int:
     # Before opening, because to open some devices has an effect; and after it, because another
     # process may replace the file in between.
     with contextlib.suppress(FileNotFoundError):
-        _check_regular(path, os.lstat(path))
+        check_regular(path, os.lstat(path))
     file = os.open(path, flags | _OPEN_MODE_FLAGS, mode)
     try:
-        _check_regular(path, os.fstat(file))
+        check_regular(path, os.fstat(file))
     except BaseException:
         os.close(file)
         raise
@@ -86,7 +86,8 @@ def check_private(path: Path, file: int) -> None:
         )
 
 
-def _check_regular(path: str | Path, status: os.stat_result) -> None:
+def check_regular(path: str | Path, status: os.stat_result) -> None:
+    """Raise OSError if what a path names, by its status, is not a regular file."""
     if not stat.S_ISREG(status.st_mode):
         folder = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
         kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else folder

@@ -145,7 +145,7 @@ def seal(record: Any, before: str = "") -> dict[str, Any]:
     return {**data, CHECKSUM: _checksum(data, before)}
 
 
-def unseal(text: bytes, before: str = "") -> tuple[dict[str, Any], str]:
+def unseal(text: bytes | str, before: str = "") -> tuple[dict[str, Any], str]:
     """Invert `seal`, from the object's JSON text; return (record, checksum).
 
     Guarantees:

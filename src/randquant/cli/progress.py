@@ -17,8 +17,7 @@ from randquant.training import display
 from randquant.training.config import TrainConfig
 from randquant.training.configured import sent
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.runs import folder as run_folder
-from randquant.training.runs.folder import BASELINE, SUMMARY
+from randquant.training.runs.store import BASELINE, RunStore
 
 
 class RunBars:
@@ -149,5 +148,5 @@ def _certificate(config: TrainConfig) -> Certificate | None:
 
 
 def _baseline(folder: Path) -> RunSummary | None:
-    baseline = folder / BASELINE
-    return run_folder.read_finished(baseline).summary if (baseline / SUMMARY).exists() else None
+    baseline = RunStore(folder / BASELINE)
+    return baseline.read().summary if baseline.exists() else None

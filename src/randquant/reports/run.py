@@ -28,9 +28,9 @@ from randquant.training import settings
 from randquant.training.config import NAMES, TrainConfig, value_of
 from randquant.training.configured import sent
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
-from randquant.training.runs import folder as run_folder
 from randquant.training.runs.setup import stored_mechanism
 from randquant.training.runs.status import Status, notes
+from randquant.training.runs.store import BASELINE, REPORT, RunStore, read_finished
 from randquant.training.trained import Run
 
 TABLE_ROWS = 20
@@ -61,18 +61,18 @@ def report_run(folder: Path, path: Path | None = None) -> Path:
     Raises:
         ValueError: there is no finished run in the folder, or its files are damaged.
     """
-    text = _rendered(run_folder.read_finished(folder), folder)
-    path = path or folder / run_folder.REPORT
+    text = _rendered(read_finished(folder), folder)
+    path = path or folder / REPORT
     # A folder name may contain bytes that are not UTF-8; they become character references.
     write_atomic(path, text.encode("utf-8", "xmlcharrefreplace"))
     return path
 
 
 def _rendered(record: RunRecord, folder: Path) -> str:
-    inner, mechanism = folder / run_folder.BASELINE, stored_mechanism(record.config)
+    inner, mechanism = RunStore(folder / BASELINE), stored_mechanism(record.config)
     # A baseline that was stopped is not compared with.
-    finished = (inner / run_folder.SUMMARY).exists()
-    baseline = run_folder.read_finished(inner) if finished else None
+    finished = inner.exists() and inner.has("summary")
+    baseline = read_finished(inner.folder) if finished else None
     if mechanism is None or (channel := mechanism.channel) is None:
         return render(record, baseline)
     # Clients' numbers, such as their loss, are further coordinates of the same update.

@@ -42,21 +42,15 @@ if TYPE_CHECKING:
     )
     from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
     from randquant.training.runs.advice import about_constant, about_steps, best_constant
-    from randquant.training.runs.binding import Secret, bind
+    from randquant.training.runs.binding import bind
     from randquant.training.runs.execution import create as create_run
     from randquant.training.runs.execution import execute as train_run
     from randquant.training.runs.execution import load_parameters
-    from randquant.training.runs.folder import (
-        read_config,
-        read_finished,
-        read_log,
-        read_sent,
-        write_config,
-    )
     from randquant.training.runs.setup import TrainingSetup, prepare
     from randquant.training.runs.status import Status as RunStatus
     from randquant.training.runs.status import notes as notes_on_runs
     from randquant.training.runs.status import read as read_run
+    from randquant.training.runs.store import RunStore, Secret, StoredRun, is_run, read_finished
     from randquant.training.schedule import Schedule, sample
     from randquant.training.server import Server
     from randquant.training.settings import check as check_settings
@@ -74,6 +68,7 @@ __all__ = [
     "check_settings",
     "config_of",
     "create_run",
+    "is_run",
     "load_dataset",
     "load_parameters",
     "notes_on_runs",

@@ -29,9 +29,8 @@ from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
 from randquant.training.request import complete
 from randquant.training.runs import binding, execution
-from randquant.training.runs import folder as run_folder
-from randquant.training.runs.binding import Secret
 from randquant.training.runs.setup import Overrides
+from randquant.training.runs.store import RunStore, Secret, digest, key_of
 from randquant.training.server import Callback, Server
 from randquant.training.task import OWN, Task
 from randquant.training.trained import Run
@@ -184,8 +183,8 @@ def _trained(
     try:
         return _in_folder(config, overrides, home, callbacks, progress, temporary=True)
     except BaseException:
-        unborn = not (home / run_folder.CONFIG).exists()
-        if unborn or run_folder.has_sent(home) is False:  # else it is all that is left of the run
+        store = RunStore(home)
+        if not store.exists() or store.begun() is False:  # else it is all that is left of the run
             shutil.rmtree(home, ignore_errors=True)
         raise
 
@@ -200,7 +199,7 @@ def _in_folder(
     temporary: bool = False,
 ) -> Run:
     changes: dict[str, Any] = {}
-    if (home / run_folder.CONFIG).exists():
+    if RunStore(home).exists():
         config, overrides = _as_begun(home, config, overrides)
         changes = _changes(home, config, overrides)
     else:
@@ -240,7 +239,7 @@ def _as_begun(
     home: Path, config: TrainConfig, overrides: Overrides
 ) -> tuple[TrainConfig, Overrides]:
     """The same from the initial weights of the run in a folder, if all else is as it began."""
-    begun, problem = run_folder.read_config(home), overrides.problem
+    begun, problem = RunStore(home).config(), overrides.problem
     assert problem is not None
     if not begun.task.by_objects or problem.digest == begun.task.problem:
         return config, overrides
@@ -259,16 +258,17 @@ def _as_begun(
 
 def _changes(home: Path, config: TrainConfig, overrides: Overrides) -> dict[str, Any]:
     """The settings that the run in a folder goes on with; ValueError if it is another run."""
-    begun = run_folder.read_config(home)
+    store = RunStore(home)
+    begun = store.config()
     if begun.seed != config.seed:
         raise _other(home, ["seed"])
-    key = binding.key_of(begun, home)
+    key = key_of(begun, store)
     asked = complete(config, overrides, key)
     differing = settings.changes(begun, asked)
-    if run_folder.settings(asked) != run_folder.settings(begun):
+    if digest(asked) != digest(begun):
         if "problem" in differing:  # it says of what
             assert overrides.problem is not None
-            binding.check(home, binding.bind(overrides.problem, key))
+            binding.check(store, binding.bind(overrides.problem, key))
         raise _other(home, list(differing))
     return differing
 
@@ -290,7 +290,7 @@ def _advised(home: Path, temporary: bool) -> Iterator[None]:
     """Say how to go on when a run is stopped."""
 
     def how() -> str:
-        sent = run_folder.has_sent(home)
+        sent = RunStore(home).begun()
         if sent is None:
             return (
                 f"The run was stopped, and no record of what it sent can be read in {home}: take "

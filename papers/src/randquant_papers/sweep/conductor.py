@@ -17,13 +17,13 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
-from randquant.training import RoundMetrics, RunStatus, TrainConfig, create_run
+from randquant.training import RoundMetrics, RunStatus, TrainConfig, create_run, is_run
 from randquant_papers.data import sets
 from randquant_papers.files import write_atomic
 from randquant_papers.sweep import names, status
 from randquant_papers.sweep.search import Search
 from randquant_papers.sweep.spec import Spec, read
-from randquant_papers.sweep.status import CONFIG, FAILED, REPORT
+from randquant_papers.sweep.status import FAILED, REPORT
 from randquant_papers.sweep.workers import Workers
 
 SPEC, JOURNAL = "sweep.toml", "study.journal"
@@ -229,7 +229,7 @@ def _note(
 
 def _trainable(path: Path, config: TrainConfig) -> bool:
     """Create a run's folder if it has none; return False for a run that is over or has failed."""
-    if (path / CONFIG).exists():
+    if is_run(path):
         if status.failure(path, lasting=True):
             return False
         (path / FAILED).unlink(missing_ok=True)

@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from randquant.training import RunStatus, TrainConfig, read_run, settings_of
+from randquant.training import RunStatus, TrainConfig, is_run, read_run, settings_of
 from randquant_papers.files import seal, unseal, write_atomic
 
-CONFIG, REPORT, FAILED = "config.json", "report.html", "failed.json"
+REPORT, FAILED = "report.html", "failed.json"
 
 
 def read(folder: Path, config: TrainConfig) -> RunStatus:
@@ -22,7 +22,7 @@ def read(folder: Path, config: TrainConfig) -> RunStatus:
         config: its configuration in the sweep.
     """
     status = RunStatus(folder, "unfinished", config)
-    if (folder / CONFIG).exists():
+    if is_run(folder):
         status = read_run(folder)
     if status.state != "unfinished":
         return status

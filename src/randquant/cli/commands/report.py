@@ -9,6 +9,7 @@ from randquant._internal.declared import Files
 from randquant._internal.serialization import write_atomic
 from randquant.cli.options import Command, Output
 from randquant.training.runs import status as run_status
+from randquant.training.runs.store import is_run
 
 
 def run(*folders: str, output: Files[str | None] = None) -> Output:
@@ -30,12 +31,12 @@ def _page(folders: Sequence[Path], output: Path | None) -> Path:
     from randquant.reports.run import render_runs, report_run
 
     # One run has its own page, in its folder; several are drawn over each other on one page.
-    if len(folders) == 1 and (folders[0] / "config.json").exists():
+    if len(folders) == 1 and is_run(folders[0]):
         return report_run(folders[0], output)
     paths = [
         path
         for folder in folders
-        for path in ([folder] if (folder / "config.json").exists() else run_status.find([folder]))
+        for path in ([folder] if is_run(folder) else run_status.find([folder]))
     ]
     path = output or Path("runs.html")
     # A run that is named twice, or found within another folder too, is drawn once.

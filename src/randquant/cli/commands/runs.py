@@ -13,6 +13,7 @@ from randquant.cli.options import Command, Output, selected_fields
 from randquant.training import settings
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
+from randquant.training.runs.store import is_run
 
 
 def run(*folders: str) -> Output:
@@ -23,7 +24,7 @@ def run(*folders: str) -> Output:
     """
     arguments = [Path(folder) for folder in folders]
     # Two or more runs are compared; a folder that is not a run is searched for runs.
-    compared = len(arguments) > 1 and all((folder / "config.json").exists() for folder in arguments)
+    compared = len(arguments) > 1 and all(map(is_run, arguments))
     paths = arguments if compared else run_status.find(arguments or [Path("runs")])
     statuses = [run_status.read(folder) for folder in paths]
     configs = [status.config for status in statuses if status.config is not None]

@@ -135,12 +135,12 @@ def _value(option: str, words: Sequence[str]) -> str:
 
 
 def _changes(options: Mapping[str, Any], refused: Sequence[str]) -> dict[str, Any]:
-    from randquant.training.runs import folder as run_folder
+    from randquant.training.runs import store
 
-    refused = [*refused, *(flag(name) for name in options if name not in run_folder.FREE)]
+    refused = [*refused, *(flag(name) for name in options if name not in store.FREE)]
     if refused:
         raise ValueError(
-            f"Expected --resume RUN with no other training options than {run_folder.OPTIONS}, got "
+            f"Expected --resume RUN with no other training options than {store.OPTIONS}, got "
             f"{', '.join(refused)}: a run goes on with the configuration it began with."
         )
     return dict(options)

@@ -6,36 +6,17 @@ before anything is answered: whenever the process ends, the file has both or nei
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from randquant._internal.files import (
-    check_one_name,
-    check_private,
-    make_folder,
-    opener,
-    sync_folder,
-)
+from randquant._internal.database import Database
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 NAME = "helper.sqlite"
 VERSION = 1
-LOCK_TIMEOUT_SECONDS = 60.0
-"""Time that a process waits for another one of the same helper. A transaction takes far less; with
-a longer time, requests would wait in vain for a process that hangs."""
-
-# Each protects against a machine that loses power, or against somebody who gets the disk.
-SETTINGS = (
-    "PRAGMA synchronous = EXTRA",  # on the disk when COMMIT returns, the folder's names included
-    "PRAGMA fullfsync = ON",  # on macOS
-    "PRAGMA secure_delete = ON",  # a key that was replaced is overwritten
-    "PRAGMA temp_store = MEMORY",
-)
 TABLES = (
     "CREATE TABLE helper (only INTEGER PRIMARY KEY, fingerprint BLOB, secret BLOB)",
     "CREATE TABLE sessions (terms BLOB PRIMARY KEY, request BLOB, left_out BLOB) WITHOUT ROWID",
@@ -75,28 +56,12 @@ class HelperJournal:
     """
 
     def __init__(self, folder: Path) -> None:
-        make_folder(folder)
         self.path = folder / NAME
-        # Created before SQLite opens it, which would let others read it: it has the secret key.
-        with open(self.path, "ab", opener=functools.partial(opener, mode=0o600)) as file:
-            check_private(self.path, file.fileno())
-            check_one_name(self.path, file.fileno())
-        sync_folder(folder)
-        with self._transaction() as database:
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                for table in TABLES:
-                    database.execute(table)
-                database.execute(f"PRAGMA user_version = {VERSION}")
-            # An unknown version is not read: what it counts might be something else.
-            elif version != VERSION:
-                raise OSError(
-                    f"Expected version {VERSION} of a helper's journal in {self.path}, got "
-                    f"{version}."
-                )
+        self._database = Database(self.path, TABLES, VERSION, "a helper's journal")
+        self._database.create()
 
     def begin(self, fingerprint: bytes) -> None:
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             # Sessions of earlier keys cannot be answered any more: those keys are gone. Accounts
             # stay, since clients have answered.
             database.execute("DELETE FROM sessions")
@@ -104,7 +69,7 @@ class HelperJournal:
 
     def keep(self, fingerprint: bytes, secret: bytes) -> bytes:
         """Return the file's secret key; store this one first if the file has none of its length."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             row = database.execute("SELECT secret FROM helper").fetchone()
             # A key of another length belongs to another suite.
             if row is not None and row[0] is not None and len(row[0]) == len(secret):
@@ -123,11 +88,11 @@ class HelperJournal:
         Raises:
             ProtocolError: another request of this session was answered.
         """
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             return _find_session(database, terms, request)
 
     def accounts(self, clients: Collection[int]) -> Accounts:
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             sums = _sums(database, clients)
             texts = database.execute(
                 "SELECT DISTINCT digest, text FROM asked JOIN sums USING (client) "
@@ -163,7 +128,7 @@ class HelperJournal:
             ProtocolError: another request of this session was answered, or another process has
                 started with this file and has another key.
         """
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             row = database.execute("SELECT fingerprint FROM helper").fetchone()
             # A helper that started later has a key of its own, and has deleted the sessions of this
             # one: its file no longer says what was answered with this key.
@@ -197,28 +162,9 @@ class HelperJournal:
             return left_out
 
     def sums(self) -> dict[int, int]:
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             rows = database.execute("SELECT client, SUM(count) FROM sums GROUP BY client")
             return {client + 2**63: count for client, count in rows}
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        # IMMEDIATE locks the file before anything is read, so that no other process can change what
-        # a decision rests on. After an error nothing is changed.
-        try:
-            with contextlib.closing(
-                sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
-            ) as database:
-                for setting in SETTINGS:  # they are of the connection, and not of the file
-                    database.execute(setting)
-                database.execute("BEGIN IMMEDIATE")
-                yield database
-                database.execute("COMMIT")  # closing without it rolls back
-        except sqlite3.Error as error:
-            raise OSError(
-                f"Expected a helper's journal that can be read and written in {self.path}, but: "
-                f"{error}."
-            ) from error
 
 
 def _sums(database: sqlite3.Connection, clients: Collection[int]) -> dict[int, Counter[bytes]]:

@@ -1,4 +1,4 @@
-"""Checkpoints: where a run stands, in one safetensors file with a checksum."""
+"""Checkpoints: where a run stands, as bytes with a checksum."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from randquant._internal.files import read_regular
-from randquant._internal.serialization import write_atomic
 from randquant.training.algorithm import State
 from randquant.training.optimizer import from_tensors, to_tensors
 
 
-def save(path: Path, state: State, identity: str) -> None:
-    """Write the state of a run with that identity, atomically; only the user can read it.
-
-    It says who took part, which hidden cohorts hide.
-    """
+def to_bytes(state: State, identity: str) -> bytes:
+    """Return the state of a run with that identity."""
     arrays, text = to_tensors(state.optimizer)
     tensors = {
         "parameters": state.parameters,
@@ -30,28 +25,27 @@ def save(path: Path, state: State, identity: str) -> None:
         **arrays,
     }
     tensors["checksum"] = _checksum(tensors)
-    write_atomic(path, safetensors.numpy.save(tensors), private=True)
+    return safetensors.numpy.save(tensors)
 
 
-def load(path: Path, identity: str) -> State | None:
-    """Return the state of a run; None if it has no checkpoint yet.
+def from_bytes(content: bytes, identity: str, path: Path) -> State:
+    """Return the state of the run with that identity; `path` is where it was, for messages.
 
     Raises:
-        ValueError: the file is damaged, or of another run.
+        ValueError: the content is damaged, or of another run.
     """
-    if not path.exists():
-        return None
     try:
-        tensors = safetensors.numpy.load(read_regular(path))
+        tensors = safetensors.numpy.load(content)
         checksum = tensors.pop("checksum")
     except (safetensors.SafetensorError, KeyError) as error:
-        raise ValueError(f"Expected a checkpoint in {path}, got a damaged file: {error}") from None
+        raise ValueError(f"Expected a checkpoint in {path}, got a damaged one: {error}") from None
     if not np.array_equal(checksum, _checksum(tensors)):
         raise ValueError(f"Expected a checkpoint in {path} with the right checksum: it is damaged.")
     if not np.array_equal(tensors["identity"], _bytes(identity)):
         raise ValueError(
-            f"Expected the configuration that {path} was made with, got another: its rounds "
-            "would not have the guarantee that is printed. Restore its run or begin a new one."
+            f"Expected the configuration that the checkpoint in {path} was made with, got another: "
+            "its rounds would not have the guarantee that is printed. Restore its run or begin a "
+            "new one."
         )
     optimizer = from_tensors(tensors, bytes(tensors["optimizer"]).decode())
     return State(

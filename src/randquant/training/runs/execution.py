@@ -3,7 +3,7 @@
 All randomness is derived from (key, round), so a checkpoint holds the model, the state of the
 server's optimiser, the round number, the participation counts, and nothing else. Rounds after the
 checkpoint that were sent before a kill are sent again with the same bits, which is no new release.
-A run neither ends before these rounds nor states less than they cost. `folder` lists its files.
+A run neither ends before these rounds nor states less than they cost. `store` lists what is kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,10 +29,6 @@ from randquant.training.cohort import sender
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.records import RoundMetrics, SentRounds
 from randquant.training.runs import binding, checkpoint, standardization
-from randquant.training.runs import folder as run_folder
-from randquant.training.runs.binding import Secret
-from randquant.training.runs.folder import BASELINE, CHECKPOINT, FREE, INITIAL
-from randquant.training.runs.log import RESTORE, RunLog
 from randquant.training.runs.outcome import evaluated, measured, same, summarized
 from randquant.training.runs.setup import (
     NO_OVERRIDES,
@@ -41,6 +37,18 @@ from randquant.training.runs.setup import (
     prepare,
     standardization_query,
     without_privacy,
+)
+from randquant.training.runs.store import (
+    BASELINE,
+    FREE,
+    RESTORE,
+    RunStore,
+    Secret,
+    StoredRun,
+    commitment,
+    digest,
+    key_of,
+    make_way,
 )
 from randquant.training.schedule import Schedule
 
@@ -73,31 +81,33 @@ def create(
         FileExistsError: the folder holds something that may not be overwritten.
     """
     check_config(config)
-    hidden = own_secret or Secret.fresh()
-    key = hidden.key if config.seed is None else Key.from_seed(config.seed)
+    secret = own_secret or Secret.fresh()
+    key = secret.key if config.seed is None else Key.from_seed(config.seed)
     # An invalid configuration must fail before anything is written.
     setup = prepare(config, key, overrides)
     setup.learner.check()
     rounds, most = declared = setup.schedule.declared()
-    bound = binding.bind(setup.problem, key)
-    if folder.exists() and any(folder.iterdir()):
-        run_folder.make_way(folder, overwrite)
-    make_folder(folder)
+    sent = SentRounds(
+        digest(config), setup.fingerprint, 0, *declared, setup.schedule.epsilon(rounds, most),
+        config.delta, config.privacy.neighboring, commitment(config, key),
+    )  # fmt: skip
+    own: dict[str, Any] = {"problem": binding.bind(setup.problem, key)}
     if config.seed is None:
-        hidden.write(folder)
-    epsilon = setup.schedule.epsilon(rounds, most)
-    commitment = binding.commitment(config, key)
-    run_folder.begin(folder, config, declared, setup.fingerprint, epsilon, commitment)
-    binding.write(folder, bound)
+        own["key"] = {"key": secret.hexadecimal()}
+    initial = b""
     if config.task.by_objects:
-        identity = run_folder.read_sent(folder, config).identity
         first = State(0, setup.learner.parameters(), np.zeros(0, dtype=np.int64))
-        checkpoint.save(folder / INITIAL, first, identity)
-    if config.server.baseline:
+        initial = checkpoint.to_bytes(first, sent.identity)
+    if folder.exists() and any(folder.iterdir()):
+        make_way(folder, overwrite)
+    make_folder(folder)
+    if config.server.baseline:  # first: a run whose store is there has all that it asked for
         baseline = without_privacy(config, rounds, setup.mechanism)
-        run_folder.begin(folder / BASELINE, baseline, declared)
-        run_folder.write_config(folder / BASELINE, baseline)
-    run_folder.write_config(folder, config)
+        other = SentRounds(
+            digest(baseline), "", 0, *declared, None, baseline.delta, baseline.privacy.neighboring,
+        )  # fmt: skip
+        RunStore(folder / BASELINE).create({"config": baseline, "sent": other})
+    RunStore(folder).create({"config": config, "sent": sent, **own}, initial)
 
 
 def execute(
@@ -131,12 +141,12 @@ def execute(
         BlockingIOError: another process is training this run.
     """
     folder = folder.absolute()  # whoever is called may change directory
-    run_folder.read_config(folder)  # do not create a lock where there is no run
+    RunStore(folder).config()  # do not create a lock where there is no run
     with files.folder(folder), _threads_kept():
         if changes:
             _change(folder, changes, overrides)
         _ask(folder, overrides)
-        if (folder / BASELINE).exists():
+        if RunStore(folder / BASELINE).exists():
             _execute_one(folder / BASELINE, on_round, overrides)
         return _execute_one(folder, on_round, overrides)
 
@@ -153,8 +163,7 @@ def _threads_kept() -> Iterator[None]:
 
 def load_parameters(folder: Path) -> np.ndarray:
     """Return the parameters in a run's last checkpoint, (d,) float32."""
-    sent = run_folder.read_sent(folder, run_folder.read_config(folder))
-    state = checkpoint.load(folder / CHECKPOINT, sent.identity)
+    state = _state(RunStore(folder), "latest")
     if state is None:
         raise ValueError(f"Expected a checkpoint in {folder}, found none: the run has not started.")
     return state.parameters
@@ -162,50 +171,53 @@ def load_parameters(folder: Path) -> np.ndarray:
 
 def load_initial(folder: Path) -> np.ndarray:
     """Return the weights that a run with a model passed as an object began with, (d,) float32."""
-    sent = run_folder.read_sent(folder, run_folder.read_config(folder))
-    state = checkpoint.load(folder / INITIAL, sent.identity)
+    state = _state(store := RunStore(folder), "initial")
     if state is None:
         raise ValueError(
-            f"Expected {folder / INITIAL}, the weights that the run began with, found none. "
-            f"{RESTORE}"
+            f"Expected the weights that the run began with in {store.path}, found none. {RESTORE}"
         )
     return state.parameters
 
 
 def load_figures(folder: Path, problem: Problem) -> FeatureStatistics | None:
     """Return what the run in a folder standardises by; None if it does not."""
-    home = folder.parent if folder.name == BASELINE else folder
-    config = run_folder.read_config(home)
-    if (asked := standardization_query(config, problem)) is None:
+    home = RunStore(folder.parent if folder.name == BASELINE else folder)
+    if (asked := standardization_query(home.config(), problem)) is None:
         return None
-    return standardization.read(home, asked, run_folder.read_sent(home, config).identity)
+    return standardization.read(home, asked, home.sent().identity)
+
+
+def _state(store: RunStore, name: Literal["initial", "latest"]) -> State | None:
+    content, sent = store.state(name), store.sent()
+    return checkpoint.from_bytes(content, sent.identity, store.path) if content else None
 
 
 def _ask(folder: Path, overrides: Overrides) -> None:
     """Ask for what the run standardises by, if it has not been; the cost is on disk before."""
-    config = run_folder.read_config(folder)
-    if config.local.standardize is None or (folder / run_folder.FIGURES).exists():
+    store = RunStore(folder)
+    config = store.config()
+    if config.local.standardize is None or store.has("standardization"):
         return
     setup = _prepared(folder, config, overrides)
-    asked, sent = standardization_query(config, setup.problem), _sent_before(folder, setup)
+    asked, sent = standardization_query(config, setup.problem), _stored_before(store, setup).sent
     if asked is None or asked.terms is None:
         return
     if sent.round > 0:
         raise ValueError(
-            f"Expected {folder / run_folder.FIGURES}, which the rounds of the run were sent with, "
+            f"Expected the figures that the rounds of the run were sent with in {store.path}, "
             f"found none. {RESTORE}"
         )
-    now = dataclasses.replace(_as_declared(sent, setup.schedule), asked=True)
-    run_folder.write_sent(folder, now)
-    standardization.ask(folder, asked, setup.problem, setup.schedule.key, sent.identity)
+    store.write_sent(dataclasses.replace(_as_declared(sent, setup.schedule), asked=True))
+    standardization.ask(store, asked, setup.problem, setup.schedule.key, sent.identity)
 
 
 def _change(folder: Path, changes: Mapping[str, Any], overrides: Overrides) -> None:
     """Change a run's settings; refuse changes that are no longer possible."""
-    before = run_folder.read_config(folder)
+    store = RunStore(folder)
+    before = store.config()
     config = before.changed(**changes)
     check_config(config)
-    if run_folder.settings(config) != run_folder.settings(before):
+    if digest(config) != digest(before):
         names = ", ".join(settings.changes(before, config))
         raise ValueError(
             f"Expected changes of {', '.join(FREE)} (of rounds only without "
@@ -214,28 +226,25 @@ def _change(folder: Path, changes: Mapping[str, Any], overrides: Overrides) -> N
         )
     setup = _prepared(folder, config, overrides)
     schedule = setup.schedule
-    schedule.check(run_folder.read_sent(folder, config))
+    schedule.check(store.sent())
     rounds = schedule.declared()[0]
-    if (folder / BASELINE).exists():
-        baseline = run_folder.read_config(folder / BASELINE)
-        done = run_folder.read_sent(folder / BASELINE, baseline).round
-        baseline = without_privacy(config, max(rounds, done), setup.mechanism)
-        run_folder.write_config(folder / BASELINE, baseline)
-    run_folder.write_config(folder, config)
+    if (inner := RunStore(folder / BASELINE)).exists():
+        done = inner.sent().round
+        inner.write("config", without_privacy(config, max(rounds, done), setup.mechanism))
+    store.write("config", config)
 
 
 def _prepared(folder: Path, config: TrainConfig, overrides: Overrides) -> TrainingSetup:
     """What the run in a folder is trained with; ValueError if it is not what it began with."""
-    home = folder.parent if folder.name == BASELINE else folder  # a baseline has the run's key
-    key = binding.key_of(config, home)
-    run_folder.read_sent(folder, config)
-    own = run_folder.read_config(home)
-    if run_folder.read_sent(home, own).commitment != binding.commitment(own, key):
+    # A baseline has the key and the problem of its run.
+    home = RunStore(folder.parent if folder.name == BASELINE else folder)
+    key = key_of(config, home)
+    if home.sent().commitment != commitment(home.config(), key):
         raise ValueError(
             f"Expected the secret key that the run in {folder} began with, got another: with it, "
             "rounds that were sent would be sent a second time. Restore it or begin a new run."
         )
-    if home != folder:
+    if home.folder != folder:
         overrides = dataclasses.replace(overrides, mechanism=None)
     setup = prepare(config, key, overrides)
     binding.check(home, binding.bind(setup.problem, key))
@@ -243,7 +252,8 @@ def _prepared(folder: Path, config: TrainConfig, overrides: Overrides) -> Traini
 
 
 def _execute_one(folder: Path, on_round: OnRound, overrides: Overrides) -> records.RunRecord:
-    config = run_folder.read_config(folder)
+    store = RunStore(folder)
+    config = store.config()
     torch.set_num_threads(config.local.threads)
     setup = _prepared(folder, config, overrides)
     if (figures := load_figures(folder, setup.problem)) is not None:
@@ -262,93 +272,101 @@ def _execute_one(folder: Path, on_round: OnRound, overrides: Overrides) -> recor
             hidden=config.hidden_cohorts,
             scalars=setup.scalars,
             # Public and the run's own: it goes on with the same subsets of coordinates.
-            public_seed=int(run_folder.read_sent(folder, config).identity[:16], 16),
+            public_seed=int(store.sent().identity[:16], 16),
         )
-        state, log, sent = _train(folder, setup, algorithm, on_round)
-    summary = summarized(setup, state, log.metrics, upload, sent)
-    run_folder.write_summary(folder, summary, log.last)
-    return records.RunRecord(config, log.metrics, summary)
+        state, metrics, sent = _train(store, setup, algorithm, on_round)
+    summary = summarized(setup, state, metrics, upload, sent)
+    store.write_summary(summary)
+    return records.RunRecord(config, metrics, summary)
 
 
 def _train(
-    folder: Path, setup: TrainingSetup, algorithm: Algorithm, on_round: OnRound
-) -> tuple[State, RunLog, SentRounds]:
+    store: RunStore, setup: TrainingSetup, algorithm: Algorithm, on_round: OnRound
+) -> tuple[State, list[RoundMetrics], SentRounds]:
     """The training loop, from the last checkpoint to the end."""
     schedule = setup.schedule
     config = schedule.config
-    sent = _sent_before(folder, setup)
-    log = run_folder.open_log(folder, sent)
-    state = _checkpoint(folder, sent, len(log.metrics)) or algorithm.init()
-    sent = _restate(folder, log, sent, schedule)
+    stored = _stored_before(store, setup)
+    state = _checkpoint(store, len(stored.metrics)) or algorithm.init()
+    sent, done = _restate(store, stored, schedule)
     key = schedule.key.fold_in("updates")
     step = schedule.step(state.round, state.participations)
-    while step.cohort is not None:
-        number = state.round + 1
-        if number > sent.round:
-            sent = _note(folder, sent, number)
-        try:
-            state, cost = algorithm.apply(state, step.cohort, key)
-        except ValueError as error:
-            raise ValueError(f"Round {number}: {error}") from error
-        metrics = measured(number, cost, sent, step)
-        step = schedule.step(number, state.participations)
-        if number <= len(log.metrics):
-            metrics = same(log.metrics[number - 1], metrics)
-        else:
-            if config.server.evaluates(number, config.rounds) or step.cohort is None:
-                metrics = evaluated(metrics, setup.learner, state)
-            log.append(metrics)
-        if number % config.server.checkpoint_every == 0 or step.cohort is None:
-            checkpoint.save(folder / CHECKPOINT, state, sent.identity)
-        on_round(config, metrics)
+    try:
+        while step.cohort is not None:
+            number = state.round + 1
+            if number > sent.round:
+                sent = dataclasses.replace(sent, round=number)
+                store.write_sent(sent)
+            try:
+                state, cost = algorithm.apply(state, step.cohort, key)
+            except ValueError as error:
+                raise ValueError(f"Round {number}: {error}") from error
+            metrics = measured(number, cost, sent, step)
+            step = schedule.step(number, state.participations)
+            ended = step.cohort is None
+            if number <= len(done):
+                metrics = same(done[number - 1], metrics)
+            else:
+                if config.server.evaluates(number, config.rounds) or ended:
+                    metrics = evaluated(metrics, setup.learner, state)
+                done.append(metrics)
+                store.commit(metrics)
+            if number % config.server.checkpoint_every == 0 or ended:
+                store.flush(checkpoint.to_bytes(state, sent.identity))
+            on_round(config, metrics)
+    except BaseException:
+        # What cannot be written is sent again, with the same bits: the error that came first says
+        # more.
+        with contextlib.suppress(OSError, ValueError):
+            store.flush()
+        raise
     if state.round < sent.round:
         raise ValueError(
             f"Expected settings that allow the {sent.round} rounds that were sent, got an end "
             f"{step.stopped}: what was sent cannot be taken back."
         )
-    if log.metrics[-1].loss is None and setup.problem.test is not None:
+    if done[-1].loss is None and setup.problem.test is not None:
         # `rounds` was lowered to the number sent.
-        last = evaluated(log.metrics[-1], setup.learner, state)
-        log.replace([*log.metrics[:-1], last])
-    return state, log, sent
+        done[-1] = evaluated(done[-1], setup.learner, state)
+        store.write_sent(sent, done)
+    return state, done, sent
 
 
-def _sent_before(folder: Path, setup: TrainingSetup) -> SentRounds:
-    """What the run has sent, if it may continue from there."""
-    config = setup.schedule.config
-    sent = run_folder.read_sent(folder, config)
-    if sent.channel != setup.fingerprint:
+def _stored_before(store: RunStore, setup: TrainingSetup) -> StoredRun:
+    """What the run has sent and measured, if it may continue from there."""
+    config, stored = setup.schedule.config, store.read(results=False)
+    if stored.sent.channel != setup.fingerprint:
         raise ValueError(
-            f"Expected the mechanism that the run in {folder} began with, got another: "
+            f"Expected the mechanism that the run in {store.folder} began with, got another: "
             f"{config.mechanism} or a file it reads has changed; restore that or begin a new run."
         )
-    setup.schedule.check(sent)
-    return sent
+    setup.schedule.check(stored.sent)
+    return stored
 
 
-def _checkpoint(folder: Path, sent: SentRounds, rounds: int) -> State | None:
-    state = checkpoint.load(folder / CHECKPOINT, sent.identity)
+def _checkpoint(store: RunStore, rounds: int) -> State | None:
+    state = _state(store, "latest")
     if state is not None and state.round > rounds:
         raise ValueError(
-            f"Expected a checkpoint in {folder} of the {rounds} rounds in its log, got one of "
-            f"{state.round}: lines are missing. {run_folder.RESTORE}"
+            f"Expected a checkpoint in {store.path} of the {rounds} rounds there, got one of "
+            f"{state.round}: rounds are missing. {RESTORE}"
         )
     return state
 
 
-def _restate(folder: Path, log: RunLog, sent: SentRounds, schedule: Schedule) -> SentRounds:
+def _restate(
+    store: RunStore, stored: StoredRun, schedule: Schedule
+) -> tuple[SentRounds, list[RoundMetrics]]:
     """Restate what was declared and sent, at the delta and for the neighbours now configured."""
-    now = _as_declared(sent, schedule)
+    now = _as_declared(stored.sent, schedule)
     of = {"delta": now.delta, "neighboring": now.neighboring}
     metrics = [
         dataclasses.replace(m, epsilon=schedule.epsilon(m.round, m.participations or 0), **of)
-        for m in log.metrics
+        for m in stored.metrics
     ]
-    if metrics != log.metrics or now != sent:
-        run_folder.reopen(folder)
-        log.replace(metrics)
-        run_folder.write_sent(folder, now)
-    return now
+    if tuple(metrics) != stored.metrics or now != stored.sent:
+        store.write_sent(now, metrics)
+    return now, metrics
 
 
 def _as_declared(sent: SentRounds, schedule: Schedule) -> SentRounds:
@@ -359,14 +377,6 @@ def _as_declared(sent: SentRounds, schedule: Schedule) -> SentRounds:
         sent, declared=declared[0], participations=declared[1], epsilon=schedule.epsilon(*declared),
         delta=config.delta, neighboring=config.privacy.neighboring,
     )  # fmt: skip
-
-
-def _note(folder: Path, sent: SentRounds, number: int) -> SentRounds:
-    """Write to disk that a round is sent before it is sent."""
-    run_folder.reopen(folder)
-    now = dataclasses.replace(sent, round=number)
-    run_folder.write_sent(folder, now)
-    return now
 
 
 def _warm_up(setup: TrainingSetup, config: TrainConfig) -> int:

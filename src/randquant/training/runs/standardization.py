@@ -1,14 +1,12 @@
-"""The figures that a run standardises by: asked for once, and kept in its folder.
+"""The figures that a run standardises by: asked for once, and kept in its store.
 
-What asking costs is in `sent.json`, with all that is declared, before anybody is asked. The noise
-is drawn with the run's key: if the run is killed while it asks, it gets the same answers again.
+What asking costs is in the record `sent`, with all that is declared, before anybody is asked. The
+noise is drawn with the run's key: if the run is killed while it asks, it gets the same answers
+again.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from randquant._internal import serialization
 from randquant.channels.keys import Key
 from randquant.local_training.problem import Problem
 from randquant.local_training.raw_units import rows_of
@@ -18,21 +16,20 @@ from randquant.local_training.standardize import (
     ask_statistics,
 )
 from randquant.statistics.surveys import survey_text
-from randquant.training.runs.folder import FIGURES
-from randquant.training.runs.log import RESTORE
+from randquant.training.runs.store import RunStore
 
 
 def ask(
-    folder: Path, asked: StandardizationQuery, problem: Problem, key: Key, identity: str
+    store: RunStore, asked: StandardizationQuery, problem: Problem, key: Key, identity: str
 ) -> None:
     """Ask a run's clients, and write the figures, from which all else follows."""
     rows = rows_of(problem, len(asked.bounds) > asked.features)
     figures = ask_statistics(asked, rows, key.fold_in("standardize"))
     record = {"means": figures.means, "spreads": figures.spreads, "terms": _terms(asked)}
-    serialization.write(folder / FIGURES, record, identity)
+    store.write("standardization", record, identity)
 
 
-def read(folder: Path, asked: StandardizationQuery, identity: str) -> FeatureStatistics:
+def read(store: RunStore, asked: StandardizationQuery, identity: str) -> FeatureStatistics:
     """Return the figures of the run with that identity; of the bounds alone if it asks nobody.
 
     Raises:
@@ -40,17 +37,11 @@ def read(folder: Path, asked: StandardizationQuery, identity: str) -> FeatureSta
     """
     if asked.terms is None:
         return ask_statistics(asked, [], Key.from_seed(0))
-    try:
-        record = serialization.read(folder / FIGURES, RESTORE, identity)
-    except FileNotFoundError:
-        raise ValueError(
-            f"Expected {folder / FIGURES}, the figures that the run standardises by, found none. "
-            f"{RESTORE}"
-        ) from None
+    record = store.record("standardization", identity)
     if record.pop("terms") != _terms(asked):
         raise ValueError(
-            f"Expected {folder / FIGURES} as this version asks for it, got other terms: go on with "
-            "the version that the run began with."
+            f"Expected the figures in {store.path} that this version asks for, got other terms: go "
+            "on with the version that the run began with."
         )
     return FeatureStatistics(asked.bounds, features=asked.features, **record)
 

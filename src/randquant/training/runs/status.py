@@ -1,4 +1,4 @@
-"""The status of runs, read from their folders: nothing is trained, locked or changed."""
+"""The status of runs, read from their stores: nothing is trained, locked or changed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from randquant._internal import files
 from randquant.privacy.guarantee import SIMULATED, Guarantee
 from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics, RunSummary, SentRounds
-from randquant.training.runs import folder as run_folder
-from randquant.training.runs.folder import BASELINE, CONFIG
+from randquant.training.runs.store import BASELINE, NAME, RunStore
 
 State = Literal["finished", "unfinished", "being trained", "damaged"]
 
@@ -26,7 +25,7 @@ class Status:
     Attributes:
         folder: the run's folder.
         state: `finished`, `unfinished` (it can be resumed), `being trained` or `damaged` (its
-            files cannot be read).
+            store cannot be read).
         config: the configuration; None if it is damaged.
         metrics: the rounds that are done.
         summary: the results; None before the end.
@@ -114,7 +113,7 @@ def find(roots: Iterable[Path]) -> list[Path]:
     """
     folders: list[Path] = []
     for root in roots:
-        below = sorted(path.parent for path in root.rglob(CONFIG) if path.is_file())
+        below = sorted(path.parent for path in root.rglob(NAME) if path.is_file())
         if not below:
             raise ValueError(f"Expected runs in {root}, found none: randquant train makes one.")
         folders += below
@@ -122,23 +121,23 @@ def find(roots: Iterable[Path]) -> list[Path]:
 
 
 def read(folder: Path) -> Status:
-    """Return the status of the run in a folder; `damaged` if its files cannot be read."""
-    config = None
+    """Return the status of the run in a folder; `damaged` if its store cannot be read."""
+    store, config = RunStore(folder), None
     try:
-        config = run_folder.read_config(folder)
-        lines, sent = run_folder.read_log(folder, config)
+        config = store.config()
         held = files.is_locked(folder) or (
             files.is_locked(folder.parent) and folder.name == BASELINE
         )
-        summary = None if held else run_folder.read_summary(folder, lines, sent)
+        run = store.read()
     except (ValueError, TypeError, KeyError, OSError) as error:
         return Status(folder, "damaged", config, error=" ".join(str(error).split()))
-    metrics = tuple(_stated(round, config) for round in lines.metrics)
+    config, sent = run.config, run.sent
+    metrics = tuple(_stated(round, config) for round in run.metrics)
     if held:
         return Status(folder, "being trained", config, metrics, sent=sent)
-    ended = summary is not None and (bool(summary.stopped) or sent.round >= config.rounds)
-    if summary is not None and ended and run_folder.is_stated(summary, config):
-        return Status(folder, "finished", config, metrics, summary, sent=sent)
+    ended = run.summary is not None and (bool(run.summary.stopped) or sent.round >= config.rounds)
+    if ended and run.is_stated:
+        return Status(folder, "finished", config, metrics, run.summary, sent=sent)
     return Status(folder, "unfinished", config, metrics, sent=sent)
 
 

@@ -1,0 +1,157 @@
+"""SQLite files that only their owner can read, and in which a committed transaction stays.
+
+Everything that decides what may still be sent is kept in such a file. A rollback journal is used
+and not a write-ahead log: a damaged log is cut off in silence at the first damaged page, and the
+file would then state less than was sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from randquant._internal.files import (
+    check_one_name,
+    check_private,
+    check_regular,
+    make_folder,
+    opener,
+    sync_folder,
+)
+
+LOCK_TIMEOUT_SECONDS = 60.0
+"""Time that a process waits for another one's transaction, which takes far less; with a longer
+time, requests would wait in vain for a process that hangs."""
+
+# Each protects against a machine that loses power, or against somebody who gets the disk.
+SETTINGS = (
+    "PRAGMA journal_mode = DELETE",
+    "PRAGMA synchronous = EXTRA",  # on the disk when COMMIT returns, the folder's names included
+    "PRAGMA fullfsync = ON",  # on macOS
+    "PRAGMA temp_store = MEMORY",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A file of SQLite, which several processes may share.
+
+    Attributes:
+        path: the file.
+        tables: the statements that create its tables.
+        version: of the tables; a file of another version is not read, because what it counts might
+            be something else.
+        content: what the file is, with its article, for messages.
+        keeps_deleted: whether what was deleted may stay on the disk until its place is used again,
+            which saves writing it over. Not where a key is replaced.
+    """
+
+    path: Path
+    tables: Sequence[str]
+    version: int
+    content: str
+    keeps_deleted: bool = False
+
+    def create(self) -> None:
+        """Create the file and its tables, unless they exist.
+
+        Raises:
+            OSError: the file cannot be written, is not a regular file, has a second name, is open
+                to other users, or is damaged.
+        """
+        make_folder(self.path.parent)
+        # Created before SQLite opens it, which would let others read it: there are keys in it.
+        with open(self.path, "ab", opener=functools.partial(opener, mode=0o600)):
+            pass
+        sync_folder(self.path.parent)
+        with self.transaction(new=True):
+            pass
+
+    @property
+    def journal(self) -> Path:
+        """Where SQLite keeps what a transaction has changed, until it ends."""
+        return self.path.with_name(self.path.name + "-journal")
+
+    @contextlib.contextmanager
+    def transaction(self, *, new: bool = False) -> Iterator[sqlite3.Connection]:
+        """Read and write as one step; after an error nothing is changed.
+
+        Args:
+            new: whether to create the tables in a file that has none.
+
+        Guarantees:
+            What was written is on the disk when the context ends, and survives a loss of power.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            OSError: it cannot be read or written, or is damaged.
+        """
+        with self._connected() as database:
+            # IMMEDIATE locks the file before anything is read, so that no other process can change
+            # what a decision rests on.
+            database.execute("BEGIN IMMEDIATE")
+            if new and _version(database) == 0:
+                for table in self.tables:
+                    database.execute(table)
+                database.execute(f"PRAGMA user_version = {self.version}")
+            self._check_version(database)
+            yield database
+            database.execute("COMMIT")  # closing without it rolls back
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Read the file as it is at one moment, while others may write to it.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            OSError: it cannot be read, or is damaged.
+        """
+        with self._connected() as database:
+            database.execute("BEGIN")
+            self._check_version(database)
+            yield database
+
+    def _check_version(self, database: sqlite3.Connection) -> None:
+        if (version := _version(database)) != self.version:
+            raise OSError(
+                f"Expected version {self.version} of {self.content} in {self.path}, got {version}."
+            )
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        self._check_file()
+        address = f"{self.path.absolute().as_uri()}?mode=rw"  # `rw` creates nothing
+        try:
+            with contextlib.closing(
+                sqlite3.connect(
+                    address, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None, uri=True
+                )
+            ) as database:
+                # Settings are of the connection, and not of the file.
+                erase = "OFF" if self.keeps_deleted else "ON"
+                for setting in (*SETTINGS, f"PRAGMA secure_delete = {erase}"):
+                    database.execute(setting)
+                yield database
+        except sqlite3.Error as error:
+            raise OSError(
+                f"Expected {self.content} that can be read and written in {self.path}, but: "
+                f"{error}."
+            ) from error
+
+    def _check_file(self) -> None:
+        # SQLite follows links, and waits for pipes.
+        with open(self.path, "rb", opener=opener) as file:
+            check_private(self.path, file.fileno())
+            check_one_name(self.path, file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            check_regular(self.journal, os.lstat(self.journal))
+
+
+def _version(database: sqlite3.Connection) -> int:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    return version
