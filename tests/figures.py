@@ -169,23 +169,27 @@ def rows(
         allowed: whether all values of a row, or of some settings, go together.
 
     Guarantees:
-        Each pair of values of two settings that `allowed` accepts by itself is in a row that it
-        accepts. The same settings give the same rows.
+        Each pair of values of two settings that goes together at all, with at most two other
+        settings that are not usual, is in a row that `allowed` accepts. The same settings give the
+        same rows.
     """
     usual = {name: values[0] for name, values in settings.items()}
-    wanted = {
+    pairs = [
         ((a, x), (b, y))
         for a, b in itertools.combinations(settings, 2)
         for x in settings[a]
         for y in settings[b]
-        if allowed({**usual, a: x, b: y})
-    }
+    ]
+    begun = {pair: _completed({**usual, **dict(pair)}, dict(pair), settings, allowed)
+             for pair in pairs}  # fmt: skip
+    wanted = {pair for pair in pairs if begun[pair] is not None}
     found: list[Row] = []
     while wanted:
-        first = min(wanted, key=lambda pair: _place(pair, settings))
-        row = {**usual, **dict(first)}
+        first = min(wanted, key=pairs.index)
+        row, fixed = begun[first], dict(first)
+        assert row is not None
         for name in settings:
-            if name in dict(first):
+            if name in fixed:
                 continue
             kept = [v for v in settings[name] if allowed({**row, name: v})]
             row[name] = max(kept, key=lambda v: _met({**row, name: v}, wanted))
@@ -194,17 +198,25 @@ def rows(
     return found
 
 
+def _completed(
+    row: Row, fixed: Row, settings: Mapping[str, Sequence[str]],
+    allowed: Callable[[Mapping[str, str]], bool],
+) -> Row | None:  # fmt: skip
+    """A row that is allowed, with few changes of what is not fixed; None if there is none."""
+    others = [(name, v) for name in settings if name not in fixed for v in settings[name][1:]]
+    for count in (0, 1, 2):
+        for changes in itertools.combinations(others, count):
+            if allowed(changed_row := {**row, **dict(changes)}):
+                return changed_row
+    return None
+
+
 def _meets(row: Mapping[str, str], pair: tuple[tuple[str, str], ...]) -> bool:
     return all(row[name] == value for name, value in pair)
 
 
 def _met(row: Mapping[str, str], wanted: set) -> int:
     return sum(_meets(row, pair) for pair in wanted)
-
-
-def _place(pair: tuple, settings: Mapping[str, Sequence[str]]) -> tuple:
-    names = list(settings)
-    return tuple((names.index(name), settings[name].index(value)) for name, value in pair)
 
 
 def changed(row: Mapping[str, str], settings: Mapping[str, Mapping[str, Any]]) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import math
 
 import figures
 import numpy as np
 import pytest
+import stores
 import torch
 from torch import nn
 from torch.nn import functional
@@ -117,11 +117,19 @@ def allowed(row):
         or (row["sampling"] == "poisson" and row["mechanism"] == "sums")
         or (row["sampling"] == "poisson" and row["max_participations"] != "even")
         or (row["standardize"] != "none" and row["epsilon"] != "ample")
+        or (row["standardize"] != "none" and row["neighboring"] != "replace_one")
+        or (row["epsilon"] == "one less" and _once(row))
         or (row["seed"] == "secret" and _by_key(row))
         or (row["mechanism"] == "models" and row["spent"] == "some" and example)
         or (row["parts"] != "all" and row["frozen"] != "none")
         or (row["epochs"] != "usual" and row["learning_rate"] == "usual" and example)
     )
+
+
+def _once(row):
+    """Whether each client is called once only, so that there is nothing less."""
+    places = value(row, "rounds") * value(row, "cohort")
+    return row["mechanism"] != "models" and places <= value(row, "clients")
 
 
 def _by_key(row):
@@ -140,6 +148,11 @@ REFUSED = {
     ("poisson", "sums"): {"sampling": "poisson", "mechanism": "sums"},
     ("poisson", "cap"): {"sampling": "poisson", "max_participations": "5"},
     ("standardize", "no epsilon"): {"standardize": "some"},
+    ("standardize", "zero_out"): {
+        "standardize": "some",
+        "neighboring": "zero_out",
+        "epsilon": "ample",
+    },
 }
 """Pairs of settings that do not go together; that `coordinates` are the mechanism's is below."""
 
@@ -386,13 +399,12 @@ def _check_before(row, run):
 
 def _check_files(row, run, folder, accounted, exact):
     """What is on the disk before anything is sent, and after each round."""
-    sent = json.loads((folder / "sent.json").read_text())
-    sent = sent.get("content", sent)
-    assert sent["declared"] == sent["round"] == len(run.history)
-    assert sent["epsilon"] >= exact * (1 - 1e-3) - 0.05 * table_part(row)
-    assert sent["epsilon"] <= exact * (1 + loose(row)) * (1 + QUICKLY[row["mechanism"]])
-    assert (sent["delta"], sent["neighboring"]) == (value(row, "delta"), row["neighboring"])
-    assert sent["asked"] == (row["standardize"] == "some")
+    sent = stores.read_sent(folder)
+    assert sent.declared == sent.round == len(run.history)
+    assert sent.epsilon >= exact * (1 - 1e-3) - 0.05 * table_part(row)
+    assert sent.epsilon <= exact * (1 + loose(row)) * (1 + QUICKLY[row["mechanism"]])
+    assert (sent.delta, sent.neighboring) == (value(row, "delta"), row["neighboring"])
+    assert sent.asked == (row["standardize"] == "some")
     for number, each in enumerate(run.history, 1):
         count = number if row["mechanism"] == "models" else each.participations
         known = cost(row, count)
@@ -426,4 +438,4 @@ def test_settings_that_do_not_go_together_are_refused_in_one_sentence(pair, tmp_
     assert not allowed(row)
     with pytest.raises(ValueError, match=r"^Expected [^\n]*[.:] ?[^\n]*\.$"):
         trained(row, tmp_path / "run")
-    assert not (tmp_path / "run" / "sent.json").exists()
+    assert not (tmp_path / "run").exists()
