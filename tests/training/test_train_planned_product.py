@@ -96,7 +96,9 @@ def planned(row, monkeypatch):
         made.append((config, prepare(config, Key.from_seed(config.seed), overrides)))
         raise _Stop
 
-    monkeypatch.setattr(accountant, "attacked_epsilon", lambda *_: 0.0)  # it takes long
+    monkeypatch.setattr(
+        accountant, "attacked_epsilon", lambda *_: 0.0, raising=False
+    )  # it takes long
     monkeypatch.setattr(request, "choose", choose)
     monkeypatch.setattr(execution, "create", create)
     draw = torch.Generator().manual_seed(0)

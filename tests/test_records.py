@@ -180,6 +180,7 @@ SUMMARY = RunSummary(
     dataclasses.replace(GUARANTEE, epsilon=3.5, unit="client"), "advice",
     dataclasses.replace(GUARANTEE, epsilon=1.5, releases=6),
 )  # fmt: skip
+TERMS = Terms(bytes(16), (1, 2, 3, 4, 9, 12, 13), 7, 11, least=5, neighbours=4, threshold=4)
 ROW = RoundRow(1, 2.5, 3, 4, 5, 6, 7, "why")
 BINDING = Binding("ab" * 16, "bc" * 16, "cd" * 16, "de" * 16)
 
@@ -247,10 +248,8 @@ def kinds() -> dict[str, Kind]:
         channel_record(BIT), lambda record: channel_from_record(record, "here"),
         CLAIMS,
     )  # fmt: skip
-    terms = Terms(bytes(16), (1, 2, 3, 4, 9, 12, 13), 7, 11, least=5, neighbours=4,
-                  threshold=3)  # fmt: skip
     found["terms"] = Kind(
-        json.loads(protocol.terms_text(terms)),
+        json.loads(protocol.terms_text(TERMS)),
         of_text(lambda text: protocol.read_terms(text, bytes(16), 7)),
     )
     found["account of a server"] = Kind(
@@ -292,7 +291,7 @@ WRITTEN = {
     **{f"mechanism: {name}": each for name, each in MECHANISMS.items()},
     **{f"offer: {name}": each for name, each in OFFERS.items()},
     "Guarantee": GUARANTEE, "SentRounds": SENT, "RoundMetrics": ROUND, "RunSummary": SUMMARY,
-    "RoundRow": ROW, "Binding": BINDING, "TrainConfig": CONFIG,
+    "RoundRow": ROW, "Binding": BINDING, "TrainConfig": CONFIG, "terms": TERMS,
 }  # fmt: skip
 
 
