@@ -15,8 +15,8 @@ def test_no_changed_byte_or_digit_is_believed(made, tmp_path):
 
 @pytest.mark.slow
 def test_no_changed_byte_or_digit_of_any_kind_of_file_is_believed(tmp_path):
-    found = {kind.name: flips.flips(kind, 40, 2) for kind in flips.kinds(tmp_path)}
-    assert len(found) > 33
+    found = {kind.name: flips.flips(kind, 80, 2) for kind in flips.kinds(tmp_path)}
+    assert len(found) > 14
     assert not [name for name, (_, _, other) in found.items() if other]
 
 

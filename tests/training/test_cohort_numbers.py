@@ -170,3 +170,17 @@ def test_accuracy_of_a_regression_and_other_objects_are_refused():
         train(nn.Linear(5, 1), clients, numbers=[3], **given)
     with pytest.raises(TypeError, match="numbers to be a list"):
         train(nn.Linear(5, 1), clients, numbers=Number("loss"), **given)
+
+
+def test_numbers_may_be_of_more_examples_than_a_local_step_takes():
+    """What is measured is gathered in inference mode, and the next round's batches after it."""
+
+    def loss(output, targets):  # clients are computed one by one: nothing is known of it
+        return nn.functional.cross_entropy(output, targets)
+
+    clients = [(x, (x[:, 0] > 0).long()) for x in torch.randn(4, 6, 3)]
+    run = train(
+        nn.Linear(3, 2), clients, mechanism=LocalGaussian(1.0, 1.0), rounds=2, numbers=["loss:0:9"],
+        seed=0, progress=False, local_learning_rate=0.1, local_epochs=1, batch=2, loss=loss,
+    )  # fmt: skip
+    assert all("loss" in (metrics.numbers or {}) for metrics in run.history)

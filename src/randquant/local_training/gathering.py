@@ -75,7 +75,9 @@ class Gathering:
         # New room each time would cost page faults.
         room = rooms.get(f"{id(tensor)}")
         if room is None or room.numel() < count:
-            room = torch.empty(count, dtype=tensor.dtype, device=self._device)
+            # What is measured is gathered in inference mode: training could not use that room.
+            with torch.inference_mode(False):
+                room = torch.empty(count, dtype=tensor.dtype, device=self._device)
             rooms[f"{id(tensor)}"] = room
         rows = room[:count].view(len(index), *tensor.shape[1:])
         # Three times as fast as by indexing.

@@ -1,0 +1,58 @@
+"""Every limit of a helper: with one value it answers a request, with another it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import pytest
+from helper_sums import helper_in, seeds_in
+
+from randquant.secure_sums import HelperLimits, ProtocolError, write_request
+
+CLIENTS, DIMENSION, COHORT, LEAST = (3, 5, 8, 9), 7, 11, 3
+OFFER = "an offer"
+DIGEST = hashlib.sha256(OFFER.encode()).digest()
+TERMS = {"dimension": DIMENSION, "cohort": COHORT, "least": LEAST, "offer": DIGEST}
+CASES = {  # limit: (a value with which it answers, one with which it refuses, the refusal)
+    "least": (LEAST, LEAST + 1, f"of {LEAST + 1} clients or more"),
+    "most_sums": (2, 1, "within the helper's limits"),
+    "clients": (len(CLIENTS), len(CLIENTS) - 1, "Expected 3 clients at most"),
+    "coordinates": (DIMENSION, DIMENSION - 1, "Expected 6 coordinates at most"),
+    "masks": (len(CLIENTS) * DIMENSION, len(CLIENTS) * DIMENSION - 1, "of 27 at most"),
+    "affords": (lambda *_: True, lambda *_: False, "within the helper's limits"),
+}
+
+
+def test_every_limit_is_here():
+    assert {field.name for field in dataclasses.fields(HelperLimits)} == CASES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_helper_answers_with_one_value_of_a_limit_and_refuses_with_another(name, tmp_path):
+    good, bad, refusal = CASES[name]
+    for value in (good, bad):
+        helper = helper_in(tmp_path / str(value is good), HelperLimits(**{name: value}))
+        requests = [write_request(*seeds_in(helper, CLIENTS, **TERMS), OFFER) for _ in range(2)]
+        if name == "most_sums":
+            helper.answer(requests.pop())
+        if value is good:
+            helper.answer(requests[0])
+        else:
+            with pytest.raises(ProtocolError, match=refusal):
+                helper.answer(requests[0])
+
+
+def test_what_a_limit_of_epsilon_is_asked_for(tmp_path):
+    seen = []
+
+    def affords(terms, sums, check):
+        seen.append((terms, dict(sums)))
+        return True
+
+    helper = helper_in(tmp_path, HelperLimits(affords=affords))
+    for count in (1, 2):
+        terms, seeds = seeds_in(helper, CLIENTS, **TERMS)
+        helper.answer(write_request(terms, seeds, OFFER))
+        assert seen.pop() == (terms, {OFFER: count})
+        assert not seen
