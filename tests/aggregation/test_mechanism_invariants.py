@@ -10,7 +10,7 @@ from streams import recorded, windows_again
 from sum_rounds import Round, terms_of
 
 from randquant.aggregation import from_record
-from randquant.channels import CHUNK, Key, wire
+from randquant.channels import CHUNK_SIZE, Key, wire
 
 DIMENSION, CLIENTS = 5, 3
 BUILT = built(CLIENTS)
@@ -66,7 +66,7 @@ def test_a_payload_is_of_its_own_key_and_what_was_saved_draws_the_same(mechanism
             now.mean([later.encode(UPDATES[0], key) for key in KEYS[:CLIENTS]], DIMENSION)
 
 
-LONG = 2 * CHUNK + 3
+LONG = 2 * CHUNK_SIZE + 3
 """More than two parts of every loop over the coordinates of one update."""
 
 

@@ -12,8 +12,8 @@ from strategies import channels, mechanism_channels
 
 import randquant as rq
 from randquant.channels import (
-    CHUNK,
-    SEGMENT,
+    CHUNK_SIZE,
+    SEGMENT_SIZE,
     Channel,
     Key,
     encode_payload,
@@ -51,7 +51,9 @@ def test_the_kernel_equals_the_reference(channel, count, seed):
         assert (rq.encode(channel, values, key) == expected).all()
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 255, 257, CHUNK - 1, CHUNK + 1, 2 * SEGMENT + 5])
+@pytest.mark.parametrize(
+    "count", [0, 1, 7, 8, 255, 257, CHUNK_SIZE - 1, CHUNK_SIZE + 1, 2 * SEGMENT_SIZE + 5]
+)
 def test_chunks_and_threads_do_not_change_the_codes(count):
     x, key = normal(count), Key.from_seed(count)
     codes = rq.encode(PAPER, x, key)
@@ -73,10 +75,10 @@ def test_rows_are_the_payloads_of_their_clients(channel, clients, count, seed):
         assert encode_payloads(channel, values, keys) == expected
 
 
-@pytest.mark.parametrize("count", [CHUNK, CHUNK + 1])
-@pytest.mark.parametrize("slab", [1, 3 * CHUNK])
+@pytest.mark.parametrize("count", [CHUNK_SIZE, CHUNK_SIZE + 1])
+@pytest.mark.parametrize("slab", [1, 3 * CHUNK_SIZE])
 def test_rows_of_any_length_and_however_many_at_a_time(count, slab, monkeypatch):
-    monkeypatch.setattr(rows, "SLAB", slab)
+    monkeypatch.setattr(rows, "SLAB_SIZE", slab)
     x, keys = normal(5 * count).reshape(5, count), [Key.from_seed(i) for i in range(5)]
     expected = [encode_payload(PAPER, *each) for each in zip(x, keys, strict=True)]
     assert encode_payloads(PAPER, x, keys) == expected
@@ -147,10 +149,12 @@ def test_shared_tables_cannot_be_written_to():
             assert not table.flags.writeable
 
 
-@pytest.mark.parametrize("index", [0, 7, 255, 256, CHUNK - 1, CHUNK, SEGMENT + CHUNK + 1])
+@pytest.mark.parametrize(
+    "index", [0, 7, 255, 256, CHUNK_SIZE - 1, CHUNK_SIZE, SEGMENT_SIZE + CHUNK_SIZE + 1]
+)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_the_first_bad_number_is_named_by_every_encoder(index, bad):
-    x, key = normal(2 * SEGMENT), Key.from_seed(0)
+    x, key = normal(2 * SEGMENT_SIZE), Key.from_seed(0)
     x[[index, index + 7, -1]] = bad, np.nan, np.nan
     for encode in (rq.encode, encode_payload):
         for threads in (1, 2):
@@ -199,7 +203,7 @@ def test_pairs_of_codes_are_independent():
     row = np.array([float(weight / total) for weight in weights])
     both = np.outer(row, row).reshape(-1)
     first = rq.encode(PAPER, x, root.fold_in("round", 1, "client", 1))
-    for lag in (1, 2, 7, 8, 256, CHUNK, SEGMENT):
+    for lag in (1, 2, 7, 8, 256, CHUNK_SIZE, SEGMENT_SIZE):
         # Two halves that do not overlap: pairs are then independent of each other too.
         starts = np.arange(x.size - lag) // lag % 2 == 0
         assert chance.counts_fit(pairs(first[:-lag][starts], first[lag:][starts], m), both)
@@ -216,7 +220,7 @@ def test_pairs_of_codes_are_independent():
 def test_every_kind_of_input_is_encoded_as_if_it_were_float64(levels, kind):
     """Over several chunks, on two threads, of NumPy and torch."""
     channel = rq.stochastic_rounding(clip=1.0, levels=levels, margin=0.5)
-    x = np.random.default_rng(levels).uniform(-1.2, 1.2, 2 * SEGMENT + 7)
+    x = np.random.default_rng(levels).uniform(-1.2, 1.2, 2 * SEGMENT_SIZE + 7)
     update = torch.from_numpy(x).to(getattr(torch, kind))
     wide = update.to(torch.float64).numpy()  # every one of these kinds is exact in it
     payload = encode_payload(channel, wide, Key.from_seed(1), threads=1)

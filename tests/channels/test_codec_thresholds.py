@@ -18,8 +18,8 @@ import reference_encoder
 
 import randquant as rq
 from randquant.channels import (
-    CELL_BUCKETS,
-    CHUNK,
+    CELL_BUCKET_COUNT,
+    CHUNK_SIZE,
     Channel,
     Key,
     encode_payload,
@@ -89,7 +89,7 @@ def check(channel: Channel, cases: list[tuple[float, int, int]]) -> None:
     xs, dithers, draws = (np.array(each, dtype=kind) for each, kind in zip(
         zip(*cases, strict=True), (np.float64, np.uint64, np.uint64), strict=True
     ))  # fmt: skip
-    for count in (len(cases), 2 * CHUNK + 99):  # within a block; over chunks and blocks
+    for count in (len(cases), 2 * CHUNK_SIZE + 99):  # within a block; over chunks and blocks
         order = np.random.default_rng(count).integers(0, len(cases), count)
         order[: len(cases)] = np.arange(len(cases))
         key = planted(dithers[order], draws[order])
@@ -184,7 +184,7 @@ def test_a_draw_that_32_bits_settle_is_no_tie():
 @pytest.mark.parametrize("clip", [1.0, 1.5, 0.1, 1 / 3, 700.0, 2.7e-9])
 def test_inputs_beside_a_jump_take_its_own_side(clip):
     """Jumps at the edges of the lookup's buckets, where its products are rounded."""
-    edges = clip * (2 * np.arange(1, CELL_BUCKETS) / CELL_BUCKETS - 1)
+    edges = clip * (2 * np.arange(1, CELL_BUCKET_COUNT) / CELL_BUCKET_COUNT - 1)
     for chosen in (edges[::9], edges[4::9], np.nextafter(edges[::9], clip)):
         inputs = np.array([-clip, *np.repeat(chosen, 2), clip])
         weights = np.zeros((inputs.size, 2), dtype=np.int64)
@@ -199,9 +199,9 @@ def test_inputs_beside_a_jump_take_its_own_side(clip):
 def test_a_jump_that_its_product_puts_into_the_bucket_before():
     """One ulp beyond a bucket's edge, with as many vertices before it as the lookup allows for."""
     clip, bucket = 1.4442534981735462, 358
-    edges = -clip + np.arange(CELL_BUCKETS) / (CELL_BUCKETS / (2 * clip))
+    edges = -clip + np.arange(CELL_BUCKET_COUNT) / (CELL_BUCKET_COUNT / (2 * clip))
     jump = np.nextafter(edges[bucket], clip)
-    assert int((jump + clip) * (CELL_BUCKETS / (2 * clip))) == bucket - 1
+    assert int((jump + clip) * (CELL_BUCKET_COUNT / (2 * clip))) == bucket - 1
     earlier = edges[bucket - 2 : bucket].mean()
     inputs = np.array([-clip, earlier, earlier, jump, jump, clip])
     weights = np.zeros((6, 6), dtype=np.int64)

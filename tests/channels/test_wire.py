@@ -164,7 +164,7 @@ def test_wide_codes_are_packed_bit_by_bit(bits, count):
 
 
 @pytest.mark.parametrize("levels", [2, 3, 4, 8, 16, 127, 256, 512])
-@pytest.mark.parametrize("kind", wire.TOTALS)
+@pytest.mark.parametrize("kind", wire.TOTAL_TYPES)
 def test_codes_are_added_to_what_is_there(levels, kind):
     form, random = wire.Format.of(levels, "test"), np.random.default_rng(levels)
     codes = random.integers(0, levels, 61).astype(np.uint8 if levels <= 256 else np.uint32)
@@ -266,7 +266,7 @@ def test_a_header_with_more_padding_than_codes_is_refused_though_its_checksum_fi
     form = wire.Format.of(16, "test")
     body = bytes(size // 2)
     bare = wire.bare_header(form, size)[:8] + (size | padding << 32).to_bytes(8, "little")
-    bare = bare[:4] + bytes([wire.PADDED]) + bare[5:] + form.fingerprint
+    bare = bare[:4] + bytes([wire.PADDED_VERSION]) + bare[5:] + form.fingerprint
     payload = bare + hashlib.sha256(bare + body).digest()[:8] + body
     totals = np.zeros(size, dtype=np.int64)
     reading = {

@@ -50,7 +50,7 @@ def test_no_inputs_exceed_the_bound_and_it_is_near(name, order):
     exact = worst(channel, 3, order, places(channel))
     assert exact <= found.upper <= near * exact
     assert found.lower <= found.upper <= rq.kappa(channel, order).upper
-    assert ("off" in name) == (Bits.of(channel).error > 1e-7)
+    assert ("off" in name) == (Bits.from_channel(channel).error > 1e-7)
 
 
 @pytest.mark.seldom(1)
@@ -80,12 +80,12 @@ def test_rows_that_are_binomial_only_nearly_are_paid_for():
 def test_bits_are_read_off_the_rows(tmp_path):
     for trials in (1, 3, 15):
         channel = rq.pbm(clip=2.0, theta=0.25, trials=trials)
-        bits = Bits.of(channel)
+        bits = Bits.from_channel(channel)
         assert bits.trials == trials
         chances = sorted(int(end[1]) * SCALE // int(end.sum()) for end in bits.ends)
         assert chances == [SCALE // 4, 3 * SCALE // 4]
         rq.save(rq.VectorMechanism(channel, clip_norm=1.0), tmp_path / "mechanism.json")
-        again = Bits.of(rq.load(tmp_path / "mechanism.json").channel)
+        again = Bits.from_channel(rq.load(tmp_path / "mechanism.json").channel)
         assert (again.trials, again.error, again.even) == (bits.trials, bits.error, bits.even)
 
 
@@ -94,7 +94,7 @@ def test_bits_are_read_off_the_rows(tmp_path):
 def test_codes_drawn_evenly_are_paid_for(order, monkeypatch):
     """A share of an eighth: no inputs exceed the bound."""
     channel = partly_even(monkeypatch)
-    assert Bits.of(channel).even == 1 / 8
+    assert Bits.from_channel(channel).even == 1 / 8
     exact = worst(channel, 3, order, places(channel))
     assert exact <= rq.kappa_sum(channel, 3, order).upper <= 1.4 * exact
 
@@ -104,7 +104,7 @@ def test_codes_drawn_evenly_are_paid_for(order, monkeypatch):
     perturbed(rq.pbm(1.0, 0.25, 3), 1e-3, 3),
 ])  # fmt: skip
 def test_other_channels_have_no_bits(channel):
-    assert Bits.of(channel) is None
+    assert Bits.from_channel(channel) is None
 
 
 def test_a_rare_group_may_have_no_outcomes_that_count():

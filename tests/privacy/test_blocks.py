@@ -11,9 +11,16 @@ from seldom import seldom
 from whole import worst
 
 import randquant as rq
-from randquant.privacy import KEEP_ALL, SHARES, Law, Rows, covers_of, even_rows
+from randquant.privacy import (
+    NO_TRIM_FLOOR_BITS,
+    SHARE_DENOMINATOR,
+    Law,
+    Rows,
+    block_covers,
+    symmetric_rows,
+)
 from randquant.privacy.certificates import sum_certificate, sum_curvature, sum_parts
-from randquant.privacy.certificates.sum_parts import _between
+from randquant.privacy.certificates.sum_parts import _arrangement_laws
 
 CHANNELS = {
     "rqm": rq.rqm(1.0, 1.0, 4, 0.42), "wide": rq.rqm(1.0, 3.0, 8, 0.42),
@@ -36,8 +43,8 @@ def test_kinds_and_bells_lie_below_the_law_of_every_block(count, name):
     from scipy.optimize import linprog
 
     channel = CHANNELS[name]
-    rows = even_rows(channel)
-    for cover in [each for each in covers_of(channel, count) if each.size <= 3]:
+    rows = symmetric_rows(channel)
+    for cover in [each for each in block_covers(channel, count) if each.size <= 3]:
         layers = [list(cover.kinds), *([bell] for bell in cover.bells)]
         for block in itertools.combinations_with_replacement(range(len(rows)), cover.size):
             law = functools.reduce(np.convolve, rows[list(block)])
@@ -48,7 +55,7 @@ def test_kinds_and_bells_lie_below_the_law_of_every_block(count, name):
                         columns.append(np.pad(shape, (at, len(law) - len(shape) - at)) / law)
                         of.append(layer)
             sums = np.eye(len(layers))[:, of]
-            shares = np.array(cover.shares) / SHARES
+            shares = np.array(cover.shares) / SHARE_DENOMINATOR
             found = linprog(
                 np.zeros(len(of)), A_ub=np.array(columns).T, b_ub=np.ones(len(law)) + 1e-7,
                 A_eq=sums, b_eq=shares,
@@ -76,12 +83,16 @@ def test_blocks_bound_what_fractions_say_of_few_clients(channel, order, monkeypa
 @named
 @pytest.mark.parametrize("order", [6.0])
 def test_blocks_bound_what_all_others_say_of_one_coordinate(channel, order):
-    rows = Rows.of(channel, "replace_one")
-    single = float(rows.alone(order)[1].max()) * (order - 1)
+    rows = Rows.from_channel(channel, "replace_one")
+    single = float(rows.single_divergences(order)[1].max()) * (order - 1)
     exact = rq.certify_sum(channel, 5, order).epsilon.lower * (order - 1)
     floor, mirrored = 90 + single / math.log(2), sum_parts.mirrored_by(channel)
     for found in sum_parts.in_blocks(channel, 4, floor, mirrored, single + 60, order):
-        assert exact <= sum_certificate._bounded(rows, found, order, single) <= single * (1 + 1e-9)
+        assert (
+            exact
+            <= sum_certificate._bounded_log_moment(rows, found, order, single)
+            <= single * (1 + 1e-9)
+        )
 
 
 @pytest.mark.seldom(1)
@@ -103,8 +114,11 @@ def test_both_forms_are_within_half_of_the_best_attack(name, clients, order):
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_every_arrangement_of_units_has_a_law_that_counts_no_more(kinds, units, most, mirrored):
     """The length of a law says how many units of each kind are counted."""
-    ends = [Law.of(np.array([1, *[0] * (64**k - 1), 1]), 2, KEEP_ALL) for k in range(kinds)]
-    laws = _between(ends, units, most, mirrored, Law.nothing(KEEP_ALL))
+    ends = [
+        Law.from_weights(np.array([1, *[0] * (64**k - 1), 1]), 2, NO_TRIM_FLOOR_BITS)
+        for k in range(kinds)
+    ]
+    laws = _arrangement_laws(ends, units, most, mirrored, Law.empty_sum(NO_TRIM_FLOOR_BITS))
     counted = [[(len(law) - 1) // 64**k % 64 for k in range(kinds)] for law in laws]
     for arranged in itertools.product(range(units + 1), repeat=kinds):
         if sum(arranged) == units:

@@ -65,7 +65,7 @@ def written(folder, channel, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("moved", 1), "other integers"),
+        (("moved", 1), "to have the fingerprint"),
         (("fresh fingerprint", 2), "certified at epsilon 5.46.* as it says, got 5.74"),
         (("claim", 5.0), "certified at epsilon 5 as"),
         (("claim", 6.0), "certified at epsilon 6"),

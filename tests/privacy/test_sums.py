@@ -91,7 +91,7 @@ def test_the_attack_is_one(paper):
 @pytest.mark.parametrize(("others", "order"), [(99, 32.0), *seldom((60, 64.0), (400, 64.0))])
 def test_the_attack_knows_sums_that_hardly_ever_occur(paper, others, order):
     """At high orders they decide: no tail that counts is left out, and nothing is counted twice."""
-    rows = Rows.of(paper, "replace_one")
+    rows = Rows.from_channel(paper, "replace_one")
     found = rq.certify_sum(paper, others + 1, order).epsilon
     exact = []
     # Numbers down to 1e-4900: nothing is lost.
@@ -141,7 +141,7 @@ def test_great_orders_are_finite(paper, order):
 @given(channels(), st.integers(1, 6))
 def test_convolutions_stay_within_their_error(channel, clients):
     row = channel.weights[0]
-    law = product([Law.of(row, channel.denominator)], [clients])
+    law = product([Law.from_weights(row, channel.denominator)], [clients])
     exact = [Fraction(w, channel.denominator**clients) for w in summed([row] * clients)]
     exact = exact[next(i for i, w in enumerate(exact) if w) :][: len(law)]
     for mantissa, exponent, truth in zip(law.mantissa, law.exponent, exact, strict=False):
@@ -151,7 +151,7 @@ def test_convolutions_stay_within_their_error(channel, clients):
 
 def test_deep_powers_do_not_underflow():
     row, total = np.array([1, 2**40 - 2, 1]), 2**40
-    law = Law.of(row, total).power(60)
+    law = Law.from_weights(row, total).power(60)
     assert len(law) == 121
     first = mpmath.log(float(law.mantissa[0]), 2) + int(law.exponent[0])
     assert float(first) == pytest.approx(-2400, abs=1e-9)
@@ -160,7 +160,7 @@ def test_deep_powers_do_not_underflow():
         value = Fraction(float(mantissa)) * Fraction(2) ** int(exponent)
         assert abs(value / Fraction(truth, total**60) - 1) <= Fraction(law.error * UNIT)
     assert len(set(law.exponent.tolist())) > 3
-    trimmed = Law.of(row, total, floor=100.0).power(60)
+    trimmed = Law.from_weights(row, total, floor=100.0).power(60)
     left_out = 121 - len(trimmed)
     assert 0 < left_out <= trimmed.trimmed * 1e6
 
@@ -168,9 +168,9 @@ def test_deep_powers_do_not_underflow():
 @settings(max_examples=40, deadline=None)
 @given(channels(), st.integers(0, 5), st.sampled_from(ORDERS))
 def test_moments_of_a_pair_are_bounded_from_both_sides(channel, others, order):
-    rows = Rows.of(channel, "replace_one")
+    rows = Rows.from_channel(channel, "replace_one")
     p, q = rows.weights[0], rows.weights[-1]
-    noise = Law.of(rows.weights[0], rows.total).power(others)
+    noise = Law.from_weights(rows.weights[0], rows.total).power(others)
     p_row, q_row = (row / rows.total for row in (p, q))
     lower = attained(noise, p_row, q_row, order)
     upper = float(log_moments(noise, p_row[None], q_row[None], order)[0][0, 0])
@@ -209,8 +209,10 @@ SKEWED = rq.Channel(
 
 
 def test_factors_of_a_law_hand_on_their_errors_and_what_they_trimmed():
-    first = dataclasses.replace(Law.of(np.array([1, 3]), 4, 50.0), error=7.0, trimmed=2.0)
-    second = dataclasses.replace(Law.of(np.array([1, 2, 1]), 4, 40.0), error=11.0, trimmed=5.0)
+    first = dataclasses.replace(Law.from_weights(np.array([1, 3]), 4, 50.0), error=7.0, trimmed=2.0)
+    second = dataclasses.replace(
+        Law.from_weights(np.array([1, 2, 1]), 4, 40.0), error=11.0, trimmed=5.0
+    )
     for found in (first * second, second * first):
         assert found.error >= 7 + 11 + 2 + 1
         assert found.trimmed == 7.0
@@ -229,7 +231,7 @@ def test_what_is_trimmed_is_so_many_entries_below_the_floor():
 @given(st.integers(1, 400), st.integers(1, 999))
 def test_groups_of_a_binomial_are_a_partition_with_its_masses(trials, share):
     law = oracle.binomial_row(trials, Fraction(share, 1000))
-    chances = LogBinomial.of(trials, share, 1000, 60.0)
+    chances = LogBinomial.from_share(trials, share, 1000, 60.0)
     groups = sorted(chances.groups())
     ends = [(least, greatest) for least, greatest, _ in groups]
     assert all(b[0] == a[1] + 1 for a, b in itertools.pairwise(ends))
@@ -245,7 +247,7 @@ def test_groups_of_a_binomial_are_a_partition_with_its_masses(trials, share):
 @pytest.mark.parametrize("trials", [0, 1, 3, 200, 5000, 10**5])
 @pytest.mark.parametrize("share", [0, 1, 300, 384, 1023, 1024])
 def test_chances_of_counts_are_rounded_up_and_groups_hold_everything(trials, share):
-    chances, likely = LogBinomial.of(trials, share, 1024, 60.0), mpf(share) / 1024
+    chances, likely = LogBinomial.from_share(trials, share, 1024, 60.0), mpf(share) / 1024
     groups = chances.groups()
     assert groups[-1][0] == 0 or share == 1024  # what cannot be is no group
     assert 1 <= sum(math.exp(log) for *_, log in groups) + 1e-15 <= 1 + 1e-6
@@ -270,13 +272,13 @@ def test_beyond_the_largest_order_the_bound_is_pure():
 
 
 def test_rows_are_apart_where_a_code_is_possible_in_one_of_them_only():
-    assert not Rows.of(SKEWED, "replace_one").apart
+    assert not Rows.from_channel(SKEWED, "replace_one").apart
     rows = np.array([[4, 4, 0], [1, 3, 4]])
     levels = np.array([-2.0, 0.0, 2.0])
     apart = rq.Channel(np.array([-1.0, 1.0]), levels, rows, 8)
-    assert Rows.of(apart, "replace_one").apart
+    assert Rows.from_channel(apart, "replace_one").apart
     never = rq.Channel(np.array([-1.0, 1.0]), levels, np.array([[4, 0, 4], [1, 0, 7]]), 8)
-    assert not Rows.of(never, "replace_one").apart
+    assert not Rows.from_channel(never, "replace_one").apart
 
 
 # What is printed.

@@ -10,7 +10,7 @@ from whole import over_square, row, summed
 
 import randquant as rq
 from randquant.privacy import ClientRows, by_distance
-from randquant.privacy.certificates.sum_curvature import _unlike
+from randquant.privacy.certificates.sum_curvature import _with_mixture_error
 
 ORDERS = (1.5, 2.0, 2.5, 3.0, 8.0, 64.0)
 TURNED = rq.Channel(
@@ -104,12 +104,12 @@ def test_many_others_at_a_few_vertices_are_nearly_all_counted():
 
 
 def test_laws_that_are_only_nearly_mixes_cost_what_their_error_may_add():
-    client = ClientRows.of(TURNED)
-    assert _unlike(client, 1.0, 1e-12, 8.0) == pytest.approx(1.0, abs=1e-6)
-    assert _unlike(client, 1.0, 1e-3, 8.0) == math.inf
-    costs = [_unlike(client, 1.0, unlike, 8.0) - 1 for unlike in (1e-8, 1e-7, 1e-6)]
+    client = ClientRows.from_channel(TURNED)
+    assert _with_mixture_error(client, 1.0, 1e-12, 8.0) == pytest.approx(1.0, abs=1e-6)
+    assert _with_mixture_error(client, 1.0, 1e-3, 8.0) == math.inf
+    costs = [_with_mixture_error(client, 1.0, unlike, 8.0) - 1 for unlike in (1e-8, 1e-7, 1e-6)]
     assert 0 < costs[0] < costs[1] / 5 < costs[2] / 25
-    assert _unlike(client, 0.0, 1e-6, 8.0) > 0
+    assert _with_mixture_error(client, 0.0, 1e-6, 8.0) > 0
 
 
 def test_attacks_find_pairs_at_every_distance():

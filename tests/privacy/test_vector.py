@@ -188,7 +188,7 @@ def test_a_channel_that_ignores_its_input_has_none():
 def test_the_bound_holds_when_the_work_runs_out(monkeypatch):
     channel = rq.pbm(1.0, 0.25, 15)
     best = rq.kappa(channel, 64.0)
-    monkeypatch.setattr("randquant.privacy.certificates.vector.WORK", 1)
+    monkeypatch.setattr("randquant.privacy.certificates.vector.MAX_WORK_PROBABILITIES", 1)
     early = rq.kappa(channel, 64.0)
     assert early.upper > best.upper * 1.01
     assert early.lower <= best.upper

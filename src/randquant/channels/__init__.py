@@ -13,9 +13,9 @@ if TYPE_CHECKING:
         with_even,
     )
     from randquant.channels.encoding import (
-        CELL_BUCKETS,
-        CHUNK,
-        SEGMENT,
+        CELL_BUCKET_COUNT,
+        CHUNK_SIZE,
+        SEGMENT_SIZE,
         cores,
         encode_payload,
         encode_payloads,

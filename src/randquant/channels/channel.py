@@ -22,13 +22,14 @@ DITHER_STEPS = 2**32
 LARGEST = 1e30
 """Largest clip and value, and one over the smallest clip: well inside the range of float32."""
 
-NARROWEST_CELL = 2.0**-30
-"""Narrowest cell, in units of clip: a narrower one would contain few float64 inputs."""
+MIN_CELL_WIDTH = 2.0**-30
+"""Narrowest cell, in units of clip. Near the ends of the range it contains some 2**22 float64
+inputs; a much narrower one would contain few."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Channel:
-    """Distribution of a code for every input in [-clip, clip], in exact integers.
+    """The distribution of a code for every input in [-clip, clip], in exact integers.
 
     Between two neighbouring vertices the rows are mixed linearly: an input is first rounded at
     random to one of the two vertices, then a code is drawn from that vertex's row.
@@ -61,6 +62,8 @@ class Channel:
     fingerprint: bytes = field(init=False)
 
     def __post_init__(self) -> None:
+        # The fields are converted and checked once; then the value is frozen for good, so that a
+        # certificate of it stays true.
         set_field = object.__setattr__
         set_field(self, "inputs", _frozen(validate.array("inputs", self.inputs), np.float64))
         set_field(self, "values", _frozen(validate.array("values", self.values), np.float64))
@@ -99,12 +102,12 @@ class Channel:
 
     @property
     def levels(self) -> int:
-        """How many codes there are."""
+        """Number of codes."""
         return len(self.values)
 
     @property
     def bits(self) -> int:
-        """Bits that one code needs: ceil(log2(levels))."""
+        """Bits per code: ceil(log2(levels))."""
         return (self.levels - 1).bit_length()
 
     @property
@@ -119,12 +122,16 @@ class Channel:
             x: any shape, float64, within [-clip, clip].
 
         Returns:
-            (cell, position): x lies `position` of the way from inputs[cell] to inputs[cell+1];
-            at a jump the right-hand cell is taken. Same shape as x, int64 and float64.
+            (cell, position): x lies in `cell`, and `position` is its distance from inputs[cell] in
+            units of the cell's width; at a jump the right-hand cell is taken. Same shape as x,
+            int64 and float64.
         """
         x = validate.array("x", x)
         if not (np.abs(x) <= self.clip).all():
-            raise ValueError(f"Expected x within [-{self.clip:g}, {self.clip:g}], got others.")
+            raise ValueError(
+                f"Expected x within [-{self.clip:g}, {self.clip:g}], got values from {x.min():g} "
+                f"to {x.max():g}."
+            )
         cell = np.searchsorted(self.inputs, x, side="right") - 1
         cell = np.minimum(cell, len(self.inputs) - 2)
         # A product with the reciprocal, as in the encoder's kernel: both must agree to the bit.
@@ -157,7 +164,7 @@ class Channel:
         return (DITHER_STEPS - steps) * left + steps * right, DITHER_STEPS * self.denominator
 
     def input_of(self, vertex: int) -> float:
-        """An input whose code has exactly this vertex's row as its distribution."""
+        """Return an input whose code has exactly this vertex's row as its distribution."""
         vertex = validate.whole("vertex", vertex, low=0, high=len(self.inputs) - 1)
         value = float(self.inputs[vertex])
         if value in self.inputs[vertex + 1 :]:  # the left limit of a jump: just below it
@@ -167,6 +174,7 @@ class Channel:
     @property
     def lattice(self) -> tuple[float, float] | None:
         """(first value, step) if values are evenly spaced, so that sums decode; else None."""
+        # Values that a mechanism computed in float64 are off by a few roundings of the largest.
         first, step = float(self.values[0]), float(self.values[-1] - self.values[0])
         step /= self.levels - 1
         even = first + step * np.arange(self.levels)
@@ -175,7 +183,7 @@ class Channel:
 
 
 def _frozen(array: np.ndarray, kind: type) -> np.ndarray:
-    """A copy backed by immutable bytes, which cannot be made writable again."""
+    # A copy backed by immutable bytes, which cannot be made writable again.
     copy = np.array(array, dtype=kind, order="C")
     return np.ndarray(copy.shape, kind, buffer=copy.tobytes())
 
@@ -209,7 +217,10 @@ def _check(channel: Channel) -> None:
             "nothing."
         )
     if not (np.isfinite(inputs).all() and np.isfinite(values).all()):
-        raise ValueError("Expected finite inputs and values, got a NaN or an infinity.")
+        numbers = np.concatenate([inputs, values])
+        raise ValueError(
+            f"Expected finite inputs and values, got {numbers[~np.isfinite(numbers)][0]}."
+        )
     gaps = np.diff(inputs)
     if inputs.size < 2 or (gaps < 0).any() or inputs[0] != -inputs[-1] or inputs[-1] <= 0:
         raise ValueError("Expected inputs to rise from -clip to clip with clip > 0.")
@@ -218,7 +229,7 @@ def _check(channel: Channel) -> None:
             f"Expected clip and values within [1e-30, 1e30], got clip={inputs[-1]:g}: "
             "32-bit floats could overflow or underflow."
         )
-    if ((gaps > 0) & (gaps < NARROWEST_CELL * inputs[-1])).any():
+    if ((gaps > 0) & (gaps < MIN_CELL_WIDTH * inputs[-1])).any():
         raise ValueError("Expected neighbouring inputs to be equal or at least clip/2**30 apart.")
     flat = np.flatnonzero(gaps == 0)
     if flat.size and (flat[0] == 0 or flat[-1] == gaps.size - 1 or (np.diff(flat) == 1).any()):
@@ -229,7 +240,8 @@ def _check(channel: Channel) -> None:
     if denominator < 1 or denominator > MAX_DENOMINATOR or denominator & (denominator - 1):
         raise ValueError(f"Expected denominator a power of two <= 2**62, got {denominator}.")
     if (weights < 0).any():
-        raise ValueError("Expected weights >= 0, got a negative one.")
+        raise ValueError(f"Expected weights >= 0, got {weights.min()}.")
+    # Sums as Python integers: a hostile file could make int64 wrap around to the denominator.
     for vertex, row in enumerate(weights):
         total = int(row.astype(object).sum())
         if total != denominator:
@@ -252,17 +264,19 @@ def _fingerprint(channel: Channel) -> bytes:
 # From probabilities to integer weights: how a mechanism's table becomes a channel.
 
 EVEN = 2.0**-20
-"""Share of all codes that `with_even` draws evenly, if nothing else is asked for."""
+"""Share of codes that `with_even` draws evenly from all codes, by default. It costs a millionth of
+the signal, and every code of up to 256 has at least 2**34 units of weight."""
 
 
 def with_even(probabilities: np.ndarray, share: float = EVEN) -> np.ndarray:
-    """Rows of which a share is spread evenly over all codes.
+    """Mix rows with the even distribution over all codes.
 
     With EVEN every weight over 2**62 is close to its probability, relatively, however rare the code
     was.
 
     Args:
         probabilities: (V, m), each row sums to 1.
+        share: weight of the even distribution.
 
     Example:
         >>> rows = with_even(np.array([[1.0, 0.0]]))
@@ -293,6 +307,7 @@ def from_probabilities(
     table = np.asarray(probabilities, dtype=np.float64)
     if not (np.isfinite(table).all() and (table >= 0).all()):
         raise ValueError("Expected probabilities >= 0, got a negative or non-finite one.")
+    # A row that is off by more was not meant to be a distribution; rounding is far below this.
     worst = float(np.abs(table.sum(axis=-1) - 1).max())
     if worst > 1e-12:
         raise ValueError(f"Expected every row of probabilities to sum to 1, one is off by {worst}.")

@@ -1,7 +1,14 @@
 """Values to codes and codes to values, with the integers from which the certificate is computed.
 
+The problem: the distribution that is drawn must be the certified one bit for bit, whatever
+floating-point rounding, chunks and threads do, at millions of coordinates a second.
+
 The random bits of coordinate k depend only on the key and k, so that chunks, threads and the slow
 reference all draw the same codes. Derivation: `docs/theory/encoding.md`, Propositions 1 to 4.
+
+From top to bottom: conversion of inputs without loss; lookup tables of a channel; `Encoder`, which
+draws an update's codes on several threads; `encode`, `encode_payload`, `decode`; many short updates
+at once.
 """
 
 from __future__ import annotations
@@ -19,13 +26,13 @@ import numpy as np
 from randquant._internal import validate
 from randquant.channels import wire
 from randquant.channels.channel import DITHER_STEPS, MAX_DENOMINATOR, Channel
-from randquant.channels.encoding_kernel import CODE_BITS, DITHER_BITS, GUIDE_BITS, UNSETTLED
+from randquant.channels.encoding_kernel import CODE_BITS, DITHER_BITS, GUIDE_BITS, UNSETTLED_BIT
 from randquant.channels.keys import Key, KeyStream
 from randquant.channels.wire import block, blocks, length
 
 __all__ = [
-    "CHUNK",
-    "SEGMENT",
+    "CHUNK_SIZE",
+    "SEGMENT_SIZE",
     "cores",
     "decode",
     "encode",
@@ -41,13 +48,13 @@ Widen = Callable[[np.ndarray], np.ndarray]
 
 
 def floats(x: Any) -> tuple[np.ndarray, Widen]:
-    """An input as an array, with the function that widens its parts; nothing large is copied.
+    """Return an input as an array, and the function that widens its parts; copy nothing large.
 
     Args:
         x: float16, float32, float64 or bfloat16 (of torch or ml_dtypes), any shape.
 
     Raises:
-        TypeError: x is something else.
+        TypeError: x is not an array of such floats.
     """
     torch = sys.modules.get("torch")  # if x is a tensor, torch has been imported
     if torch is not None and isinstance(x, torch.Tensor):
@@ -81,10 +88,10 @@ def vector(x: Any) -> np.ndarray:
     """One client's update, converted exactly to NumPy's float32 or float64.
 
     Args:
-        x: (d,), as in `floats`; also a list of floats.
+        x: (d,), see `floats`; also a list of floats.
 
     Raises:
-        TypeError: x is something else.
+        TypeError: x is not an array of floats.
         ValueError: x is not a vector.
     """
     array, widen = floats(x)
@@ -92,7 +99,6 @@ def vector(x: Any) -> np.ndarray:
 
 
 def as_codes(codes: Any) -> np.ndarray:
-    """Codes as an array; TypeError for lists of uneven lengths."""
     try:
         return np.asarray(codes)
     except ValueError:
@@ -100,7 +106,6 @@ def as_codes(codes: Any) -> np.ndarray:
 
 
 def one_vector(array: np.ndarray) -> np.ndarray:
-    """The array; ValueError unless it is a vector."""
     if array.ndim != 1:
         raise ValueError(
             f"Expected an update (d,), got shape {array.shape}: flatten it, or give a "
@@ -110,7 +115,7 @@ def one_vector(array: np.ndarray) -> np.ndarray:
 
 
 def not_finite(value: float, *index: int) -> ValueError:
-    """The error that names the first NaN or infinity of an input."""
+    """Return the error that names the first NaN or infinity of an input."""
     where = ", ".join(map(str, index))
     return ValueError(
         f"Expected finite values to encode, got {value} at index [{where}]: "
@@ -127,14 +132,17 @@ def _widened(part: np.ndarray) -> np.ndarray:
 
 
 def _from_bfloat16(part: np.ndarray) -> np.ndarray:
-    """A bfloat16 is the upper half of a float32."""
+    # A bfloat16 is the upper half of a float32.
     return (part.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 # The encoder's lookup tables for a channel: integer thresholds and two guide tables.
 
-CELL_BUCKETS = 1024
+CELL_BUCKET_COUNT = 1024
+"""Buckets of equal width between -clip and clip, in which the cell of an input is looked up: 8 KiB,
+a quarter of the first-level cache. With fewer, more cells fall into one bucket and are searched."""
 
+# The kernel has constants of its own, for its compiled code is cached by file.
 if (DITHER_STEPS, MAX_DENOMINATOR) != (1 << DITHER_BITS, 1 << CODE_BITS):
     raise ImportError("Expected the kernel and the channel to agree on their integers.")
 
@@ -147,12 +155,12 @@ class Tables(NamedTuple):
         next_input: (V-1,) float64, the end of each cell; infinity for the last.
         inverse: (V-1,) float64, one over each cell's width.
         bucket_scale: buckets per unit of input.
-        first_cell: (buckets + 1,) int64, a cell at or before the first one of a bucket.
-        hops: most cells by which an input lies beyond its bucket's first_cell.
+        first_cell: (buckets + 1,) int64, a cell at or before the first cell of a bucket.
+        hops: largest number of cells by which an input lies beyond its bucket's first_cell.
         thresholds: (V·m,) int64; code i is drawn if thresholds[i-1] <= r < thresholds[i] for r
             uniform below 2**62; the last of a row is 2**62.
         first_code: (V·2**GUIDE_BITS,) uint16, the code at the start of each guide bucket of r,
-            plus UNSETTLED if a threshold lies inside the bucket.
+            plus UNSETTLED_BIT if a threshold lies inside the bucket.
         levels: m.
     """
 
@@ -181,17 +189,19 @@ def tables(channel: Channel) -> Tables:
     inputs = channel.inputs
     with np.errstate(divide="ignore"):
         inverse = 1.0 / np.diff(inputs)  # infinite at a jump, which contains no input
-    scale = CELL_BUCKETS / (2 * channel.clip)
+    scale = CELL_BUCKET_COUNT / (2 * channel.clip)
     first_cell, hops = _buckets(inputs, scale)
     units = MAX_DENOMINATOR // channel.denominator
+    # Exact: a row's weights sum to the denominator, so its last threshold is 2**62.
     thresholds = np.cumsum(channel.weights, axis=1) * units
+    # The code at a bucket's first and last draw: where they agree, the bucket decides the code.
     starts = np.arange(1 << GUIDE_BITS, dtype=np.int64) << (CODE_BITS - GUIDE_BITS)
     ends = starts + ((1 << (CODE_BITS - GUIDE_BITS)) - 1)
     first, last = (
         np.array([np.searchsorted(row, draws, side="right") for row in thresholds])
         for draws in (starts, ends)
     )
-    first_code = (first + UNSETTLED * (last > first)).astype(np.uint16)
+    first_code = (first + UNSETTLED_BIT * (last > first)).astype(np.uint16)
     built = Tables(
         inputs=inputs,
         next_input=np.append(inputs[1:-1], np.inf),
@@ -210,12 +220,14 @@ def tables(channel: Channel) -> Tables:
 
 
 def _buckets(inputs: np.ndarray, scale: float) -> tuple[np.ndarray, int]:
-    """The first possible cell of each bucket, and the most cells that a bucket's inputs span.
+    """Return the first possible cell of each bucket, and the largest number of cells in a bucket.
 
     Bucket b holds the inputs with b <= (x - inputs[0])·scale < b + 1; it is widened by one bucket
     on either side, far more than the rounding of the product.
     """
-    left, right = (inputs[0] + (np.arange(CELL_BUCKETS + 1) + shift) / scale for shift in (-1, 2))
+    left, right = (
+        inputs[0] + (np.arange(CELL_BUCKET_COUNT + 1) + shift) / scale for shift in (-1, 2)
+    )
     first, last = (
         np.clip(np.searchsorted(inputs, edge, side="right") - 1, 0, len(inputs) - 2)
         for edge in (left, right)
@@ -225,18 +237,19 @@ def _buckets(inputs: np.ndarray, scale: float) -> tuple[np.ndarray, int]:
 
 # Multi-threaded encoding, in chunks that fit the processor's cache.
 
-CHUNK = 1 << 14
-"""Coordinates per kernel call: its random words fit the second-level cache."""
+CHUNK_SIZE = 1 << 14
+"""Coordinates per kernel call: its 128 KiB of random words fit the second-level cache."""
 
-SEGMENT = 1 << 17
-"""Fewest coordinates that are worth another thread; a multiple of CHUNK."""
+SEGMENT_SIZE = 1 << 17
+"""Fewest coordinates that are worth another thread; a multiple of CHUNK_SIZE. With fewer, starting
+a thread costs more than it saves."""
 
 _scratch = threading.local()
 _NO_WORDS = np.empty(0, dtype=np.uint64)
 
 
 class Encoder:
-    """Draws the codes of one update, a part of it on each thread.
+    """The drawing of one update's codes, a part of it on each thread.
 
     Args:
         channel: the channel.
@@ -248,15 +261,14 @@ class Encoder:
     """
 
     def __init__(self, channel: Channel, key: Key, packed: bool) -> None:
-        # numba is slow to import, and most commands do not need it
-
         validate.kind("channel", channel, Channel)
         validate.kind("key", key, Key)
+        # Before anything is drawn: a key that is used twice reveals the difference of two updates.
         key.claim()
         self._levels = channel.levels
         self._each, self._bits = block(channel.levels) if packed else (1, 8)
-        self.chunk = CHUNK // (8 * self._each) * 8 * self._each
-        """Number of coordinates whose codes fill whole bytes."""
+        self.chunk = CHUNK_SIZE // (8 * self._each) * 8 * self._each
+        """Coordinates per kernel call, whose codes fill whole bytes: threads never share a byte."""
         self._lookup: Tables = tables(channel)
         self._key, self._draw = key, key.fold_in("draw")
 
@@ -269,7 +281,9 @@ class Encoder:
             body: exactly the bytes of their codes.
             threads: most threads to use.
         """
-        segments = min(threads, -(-x.size // SEGMENT)) or 1
+        # Segments are whole chunks: no two threads write one byte. The codes do not depend on them,
+        # for each coordinate has its place in the key's stream.
+        segments = min(threads, -(-x.size // SEGMENT_SIZE)) or 1
         size = -(-x.size // segments // self.chunk) * self.chunk if segments > 1 else x.size
         starts = range(0, x.size, max(size, 1))
 
@@ -286,11 +300,12 @@ class Encoder:
         return next((index for index in first_bad if index is not None), None)
 
     def words(self, buffer: np.ndarray) -> None:
-        """Fill a buffer with the update's first random words, one a coordinate."""
+        # The update's first random words, one a coordinate.
         self._draw.stream()(buffer)
 
     def _encode(self, x: np.ndarray, stream: KeyStream, first: int, out: np.ndarray) -> bool:
-        """Encode a chunk from coordinate `first` on; return whether all numbers are finite."""
+        """Encode a chunk from coordinate `first` on; return False if a number is not finite."""
+        # numba is slow to import, and most commands do not need it.
         from randquant.channels import encoding_kernel, packing
 
         words = scratch("words", np.uint64, x.size + x.size % 2)
@@ -299,9 +314,9 @@ class Encoder:
         if self._each > 1:
             bits, codes = 8, scratch("codes", np.uint8, x.size)
         status = encoding_kernel.encode(x, words, _NO_WORDS, *self._lookup, bits, codes)
-        if (
-            status == encoding_kernel.TIE
-        ):  # the first 32 bits of some draw do not determine its code
+        # A tie: the first 32 bits of some draw do not determine its code. The other 30 are drawn
+        # for the whole chunk, from a stream of their own, and the first 32 stay as they are.
+        if status == encoding_kernel.TIE:
             low = self._key.fold_in("tie").words(words.size, first)
             status = encoding_kernel.encode(x, words, low, *self._lookup, bits, codes)
         if self._each > 1:
@@ -309,14 +324,13 @@ class Encoder:
         return status != encoding_kernel.NOT_FINITE
 
     def _bytes(self, count: int) -> int:
-        """Number of bytes of the codes before coordinate `count`."""
         if self._each == 1:
             return (count * self._bits + 7) // 8
         return (length(self._levels, count) + 7) // 8
 
 
 def map_over(work: Callable[[int], int | None], starts: range, threads: int) -> list[int | None]:
-    """The results of `work` for all starts, computed by this number of threads."""
+    """Return the results of `work` for all starts, computed by this number of threads."""
     if threads == 1:
         return [work(start) for start in starts]
     with ThreadPoolExecutor(threads) as pool:
@@ -324,7 +338,7 @@ def map_over(work: Callable[[int], int | None], starts: range, threads: int) -> 
 
 
 def cores(threads: int | None = None) -> int:
-    """The given number of threads, by default the number of cores that this process may use."""
+    """Return the number of threads, by default that of the cores that this process may use."""
     if threads is not None:
         return validate.whole("threads", threads, low=1)
     if hasattr(os, "sched_getaffinity"):  # only Linux knows the cores of a container
@@ -333,10 +347,11 @@ def cores(threads: int | None = None) -> int:
 
 
 def scratch(name: str, dtype: type, count: int) -> np.ndarray:
-    """This thread's scratch array of `count` entries; a fresh one would cost page faults."""
+    """Return this thread's scratch array of at least `count` entries, of any content."""
+    # A fresh array for each chunk would cost page faults.
     array = getattr(_scratch, name, None)
     if array is None or array.size < count:
-        array = np.empty(max(count, CHUNK), dtype=dtype)
+        array = np.empty(max(count, CHUNK_SIZE), dtype=dtype)
         setattr(_scratch, name, array)
     return array[:count]
 
@@ -390,9 +405,9 @@ def encode_payload(
     """Encode a vector directly as a payload of `wire`, without an array of codes.
 
     Args:
-        channel, x, key, threads: as in `encode`; x is a vector (d,).
-        padding: how many of its coordinates an update was padded with, which the header states.
-        coding: what the header says about the codes, of as many levels; the channel by default.
+        channel, x, key, threads: see `encode`; x is a vector (d,).
+        padding: number of its coordinates that are padding, which the header states.
+        coding: identifies the codes in the header, with as many levels; the channel by default.
 
     Returns:
         bytes: 40 + `wire.body_bytes` of them, log2 m bits a code and at most 1 % more.
@@ -401,7 +416,7 @@ def encode_payload(
         Equal to wire.pack(channel, encode(channel, x, key), padding); `encode`'s guarantees hold.
 
     Raises:
-        ValueError, TypeError: as in `encode`; or x is not a vector.
+        ValueError, TypeError: see `encode`; or x is not a vector.
     """
     encoder = Encoder(channel, key, packed=True)
     array, widen = floats(x)
@@ -447,8 +462,8 @@ def _run(
 
 # Encoding of many short updates at once, for simulations of many clients.
 
-SLAB = 1 << 17
-"""Random words held at a time: together with their coordinates they fit a second-level cache."""
+SLAB_SIZE = 1 << 17
+"""Random words in memory at a time: with their coordinates they fill a second-level cache."""
 
 
 def encode_payloads(channel: Channel, x: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
@@ -456,7 +471,7 @@ def encode_payloads(channel: Channel, x: np.ndarray, keys: Sequence[Key]) -> lis
 
     Args:
         channel: the channel.
-        x: (n, d), one update a row; floats as in `encode`.
+        x: (n, d), one update a row; floats, see `encode`.
         keys: n keys, each used for this one encoding only.
 
     Returns:
@@ -467,7 +482,7 @@ def encode_payloads(channel: Channel, x: np.ndarray, keys: Sequence[Key]) -> lis
         call of compiled code serves many updates, without waiting for other threads.
 
     Raises:
-        ValueError, TypeError: as in `encode`; or x is not a matrix with one row for each key.
+        ValueError, TypeError: see `encode`; or x is not a matrix with one row for each key.
 
     Example:
         >>> import randquant as rq
@@ -486,11 +501,13 @@ def encode_payloads(channel: Channel, x: np.ndarray, keys: Sequence[Key]) -> lis
     encoders, dimension = [Encoder(channel, key, packed=True) for key in keys], array.shape[1]
     bodies = np.empty((len(keys), wire.body_bytes(channel, dimension)), dtype=np.uint8)
     drawn = np.zeros(len(keys), dtype=bool)
-    if dimension <= CHUNK and block(channel.levels)[0] == 1:
-        step = max(SLAB // (dimension + 1), 1)
+    # The fast path is for codes of whole bits; rows with a tie or a bad number are encoded again,
+    # each by itself, which names the bad number.
+    if dimension <= CHUNK_SIZE and block(channel.levels)[0] == 1:
+        step = max(SLAB_SIZE // (dimension + 1), 1)
         for start in range(0, len(keys), step):
             part = slice(start, start + step)
-            drawn[part] = _together(channel, encoders[part], widen(array[part]), bodies[part])
+            drawn[part] = _encode_rows(channel, encoders[part], widen(array[part]), bodies[part])
     for i in np.flatnonzero(~drawn):
         bad = encoders[i].run(np.ascontiguousarray(array[i]), widen, bodies[i], threads=1)
         if bad is not None:
@@ -498,10 +515,10 @@ def encode_payloads(channel: Channel, x: np.ndarray, keys: Sequence[Key]) -> lis
     return [wire.frame(channel, dimension, body) for body in bodies]
 
 
-def _together(
+def _encode_rows(
     channel: Channel, encoders: Sequence[Encoder], x: np.ndarray, bodies: np.ndarray
 ) -> np.ndarray:
-    """Encode rows; (n,) bool says for which of them 32 random bits per draw were enough."""
+    """Encode rows; return (n,) bool, True where 32 random bits per draw were enough."""
     from randquant.channels import encoding_kernel
 
     width = x.shape[1] + x.shape[1] % 2

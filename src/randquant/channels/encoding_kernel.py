@@ -14,16 +14,20 @@ import numpy as np
 CODE_BITS = 62
 """Random bits that decide a code: thresholds are in units of 2**-62."""
 FIRST_BITS = 32
-"""How many of them are compared first; the rest only if these leave the code undecided (a tie)."""
+"""Number of them that are compared first; the rest only if these leave the code undecided (a tie),
+which one draw in 2**32 per threshold does."""
 LOW_BITS = CODE_BITS - FIRST_BITS
 GUIDE_BITS = 10
-"""How many of them pick an entry of the guide table."""
-UNSETTLED = 256
+"""Number of them that pick an entry of the guide table. With more, fewer buckets would contain a
+threshold, but larger tables would not fit the cache."""
+UNSETTLED_BIT = 256
 """Added to a guide entry when a threshold lies inside its bucket."""
 DITHER_BITS = 32
 """An input's position in its cell is rounded to a multiple of 2**-32."""
 TIE, NOT_FINITE = 1, 2
-_BLOCK = 256  # coordinates; a multiple of 8, so that every block but the last fills whole bytes
+_BLOCK_SIZE = (
+    256  # coordinates; a multiple of 8, so that every block but the last fills whole bytes
+)
 _FIRST_SHIFT = np.uint64(DITHER_BITS)
 _DITHER_MASK = np.uint64(2**DITHER_BITS - 1)
 _LOW_MASK = np.uint64((1 << LOW_BITS) - 1)
@@ -31,8 +35,8 @@ _LOW_SHIFT = np.uint64(LOW_BITS)
 _GUIDE_BITS = np.uint64(GUIDE_BITS)
 _GUIDE_SHIFT = np.uint64(FIRST_BITS - GUIDE_BITS)
 _STEP = np.int64(1 << LOW_BITS)
-_DITHER = 2.0**DITHER_BITS
-_UNSETTLED = np.uint64(UNSETTLED)
+_DITHER_STEPS = 2.0**DITHER_BITS
+_UNSETTLED_BIT = np.uint64(UNSETTLED_BIT)
 _ONE = np.uint64(1)  # unsigned indices: numba then skips its check for negative ones
 
 
@@ -48,13 +52,13 @@ def encode(
     without them, a draw that 32 bits do not decide ends the call with TIE. The tables are those
     of `encoding.tables`, flattened.
     """
-    values = np.empty(_BLOCK, np.float64)
-    cells = np.empty(_BLOCK, np.int64)
+    values = np.empty(_BLOCK_SIZE, np.float64)
+    cells = np.empty(_BLOCK_SIZE, np.int64)
     exact = low_words.shape[0] > 0
     lowest, highest, stride = inputs[0], inputs[-1], np.uint64(levels)
     written = 0
-    for begin in range(0, x.shape[0], _BLOCK):
-        count = min(_BLOCK, x.shape[0] - begin)
+    for begin in range(0, x.shape[0], _BLOCK_SIZE):
+        count = min(_BLOCK_SIZE, x.shape[0] - begin)
         finite = 0
         for j in range(count):
             value = np.float64(x[begin + j])
@@ -70,7 +74,7 @@ def encode(
                 cells[j] += values[j] >= next_input[np.uint64(cells[j])]
         for j in range(count):  # from here on, cells holds the vertex of the row to draw from
             cell = np.uint64(cells[j])
-            steps = np.int64((values[j] - inputs[cell]) * inverse[cell] * _DITHER + 0.5)
+            steps = np.int64((values[j] - inputs[cell]) * inverse[cell] * _DITHER_STEPS + 0.5)
             cells[j] += np.int64(words[begin + j] & _DITHER_MASK) < steps
         for start in range(0, count, 8):
             packed = np.uint64(0)
@@ -79,8 +83,8 @@ def encode(
                 vertex = np.uint64(cells[start + j])
                 first = words[k] >> _FIRST_SHIFT
                 code = np.uint64(first_code[(vertex << _GUIDE_BITS) + (first >> _GUIDE_SHIFT)])
-                if code >= _UNSETTLED:  # a threshold lies in this bucket of draws: compare
-                    code -= _UNSETTLED
+                if code >= _UNSETTLED_BIT:  # a threshold lies in this bucket of draws: compare
+                    code -= _UNSETTLED_BIT
                     draw = np.int64(first << _LOW_SHIFT)
                     if exact:
                         draw |= np.int64(low_words[k] & _LOW_MASK)

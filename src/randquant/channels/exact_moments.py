@@ -129,7 +129,7 @@ def _variance(channel, x, cell, position) -> np.ndarray:
 
 
 def _largest_variance(channel: Channel) -> float:
-    """Largest variance: in each cell it is a concave parabola, largest at an end or its apex."""
+    # In each cell the variance is a concave parabola, largest at an end or at its apex.
     means = channel.probabilities @ channel.values
     centred = channel.values - means[:, None]
     ends = (channel.probabilities * centred**2).sum(axis=1)
@@ -142,7 +142,7 @@ def _largest_variance(channel: Channel) -> float:
 
 
 def _average(channel: Channel, moment) -> float:
-    """Exact mean of a piecewise quadratic over [-clip, clip], piece by piece (Simpson)."""
+    # The exact mean of a piecewise quadratic over [-clip, clip], piece by piece (Simpson).
     # theory/channel.md, Proposition 3: quadratic between neighbouring vertices and values.
     inner = channel.values[np.abs(channel.values) < channel.clip]
     points = np.unique(np.concatenate([channel.inputs, inner]))

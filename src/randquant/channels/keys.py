@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from randquant._internal import validate
 
-_BLOCK = 16  # bytes of one AES block
+_BLOCK_BYTES = 16  # AES
 _ZEROS = memoryview(bytes(1 << 17))  # plaintext whose encryption is the cipher's key stream
 
 
@@ -54,7 +54,7 @@ class Key:
 
     @classmethod
     def from_seed(cls, seed: int) -> Key:
-        """Return the key of a seed, for simulation only: it is no more secret than the seed.
+        """Return the key of a seed, for simulation only: anybody who knows the seed knows the key.
 
         Args:
             seed: whole number, 0 to 2**64 - 1.
@@ -94,15 +94,16 @@ class Key:
             return
         if self._uses.process != os.getpid():
             raise ValueError(
-                "Expected a key of this process, got one from before a fork, which the other "
-                "process may use too: generate keys in the process that uses them."
+                f"Expected a key of this process, {os.getpid()}, but process {self._uses.process} "
+                "generated it before a fork and may use it too: generate keys in the process that "
+                "uses them."
             )
         # setdefault is atomic: of two threads only one succeeds. 16 bytes of a hash are enough: of
         # two keys that share them the second is refused.
         mine = object()
         if self._uses.seen.setdefault(hashlib.sha256(self._secret).digest()[:16], mine) is not mine:
             raise ValueError(
-                "Expected an unused key, got one that has encoded before, which would reveal the "
+                "Expected an unused key, but this key has encoded before, which would reveal the "
                 "difference of two updates: fold in the round and the client, or generate another."
             )
 
@@ -122,7 +123,7 @@ class Key:
         return buffer
 
     def stream(self, start: int = 0) -> KeyStream:
-        """Return a reader of the key's stream from word `start` (even) on."""
+        """Return a reader of the key's stream that begins at word `start`, an even number."""
         return KeyStream(self._secret, validate.whole("start", start, low=0, high=2**129))
 
     def __repr__(self) -> str:
@@ -147,7 +148,7 @@ class KeyStream:
     def __init__(self, secret: bytes, start: int) -> None:
         if start % 2:
             raise ValueError(f"Expected an even start, got {start}: a cipher block is two words.")
-        counter = (start * 8 // _BLOCK).to_bytes(_BLOCK, "big")
+        counter = (start * 8 // _BLOCK_BYTES).to_bytes(_BLOCK_BYTES, "big")
         self._encryptor = Cipher(algorithms.AES256(secret), modes.CTR(counter)).encryptor()
 
     def __call__(self, buffer: np.ndarray) -> None:
@@ -161,7 +162,7 @@ class KeyStream:
 
 
 def _encoded(label: int | str) -> bytes:
-    """Encode a label such that different sequences of labels have different bytes."""
+    # A type letter and a length: different sequences of labels have different bytes.
     if isinstance(label, str):
         word = label.encode()
         return b"s" + len(word).to_bytes(8, "big") + word

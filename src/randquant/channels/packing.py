@@ -10,8 +10,9 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-_U8, _U16, _U32 = np.uint64(8), np.uint64(16), np.uint64(32)
-_LOW = np.uint64(2**32 - 1)
+_BITS_8, _BITS_16, _BITS_32 = np.uint64(8), np.uint64(16), np.uint64(32)
+# Unsigned like the words that they shift: a mix of both would not stay unsigned in numba.
+_LOW_MASK = np.uint64(2**32 - 1)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -25,7 +26,7 @@ def pack(codes, bits, body):
             word |= np.uint64(codes[start + j]) << np.uint64(j * bits)
         for _ in range(min(bits, body.shape[0] - written)):
             body[written] = np.uint8(word & np.uint64(255))
-            word >>= _U8
+            word >>= _BITS_8
             written += 1
 
 
@@ -41,7 +42,7 @@ def add(body, bits, totals):
         position = np.uint64(k) * width
         byte = position >> three
         # A code may span two bytes; past the end the last byte is read again and masked out.
-        pair = np.uint64(body[byte]) | np.uint64(body[min(byte + one, last)]) << _U8
+        pair = np.uint64(body[byte]) | np.uint64(body[min(byte + one, last)]) << _BITS_8
         totals[np.uint64(k)] += (pair >> (position & seven)) & mask
 
 
@@ -94,7 +95,7 @@ def pack_wide(codes, bits, body):
         filled += bits
         while filled >= 8:
             body[written] = np.uint8(word & np.uint64(255))
-            word >>= _U8
+            word >>= _BITS_8
             filled -= 8
             written += 1
     if filled:
@@ -113,8 +114,8 @@ def add_wide(body, bits, totals):
     for k in range(done):
         position = np.uint64(k) * width
         byte = position >> three
-        word = np.uint64(body[byte]) | np.uint64(body[byte + one]) << _U8
-        word |= np.uint64(body[byte + two]) << _U16
+        word = np.uint64(body[byte]) | np.uint64(body[byte + one]) << _BITS_8
+        word |= np.uint64(body[byte + two]) << _BITS_16
         totals[np.uint64(k)] += (word >> (position & seven)) & mask
     last = np.uint64(body.shape[0] - 1)
     for k in range(done, totals.shape[0]):
@@ -135,23 +136,23 @@ def pack_blocks(codes, levels, each, bits, last, body):
     word, filled, written = np.uint64(0), 0, 0  # bits that do not fill a byte yet
     for start in range(0, count, each):
         high, low = np.uint64(0), np.uint64(0)  # the block's number, 128 bits
-        here = min(each, count - start)
-        for k in range(start, start + here):
-            right = (low & _LOW) * base + np.uint64(codes[k])
-            left = (low >> _U32) * base + (right >> _U32)
-            low = (left << _U32) | (right & _LOW)
-            high = high * base + (left >> _U32)
-        remaining = bits if here == each else last
+        in_block = min(each, count - start)
+        for k in range(start, start + in_block):
+            right = (low & _LOW_MASK) * base + np.uint64(codes[k])
+            left = (low >> _BITS_32) * base + (right >> _BITS_32)
+            low = (left << _BITS_32) | (right & _LOW_MASK)
+            high = high * base + (left >> _BITS_32)
+        remaining = bits if in_block == each else last
         while remaining > 0:
             part = min(32, remaining)
             mask = (np.uint64(1) << np.uint64(part)) - np.uint64(1)
             word |= (low & mask) << np.uint64(filled)
             filled += part
             remaining -= part
-            low, high = (low >> _U32) | (high << _U32), high >> _U32
+            low, high = (low >> _BITS_32) | (high << _BITS_32), high >> _BITS_32
             while filled >= 8:
                 body[written] = np.uint8(word & np.uint64(255))
-                word >>= _U8
+                word >>= _BITS_8
                 filled -= 8
                 written += 1
     if filled > 0:
@@ -165,8 +166,8 @@ def unpack_blocks(body, levels, each, bits, last, codes):
     word, filled, read = np.uint64(0), 0, 0
     beyond = np.uint64(0)  # remainders after all codes of a block: zero for valid numbers
     for start in range(0, count, each):
-        here = min(each, count - start)
-        remaining, place = bits if here == each else last, 0
+        in_block = min(each, count - start)
+        remaining, place = bits if in_block == each else last, 0
         high, low = np.uint64(0), np.uint64(0)
         while remaining > 0:
             part = min(32, remaining)
@@ -184,7 +185,7 @@ def unpack_blocks(body, levels, each, bits, last, codes):
             else:
                 high |= piece << np.uint64(place - 64)
             place += 32
-        for k in range(start + here - 1, start - 1, -1):
+        for k in range(start + in_block - 1, start - 1, -1):
             if high == 0:
                 quotient = low // base
                 codes[k] = np.uint8(low - quotient * base)
@@ -193,11 +194,11 @@ def unpack_blocks(body, levels, each, bits, last, codes):
                 quotient = high // base
                 rest = high - quotient * base
                 high = quotient
-                upper = (rest << _U32) | (low >> _U32)
+                upper = (rest << _BITS_32) | (low >> _BITS_32)
                 quotient = upper // base
                 rest = upper - quotient * base
-                lower = (rest << _U32) | (low & _LOW)
-                low = quotient << _U32
+                lower = (rest << _BITS_32) | (low & _LOW_MASK)
+                low = quotient << _BITS_32
                 quotient = lower // base
                 codes[k] = np.uint8(lower - quotient * base)
                 low |= quotient

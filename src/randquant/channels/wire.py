@@ -31,8 +31,8 @@ from randquant._internal import validate
 __all__ = [
     "HEADER_BYTES",
     "MAGIC",
-    "PADDED",
-    "TOTALS",
+    "PADDED_VERSION",
+    "TOTAL_TYPES",
     "Coding",
     "Format",
     "add",
@@ -53,20 +53,21 @@ __all__ = [
 # 5 codes in a byte. Blocks follow each other, lowest bit first; the last one may have fewer codes,
 # and then fewer bits.
 
-LARGEST = 256
-"""Most levels that are packed in blocks; with more, every code takes whole bits."""
+MAX_BLOCK_LEVELS = 256
+"""Most levels that are packed in blocks: those of codes of one byte. With more, whole bits per code
+waste at most 13 %."""
 
 
 @functools.lru_cache(maxsize=256)
 def block(levels: int) -> tuple[int, int]:
-    """(codes, bits) of a block. One code for a power of two; never more than 128 bits.
+    """Return (codes, bits) of a block: one code for a power of two, and at most 128 bits.
 
     Example:
         >>> block(16), block(3), block(5)
         ((1, 4), (5, 8), (3, 7))
     """
     codes, bits = 1, (levels - 1).bit_length()
-    if levels & (levels - 1) == 0 or levels > LARGEST:
+    if levels & (levels - 1) == 0 or levels > MAX_BLOCK_LEVELS:
         return codes, bits
     # theory/encoding.md, Proposition 5: bits <= 1.01 · codes · log2(levels), in whole numbers.
     while 2 ** (100 * bits) > levels ** (101 * codes):
@@ -76,13 +77,13 @@ def block(levels: int) -> tuple[int, int]:
 
 
 def blocks(levels: int, count: int) -> tuple[int, int, int]:
-    """(codes, bits, bits of the last block if it has fewer codes) for `count` codes."""
+    """Return (codes, bits, bits of the last block if it has fewer codes) for `count` codes."""
     codes, bits = block(levels)
     return codes, bits, (levels ** (count % codes) - 1).bit_length()
 
 
 def bits_per_code(levels: int) -> float:
-    """Average bits per code in a long payload: log2(levels), or up to 1 % more (<= 256 levels).
+    """Return the average bits per code in a long payload: log2(levels), or up to 1 % more.
 
     Example:
         >>> bits_per_code(16), bits_per_code(3)
@@ -93,7 +94,7 @@ def bits_per_code(levels: int) -> float:
 
 
 def length(levels: int, count: int) -> int:
-    """Bits that `count` codes take."""
+    """Return the number of bits that `count` codes take."""
     codes, bits, last = blocks(levels, count)
     return count // codes * bits + last
 
@@ -102,13 +103,13 @@ MAGIC = b"RQPL"
 """First bytes of every payload."""
 
 VERSION = 2
-"""Version of the format; payloads of a version other than this, `PADDED` and `PARTIAL` are refused.
-"""
+"""Version of the format; payloads of a version other than this, `PADDED_VERSION` and
+`PARTIAL_VERSION` are refused."""
 
-PADDED = 3
+PADDED_VERSION = 3
 """Version of a payload whose last codes are padding, as a rotated update's are."""
 
-PARTIAL = 4
+PARTIAL_VERSION = 4
 """Version of a payload of fewer codes than an update has coordinates (`aggregation.subset`)."""
 
 HEADER = struct.Struct("<4sBBHQ16s8s")
@@ -117,21 +118,21 @@ HEADER = struct.Struct("<4sBBHQ16s8s")
 HEADER_BYTES = HEADER.size
 """Length of the header."""
 
-TOTALS = ("int32", "int64", "uint32", "uint64")
+TOTAL_TYPES = ("int32", "int64", "uint32", "uint64")
 """Integer types in which sums of codes may be kept."""
 
 
 class Coding(Protocol):
-    """What sender and receiver must agree on; `Channel` and `Format` implement it."""
+    """The facts that sender and receiver must agree on; `Channel` and `Format` implement it."""
 
     @property
     def levels(self) -> int:
-        """How many codes there are."""
+        """Number of codes."""
         ...
 
     @property
     def bits(self) -> int:
-        """Bits that one code needs."""
+        """Bits per code."""
         ...
 
     @property
@@ -154,14 +155,17 @@ class Format:
 
     @classmethod
     def of(cls, levels: int, *facts: str | float) -> Format:
-        """Return the format of codes whose meaning these names and numbers determine."""
+        """Return the format of codes whose meaning these names and numbers determine.
+
+        Two sides that differ in any of them refuse each other's payloads.
+        """
         levels = validate.whole("levels", levels, low=1)
         stated = repr((levels, *map(validate.number, facts)))
         return cls(levels, hashlib.sha256(stated.encode()).digest()[:16])
 
     @property
     def bits(self) -> int:
-        """Bits that one code needs: ceil(log2(levels))."""
+        """Bits per code: ceil(log2(levels))."""
         return (self.levels - 1).bit_length()
 
 
@@ -176,8 +180,8 @@ def pack(channel: Coding, codes: np.ndarray, padding: int = 0) -> bytes:
     Args:
         channel: the channel that the codes were drawn from, or their format.
         codes: (d,) uint8, each below channel.levels; uint32 for codes of more than 8 bits.
-        padding: how many of them the update was padded with, which the header states; negative if
-            the update has more coordinates than codes.
+        padding: number of codes that are padding, which the header states; if the update has more
+            coordinates than codes, minus the difference.
 
     Returns:
         bytes: 40 + `body_bytes` of them, log2 m bits a code and at most 1 % more.
@@ -225,30 +229,30 @@ def frame(channel: Coding, size: int, body: np.ndarray, padding: int = 0) -> byt
 
 
 def bare_header(channel: Coding, size: int, padding: int = 0) -> bytes:
-    """The header without the checksum, 32 bytes: the checksum covers it and the body."""
+    """Return the header without the checksum, 32 bytes: the checksum covers it and the body."""
     version, count = _version(padding), size if padding == 0 else _both(size, padding)
     fields = (MAGIC, version, 0, channel.levels % 2**16, count, channel.fingerprint)
     return HEADER.pack(*fields, b"")[: -struct.calcsize("8s")]
 
 
 def sizes(payload: bytes) -> tuple[int, int]:
-    """(codes, how many of them are padding), as a header states them; nothing is checked.
+    """Read (codes, how many of them are padding) from a header, without any check.
 
-    Where coordinates were left out, the second number is negative: minus how many more coordinates
-    the update has than codes.
+    Where coordinates were left out, the second number is negative: minus the number of coordinates
+    that the update has in addition to the codes.
     """
     _, version, _, _, count, _, _ = HEADER.unpack_from(
         bytes(payload[:HEADER_BYTES]).ljust(HEADER_BYTES, b"\0")
     )
     codes, rest = count % 2**32, count >> 32
-    return {PADDED: (codes, rest), PARTIAL: (codes, -rest)}.get(version, (count, 0))
+    return {PADDED_VERSION: (codes, rest), PARTIAL_VERSION: (codes, -rest)}.get(version, (count, 0))
 
 
 def dimension_of(channel: Coding, payload: bytes) -> int:
-    """Read from a payload how many coordinates the update has, without the padding.
+    """Read from a payload the number of coordinates of the update, without the padding.
 
     Raises:
-        ValueError: it is no payload of this channel, or has another length than it states.
+        ValueError: the payload is not of this channel, or its length is not the one it states.
 
     Example:
         >>> coin = Format.of(2, "a coin")
@@ -261,7 +265,7 @@ def dimension_of(channel: Coding, payload: bytes) -> int:
 
 
 def _version(padding: int) -> int:
-    return VERSION if padding == 0 else PADDED if padding > 0 else PARTIAL
+    return VERSION if padding == 0 else PADDED_VERSION if padding > 0 else PARTIAL_VERSION
 
 
 def _both(size: int, padding: int) -> int:
@@ -273,7 +277,8 @@ def _both(size: int, padding: int) -> int:
 def _checked_header(
     channel: Coding, payload: bytes, dimension: int, padding: int | None = None
 ) -> bytes:
-    """The checksum in a header; ValueError unless the rest of the header is as expected."""
+    # Everything is compared before the body is read, so that a wrong payload costs no memory.
+    # Returns the checksum that the header states.
     magic, version, reserved, levels, _, fingerprint, checksum = HEADER.unpack_from(payload)
     if magic != MAGIC:
         raise ValueError(f"Expected a payload that starts with {MAGIC!r}, got {magic!r}.")
@@ -307,7 +312,7 @@ def unpack(
         channel: the channel or format that the receiver expects.
         payload: the received bytes.
         dimension: number of codes that the receiver expects.
-        padding: how many of them are padding; None for any number.
+        padding: number of codes that are padding; None for any number.
 
     Returns:
         (dimension,) uint8 codes, each below channel.levels; uint32 for codes of more than 8 bits.
@@ -334,21 +339,22 @@ def add(channel: Coding, payload: bytes, totals: np.ndarray, padding: int | None
         payload: the received bytes.
         totals: (dimension,) int32, int64, uint32 or uint64, changed in place, but not if the
             payload is refused.
-        padding: how many of the codes are padding; None for any number.
+        padding: number of codes that are padding; None for any number.
 
     Raises:
-        ValueError: as in `unpack`.
+        ValueError: see `unpack`.
         TypeError: totals is not a writable vector of such integers.
     """
     from randquant.channels import packing
 
     _check_coding(channel)
     validate.kind("totals", totals, np.ndarray)
-    if totals.ndim != 1 or totals.dtype.name not in TOTALS or not totals.flags.writeable:
+    if totals.ndim != 1 or totals.dtype.name not in TOTAL_TYPES or not totals.flags.writeable:
         raise TypeError(
-            f"Expected totals (d,) to add to, of dtype {', '.join(TOTALS)}; got shape "
+            f"Expected totals (d,) to add to, of dtype {', '.join(TOTAL_TYPES)}; got shape "
             f"{totals.shape}, {totals.dtype}."
         )
+    # A bad payload is refused before totals change: otherwise one client could spoil a round.
     body = _checked_body(channel, payload, totals.size, padding)
     if channel.bits > 8 and channel.levels == 1 << channel.bits and totals.dtype.kind == "u":
         packing.add_wide(body, channel.bits, totals)
@@ -395,7 +401,7 @@ def _dtype(channel: Coding) -> np.dtype:
 def _checked_length(
     channel: Coding, payload: bytes, dimension: int, padding: int | None = None
 ) -> bytes:
-    """The checksum in a header, after checking the rest of the header and the length."""
+    # Returns the checksum in the header, after checking the rest of the header and the length.
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise TypeError(f"Expected a payload of bytes, got {validate.shown(payload)}.")
     expected = HEADER_BYTES + body_bytes(channel, dimension)
@@ -418,10 +424,18 @@ def _checked_body(
     digest = hashlib.sha256(payload[: HEADER_BYTES - len(checksum)])
     digest.update(body.data)
     if checksum != digest.digest()[: len(checksum)]:
-        raise ValueError("Expected a payload whose checksum fits, got a damaged one: ask again.")
+        stated, computed = checksum.hex(), digest.digest()[: len(checksum)].hex()
+        raise ValueError(
+            f"Expected a payload with checksum {stated} as its header says, got {computed}: it was "
+            "damaged; ask again."
+        )
+    # Otherwise one update would have several payloads, and a client could hide bits in them.
     spare = body.size * 8 - _body_bits(channel, dimension)
     if spare and body[-1] >> (8 - spare):
-        raise ValueError("Expected zeros in a payload's spare bits, got ones: another encoding.")
+        raise ValueError(
+            f"Expected zeros in a payload's {spare} spare bits, got {body[-1] >> (8 - spare):b}: "
+            "the sender encodes differently."
+        )
     return body
 
 
@@ -442,12 +456,12 @@ def _check_range(channel: Coding, codes: np.ndarray) -> None:
 
 
 def floats(dimension: int) -> int:
-    """Bytes of an update sent as 32-bit floats, without a header."""
+    """Return the bytes of an update sent as 32-bit floats, without a header."""
     return 4 * validate.whole("dimension", dimension, low=0)
 
 
 def coded(coding: Coding, size: int) -> int:
-    """Bytes of `size` codes that the server sees one by one, header included.
+    """Return the bytes of `size` codes that the server sees one by one, header included.
 
     Example:
         >>> coded(Format.of(2, "a bit"), 1024)
@@ -457,7 +471,7 @@ def coded(coding: Coding, size: int) -> int:
 
 
 def sum_bits(levels: int, clients: int) -> int:
-    """Bits per coordinate in which any sum of `clients` clients' codes is exact.
+    """Return the bits per coordinate in which any sum of `clients` clients' codes is exact.
 
     `aggregation.modulus` says how many fewer suffice.
 
@@ -469,9 +483,9 @@ def sum_bits(levels: int, clients: int) -> int:
 
 
 def masked(size: int, bits: int) -> int:
-    """Bytes of a vector that is masked for a sum modulo 2**bits, header included.
+    """Return the bytes of a vector that is masked for a sum modulo 2**bits, header included.
 
-    Masks are uniform, so that every coordinate takes as many bits as a coordinate of the sum.
+    Masks are uniform, so every coordinate takes as many bits as a coordinate of the sum.
 
     Example:
         >>> masked(1024, sum_bits(2, 200))

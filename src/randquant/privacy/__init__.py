@@ -81,14 +81,18 @@ if TYPE_CHECKING:
     from randquant.privacy.certificates.sum_certificate import attained, by_distance, certify_sum
     from randquant.privacy.certificates.sum_curvature import LARGEST_SUM, kappa_sum
     from randquant.privacy.certificates.sum_laws import (
-        KEEP_ALL,
+        NO_TRIM_FLOOR_BITS,
         ClientRows,
         Law,
         Rows,
         log_trimmed,
         product,
     )
-    from randquant.privacy.certificates.sum_parts import SHARES, covers_of, even_rows
+    from randquant.privacy.certificates.sum_parts import (
+        SHARE_DENOMINATOR,
+        block_covers,
+        symmetric_rows,
+    )
     from randquant.privacy.certificates.vector import (
         BoxSearch,
         CellLines,

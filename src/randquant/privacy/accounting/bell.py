@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri_exp
 
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.rounds import Powers, rounding
-from randquant.privacy.certificates.sum_bits import straightened
+from randquant.privacy.certificates.sum_bits import linearised
 from randquant.privacy.divergence import UNIT
 
 MOST_CLIENTS = 2**17
@@ -55,7 +55,7 @@ def bell_square(channel: Channel, clients: int) -> float:
         >>> round(bell_square(bit, 200) * 200 * (4**2 - 1), 2)  # over the variance's inverse
         1.84
     """
-    bit = straightened(channel)
+    bit = linearised(channel)
     if bit is None:  # more codes: nothing is proven
         return math.inf
     one, narrowest = bit

@@ -15,7 +15,7 @@ from decimal import Context, Decimal, localcontext
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, log_gaussian_delta
 from randquant.privacy.accounting.ratios import LADDER, RatioMoments, ratio_moments
-from randquant.privacy.certificates.sum_bits import straightened
+from randquant.privacy.certificates.sum_bits import linearised
 from randquant.privacy.certificates.sum_curvature import kappa_sum
 from randquant.privacy.guarantee import rounded_up
 
@@ -118,7 +118,7 @@ def steps_of_sums(channel: Channel, clients: int, square: float, rounds: int) ->
         The steps; None where the channel's moments are not known.
     """
     # theory/martingale.md, Proposition 2: two codes are a bit, in units of where it is steepest.
-    bit = straightened(channel) if len(channel.inputs) > 2 else None
+    bit = linearised(channel) if len(channel.inputs) > 2 else None
     channel = channel if bit is None else bit[0]
     moments = ratio_moments(channel, clients)
     # Where nothing is known of moments, the curvature would take seconds for nothing.

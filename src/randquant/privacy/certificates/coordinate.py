@@ -32,8 +32,8 @@ class Certificate:
         code: the code whose likelihood ratio at the witness is largest; when epsilon is
             infinite, x can send it and x' cannot.
         covers: `all pairs` of inputs, `pairs with zero`, or `this pair` alone (`certify_pair`).
-        neighboring: what the adversary tries to tell apart.
-        channel: what was certified, for pictures; it is not compared or printed.
+        neighboring: the pairs of inputs that the adversary tries to distinguish.
+        channel: the certified channel, for pictures; it is not compared or printed.
     """
 
     order: float
@@ -116,7 +116,6 @@ def certify(
 
 
 def _against_zero(channel: Channel, order: float) -> Certificate:
-    """Over all pairs of an input and 0: divergence is quasi-convex, so the input is a vertex."""
     zero, total = channel.mix(0.0)
     rows = channel.weights.astype(object) * (total // channel.denominator)
     # theory/accounting.md, Proposition 5: quasi-convex in one argument, so the other end is a
@@ -140,7 +139,7 @@ def _against_zero(channel: Channel, order: float) -> Certificate:
 
 
 def certify_pair(channel: Channel, x: float, other: float, order: float = math.inf) -> Certificate:
-    """Bound the divergence at one pair of inputs, as papers do that assume the worst one.
+    """Bound the divergence at one pair of inputs, the one that a paper assumes to be the worst.
 
     Args:
         channel: the channel.
@@ -173,7 +172,7 @@ def certify_pair(channel: Channel, x: float, other: float, order: float = math.i
 
 
 def _loudest_code(p: np.ndarray, q: np.ndarray) -> int:
-    """The code with the largest p/q, where p > 0."""
+    # The code with the largest p/q, where p > 0.
     ratios = [
         # Python integers: ratios of weights beyond 2**53 are not to be compared as floats.
         (math.inf if b == 0 else int(a) / int(b)) if a > 0 else -1.0
@@ -186,15 +185,15 @@ def _loudest_code(p: np.ndarray, q: np.ndarray) -> int:
 #
 # Derivations: `docs/theory/design.md` and `docs/theory/imvu.md`.
 
-GEOMETRIES = ("l1", "l2", "fisher")
+GEOMETRY_NAMES = ("l1", "l2", "fisher")
 
 
 @dataclass(frozen=True, slots=True)
 class MetricCertificate:
-    """How fast a channel's rows can change with the input.
+    """Metric privacy certificate of a channel: the rate at which its rows change with the input.
 
     Attributes:
-        geometry: `l1`, `l2` or `fisher`: what `epsilon` multiplies.
+        geometry: `l1`, `l2` or `fisher`: the distance that `epsilon` multiplies.
         epsilon: `l1`: log-likelihoods change by at most epsilon·|x - x'|/clip between any inputs.
             `l2`: by at most epsilon·(x - x')^2/clip^2 between any *vertices*; between other inputs
             nothing is said. `fisher`: the Fisher information about x/clip is at most epsilon.
@@ -231,7 +230,7 @@ def fisher_information(channel: Channel) -> Interval:
         vertex without its probability levelling off.
 
     Guarantees:
-        Of all inputs, not of a sample: inside a cell the sum is convex in x, so the supremum is
+        For all inputs, not for a sample: inside a cell the sum is convex in x, so the supremum is
         at the end of a cell. The row is taken as linear inside a cell; that the encoder rounds an
         input's position to 2**-32 of its cell is left out.
 
@@ -252,7 +251,7 @@ def fisher_information(channel: Channel) -> Interval:
     with np.errstate(divide="ignore", invalid="ignore"):
         # theory/vector.md, Proposition 2: in a cell the sum is convex in x, so its ends are enough.
         information = np.where(sums == 0, 0.0, sums / (channel.denominator * gaps**2))
-    return _around(float(information.max()), channel)
+    return _rounding_interval(float(information.max()), channel)
 
 
 def certify_metric(channel: Channel, geometry: str) -> MetricCertificate:
@@ -283,7 +282,7 @@ def certify_metric(channel: Channel, geometry: str) -> MetricCertificate:
         [0.5, 0.125]
     """
     validate.kind("channel", channel, Channel)
-    validate.choice("geometry", geometry, GEOMETRIES)
+    validate.choice("geometry", geometry, GEOMETRY_NAMES)
     if geometry == "l2":
         return _between_vertices(channel)
     width = np.diff(channel.inputs) / channel.clip
@@ -298,7 +297,9 @@ def certify_metric(channel: Channel, geometry: str) -> MetricCertificate:
     end, cell = (int(i) for i in np.unravel_index(int(loss.argmax()), loss.shape))
     x, other = float(channel.inputs[cell + end]), float(channel.inputs[cell + 1 - end])
     witness = (x, other) if geometry == "l1" else (x, x)
-    return MetricCertificate(geometry, _around(float(loss.max()), channel), witness, "all inputs")
+    return MetricCertificate(
+        geometry, _rounding_interval(float(loss.max()), channel), witness, "all inputs"
+    )
 
 
 def _between_vertices(channel: Channel) -> MetricCertificate:
@@ -319,7 +320,15 @@ def _between_vertices(channel: Channel) -> MetricCertificate:
 
 
 def _at_ends(channel: Channel, measure: Callable[[np.ndarray, np.ndarray], np.ndarray]):
-    """(2, V-1): a measure of (change, row) at both ends of each cell; row 1 where nothing moves."""
+    """Measure the change of rows at both ends of each cell.
+
+    Args:
+        channel: the channel.
+        measure: of (change, row) of a cell, code by code; the row is 1 where nothing changes.
+
+    Returns:
+        (2, V-1)
+    """
     weights = channel.weights
     change = np.diff(weights, axis=0)  # exact: within 2**62 either way
     still = change == 0
@@ -329,8 +338,8 @@ def _at_ends(channel: Channel, measure: Callable[[np.ndarray, np.ndarray], np.nd
         return np.stack([measure(np.where(still, 0.0, moves), row) for row in rows])
 
 
-def _around(largest: float, channel: Channel) -> Interval:
-    """The interval about a figure of a cell: below 16 roundings and `levels` additions."""
+def _rounding_interval(largest: float, channel: Channel) -> Interval:
+    # The figure of a cell takes fewer than 16 roundings and `levels` additions.
     # A difference, row and width 1 unit each, squares, products and quotients: 10 of 16 units.
     error = (channel.levels + 16) * UNIT
     if math.isinf(largest):

@@ -58,8 +58,8 @@ def load_channel(path: str | Path) -> tuple[Channel, Certificate | MetricCertifi
         (channel, certificate), the certificate computed from the channel that was read.
 
     Raises:
-        ValueError: the file is no channel's, its fingerprint or its certificate is not that of its
-            integers: the file was damaged or changed.
+        ValueError: the file holds no channel, or its fingerprint or certificate does not belong to
+            its integers: the file was damaged or changed.
         OSError: the file cannot be read.
     """
     try:
@@ -72,13 +72,20 @@ def load_channel(path: str | Path) -> tuple[Channel, Certificate | MetricCertifi
 def channel_record(
     channel: Channel, certificate: Certificate | MetricCertificate | None = None
 ) -> dict[str, Any]:
-    """A channel and its certificate as JSON data, for files and messages; as `save_channel`."""
+    """Return a channel and its certificate as JSON data, for files and messages.
+
+    Args:
+        channel, certificate: see `save_channel`.
+    """
     validate.kind("channel", channel, Channel)
     certificate = certify(channel) if certificate is None else certificate
     wanted = "what certify or certify_metric returns"
     validate.answers("certificate", certificate, wanted, "covers", "epsilon")
     if certificate.covers == "this pair":
-        raise ValueError("Expected a certificate over all pairs of inputs, got one of a pair.")
+        raise ValueError(
+            f"Expected a certificate over all pairs of inputs, but it covers {certificate.witness} "
+            "only: certify the channel with `certify`."
+        )
     if isinstance(certificate, MetricCertificate):
         claim = {"geometry": certificate.geometry}
     else:
@@ -98,14 +105,20 @@ def channel_record(
 def channel_from_record(
     record: Any, where: str, admit: Callable[[Channel], None] = lambda channel: None
 ) -> tuple[Channel, Certificate | MetricCertificate]:
-    """Undo `channel_record` of data that came from `where`; checks and errors as `load_channel`.
+    """Read a channel from JSON data and certify it again; the inverse of `channel_record`.
 
-    `admit` may raise a ValueError before the channel is certified.
+    Args:
+        record: the data, from an untrusted source.
+        where: names the source in errors.
+        admit: may refuse the channel with a ValueError before the work of certifying it begins.
+
+    Raises:
+        ValueError: see `load_channel`.
     """
     try:
         if record["format"] != FORMAT:
             raise ValueError(f"its format is {validate.shown(record['format'])}")
-        # Lists of other things would become arrays of text, and take any amount of memory.
+        # Lists of anything but numbers could become arrays of text, and take any amount of memory.
         inputs, values = _numbers(record["inputs"]), _numbers(record["values"])
         weights: Any = [_numbers(row) for row in record["weights"]]
         channel = Channel(inputs, values, weights, record["denominator"])
@@ -117,10 +130,13 @@ def channel_from_record(
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         reason = str(error).rstrip(".")
         raise ValueError(f"Expected a channel {where}, but: {reason}.") from error
+    # The certificate that counts is the one computed here: a file cannot claim a better one. What
+    # it states must agree, so that an edited file is noticed.
     if channel.fingerprint.hex() != fingerprint:
         raise ValueError(
-            f"Expected the channel {where} to be that of its fingerprint, got other integers: "
-            "it was changed; design or save the channel again."
+            f"Expected the channel {where} to have the fingerprint {validate.shown(fingerprint)} "
+            f"as it says, got {channel.fingerprint.hex()}: it was changed; design or save the "
+            "channel again."
         )
     certified = certificate.epsilon
     if not (claimed.lower <= certified.upper and certified.lower <= claimed.upper):

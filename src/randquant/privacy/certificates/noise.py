@@ -1,4 +1,9 @@
-"""What integer noise must say of itself, and how far shifts of it can be told apart."""
+"""The facts that integer noise must provide, and the divergence between shifts of it.
+
+Noise of unlike mechanisms (discrete Gaussian, Skellam, binomial) is certified by two facts of the
+law of a sum: its largest curvature and a variance that dominates it. The bound that follows from
+them is proven in `docs/theory/additive.md`, Proposition 1.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +36,24 @@ class Noise(Protocol):
     # The largest second difference of -log p: theory/additive.md, Propositions 2 (discrete
     # Gaussian), 3 (Skellam) and 4 (binomial).
     def curvature(self, terms: int) -> float:
-        """Upper bound of the curvature of the law of a sum of `terms` of them."""
+        """Bound the curvature of the law of a sum of `terms` clients' noise from above."""
         ...
 
     # theory/additive.md, Propositions 2 to 4; Proposition 1 takes any v that is large enough.
     def spread(self, terms: int) -> float:
-        """A variance v for that law: log E exp(a X) <= a^2 v / 2 for |a| <= 1/v."""
+        """Return a variance v for that law: log E exp(a X) <= a^2 v / 2 for |a| <= 1/v."""
         ...
 
     # For lower ends: theory/composition.md, Proposition 12.
     def log_law(self, terms: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
-        """Logs of p(k)/p(0) of the sum's law, k = 0 to reach or where it ends, and their errors."""
+        """Return log p(k)/p(0) of the sum's law, k = 0 to reach or its end, and their errors."""
         ...
 
-    # Of what tables draw by theory/additive.md, Proposition 5; the binomial adds the mass beyond
-    # the window of Proposition 4. theory/accounting.md, Proposition 4, pays for it out of delta.
+    # Tables draw a law that is only nearly the one above: theory/additive.md, Proposition 5; the
+    # binomial adds the mass beyond the window of Proposition 4. theory/accounting.md, Proposition
+    # 4, pays for it out of delta.
     def distance(self, terms: int) -> float:
-        """Upper bound of the total variation distance of the sum as drawn to a law that has it."""
+        """Bound the total variation distance between the sum as drawn and the law above."""
         ...
 
     def draw(self, count: int, key: Key) -> np.ndarray:
@@ -80,7 +86,7 @@ def shift_divergence(
     """
     if squared_distance == 0:
         return 0.0
-    # Proposition 1 is for real orders; in the tails, shifts are told apart without bound.
+    # Proposition 1 is for real orders; in the tails, the likelihood ratio of shifts is unbounded.
     if math.isinf(order):
         return math.inf
     # Exact: the order is at most twice its floor.

@@ -1,4 +1,16 @@
-"""Sums of one bit: binomial laws, shares of even codes, and grids of inputs."""
+"""Three tools for sums of codes: binomial counts, channels made of bits, and grids of inputs.
+
+The problem: bounds of sums average over how many of the other clients draw from a common law
+(a binomial number), are simplest where a code is itself a sum of bits, and have to hold for all
+pairs of a client's inputs, of which there are infinitely many.
+
+The bounds are proven in `docs/theory/sums.md`, Proposition 10 (binomial probabilities), and in
+`docs/theory/vector-sums.md`, Propositions 11, 12 and 14 (bits), 15 and 20 (pairs on a grid).
+
+From top to bottom: `LogBinomial`; `Bits` and `linearised`, which read bits off a channel's rows;
+`PairGrid` and `bound_by_refinement`, which bound divergence over squared distance in boxes of pairs
+and cut those boxes finer that decide the bound.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +26,28 @@ from randquant.channels.channel import EVEN, Channel
 from randquant.privacy.certificates.sum_kernel import bounds_of_boxes
 from randquant.privacy.divergence import UNIT
 
-# Binomial probabilities with a proven error deep into the tails: how many draw from a shape.
-#
-# Derivations: `docs/theory/sums.md`.
+# Binomial probabilities with a proven error deep into the tails: how many clients or blocks draw
+# from a common law. The tails count: at high orders a moment is largest where hardly anybody does.
 
-UNLIKELY, COARSE, PART = -9.0, 6, 0.7
-"""Logarithm of a probability below which values are grouped coarsely, by such a part of them; how
-many standard deviations are in a group of likelier ones."""
+UNLIKELY_LOG_PROBABILITY = -9.0
+"""Below this (1 in 8,100) values are grouped coarsely: such a group weighs little in a mean."""
+
+COARSE_GROUP_PARTS = 6
+"""A coarse group reaches down to 5/6 of its end: each counts the least value in it, so twice as
+many parts would be tighter in the tail, with twice as many groups."""
+
+FINE_GROUP_SCALE = 0.7
+"""Standard deviations in a group of likely values."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogBinomial:
-    """A binomial variable K, its probabilities rounded up, in logarithms.
+    """Upper bounds of a binomial variable's probabilities, as logarithms.
 
     Attributes:
-        trials: K is at most this.
-        first: logs[i] is at least log P(K = first + i).
-        logs: (w,) float64; a value outside this window is less likely than its nearer end.
+        trials: the variable K is at most this.
+        first: logs[i] is an upper bound of log P(K = first + i).
+        logs: (w,) float64; a value outside this window is less likely than the window's nearer end.
         deviation: the standard deviation of K, roughly.
         slack: how far each of the logs may be above the truth.
     """
@@ -42,8 +59,8 @@ class LogBinomial:
     slack: float
 
     @staticmethod
-    def of(trials: int, share: int, denominator: int, depth: float) -> LogBinomial:
-        """K of `trials` trials, each successful with probability share/denominator.
+    def from_share(trials: int, share: int, denominator: int, depth: float) -> LogBinomial:
+        """Bound the probabilities of K successes of trials with probability share/denominator.
 
         Args:
             trials: >= 0.
@@ -65,6 +82,7 @@ class LogBinomial:
         # theory/sums.md, Proposition 10: exact integers, 5 roundings, the logarithm.
         step = np.log((trials - k) / (k + 1) * (success / failure))  # from k to k + 1
         at = mode - first
+        # Summed outward from the mode, where rounding starts at 0 and grows with the depth.
         logs = np.concatenate([-np.cumsum(step[:at][::-1])[::-1], [0.0], np.cumsum(step[at:])])
         # theory/sums.md, Proposition 10: the longest step counts once more, see there.
         deepest = float(np.abs(logs).max()) + float(np.abs(step).max(initial=0.0))
@@ -77,11 +95,10 @@ class LogBinomial:
 
     @property
     def last(self) -> int:
-        """The end of the window."""
         return self.first + len(self.logs) - 1
 
     def below(self, value: int) -> float:
-        """log of at least P(K < value)."""
+        """Return an upper bound of log P(K < value)."""
         # Outside the window no value is likelier than its nearer end.
         tail = _log(min(value, self.first)) + float(self.logs[0])
         inside = self.logs[: max(value - self.first, 0)]
@@ -94,23 +111,25 @@ class LogBinomial:
         They are fine where K is likely, and coarse below; what is below the window is one group.
         With h decreasing, E[h(K)] is at most sum mass·h(least).
         """
-        found, end = [], self.trials + 1
-        wide = max(int(PART * self.deviation), 1)
-        # More than these are about as good as these.
+        groups, end = [], self.trials + 1
+        fine_width = max(int(FINE_GROUP_SCALE * self.deviation), 1)
+        # Values from two deviations above the mode on form one group: they hide hardly more than
+        # its least value does.
         high = self.first + int(self.logs.argmax()) + int(2 * self.deviation) + 2
         while end > 0:
             # Any cuts are valid (theory/sums.md, Proposition 4).
-            likely = self.below(end) > UNLIKELY
-            start = min(end, high) - (wide if likely else max(end // COARSE, wide))
+            likely = self.below(end) > UNLIKELY_LOG_PROBABILITY
+            width = fine_width if likely else max(end // COARSE_GROUP_PARTS, fine_width)
+            start = min(end, high) - width
             start = max(start, self.first) if end > self.first else 0
             mass = self._between(start, end)
             if mass > -math.inf:
-                found.append((start, end - 1, mass))
+                groups.append((start, end - 1, mass))
             end = start
-        return found
+        return groups
 
     def _between(self, start: int, end: int) -> float:
-        """log of at least P(start <= K < end)."""
+        """Return an upper bound of log P(start <= K < end)."""
         low, high = max(start - self.first, 0), max(end - self.first, 0)
         before = _log(max(min(end, self.first) - start, 0)) + float(self.logs[0])
         after = _log(max(end - max(start, self.last + 1), 0)) + float(self.logs[-1])
@@ -119,14 +138,14 @@ class LogBinomial:
 
 
 def _log(count: int) -> float:
-    # 1e-15 is 9 units; the rest of its error is in the spare units of `_log_sum`, for it stands
-    # beside a window's end, whose logarithm is below -29 where values lie outside: with the next
-    # step it is below -60, and steps differ by log 4 at most.
+    # 1e-15 is 9 units. The rest of the logarithm's error is in the spare units of `_log_sum`: it is
+    # added to the logarithm at a window's end, which is below -29 if there are values outside. With
+    # the next step that is below -60, and steps differ by log 4 at most.
     return math.log(count) + 1e-15 if count > 0 else -math.inf
 
 
 def _log_sum(logs: np.ndarray) -> float:
-    """log of the sum of e^logs, rounded up."""
+    """Return an upper bound of the logarithm of the sum of e^logs."""
     top = float(logs.max(initial=-math.inf))
     if top == -math.inf:
         return top
@@ -137,27 +156,32 @@ def _log_sum(logs: np.ndarray) -> float:
 
 # Channels whose code is a sum of independent bits, read off their rows.
 #
-# Derivation: `docs/theory/vector-sums.md`, "Sums of bits".
+# Derivation: `docs/theory/vector-sums.md`, "Sums of bits". The bits' probabilities are guessed from
+# the means; then every row is compared with its binomial law in whole numbers, and the difference
+# found is part of the bound. So a wrong guess makes a bound loose, not false.
 
 SCALE = 2**62
 """Denominator of the bits' probabilities."""
 
-LARGEST_ERROR = 2.0**-20
-"""Rows further from binomial laws than this, relatively, are not taken for sums of bits."""
+MAX_BINOMIAL_ERROR = 2.0**-20
+"""Rows that differ more from binomial laws than this, relatively, are not taken for sums of bits.
+The weights of PBM are within 2**-34 (`vector-sums.md`, Proposition 21)."""
 
-GROW = 1 + 2.0**-36
+ROUND_UP_FACTOR = 1 + 2.0**-36
 """Outward rounding of factors that are formed from positive terms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """Units at one of two ends, whose sums every client's code is a mix of, up to rounding.
+    """The bits that every code of a channel is a sum of, up to a relative error.
+
+    Every row is a mixture of laws of sums of `trials` bits that are each at one of two ends.
 
     Attributes:
-        trials: how many of them a code is the sum of.
-        ends: two rows of whole numbers: the law of a unit at either end.
-        error: no weight is further than this from the mix's, relatively.
-        even: the share of all codes that is spread evenly, 0 or EVEN.
+        trials: number of bits in a code.
+        ends: two rows of whole numbers: the law of a bit at either end.
+        error: largest relative difference between a weight and that of the mixture.
+        even: the share of codes that are drawn evenly from all codes, 0 or EVEN.
         mirrored: whether one end is the mirror image of the other.
     """
 
@@ -169,49 +193,53 @@ class Bits:
 
     @staticmethod
     @functools.lru_cache(maxsize=256)
-    def of(channel: Channel) -> Bits | None:
-        """Read them off the rows; None if they are not (nearly) such sums."""
+    def from_channel(channel: Channel) -> Bits | None:
+        """Read the bits off a channel's rows; None if its codes are not (nearly) sums of bits."""
         rows = np.unique(channel.weights, axis=0)
         if channel.levels == 2 or len(rows) == 2:
             # theory/vector-sums.md, Propositions 2 and 14: every row is a mix of two, exactly.
             ends = rows[0], rows[-1]
             return Bits(1, ends, 0.0, 0.0, np.array_equal(ends[0], ends[1][::-1]))
+        # A binomial law of a bit that is not certain has no impossible code.
         if not rows.all():
             return None
-        some = [Bits._sum(rows, channel.denominator, even) for even in (0.0, EVEN)]
-        return min((each for each in some if each), key=lambda each: each.error, default=None)
+        readings = [Bits._read(rows, channel.denominator, even) for even in (0.0, EVEN)]
+        valid = (bits for bits in readings if bits)
+        return min(valid, key=lambda bits: bits.error, default=None)
 
     @staticmethod
-    def _sum(rows: np.ndarray, total: int, even: float) -> Bits | None:
+    def _read(rows: np.ndarray, total: int, even: float) -> Bits | None:
         trials = rows.shape[1] - 1
         chances, error = [], 0.0
-        # Exact integers: what is left of a bit's probability is how far rows are off.
         for row in rows.tolist():
             mean = sum(code * weight for code, weight in enumerate(row)) / total
             chance = round((mean - even * trials / 2) / (1 - even) / trials * SCALE)
-            # theory/vector-sums.md, Proposition 14: whatever they are read off as, rows are
-            # compared.
+            # theory/vector-sums.md, Proposition 14: however the probability was read, the row is
+            # compared with its law in exact integers.
             if not 0 < chance < SCALE:
                 return None
-            error = max(error, _off(row, total, chance, even))
-            if error > LARGEST_ERROR:
+            error = max(error, _binomial_error(row, total, chance, even))
+            if error > MAX_BINOMIAL_ERROR:
                 return None
             chances.append(chance)
         # theory/vector-sums.md, Proposition 11: every bit is a mix of two at the ends.
         low, high = min(chances), max(chances)
-        if abs(low + high - SCALE) <= 2**12:  # nearly mirrored: what is further out covers more
+        # Nearly mirrored ends are moved outward until they are mirrored, which halves the work:
+        # bits between wider ends are mixtures of these as well.
+        if abs(low + high - SCALE) <= 2**12:
             low = min(low, SCALE - high)
             high = SCALE - low
         ends = np.array([[SCALE - low, low], [SCALE - high, high]])
         return Bits(trials, (ends[0], ends[1]), error, even, low + high == SCALE)
 
 
-def straightened(channel: Channel) -> tuple[Channel, float] | None:
-    """One bit for the codes of a channel that has two; None where it has more, or jumps.
+def linearised(channel: Channel) -> tuple[Channel, float] | None:
+    """Replace a channel of two codes by one whose probability is linear in the input.
 
     Returns:
-        A channel of inputs -1 to 1 whose ends have the least and the largest probability; and the
-        narrowest way between two inputs that have these.
+        (channel, distance): one cell from -1 to 1 whose ends have the smallest and the largest
+        probability, and the smallest distance at which two inputs of the original channel can have
+        these. None if the channel has more codes, jumps, or a code that is never sent.
     """
     widths, weights = np.diff(channel.inputs), channel.weights
     constant = bool((weights == weights[0]).all())
@@ -222,52 +250,58 @@ def straightened(channel: Channel) -> tuple[Channel, float] | None:
     steps = np.array([abs(b - a) / SCALE for a, b in itertools.pairwise(chances)])
     low, high = min(chances), max(chances)
     ends = np.array([[SCALE - low, low], [SCALE - high, high]], dtype=np.int64)
-    narrowest = (high - low) / SCALE / float((steps / widths).max())
-    return Channel(np.array([-1.0, 1.0]), np.array([-1.0, 1.0]), ends, SCALE), narrowest
+    distance = (high - low) / SCALE / float((steps / widths).max())
+    return Channel(np.array([-1.0, 1.0]), np.array([-1.0, 1.0]), ends, SCALE), distance
 
 
-def _off(row: list[int], total: int, bit: int, even: float) -> float:
-    """How far a row is from a binomial law, partly spread evenly, at most: relatively, rounded up.
+def _binomial_error(row: list[int], total: int, chance: int, even: float) -> float:
+    """Bound the relative difference between a row and a binomial law with an even share.
 
-    All are exact integers.
+    Args:
+        row, total: whole numbers.
+        chance: probability of a bit, over SCALE.
+        even: share of codes that are drawn evenly.
     """
     trials, worst = len(row) - 1, 0.0
-    spread, parts = even.as_integer_ratio()
-    unit = SCALE**trials * (trials + 1) * parts
-    evenly = SCALE**trials * spread * total
+    # A float is a quotient of integers, so both sides are compared over one denominator, exactly.
+    numerator, denominator = even.as_integer_ratio()
+    unit = SCALE**trials * (trials + 1) * denominator
+    even_part = SCALE**trials * numerator * total
     for code, weight in enumerate(row):
-        law = math.comb(trials, code) * bit**code * (SCALE - bit) ** (trials - code)
-        exact = law * (trials + 1) * (parts - spread) * total + evenly
+        law = math.comb(trials, code) * chance**code * (SCALE - chance) ** (trials - code)
+        exact = law * (trials + 1) * (denominator - numerator) * total + even_part
         worst = max(worst, abs(weight * unit - exact) / exact)
-    return worst * GROW
+    return worst * ROUND_UP_FACTOR
 
 
-# All pairs of inputs at once, on a grid that is cut finer where that decides.
+# All pairs of inputs at once, on a grid that is cut finer where that decides the bound.
 #
 # Derivation and rounding: `docs/theory/vector-sums.md`, Propositions 15 and 20.
 
 LEAST_PARTS, MOST_PARTS = 8, 2048
 """Parts between the ends of the inputs: at first, about, and at most."""
 
-NEAR = 8
-"""Points more parts apart are bounded by their moments alone."""
+MAX_CURVATURE_PARTS = 8
+"""Pairs more parts apart than this are bounded by their moments alone: curvature is the better
+bound for close pairs only, and costs a sum over outcomes for every cell between."""
 
-SOME = 8
-"""Of how many laws one is looked at to see where a grid must be finer."""
+LAW_SAMPLE_STEP = 8
+"""One in this many laws is evaluated to decide where a grid must be finer. All are evaluated for
+the bound."""
 
 Values = tuple[np.ndarray, np.ndarray]
-"""Of pairs of points: the largest curvature of the cells between them; log moments."""
+"""For pairs of points: the largest curvature of the cells between them; log moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The way from end to end of the inputs, each of its cells cut into equal parts.
+    """The range of inputs, each of its cells cut into equal parts.
 
     Attributes:
         inputs: (V,) vertices.
-        counts: (V - 1,) how many parts each cell has: powers of two, so that positions are exact.
+        counts: (V - 1,) parts of each cell: powers of two, so that positions are exact.
         cells: (P,) the cell of each part.
-        positions: (P + 1,) where in its cell each part begins; 1 at the very end.
+        positions: (P + 1,) where in its cell each part begins; 1 at the upper end of the range.
         widths: (P,) of the parts.
     """
 
@@ -278,28 +312,28 @@ class Parts:
     widths: np.ndarray
 
     @classmethod
-    def of(cls, inputs: np.ndarray, counts: np.ndarray) -> Parts:
-        """Cut the cells between `inputs` into so many parts."""
+    def cut(cls, inputs: np.ndarray, counts: np.ndarray) -> Parts:
+        """Cut the cells between `inputs` into `counts` parts."""
         cells = np.repeat(np.arange(len(counts)), counts)
         positions = np.concatenate([*[np.arange(n) / n for n in counts.tolist()], [1.0]])
         return cls(inputs, counts, cells, positions, np.repeat(np.diff(inputs) / counts, counts))
 
 
 class PairGrid:
-    """Points from end to end of the inputs, all vertices among them, and pairs of them.
+    """A grid of inputs that contains all vertices, and the pairs of its points to evaluate.
 
     Attributes:
         parts: what lies between the points.
-        boxes: (P, P), which pairs of parts are looked at.
+        boxes: (P, P) bool, the pairs of parts that are bounded.
         first, second: (N,) the points of each pair, corners of those boxes.
         used: (M,) all of these points, rising.
         pairs: where in `used` the points of each pair are.
-        low, high: (N,) the first of the cells between or beside the points of each pair, and one
-            past the last; the same for far pairs, of which no curvature is wanted.
+        low, high: (N,) the first of the cells between the points of each pair or touching them, and
+            one past the last; equal for distant pairs, whose curvature is not needed.
     """
 
     def __init__(self, parts: Parts, order: float, boxes: np.ndarray):
-        """Look at some boxes of pairs of parts; the order is in (1, inf)."""
+        """Select the boxes (P, P) bool of pairs of parts; the order is in (1, inf)."""
         self.parts, self.order, self.boxes = parts, order, boxes
         corners = np.zeros((len(parts.positions),) * 2, dtype=bool)
         for i in (0, 1):
@@ -316,65 +350,73 @@ class PairGrid:
         last = len(parts.cells) - 1
         left, right = np.minimum(self.first, self.second), np.maximum(self.first, self.second)
         self.low = parts.cells[np.maximum(left - 1, 0)]
-        # theory/vector-sums.md, Proposition 15.
-        near = right - left <= NEAR
-        self.high = np.where(near, parts.cells[np.minimum(right, last)] + 1, self.low)
+        # theory/vector-sums.md, Proposition 15: a point may be a vertex, and the slopes on both
+        # sides of it count.
+        close = right - left <= MAX_CURVATURE_PARTS
+        self.high = np.where(close, parts.cells[np.minimum(right, last)] + 1, self.low)
 
     @classmethod
     def whole(cls, inputs: np.ndarray, order: float) -> PairGrid:
-        """All pairs, coarsely."""
-        reach = float(inputs[-1] - inputs[0])
-        parts = np.maximum(LEAST_PARTS * np.diff(inputs) / reach, 1.0)
+        """Return a coarse grid of all pairs of inputs."""
+        length = float(inputs[-1] - inputs[0])
+        parts = np.maximum(LEAST_PARTS * np.diff(inputs) / length, 1.0)
         counts = 2 ** np.log2(parts).round().astype(int)
-        return cls(Parts.of(inputs, counts), order, np.ones((counts.sum(),) * 2, dtype=bool))
+        return cls(Parts.cut(inputs, counts), order, np.ones((counts.sum(),) * 2, dtype=bool))
 
     def only(self, boxes: np.ndarray) -> PairGrid:
-        """Some boxes only."""
         return PairGrid(self.parts, self.order, boxes)
 
     def finer(self, boxes: np.ndarray) -> PairGrid:
-        """Some boxes only, and their parts cut in half."""
-        # Powers of two stay such, and every part lies in one of the grid before.
+        """Return a grid of these boxes only, their parts cut in half."""
+        # Powers of two stay powers of two, and every part lies in one of the coarser grid.
         parts = self.parts
         touched = np.unique(parts.cells[boxes.any(axis=0) | boxes.any(axis=1)])
         counts = parts.counts.copy()
         counts[touched] *= 2
         times = (counts // parts.counts)[parts.cells]
         halves = np.repeat(np.repeat(boxes, times, 0), times, 1)
-        return PairGrid(Parts.of(parts.inputs, counts), self.order, halves)
+        return PairGrid(Parts.cut(parts.inputs, counts), self.order, halves)
 
     @property
     def work(self) -> int:
-        """How many sums over outcomes there are."""
+        """Number of sums over outcomes that the grid needs."""
         return int((self.high - self.low).sum()) + 2 * len(self.first)
 
-    def turned(self, values: np.ndarray) -> np.ndarray:
-        """Values of the mirrored pairs; inputs and boxes must be symmetric."""
+    def mirrored_values(self, values: np.ndarray) -> np.ndarray:
+        """Return the values of the mirrored pairs; inputs and boxes must be symmetric."""
         last = len(self.parts.cells)
         return values[self._index[last - self.first, last - self.second]]
 
     def at_points(self, rows: np.ndarray) -> np.ndarray:
-        """Laws at the points that are in some pair, from those at the vertices."""
+        """Interpolate laws at the vertices (V, L) to those at the used points (M, L)."""
         cells = self.parts.cells
         at = np.append(cells, cells[-1])[self.used]
         part = self.parts.positions[self.used, None]
         # theory/vector.md, Proposition 10: a mix with positive parts.
         return (1 - part) * rows[at] + part * rows[at + 1]
 
-    def bent(self, rows: np.ndarray, error: float) -> float:
-        """Factor of curvature between points, whose laws are known within a relative error."""
+    def convexity_factor(self, rows: np.ndarray, error: float) -> float:
+        """Bound by how much curvature may exceed the interpolation between points.
+
+        Args:
+            rows: (M, L) laws at the used points.
+            error: relative, of the rows.
+        """
         if not 2 < self.order < 3:  # all else is convex in p: theory/vector.md, Proposition 4
             return 1.0
-        part = np.diff(np.log(rows), axis=0)[np.diff(self.used) == 1]
-        # Of a rare group every outcome may be left out: then nothing is bent.
-        spread = float(np.abs(part).max(initial=0.0)) + 4 * error
+        change = np.diff(np.log(rows), axis=0)[np.diff(self.used) == 1]
+        # An unlikely component may have had all its outcomes left out: then there is no change.
+        spread = float(np.abs(change).max(initial=0.0)) + 4 * error
         return math.cosh(spread / 2 * (1 + 64 * UNIT)) ** (2 * (self.order - 2)) * (1 + 512 * UNIT)
 
     def bounds(self, values: Values) -> np.ndarray:
-        """(P, P): at least the divergence over squared distance of all pairs in a box, or 0.
+        """Bound divergence over squared distance in every box from the values at its corners.
 
         Args:
             values: infinite curvature bounds nothing.
+
+        Returns:
+            (P, P) upper bounds for all pairs in a box; 0 where no box is selected.
         """
         curvature, logs = values
         a, b = np.nonzero(self.boxes)
@@ -383,57 +425,60 @@ class PairGrid:
         steep = np.where(self.high > self.low, curvature, np.inf)[corners]
         # theory/vector-sums.md, Proposition 20: a power of M that is convex in either input.
         grown = np.expm1(logs / max(self.order - 1, 1.0))[corners]
-        found = np.zeros(self.boxes.shape)
-        found[a, b] = bounds_of_boxes(steep, grown, a, b, self.parts.widths, self.order)
+        bounds = np.zeros(self.boxes.shape)
+        bounds[a, b] = bounds_of_boxes(steep, grown, a, b, self.parts.widths, self.order)
         # The same Proposition: powers and their inverse.
-        return found * (1 + (2**13 + 16 * self.order) * UNIT)
+        return bounds * (1 + (2**13 + 16 * self.order) * UNIT)
 
     def attained(self, values: Values) -> float:
-        """About the largest that pairs of points have: no bound from these values is below it."""
+        """Estimate the largest divergence over squared distance that pairs of points have."""
         curvature, logs = values
+        # No bound from these values is below it, so it says which boxes need not be cut.
         at = self.parts.inputs[0] + np.append(0.0, np.cumsum(self.parts.widths))
         square = (at[self.first] - at[self.second]) ** 2
-        apart = square > 0
-        far = logs[apart] / ((self.order - 1) * square[apart])
-        return float(max(far.max(initial=0.0), curvature[~apart].max(initial=0.0)))
+        distinct = square > 0
+        ratios = logs[distinct] / ((self.order - 1) * square[distinct])
+        return float(max(ratios.max(initial=0.0), curvature[~distinct].max(initial=0.0)))
 
 
-def searched(
+def bound_by_refinement(
     grid: PairGrid,
     evaluate: Callable[[PairGrid, int], Values],
     attained: float,
     outcomes: float,
     mirrored: bool,
-    most: float,
-    loose: float,
+    max_work: float,
+    tolerance: float,
 ) -> float:
-    """Bound divergence over squared distance in boxes, which are cut finer where that decides.
+    """Bound divergence over squared distance for all pairs, cutting boxes that decide the bound.
 
     Args:
-        grid: the boxes.
-        evaluate: values of a grid's pairs of points; of about every so many laws, where its second
-            argument is not 1. Curvature may be infinite; where a moment is not finite, nothing is
-            bounded.
-        attained: at most the bound.
-        outcomes: how many there are, in all that is evaluated.
-        mirrored: whether `evaluate` wants grids that are their own mirror images.
-        most: sums over outcomes, times outcomes, that may be computed, about.
-        loose: boxes whose bound is no more than this share above what pairs have are not cut.
+        grid: the boxes to begin with.
+        evaluate: returns the values of a grid's pairs of points, from every k-th law, k its second
+            argument. Curvature may be infinite; where a moment is not finite, nothing is bounded.
+        attained: a lower end: no bound is below it.
+        outcomes: number of outcomes, in all that is evaluated.
+        mirrored: whether `evaluate` needs grids that are their own mirror images.
+        max_work: sums over outcomes, times outcomes, that may be computed, roughly.
+        tolerance: boxes whose bound exceeds the largest value of a pair by at most this share are
+            not cut.
 
     Returns:
-        An upper bound; what `evaluate` leaves out of a curvature is not in it.
+        An upper bound; it does not contain what `evaluate` leaves out of a curvature.
     """
     settled, goal, work = 0.0, 0.0, 0.0
     while True:
-        # Where to cut is judged by some of the laws, which bounds nothing.
-        values = evaluate(grid, SOME)
-        goal = max(goal, (1 + loose) * max(attained, grid.attained(values)))
-        wide = ~(grid.bounds(values) <= goal) & grid.boxes
-        wide |= wide[::-1, ::-1] & mirrored
-        finer = grid.finer(wide)
-        last = work + finer.work * outcomes > most or len(finer.parts.cells) > MOST_PARTS
-        # theory/vector-sums.md, Proposition 20: every pair is in a box that counts.
-        rest = grid.only(grid.boxes if last else grid.boxes & ~wide)
+        # A sample of the laws decides where to cut; it bounds nothing.
+        values = evaluate(grid, LAW_SAMPLE_STEP)
+        goal = max(goal, (1 + tolerance) * max(attained, grid.attained(values)))
+        to_cut = ~(grid.bounds(values) <= goal) & grid.boxes
+        to_cut |= to_cut[::-1, ::-1] & mirrored
+        finer = grid.finer(to_cut)
+        too_much = work + finer.work * outcomes > max_work
+        last = too_much or len(finer.parts.cells) > MOST_PARTS
+        # theory/vector-sums.md, Proposition 20: every pair is in a box that counts. Boxes that are
+        # not cut are bounded now, by all laws; the others in a later pass.
+        rest = grid.only(grid.boxes if last else grid.boxes & ~to_cut)
         work += rest.work * outcomes
         values = evaluate(rest, 1)
         if np.isnan(values[0]).any() or not np.isfinite(values[1]).all():
@@ -441,10 +486,10 @@ def searched(
         bounds = rest.bounds(values)
         if last:
             return max(settled, float(bounds.max()))
-        # Of all laws some may be worse than was judged: boxes that are cut once more.
-        more = bounds > goal * (1 + loose)
-        settled = max(settled, float(bounds.max(where=~more, initial=0.0)))
-        wide |= more | more[::-1, ::-1] & mirrored
-        if not wide.any():
+        # Laws outside the sample may be worse: such boxes are cut after all.
+        missed = bounds > goal * (1 + tolerance)
+        settled = max(settled, float(bounds.max(where=~missed, initial=0.0)))
+        to_cut |= missed | missed[::-1, ::-1] & mirrored
+        if not to_cut.any():
             return settled
-        grid = grid.finer(wide)
+        grid = grid.finer(to_cut)

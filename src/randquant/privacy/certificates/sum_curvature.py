@@ -1,6 +1,16 @@
-"""Updates of bounded L2 norm in a secure sum: how fast its divergence grows with distance.
+"""Updates of bounded L2 norm in a secure sum: how fast the divergence grows with distance.
 
-Derivations and rounding: `docs/theory/vector-sums.md`.
+The problem: coordinate certificates of a whole update add up to far too much. If the divergence of
+one coordinate's sum is at most K times the squared distance of the client's two inputs, then that
+of the whole update is at most K times its squared L2 distance, in any dimension.
+
+The bound: for each law of the other clients (`sum_parts`), the divergence of a pair is bounded by
+its curvature (close pairs: the squared slope of the law over its probabilities, summed) or by its
+moment (distant pairs), on a grid of pairs (`sum_bits`). It is proven in
+`docs/theory/vector-sums.md`, Propositions 1 to 4, 8, 10, 12, 15 and 19 to 21.
+
+From top to bottom: `kappa_sum`; `_upper`, the bounds over the other clients one after the other;
+`_bounded`, the search on the grid for one of them; `_Sums`, which evaluates its points.
 """
 
 from __future__ import annotations
@@ -15,39 +25,51 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.certificates.sum_bits import PairGrid, Values, searched
-from randquant.privacy.certificates.sum_certificate import by_distance, endless
+from randquant.privacy.certificates.sum_bits import PairGrid, Values, bound_by_refinement
+from randquant.privacy.certificates.sum_certificate import by_distance, infinite_case
 from randquant.privacy.certificates.sum_kernel import evaluate, evaluate_plain
-from randquant.privacy.certificates.sum_laws import ClientRows, Law, SumOutcomes, uneven, wrong
-from randquant.privacy.certificates.sum_parts import Others, mirrored_by, stand_ins
+from randquant.privacy.certificates.sum_laws import (
+    ClientRows,
+    Law,
+    SumOutcomes,
+    asymmetry,
+    moment_error,
+)
+from randquant.privacy.certificates.sum_parts import OthersBound, bounding_laws, mirrored_by
 from randquant.privacy.certificates.vector import Kappa, kappa
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import at_most
 
 LARGEST_SUM = 2**17
-"""Most clients that are counted: more only hide more."""
+"""Most clients that are counted: more only hide more (Proposition 1), and laws would be longer."""
 
-FEW = 2500
-"""Laws of others at vertices that are tried, at most: half of all where channels are mirrored."""
+MAX_VERTEX_LAWS = 2500
+"""Laws of others at vertices that are tried, half of all arrangements if a channel is symmetric.
+Fewer than for a coordinate's certificate, because each needs a grid of pairs."""
 
-ENOUGH = 1.1
-"""A bound so many times what is attained is not improved on."""
+SUFFICIENT_BOUND_RATE = 1.1
+"""A bound at most this many times the attack ends the search for a better one."""
 
-WORK, CLOSE, LOOSE = 1e9, 2.0**-9, 2.0**-6
-"""Sums over outcomes times outcomes that may be computed, about; how far boxes may be above what
-pairs have, where all others are at two ends, and elsewhere."""
+MAX_WORK = 1e9
+"""Products of sums over outcomes and of outcomes that a search on a grid may take, roughly: some
+seconds. Less of it ends searches on a coarser grid, with a looser bound."""
 
-FAINT = 2.0**-30
-"""SumOutcomes that add up to no more than this share of S, at the worst, are not looked at."""
+END_TOLERANCE_RATE, TOLERANCE_RATE = 2.0**-9, 2.0**-6
+"""Shares by which the bound of a box may exceed the largest value of a pair without being cut:
+where a channel has two vertices only, and elsewhere. There the bound over the others is nearly
+exact, so that the grid decides."""
 
-PRECISE = 1e-3
-"""Where rounding is more than this, relatively, nothing is bounded."""
+OMITTED_SHARE = 2.0**-30
+"""Outcomes that together add at most this share of the attained K are left out, and counted."""
 
-LEAST = 1e-290
-"""What terms below the range of floats add, at most."""
+MAX_RELATIVE_ERROR = 1e-3
+"""Where rounding may be a larger share than this, nothing is bounded (Propositions 12 and 21)."""
 
-GROW = 1 + 2.0**-36
-"""Rounding of sums of logarithms."""
+MIN_TERM = 1e-290
+"""Bound of what terms below the range of floats add."""
+
+ROUND_UP_FACTOR = 1 + 2.0**-36
+"""Above the rounding of sums of logarithms (Proposition 21)."""
 
 
 def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
@@ -74,162 +96,224 @@ def kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
     Example:
         >>> import randquant as rq
         >>> channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)  # one bit, values ±4
-        >>> found = kappa_sum(channel, clients=200, order=2.0)
-        >>> round(found.upper * 200 * 16 / (2.0 / 2), 3)  # over Gaussian noise of variance 16 · 200
+        >>> bound = kappa_sum(channel, clients=200, order=2.0)
+        >>> round(bound.upper * 200 * 16 / (2.0 / 2), 3)  # over Gaussian noise of variance 16 · 200
         1.07
     """
     validate.kind("channel", channel, Channel)
     clients = validate.whole("clients", clients, low=1)
-    turned, inputs = _facing(channel) if clients > 1 else (channel, 1)
-    found = _kappa_sum(turned, clients, validate.renyi_order(order))
-    return replace(found, witness=tuple(inputs * at for at in found.witness))
+    canonical, sign = _canonical_orientation(channel) if clients > 1 else (channel, 1)
+    constant = _kappa_sum(canonical, clients, validate.renyi_order(order))
+    return replace(constant, witness=tuple(sign * at for at in constant.witness))
 
 
 @functools.lru_cache(maxsize=256)
-def _facing(channel: Channel) -> tuple[Channel, int]:
-    """One of the four channels with inputs or codes turned round: whichever it is, the same.
+def _canonical_orientation(channel: Channel) -> tuple[Channel, int]:
+    """Choose one of the four channels that differ in the direction of inputs or codes only.
 
     Returns:
-        That channel; -1 if its inputs are the other's turned round, else 1.
+        (channel, sign): the same channel for all four; -1 if its inputs are negated, else 1.
     """
-    ways = []
+    # Reversing inputs or codes changes no divergence. With one choice for all four, equal channels
+    # have equal bounds, and none is computed twice.
+    orientations = []
     for inputs, codes in itertools.product((1, -1), repeat=2):
         # There is no -0.
         points, values = inputs * channel.inputs[::inputs] + 0.0, codes * channel.values[::codes]
         turned = Channel(points, values, channel.weights[::inputs, ::codes], channel.denominator)
-        ways.append((turned, inputs))
-    return min(ways, key=lambda way: (way[0].inputs.tolist(), way[0].weights.tolist()))
+        orientations.append((turned, inputs))
+    return min(orientations, key=lambda pair: (pair[0].inputs.tolist(), pair[0].weights.tolist()))
 
 
 @functools.lru_cache(maxsize=4096)
 def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
-    alone = kappa(channel, order)
+    single = kappa(channel, order)
     if clients == 1:
-        return alone
-    if math.isinf(alone.upper):
+        return single
+    if math.isinf(single.upper):
         # theory/vector-sums.md, Proposition 5.
-        lower, witness = endless(channel, alone.witness)
-        return Kappa(lower, alone.upper, order, witness)
+        lower, witness = infinite_case(channel, single.witness)
+        return Kappa(lower, single.upper, order, witness)
     # theory/vector-sums.md, Proposition 1: counting on fewer is a bound.
     counted = min(clients, LARGEST_SUM)
     lower, witness = by_distance(channel, counted - 1, order)
-    upper = min(_upper(channel, counted - 1, order, lower), alone.upper)
+    upper = min(_upper(channel, counted - 1, order, lower), single.upper)
     fewer = 1 << (counted - 1).bit_length() - 1
-    # The same Proposition; where they attain more they cannot have a smaller bound.
+    # The same Proposition. Where an attack on fewer clients attains more than this bound, theirs
+    # cannot be smaller.
     if fewer > 1 and by_distance(channel, fewer - 1, order)[0] < upper:
         upper = min(upper, _kappa_sum(channel, fewer, order).upper)
-    # theory/vector-sums.md, Proposition 1: what fewer clients attain, more need not.
+    # theory/vector-sums.md, Proposition 1: a lower end for fewer clients is none for more.
     lower = lower if clients == counted else 0.0
     return Kappa(at_most(lower, upper), upper, order, witness)
 
 
 def _upper(channel: Channel, others: int, order: float, attained: float) -> float:
-    """A bound for that many others; infinite if none is found."""
-    client = ClientRows.of(channel)
+    """Bound K with this number of other clients; infinite if rounding lets nothing be bounded.
+
+    Args:
+        channel, others, order: as in `kappa_sum`.
+        attained: lower end of K.
+    """
+    client = ClientRows.from_channel(channel)
     # theory/vector-sums.md, Proposition 21: what is trimmed is e^-50 of what one client shows.
     depth = max(order - 1, 1.0) * client.loss + math.log(order + 1)
     floor = (depth + 65) / math.log(2)
-    loose = CLOSE if len(client.inputs) == 2 else LOOSE
+    tolerance = END_TOLERANCE_RATE if len(client.inputs) == 2 else TOLERANCE_RATE
     best, mirrored = math.inf, mirrored_by(channel)
     # theory/vector-sums.md, Propositions 2, 11, 19 and 21.
-    for found in stand_ins(channel, others, floor, FEW, mirrored, depth + 60, order):
-        best = min(best, _bounded(client, found, order, attained, loose))
-        if best <= ENOUGH * attained:
+    for others_bound in bounding_laws(
+        channel, others, floor, MAX_VERTEX_LAWS, mirrored, depth + 60, order
+    ):
+        best = min(best, _bounded(client, others_bound, order, attained, tolerance))
+        if best <= SUFFICIENT_BOUND_RATE * attained:
             break
     return best
 
 
 def _bounded(
-    client: ClientRows, others: Others, order: float, attained: float, loose: float
+    client: ClientRows, others: OthersBound, order: float, attained: float, tolerance: float
 ) -> float:
-    """Bound divergence over squared distance for all pairs of inputs behind such others."""
+    """Bound divergence over squared distance for all pairs of inputs, behind the other clients.
+
+    Args:
+        client: the client's rows.
+        others: the bound over the other clients.
+        order: in (1, inf).
+        attained: lower end of K.
+        tolerance: see `bound_by_refinement`.
+    """
     if others.mirrored:
         # theory/vector-sums.md, Proposition 21: what is mirrored only nearly counts as an error.
-        client = replace(client, error=2.1 * uneven(client.rows))
-    most = FAINT * attained / len(others.groups)
-    groups = [
-        [SumOutcomes.of(client, law, group.log_mass, order, most, others.off) for law in group.laws]
-        for group in others.groups
+        client = replace(client, error=2.1 * asymmetry(client.rows))
+    omitted = OMITTED_SHARE * attained / len(others.components)
+    components = [
+        [
+            SumOutcomes.from_noise(
+                client, law, component.log_mass, order, omitted, others.law_error
+            )
+            for law in component.laws
+        ]
+        for component in others.components
     ]
-    alone = SumOutcomes.of(client, Law.nothing(), 0.0, order, 0.0, 0.0)
-    sums = _Sums(client, groups, alone, order, others.mirrored)
-    outcomes = sum(len(each.scale) for group in groups for each in group)
+    single = SumOutcomes.from_noise(client, Law.empty_sum(), 0.0, order, 0.0, 0.0)
+    sums = _Sums(client, components, single, order, others.mirrored)
+    outcomes = sum(len(each.scale) for component in components for each in component)
     grid = PairGrid.whole(client.inputs, order)
-    total = searched(grid, sums.evaluate, attained, outcomes, others.mirrored, WORK, loose)
+    total = bound_by_refinement(
+        grid, sums.evaluate, attained, outcomes, others.mirrored, MAX_WORK, tolerance
+    )
     # theory/vector-sums.md, Propositions 8 and 10: what is left out of a curvature.
     steep = np.abs(client.steps).max(axis=0) / np.diff(client.inputs).min()
     used = client.rows.max(axis=0) > 0
     steepest = float((steep[used] / client.rows.min(axis=0)[used]).max())
-    rest = sum(max(each.rest for each in group) for group in groups)
-    bound = (total + rest * steepest**2 + FAINT * attained) * (1 + 16 * UNIT)
-    return bound if others.unlike == 0 else _unlike(client, bound, others.unlike, order)
+    rest = sum(max(each.rest for each in component) for component in components)
+    bound = (total + rest * steepest**2 + OMITTED_SHARE * attained) * (1 + 16 * UNIT)
+    error = others.mixture_error
+    return bound if error == 0 else _with_mixture_error(client, bound, error, order)
 
 
-def _unlike(client: ClientRows, bound: float, unlike: float, order: float) -> float:
-    """What a bound becomes if the others' law is only nearly a mix of those that it is of."""
-    # theory/vector-sums.md, Proposition 12.
-    if order * unlike > PRECISE:
+def _with_mixture_error(client: ClientRows, bound: float, error: float, order: float) -> float:
+    """Raise a bound for laws of the others that are only nearly mixtures of those it was made of.
+
+    Args:
+        client: the client's rows.
+        bound: K for exact mixtures.
+        error: largest relative difference between a law and a mixture.
+        order: in (1, inf).
+    """
+    # theory/vector-sums.md, Proposition 12: eta is the error, rho/w the steepest slope, A the added
+    # term. Its proof needs a small order times eta.
+    if order * error > MAX_RELATIVE_ERROR:
         return math.inf
-    one, two = client.rows[:-1], client.rows[1:]
-    near = np.maximum(one, two) / np.minimum(one, two)
-    steepest = float(near.max()) / float(np.diff(client.inputs).min())
-    added = 8 * max(2 * order, 4 / (order - 1)) * (unlike * steepest) ** 2
-    both = (math.sqrt(bound) + math.sqrt(added)) ** 2
-    return both * (1 + 8 * (order + 4) * unlike) * (1 + 64 * UNIT)
+    left, right = client.rows[:-1], client.rows[1:]
+    ratio = np.maximum(left, right) / np.minimum(left, right)
+    steepest = float(ratio.max()) / float(np.diff(client.inputs).min())
+    added = 8 * max(2 * order, 4 / (order - 1)) * (error * steepest) ** 2
+    total = (math.sqrt(bound) + math.sqrt(added)) ** 2
+    return total * (1 + 8 * (order + 4) * error) * (1 + 64 * UNIT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """SumOutcomes of sums, group by group of the others' cases, law by law."""
+    """The sums that bound K, with the curvature and the moments of their pairs of points.
+
+    Attributes:
+        client: the client's rows.
+        components: outcomes of the sum for every law of every component.
+        single: outcomes of the client's code alone.
+        order: in (1, inf).
+        mirrored: whether each component has only one law of every mirrored pair.
+    """
 
     client: ClientRows
-    groups: list[list[SumOutcomes]]
-    alone: SumOutcomes
+    components: list[list[SumOutcomes]]
+    single: SumOutcomes
     order: float
     mirrored: bool
 
-    def evaluate(self, grid: PairGrid, every: int) -> Values:
-        """Values of pairs of points: of one in `every` laws of each group."""
+    def evaluate(self, grid: PairGrid, step: int) -> Values:
+        """Bound curvature and log moments of a grid's pairs of points.
+
+        Args:
+            grid: the pairs of points.
+            step: every step-th law of each component is evaluated; below 2 all of them.
+        """
         curvature, excess = np.zeros(1), np.full(1, -np.inf)
-        for group in self.groups:
-            worst = self._values(grid, group[0])
-            for done, each in enumerate(group[every::every]):
+        for component in self.components:
+            worst = self._values(grid, component[0])
+            for done, outcomes in enumerate(component[step::step]):
                 if done % 16 == 0:
-                    report("how the others are spread", done * every, len(group))
-                worst = np.maximum(worst, self._values(grid, each))
+                    report("how the others are spread", done * step, len(component))
+                worst = np.maximum(worst, self._values(grid, outcomes))
             if self.mirrored:
-                worst = np.maximum(worst, [grid.turned(each) for each in worst])
-            # theory/vector-sums.md, Proposition 19: a mean over the others' cases.
+                worst = np.maximum(worst, [grid.mirrored_values(values) for values in worst])
+            # theory/vector-sums.md, Proposition 19: a mean over the others' cases, masses included
+            # in the outcomes' scales.
             curvature, excess = curvature + worst[0], np.logaddexp(excess, worst[1])
-        # A moment is at most that of one client's code.
-        excess = np.minimum(excess + math.log(GROW), self._values(grid, self.alone)[1])
-        return curvature * GROW, np.logaddexp(0.0, excess)
+        # theory/vector-sums.md, Proposition 21: a moment is at most that of one client's code.
+        # (Curvature may be larger, with slopes that are not p - q.)
+        single_excess = self._values(grid, self.single)[1]
+        excess = np.minimum(excess + math.log(ROUND_UP_FACTOR), single_excess)
+        return curvature * ROUND_UP_FACTOR, np.logaddexp(0.0, excess)
 
     def _values(self, grid: PairGrid, sums: SumOutcomes) -> Values:
-        """Curvature, and logarithms of moments less 1, behind one law of the others."""
-        off = wrong(sums.error, self.client.loss, sums.scale, self.order)
+        """Bound curvature and log(M - 1) of a grid's pairs behind one law of the others."""
+        error = moment_error(sums.error, self.client.loss, sums.scale, self.order)
         curvature, excess = np.empty(len(grid.first)), np.empty(len(grid.first))
-        if off > PRECISE:
+        if error > MAX_RELATIVE_ERROR:
             curvature[:], excess[:] = np.inf, np.inf
             return curvature, excess
         rows = grid.at_points(sums.rows)
-        if sums.plain(self.order):
+        if sums.fits_floats(self.order):
             weights, steep = rows * np.exp(sums.scale), sums.steep * np.exp(sums.scale)
             grown = np.exp((self.order - 1) * np.log(rows / rows[:1]))
             evaluate_plain(
                 weights, grown, steep, *grid.pairs, grid.low, grid.high, self.order, sums.error,
                 curvature, excess,
             )  # fmt: skip
-            return self._raised(grid, sums, rows, off, curvature * GROW, excess + GROW - 1)
-        most = 2 * np.log(np.maximum(sums.steep.max(axis=0), 2)) - np.log(sums.rows.min(axis=0))
+            curvature, excess = curvature * ROUND_UP_FACTOR, excess + ROUND_UP_FACTOR - 1
+            return self._with_errors(grid, sums, rows, error, curvature, excess)
+        # theory/vector-sums.md, Proposition 21: a log bound of what an outcome adds, by which the
+        # kernel passes over outcomes that hardly count.
+        reach = 2 * np.log(np.maximum(sums.steep.max(axis=0), 2)) - np.log(sums.rows.min(axis=0))
         evaluate(
-            rows, np.log(rows), sums.scale, most, sums.steep, *grid.pairs, grid.low, grid.high,
+            rows, np.log(rows), sums.scale, reach, sums.steep, *grid.pairs, grid.low, grid.high,
             self.order, sums.error, curvature, excess,
         )  # fmt: skip
-        return self._raised(grid, sums, rows, off, curvature, excess)
+        return self._with_errors(grid, sums, rows, error, curvature, excess)
 
-    def _raised(self, grid: PairGrid, sums, rows, off: float, curvature, excess) -> Values:
+    def _with_errors(
+        self,
+        grid: PairGrid,
+        sums: SumOutcomes,
+        rows: np.ndarray,
+        error: float,
+        curvature: np.ndarray,
+        excess: np.ndarray,
+    ) -> Values:
         # theory/vector-sums.md, Proposition 8: what is left out of a moment.
-        rest = math.log(1.1 * sums.missing + LEAST)
-        excess = np.logaddexp(excess + math.log1p(off), rest)
-        return (curvature * grid.bent(rows, sums.error) + LEAST) * (1 + off), excess
+        rest = math.log(1.1 * sums.missing + MIN_TERM)
+        excess = np.logaddexp(excess + math.log1p(error), rest)
+        factor = grid.convexity_factor(rows, sums.error)
+        return (curvature * factor + MIN_TERM) * (1 + error), excess

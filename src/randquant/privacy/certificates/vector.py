@@ -1,6 +1,15 @@
 """Whole updates of bounded L2 norm: how fast a channel's divergence grows with squared distance.
 
-A branch and bound over pairs of inputs. Derivations and rounding: `docs/theory/vector.md`.
+The problem: coordinates are encoded independently, so divergences of coordinates add up. If that of
+one coordinate is at most K times the squared distance of its inputs, that of an update is at most K
+times its squared L2 distance, in any dimension. K is a supremum over infinitely many pairs.
+
+The bound is a branch and bound over boxes of pairs; the smallest of several bounds holds in a box.
+It is proven in `docs/theory/vector.md`: Propositions 2 to 7 (the bounds), 8 (the search), 10 to 14
+(rounding).
+
+From top to bottom: `CellLines`, a channel's rows between vertices, and `log_curvature`; then
+`kappa`, and `squared_distance`, its factor in a bound; last the search, `BoxSearch`.
 """
 
 from __future__ import annotations
@@ -24,41 +33,48 @@ from randquant.privacy.guarantee import Interval
 
 @dataclass(frozen=True, slots=True)
 class CellLines:
-    """A channel's cells of positive width, as lines; codes that are never sent are left out."""
+    """A channel's cells of positive width, as lines; codes that are never sent are left out.
 
-    inputs: np.ndarray  # (V,) rising
-    weights: np.ndarray  # (V, m) int64, all positive
+    Attributes:
+        inputs: (V,) vertices, rising.
+        weights: (V, m) int64, all positive.
+        denominator: sum of every row.
+    """
+
+    inputs: np.ndarray
+    weights: np.ndarray
     denominator: int
 
     @classmethod
-    def of(cls, channel: Channel) -> CellLines:
-        """The lines of a channel without jumps."""
+    def from_channel(cls, channel: Channel) -> CellLines:
+        """Return the lines of a channel without jumps."""
         keep = np.append(True, np.diff(channel.inputs) > 0)
         weights = channel.weights[keep][:, channel.weights.any(axis=0)]
         return cls(channel.inputs[keep], weights, channel.denominator)
 
     @property
     def widths(self) -> np.ndarray:
-        """(V-1,) widths of the cells, within 1 unit."""
+        # (V-1,), within 1 unit.
         return np.diff(self.inputs)
 
     def rows(self, cell: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """Probabilities at positions (exact, in [0, 1]) in cells: within 3 units."""
+        """Return the probabilities at positions (exact, in [0, 1]) in cells, within 3 units."""
         # theory/vector.md, Proposition 10: positions are dyadic, so 1 - part is exact.
         left, right = self.weights[cell] / self.denominator, self.weights[cell + 1]
         part = position[..., None]
         return left * (1 - part) + right / self.denominator * part
 
     def chords(self, cells: np.ndarray, x: np.ndarray, y: np.ndarray):
-        """(gap, slope): |x' - x| and at least |P_x' - P_x|/|x' - x|, code by code.
+        """Return |x' - x|, and upper bounds of |P_x' - P_x|/|x' - x| code by code.
 
         Args:
             cells: (..., 2) the cells of x and x'.
             x, y: (...) positions in them.
 
         Returns:
-            gap: (...), within 6 units. slope: (..., m), above the truth by at most 16 units of
-            the sum of its absolute parts; in one cell the cell's slope; 0 between cells if gap is.
+            (gap, slope). gap: (...), within 6 units. slope: (..., m), above the truth by at most 16
+            units of the sum of its absolute parts; in one cell the cell's slope; 0 between cells if
+            gap is.
         """
         first, second = cells[..., 0], cells[..., 1]
         ahead = first <= second
@@ -81,13 +97,13 @@ class CellLines:
         return gap, slope * (1 + 8 * UNIT)
 
     def divergences(self, order: float) -> tuple[np.ndarray, np.ndarray]:
-        """(V, V) lower and upper bounds of the divergence between the rows of any two vertices."""
+        """Bound the divergences between the rows of all vertices: (V, V) lower, (V, V) upper."""
         pairs = [renyi(row, self.weights, self.denominator, order) for row in self.weights]
         lower, upper = (np.array(side) for side in zip(*pairs, strict=True))
         return lower, upper
 
     def exact(self, x: float) -> tuple[np.ndarray, int]:
-        """The row at x in exact integers, and their sum; no rounded dither."""
+        """Return the row at x in exact integers, without the encoder's rounding, and its sum."""
         cell = min(int(np.searchsorted(self.inputs, x, side="right")), len(self.inputs) - 1) - 1
         left, right = (Fraction(float(end)) for end in self.inputs[cell : cell + 2])
         part = (Fraction(x) - left) / (right - left)
@@ -97,9 +113,16 @@ class CellLines:
 
 
 def log_curvature(slope: np.ndarray, p: np.ndarray, q: np.ndarray, order: float) -> np.ndarray:
-    """(n, 4, 4): log of sum_i slope_i^2 C(p_i, q_i), slopes of one corner, rows of another.
+    """Bound the log curvature of boxes, with slopes of one corner and rows of another.
 
-    C(p, q) = (p^a q^(1-a) - q - a(p - q))/((a - 1)(p - q)^2); rounded up.
+    Args:
+        slope: (n, 4, m) slopes at the four corners of n boxes.
+        p, q: (n, 4, m) rows of x and x' there.
+        order: the Rényi order a.
+
+    Returns:
+        (n, 4, 4): log of sum_i slope_i^2 C(p_i, q_i), rounded up, where
+        C(p, q) = (p^a q^(1-a) - q - a(p - q))/((a - 1)(p - q)^2).
 
     Guarantees:
         Probabilities may be as small as 1e-280: their squares are not formed.
@@ -121,11 +144,13 @@ def log_curvature(slope: np.ndarray, p: np.ndarray, q: np.ndarray, order: float)
 
 
 def _curvature(ratio: np.ndarray, order: float) -> tuple[np.ndarray, np.ndarray]:
-    """(exponent, factor): G(r) = factor·e^exponent, where
+    """Compute G(r) = (r^a - 1 - a(r - 1))/((a - 1)(r - 1)^2), a the order.
 
-    G(r) = (r^a - 1 - a(r - 1))/((a - 1)(r - 1)^2), a the order; no overflow, no cancellation.
+    Returns:
+        (exponent, factor) with G(r) = factor·e^exponent, so that nothing overflows.
     """
     change = ratio - 1
+    # Near r = 1 numerator and denominator would cancel: G is summed as a series there.
     close = np.abs(change) * (order + 1) <= 1 / 8
     z = change[close]
     # theory/vector.md, Proposition 11: each factor is at most 1/16, so 14 terms leave 2**-56.
@@ -147,19 +172,20 @@ def _curvature(ratio: np.ndarray, order: float) -> tuple[np.ndarray, np.ndarray]
 TOLERANCE = 2.0**-13
 """Boxes whose bound exceeds the best pair found by less than this share are not searched on."""
 
-WORK = 2**24
-"""Probabilities that a search may evaluate before it settles for the bound it has."""
+MAX_WORK_PROBABILITIES = 2**24
+"""Probabilities that a search may evaluate before it settles for the bound it has. With half as
+many, searches at large orders of channels with many vertices stop earlier, at a looser bound."""
 
-BATCH = 2**16
+BATCH_SIZE = 2**16
 """Probabilities evaluated at a time: small enough for a processor's cache."""
 
-FINEST = 2.0**-40
+MIN_SIDE = 2.0**-40
 """Narrowest side of a box, in units of its cell: positions stay exact in float64."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kappa(Interval):
-    """The constant K of `kappa`, with a pair that shows that it is not much smaller.
+    """The constant K of `kappa`, with a pair that attains its lower end.
 
     Attributes:
         lower, upper: K lies between them, per squared unit of x.
@@ -205,8 +231,8 @@ def kappa(channel: Channel, order: float) -> Kappa:
     Example:
         >>> import randquant as rq
         >>> channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=9.0)
-        >>> found = kappa(channel, order=2.0)
-        >>> found.lower <= 1 / 99 <= found.upper  # the Fisher information at x = 1
+        >>> constant = kappa(channel, order=2.0)
+        >>> constant.lower <= 1 / 99 <= constant.upper  # the Fisher information at x = 1
         True
     """
     validate.kind("channel", channel, Channel)
@@ -222,7 +248,7 @@ def kappa(channel: Channel, order: float) -> Kappa:
     steepest = certify_metric(channel, "fisher").witness
     if math.isinf(close):
         return Kappa(math.inf, math.inf, order, steepest)
-    search = BoxSearch(CellLines.of(channel), order, close)
+    search = BoxSearch(CellLines.from_channel(channel), order, close)
     upper = float(search.run())
     lower, witness = max((close, steepest), search.attained(), key=lambda ratio: ratio[0])
     return Kappa(lower, upper, order, witness)
@@ -233,16 +259,17 @@ def squared_distance(channel: Channel, distance: float, dimension: int) -> float
 
     Args:
         channel: the channel that every coordinate is sent through.
-        distance: L2 distance of the vectors before encoding, at most.
-        dimension: how many coordinates they have.
+        distance: upper bound of the L2 distance of the vectors before encoding.
+        dimension: number of their coordinates.
 
     Returns:
-        (distance + (2**-32 + 2**-49)·widest cell·sqrt(dimension))^2, rounded up: what to multiply
-        `kappa` by.
+        (distance + (2**-32 + 2**-49)·widest cell·sqrt(dimension))^2, rounded up: the factor for
+        `kappa`.
 
     Guarantees:
-        Whatever the vectors are: clipping each coordinate to [-clip, clip] brings them no further
-        apart, and the encoder moves each coordinate by at most half a step of 2**-32 of its cell.
+        The bound holds for all vectors: clipping each coordinate to [-clip, clip] brings them no
+        further apart, and the encoder moves each coordinate by at most half a step of 2**-32 of its
+        cell.
 
     Raises:
         ValueError: distance is negative, or dimension is less than 1.
@@ -271,22 +298,24 @@ class BoxSearch:
 
     def __init__(self, lines: CellLines, order: float, close: float, tolerance: float = TOLERANCE):
         self.lines, self.order, self.tolerance = lines, order, tolerance
-        self.best, self.pair = close, None  # the largest ratio, and the cells and positions of it
-        self.dropped = 0.0  # the largest bound of a box that is not searched on
+        # The largest ratio of a pair, and its cells and positions; the largest bound of a box that
+        # is not split any more.
+        self.best, self.pair = close, None
+        self.dropped = 0.0
 
     def run(self) -> float:
         """Return the upper bound; self.pair is the pair that came closest to it."""
         cells, sides = self._roots()
         size = 4 * (self.lines.weights.shape[1] + 6)
-        batch, work = max(BATCH // size, 1), WORK // size
+        batch, work = max(BATCH_SIZE // size, 1), MAX_WORK_PROBABILITIES // size
         bounds = self._bounds(cells, sides, batch)
         work -= len(cells)
         while True:
             # theory/vector.md, Proposition 8: boxes that are not split keep their bound in
-            # `dropped`, so TOLERANCE, WORK and FINEST decide how tight the result is, never whether
-            # it holds.
+            # `dropped`, so TOLERANCE, MAX_WORK_PROBABILITIES and MIN_SIDE decide how tight the
+            # result is, never whether it holds.
             split = bounds > self.best * (1 + self.tolerance)
-            split &= np.diff(sides).max(axis=(1, 2)) > FINEST
+            split &= np.diff(sides).max(axis=(1, 2)) > MIN_SIDE
             self.dropped = max(self.dropped, bounds[~split].max(initial=0.0))
             cells, sides, bounds = cells[split], sides[split], bounds[split]
             if not len(cells) or work <= 0:
@@ -320,7 +349,7 @@ class BoxSearch:
         return lower / square * (1 - 8 * UNIT), (x, other)
 
     def _roots(self) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of whole cells, but for those that a bound from their vertices settles.
+        """Return all pairs of whole cells that a bound from their vertices does not settle.
 
         The divergence of a pair of cells is largest at vertices (`docs/theory/certificates.md`).
         """
@@ -332,24 +361,25 @@ class BoxSearch:
         corners = [upper[:-1, :-1], upper[:-1, 1:], upper[1:, :-1], upper[1:, 1:]]
         first, second = np.indices(corners[0].shape)
         ahead = np.maximum(first, second), np.minimum(first, second) + 1
-        near = np.where(first == second, 0.0, inputs[ahead[0]] - inputs[ahead[1]])
+        least_gap = np.where(first == second, 0.0, inputs[ahead[0]] - inputs[ahead[1]])
         with np.errstate(divide="ignore", invalid="ignore"):
-            # theory/vector.md, Proposition 6. `near` is within 1 unit, so the quotient is within 4
+            # theory/vector.md, Proposition 6. The gap is within 1 unit, so the quotient is within 4
             # of 8.
-            bound = np.where(near > 0, np.max(corners, axis=0) / near**2 * (1 + 8 * UNIT), np.inf)
+            bound = np.max(corners, axis=0) / least_gap**2 * (1 + 8 * UNIT)
+            bound = np.where(least_gap > 0, bound, np.inf)
             gaps = np.abs([inputs[first + i] - inputs[second + j] for i in (0, 1) for j in (0, 1)])
             moment = (self.order - 1) * np.array(corners)
             smooth = _smooth(moment, gaps, self.order - 1, axis=0) * (1 + 8 * UNIT)
-        bound = np.fmin(bound, np.where(near > 0, smooth, np.inf))
+        bound = np.fmin(bound, np.where(least_gap > 0, smooth, np.inf))
         keep = bound > self.best * (1 + self.tolerance)
         self.dropped = float(bound[~keep].max(initial=0.0))
         cells = np.argwhere(keep)
         return cells, np.broadcast_to([0.0, 1.0], (len(cells), 2, 2)).copy()
 
     def _halves(self, cells: np.ndarray, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Each box cut in two across its longer side: all first halves, then all second."""
+        """Cut each box in two across its longer side; return all first halves, then all second."""
         part = np.diff(sides)[..., 0]
-        length = np.where(part > FINEST, part, 0.0) * self.lines.widths[cells]
+        length = np.where(part > MIN_SIDE, part, 0.0) * self.lines.widths[cells]
         every, longer = np.arange(len(cells)), length.argmax(axis=1)
         middle = sides[every, longer].mean(axis=1)
         first, second = sides.copy(), sides.copy()
@@ -362,16 +392,16 @@ class BoxSearch:
         return np.concatenate([np.empty(0), *bounds])
 
     def _bound(self, cells: np.ndarray, sides: np.ndarray) -> np.ndarray:
-        """Upper bounds of divergence over squared distance, for n boxes: (n,)."""
+        """Bound divergence over squared distance in n boxes, by the smallest of several bounds."""
         above_one = self.order - 1
         x, y = sides[:, 0][:, [0, 0, 1, 1]], sides[:, 1][:, [0, 1, 0, 1]]  # the four corners
         corners = np.repeat(cells[:, None], 4, axis=1)
         p, q = self.lines.rows(corners[..., 0], x), self.lines.rows(corners[..., 1], y)
         gap, slope = self.lines.chords(corners, x, y)
         logs = log_curvature(slope, p, q, self.order)
-        own = logs[:, range(4), range(4)]
+        at_corners = logs[:, range(4), range(4)]
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            moment = _log_moment(above_one * gap**2, own)
+            moment = _log_moment(above_one * gap**2, at_corners)
             ratio = np.where(gap > 0, moment / (above_one * gap**2), 0.0)
             self._consider(ratio, lambda at: (cells[at[0]], np.array([x[at], y[at]])))
 
@@ -380,8 +410,8 @@ class BoxSearch:
             crosses &= cells[:, 0] == cells[:, 1]
             # theory/vector.md, Proposition 13: gaps are within 6 units, and a smaller one gives
             # more.
-            near = np.where(crosses, 0.0, gap.min(axis=1)) * (1 - 16 * UNIT)
-            scale, steepest = above_one * near**2, logs.max(axis=(1, 2))
+            least_gap = np.where(crosses, 0.0, gap.min(axis=1)) * (1 - 16 * UNIT)
+            scale, steepest = above_one * least_gap**2, logs.max(axis=(1, 2))
             # theory/vector.md, Proposition 4, and for its 512 units the paragraph on rounding
             # there.
             if 2 < self.order < 3:  # the one case that is not convex in p: see the derivation
@@ -389,34 +419,39 @@ class BoxSearch:
                 steepest += 2 * (self.order - 2) * np.log(np.cosh(spread / 2))
                 steepest += 512 * UNIT
             grown = _log_moment(scale, steepest)
-            bound = np.where(near > 0, grown / scale, np.exp(steepest))
+            bound = np.where(least_gap > 0, grown / scale, np.exp(steepest))
             # theory/vector.md, Proposition 5.
-            bound = np.fmin(bound, self._spread(cells, sides))
-            # Further away: the largest divergence, at the least distance.
-            bound = np.fmin(bound, np.where(near > 0, moment.max(axis=1) / scale, np.inf))
-            # And second-order in the size of the box.
+            bound = np.fmin(bound, self._score_range_bounds(cells, sides))
+            # theory/vector.md, Proposition 6. Further away: the largest divergence, at the least
+            # distance.
+            distant = np.where(least_gap > 0, moment.max(axis=1) / scale, np.inf)
+            bound = np.fmin(bound, distant)
+            # theory/vector.md, Proposition 7: tangents, whose error is of second order in the size
+            # of the box.
             smooth = np.where(crosses, np.inf, _smooth(moment, gap, above_one, axis=1))
         # fmin passes over a NaN: each of the bounds holds alone. If all are, nothing is known.
         bound = np.fmin(bound, smooth) * (1 + 32 * UNIT)
         return np.where(np.isnan(bound), np.inf, bound)
 
-    def _spread(self, cells: np.ndarray, sides: np.ndarray) -> np.ndarray:
-        """order/8 times the squared range of d log p_i/dx between x and x'; (n,) upper bounds.
+    def _score_range_bounds(self, cells: np.ndarray, sides: np.ndarray) -> np.ndarray:
+        """Bound by order/8 times the squared range of the scores d log p_i/dx between x and x'.
 
         Tight for two equally likely codes, and the best bound at orders beyond hundreds.
-        Infinite where a cell lies between.
+
+        Returns:
+            (n,), infinite where a cell lies between x and x'.
         """
         ahead = cells[:, 0] <= cells[:, 1]
-        near = np.where(ahead[:, None], sides[:, 0], sides[:, 1])
-        far = np.where(ahead[:, None], sides[:, 1], sides[:, 0])
+        left = np.where(ahead[:, None], sides[:, 0], sides[:, 1])
+        right = np.where(ahead[:, None], sides[:, 1], sides[:, 0])
         low, high = cells.min(axis=1), cells.max(axis=1)
         first, last = sides.min(axis=(1, 2)), sides.max(axis=(1, 2))
         same = low == high
         ends = [
-            (low, np.where(same, first, near[:, 0])),
+            (low, np.where(same, first, left[:, 0])),
             (low, np.where(same, last, 1.0)),
             (high, np.where(same, first, 0.0)),
-            (high, np.where(same, last, far[:, 1])),
+            (high, np.where(same, last, right[:, 1])),
         ]
         widest = np.zeros(len(cells))
         for cell, position in ends:
@@ -429,17 +464,23 @@ class BoxSearch:
         return np.where(high - low > 1, np.inf, bound)
 
     def _consider(self, ratio: np.ndarray, place) -> None:
-        """Keep the largest of these ratios if it is the largest so far."""
+        # The largest of these ratios is kept, with its pair, if it is the largest so far.
         at = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
         if ratio[at] > self.best:
             self.best, self.pair = float(ratio[at]), place(at)
 
 
 def _smooth(moment: np.ndarray, gap: np.ndarray, above_one: float, axis: int) -> np.ndarray:
-    """Bound of divergence over squared distance in a box, from its four corners along an axis.
+    """Bound divergence over squared distance in a box by tangents of both at its middle.
 
-    From tangents of the logarithm and of the square; infinite where those of the square reach 0.
-    x and x' must not meet inside the box.
+    Args:
+        moment, gap: log moments and distances; the four corners of the box are along `axis`.
+        above_one: order - 1.
+        axis: of the corners.
+
+    Returns:
+        Infinite where the tangent of the squared distance reaches 0. x and x' must not meet inside
+        the box.
     """
     level, middle = (part.mean(axis=axis, keepdims=True) for part in (moment, gap))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # infinity is a bound
@@ -452,7 +493,10 @@ def _smooth(moment: np.ndarray, gap: np.ndarray, above_one: float, axis: int) ->
 
 
 def _log_moment(scale: np.ndarray, log_curvature: np.ndarray) -> np.ndarray:
-    """log(1 + scale·e^log_curvature), rounded up when scale is within 20 units; 0 at scale 0."""
+    """Return log(1 + scale·e^log_curvature), 0 at scale 0.
+
+    Rounded up, if scale is within 20 units.
+    """
     parts = np.log(scale), log_curvature
     # theory/vector.md, Proposition 13: 20 units of scale, 8 of its logarithm, 2 of the sums.
     padding = 32 * UNIT * (1 + np.abs(parts[0]) + np.abs(parts[1]))
@@ -461,6 +505,6 @@ def _log_moment(scale: np.ndarray, log_curvature: np.ndarray) -> np.ndarray:
 
 
 def _at_vertices(vertices: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Cells and positions of vertices: ends of the cells before them."""
+    # A vertex is the end of the cell before it; the first one is the start of its own.
     at = np.array(vertices)
     return np.maximum(at - 1, 0), np.minimum(at, 1).astype(np.float64)
