@@ -222,18 +222,16 @@ def test_a_round_that_would_be_another_release_is_refused(tmp_path):
     assert read_log(folder, config)[1] == sent
 
 
-def test_the_command_changes_what_may_change(tmp_path, capsys):
+def test_what_may_change_is_changed(tmp_path):
     folder = begin(tmp_path / "run", SMALL, 2)
-    line = ["train", "--resume", str(folder), "--quiet", "--json"]
-    assert cli.main([*line, "--rounds", "5", "--delta", "1e-6", "--stop-at-epsilon", "50"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert (result["rounds"], result["guarantee"]["delta"]) == (5, 1e-6)
+    run = runs.execute(folder, changes={"rounds": 5, "delta": 1e-6, "stop_at_epsilon": 50.0})
+    assert (run.summary.rounds, run.summary.guarantee.delta) == (5, 1e-6)
     assert read_config(folder).stop_at_epsilon == 50
-    assert cli.main([*line, "--stop-at-epsilon", "inf", "--neighboring", "zero_out"]) == 0
+    runs.execute(folder, changes={"stop_at_epsilon": math.inf, "neighboring": "zero_out"})
     assert read_config(folder).stop_at_epsilon is None
-    for wrong in (["--rounds", "4"], ["--seed", "1"], ["--run", "x"], ["--clip", "1"]):
-        assert cli.main([*line, *wrong]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+    for wrong in ({"rounds": 4}, {"seed": 1}, {"parameters": {"clip": 1.0}}):
+        with pytest.raises(ValueError, match="Expected"):
+            runs.execute(folder, changes=wrong)
 
 
 # What a run is
