@@ -29,7 +29,7 @@ SELDOM := /(tests?|testing|_inductor|onnx|ray|networkx|debugpy|pip|setuptools|sq
 	touch $@
 
 demo: .venv/ready            ## train 200 clients on real data, and write a report
-	$(BIN)/randquant train --overwrite --run runs/demo
+	$(BIN)/randquant train examples/digits.py --epsilon 8 --baseline --run runs/demo --overwrite
 
 flower-demo: .venv/ready     ## four clients on Flower as processes of their own; one is killed
 	$(BIN)/python examples/flower_app/deploy.py --clients 4 --kill-client 2

@@ -93,7 +93,7 @@ def ours_on_gpu(name, folder, rounds, private):
 
 
 def ours(name, folder, rounds, private, device="cpu"):
-    """Gradients, clip, encode, pack, unpack, sum, decode, step: `randquant train`'s own loop."""
+    """Gradients, clip, encode, pack, unpack, sum, decode, step: the package's own loop."""
     data, workers = load_dataset("fashion-mnist", folder), 2
     learner = Learner(of_dataset(initial(name), data, list(split())), device=device)
     size = (learner._data.table.features.nbytes + learner._data.table.targets.nbytes) / 2**20

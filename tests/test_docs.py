@@ -184,6 +184,7 @@ def test_the_errors_of_local_trust_are_printed_by_a_plan_that_is_of_use(capsys):
 @pytest.mark.slow
 def test_training_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     training = [
         command
         for page in ("README.md", "train.md", "train-settings.md")
@@ -412,6 +413,7 @@ def rounded(table: str) -> list[list[str]]:
 @pytest.mark.seldom
 def test_the_commands_of_the_own_mechanism_run(own_mechanism, monkeypatch, capsys):
     monkeypatch.chdir(own_mechanism.parent)
+    Path("digits.py").symlink_to(ROOT / "examples" / "digits.py")
     exec(compile(own_mechanism.read_text(), "response.py", "exec"), {"__name__": "response"})
     shown = []
     for line in "".join(blocks(OWN, "console")).splitlines():

@@ -26,9 +26,10 @@ assert rq.decode(channel, codes).shape == x.shape
 assert "torch" not in sys.modules
 print("randquant", rq.__version__, "on Python", sys.version.split()[0])
 """
+DEMO = Path(__file__).parents[1] / "examples" / "digits.py"
 COMMANDS = {
     "": ["certify", "rqm", "--clip", "1", "--margin", "1", "--levels", "4", "--keep", "0.5"],
-    "train": ["train", "--rounds", "2"],
+    "train": ["train", str(DEMO), "--epsilon", "8", "--rounds", "2"],
 }
 
 

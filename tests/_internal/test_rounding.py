@@ -34,7 +34,7 @@ from randquant.reports import comparison as compare_page
 from randquant.reports import plan as plan_page
 from randquant.reports import run as report
 from randquant.reports import run as runs_page
-from randquant.training import RoundMetrics, RunSummary, TrainConfig, records, schedule
+from randquant.training import RoundMetrics, RunSummary, TrainConfig, display, records, schedule
 from randquant.training import RunStatus as Status
 
 CHANNEL = rq.stochastic_rounding(clip=0.1, levels=2, margin=0.1)
@@ -60,17 +60,6 @@ FINISHED = [
 ]
 RUN = records.RunRecord(CONFIG, METRICS, SUMMARY)
 NOISE = DecodedError(1.0, 1.0, 0.1, 0.1)
-
-
-def shown_by(display) -> str:
-    """What a progress display has in its fields."""
-    return "\n".join(str(task.fields) for task in display._bars._progress.tasks)
-
-
-def bar() -> str:
-    with progress.RunBars(quiet=True) as display:
-        display.round(Path("a"), CONFIG, ROUND)
-        return shown_by(display)
 
 
 def plan() -> Plan:
@@ -141,7 +130,7 @@ UPPERS = {
     "certificate": lambda: str(CERTIFICATE),
     "certificate of a sum": of_a_sum,
     "metric certificate": of_a_metric,
-    "progress bar": bar,
+    "progress bar": lambda: display.spent(ROUND),
     "table of a run": of_a_table,
     "page of a run": lambda: report.render(RUN),
     "list of runs": lambda: "\n".join(runs_command._listed(FINISHED)),

@@ -1,26 +1,32 @@
-"""`randquant train`: settings from a file, and a model and data of one's own."""
+"""`randquant train`: the model and clients of a file, with the options of `randquant.train`."""
 
+import dataclasses
+import inspect
 import os
+import re
 from pathlib import Path
 
 import command_line
 import pytest
+import torch
+from by_name import VALUES
 
+import randquant as rq
 from randquant import cli
-from randquant.aggregation import all_mechanisms
-from randquant.cli import parse
-from randquant.cli.commands import train
-from randquant.training import RunStore, TrainConfig, functions, read_finished, settings
+from randquant.aggregation import AdditiveMechanism, ChannelMechanism, LocalGaussian
+from randquant.cli import all_commands, progress
+from randquant.cli.commands import train as command
+from randquant.training import (
+    PLACES,
+    RunStore,
+    TrainConfig,
+    federated,
+    load_parameters,
+    read_finished,
+)
+from randquant.training.runs import execution
 
-RUN = """
-dataset = "breast-cancer"
-mechanism = "gaussian"
-clip_norm = 0.5
-noise_multiplier = 2
-rounds = 2
-learning_rate = 1
-server_options = {momentum = 0.5}
-"""
+ROOT = Path(__file__).parents[2]
 OWN = """
 from __future__ import annotations
 
@@ -32,170 +38,400 @@ from torch import nn
 
 @dataclass
 class Shape:
-    hidden: int = 8
+    features: int = 4
 
 
-def network():
-    shape = Shape()
-    return nn.Sequential(nn.Linear(4, shape.hidden), nn.GroupNorm(2, 8), nn.Linear(8, 2))
+def model():
+    return nn.Linear(Shape().features, 2)
 
 
-def clients():
-    x = torch.randn(12, 6, 4, generator=torch.Generator().manual_seed(0))
-    data = {f"phone {k}": (part, (part[:, 0] > 0).long()) for k, part in enumerate(x)}
-    return data, (x[0], (x[0, :, 0] > 0).long())
-
-
-def only_clients():
-    return clients()[0]
-
-
-def loss(output, targets):
-    return nn.functional.cross_entropy(output, targets)
-
-
-def number():
-    return 3
-
-
-def normed():
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
-
-
-def open_data():
-    return torch.randn(20, 4, generator=torch.Generator().manual_seed(1))
-
+x = torch.randn(12, 6, 4, generator=torch.Generator().manual_seed(0))
+clients = {f"phone {k}": (part, (part[:, 0] > 0).long()) for k, part in enumerate(x)}
+test = clients["phone 0"]
 """
-QUICK = "--rounds 2 --no-baseline"
-NOISE = "--mechanism gaussian --clip-norm 1 --noise-multiplier 2"
-OF_ONES_OWN = "--model own.py:network --data own.py:clients"
+NOISE = "--mechanism local-gaussian --clip-norm 0.7 --noise-multiplier 2"
+OTHERS = {"model", "clients", "loss", "test", "mechanism", "folder", "progress", *VALUES}
+"""Arguments of `randquant.train` that are in the file, or have an option of another name."""
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "run.toml").write_text(RUN)
     (tmp_path / "own.py").write_text(OWN)
     return tmp_path
 
 
-def trained(line: str) -> TrainConfig:
-    assert cli.main(["train", "--run", "run", "--overwrite", "--quiet", *line.split()]) == 0
-    return RunStore(train.Path("run")).config()
+def arguments(source: str = OWN) -> dict:
+    """What a file defines, as arguments of `randquant.train` in Python."""
+    names: dict = {"__name__": "own"}
+    torch.manual_seed(0)
+    exec(compile(source.replace("@dataclass", ""), "own", "exec"), names)
+    model = names["model"]() if inspect.isfunction(names["model"]) else names["model"]
+    return {"model": model, "clients": names["clients"], "test": names["test"]}
 
 
-def refused(capsys, line: str) -> str:
-    said = command_line.refused(capsys, f"train --quiet {line}")
-    assert not list(train.Path().glob("run*/run.sqlite"))
-    return said
+class Stop(Exception):
+    pass
 
 
-def test_a_file_of_settings_gives_the_run_that_the_same_options_give(here, capsys):
-    from_file = trained("--config run.toml --no-baseline")
-    options = (
-        "--dataset breast-cancer --mechanism gaussian --clip-norm 0.5 --noise-multiplier 2 "
-        "--rounds 2 --learning-rate 1 --server-options momentum=0.5 --no-baseline"
-    )
-    assert trained(options) == from_file
-    assert from_file.server.options == {"momentum": 0.5}
-    assert type(from_file.server.learning_rate) is float
+@pytest.fixture
+def asked(monkeypatch):
+    """What a call of `randquant.train`, or a command, asks for; nothing is trained."""
+
+    def begin(config, overrides, *others):
+        caught.append((config, overrides))
+        raise Stop
+
+    caught: list = []
+    monkeypatch.setattr(federated, "_trained", begin)
+
+    def asks(call):
+        with pytest.raises(Stop):
+            call()
+        return caught.pop()
+
+    return asks
 
 
-def test_the_example_of_a_file_is_one():
-    example = Path(__file__).parents[2] / "examples" / "run.toml"
-    assert settings.read(example)["mechanism"] in all_mechanisms()
+def of_command(line: str):
+    return lambda: cli.main(["train", "own.py", "--quiet", *line.split()])
+
+
+def options() -> dict:
+    return {each.name: each for each in all_commands()["train"].settings(())}
+
+
+# One set of options and defaults.
+
+
+def test_the_options_are_the_arguments_of_train_with_its_defaults():
+    signature = inspect.signature(rq.train).parameters
+    own = {name: each.default for name, each in signature.items() if name not in OTHERS}
+    usual = rq.Local().complete("client")
+    for name, (part, within) in PLACES.items():
+        if part in VALUES:
+            own[name] = getattr(usual if part == "local" else VALUES[part](), within)
+    no_words = {"public", "columns", "standardize", "on_round", "spent"}
+    assert options().keys() == own.keys() - no_words | {"mechanism"}
+    assert {name: options()[name].default for name in own.keys() - no_words} == {
+        name: value for name, value in own.items() if name not in no_words
+    }
+
+
+def test_a_configuration_s_defaults_are_those_of_train():
+    config = TrainConfig(rq.training.Task("own", "own"), "", cohort=1)
+    signature = inspect.signature(rq.train).parameters
+    for name in ("rounds", "delta", "trust", "seed", "server", "privacy"):
+        assert getattr(config, name) == signature[name].default
+    assert config.local == signature["local"].default.complete("client")
+    assert config.stop_at_epsilon is signature["epsilon"].default is None
+
+
+SAID = {
+    "": {},
+    "--epsilon 3": {"epsilon": 3.0},
+    "--epsilon inf": {"epsilon": float("inf")},
+    "--delta 1e-6": {"delta": 1e-6},
+    "--rounds 7": {"rounds": 7},
+    "--cohort 5": {"cohort": 5},
+    "--trust local": {"trust": "local"},
+    "--trust model": {"trust": "model"},
+    "--seed 3": {"seed": 3},
+    "--seed none": {},
+    "--local-epochs 2": {"local": rq.Local(epochs=2)},
+    "--batch 3": {"local": rq.Local(batch=3)},
+    "--local-learning-rate 0.1": {"local": rq.Local(learning_rate=0.1)},
+    "--local-learning-rate auto": {"local": rq.Local(learning_rate="auto")},
+    "--parts w*": {"local": rq.Local(parts="w*")},
+    "--frozen b*,bias": {"local": rq.Local(frozen=("b*", "bias"))},
+    "--buffers frozen": {"local": rq.Local(buffers="frozen")},
+    "--device cpu --threads 1": {"local": rq.Local(device="cpu", threads=1)},
+    "--server-optimizer Adam --learning-rate 0.1": {"server": rq.Server("Adam", learning_rate=0.1)},
+    "--server-options momentum=0.9": {"server": rq.Server(options={"momentum": 0.9})},
+    "--evaluate-every 2": {"server": rq.Server(evaluate_every=2)},
+    "--checkpoint-every 2": {"server": rq.Server(checkpoint_every=2)},
+    "--baseline": {"server": rq.Server(baseline=True)},
+    "--unit example": {"privacy": rq.Privacy(unit="example")},
+    "--neighboring zero_out": {"privacy": rq.Privacy(neighboring="zero_out")},
+    "--bits 3": {"privacy": rq.Privacy(bits=3)},
+    "--bits auto": {"privacy": rq.Privacy(bits="auto")},
+    "--clip-norm 0.5": {"privacy": rq.Privacy(clip_norm=0.5)},
+    "--clip-norm none": {"privacy": rq.Privacy(clip_norm=None)},
+    "--coordinates 9": {"privacy": rq.Privacy(coordinates=9)},
+    "--sampling poisson": {"privacy": rq.Privacy(sampling="poisson")},
+    "--max-participations 9": {"privacy": rq.Privacy(max_participations=9)},
+    "--numbers loss:0:5,num-examples:0:9 --weighted-by num-examples": {
+        "privacy": rq.Privacy(numbers=("loss:0:5", "num-examples:0:9"), weighted_by="num-examples")
+    },
+}
+
+
+def test_every_option_is_compared_with_train():
+    words = {word for line in SAID for word in line.split()}
+    assert {cli.flag(name) for name in options()} - words == {"--mechanism"}
+
+
+@pytest.mark.parametrize("line", SAID)
+def test_an_option_gives_the_configuration_that_train_gives(line, here, asked):
+    by_command, _ = asked(of_command(line))
+    by_call, _ = asked(lambda: rq.train(**arguments(), **SAID[line]))
+    assert by_command == by_call
+
+
+@pytest.mark.filterwarnings("ignore:It depends on the task:UserWarning")
+def test_a_command_trains_what_a_call_trains(here, capsys):
+    line = "train own.py --epsilon 8 --rounds 3 --seed 1 --run run --quiet"
+    result = command_line.as_json(capsys, line)
+    run = rq.train(**arguments(), epsilon=8, rounds=3, seed=1, progress=False)
+    assert RunStore(here / "run").config() == run.config
+    assert result["guarantee"]["epsilon"] == run.guarantee.epsilon <= 8
+    assert result["guarantee"]["simulated"]
+    assert (result["accuracy"], result["bytes_per_upload"]) == (run.accuracy, run.upload_bytes)
+    assert load_parameters(here / "run").tolist() == load_parameters(run.folder).tolist()
+    assert result["report"] == str(here / "run" / "report.html")
+    assert (here / "run" / "report.html").exists()
+    out = "\n".join(progress.table(here / "run", read_finished(here / "run")))
+    assert str(run.guarantee) in out
+    assert f"{run.upload_bytes} bytes a client and round" in out
+    assert f"{run.accuracy:.4f}" in out
+
+
+# A mechanism by its name.
+
+CHANNEL = rq.rqm(clip=0.3, margin=0.3, levels=4, keep=0.4)
+RQM = "--mechanism rqm --clip 0.3 --margin 0.3 --levels 4 --keep 0.4"
 
 
 @pytest.mark.parametrize(
-    ("text", "word"),
+    ("line", "mechanism", "settings"),
     [
-        ("rounds = ", "TOML"),
-        ("roundss = 3", "did you mean rounds?"),
-        ('mechanism = "pbm"\nthetaa = 0.2', "did you mean theta?"),
-        ('mechanism = "pbmm"', "did you mean pbm?"),
-        ("rounds = 0", "rounds >= 1"),
-        ('rounds = "x"', "whole number"),
-        ('problem = "abc"', "problem"),
-        ("parameters = {clip = 1}", "parameters"),
+        (RQM, rq.VectorMechanism(CHANNEL, 1.0, "aggregate", 12), {}),
+        (f"{RQM} --cohort 5", rq.VectorMechanism(CHANNEL, 1.0, "aggregate", 5), {"cohort": 5}),
+        (
+            f"{RQM} --clip-norm 0.5 --coordinates 9 --trust local --epsilon 3",
+            rq.VectorMechanism(CHANNEL, 0.5, "local", coordinates=9),
+            {"trust": "local", "epsilon": 3, "privacy": rq.Privacy(clip_norm=0.5)},
+        ),
+        (
+            f"{RQM} --clip-norm none",
+            ChannelMechanism(CHANNEL, "aggregate", 12),
+            {"privacy": rq.Privacy(clip_norm=None)},
+        ),
+        (
+            "--mechanism skellam --clip-norm 0.7 --noise-multiplier 2",
+            AdditiveMechanism("skellam", clip_norm=0.7, noise_multiplier=2, cohort=12),
+            {},
+        ),
+        (
+            f"{NOISE} --unit example",
+            LocalGaussian(0.7, 2.0),
+            {"privacy": rq.Privacy(unit="example")},
+        ),
+        (
+            f"{RQM} --trust model --cohort 4 --rounds 3",
+            rq.VectorMechanism(CHANNEL, 1.0, "aggregate", 4),
+            {"trust": "model", "cohort": 4, "rounds": 3},
+        ),
     ],
-)
-def test_a_wrong_file_of_settings_is_one_sentence(here, capsys, text, word):
-    (here / "wrong.toml").write_text(text)
-    said = refused(capsys, "--config wrong.toml")
-    assert word in said
-    assert "wrong.toml" in said
+)  # fmt: skip
+def test_a_mechanism_by_its_name_is_that_mechanism_and_the_rest_is_as_usual(
+    line, mechanism, settings, here, asked
+):
+    config, objects = asked(of_command(line))
+    usual, wanted = asked(lambda: rq.train(**arguments(), mechanism=mechanism, **settings))
+    assert objects.mechanism == wanted.mechanism
+    assert config == usual
 
 
-def test_a_model_and_data_of_ones_own_are_trained_and_resumed(here, monkeypatch):
-    config = trained(f"{OF_ONES_OWN} {NOISE} {QUICK}")
-    assert config.task.dataset == f"{here / 'own.py'}:clients"
-    assert (config.task.population, config.cohort, config.task.partition) == (12, 12, "own")
-    elsewhere = here / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    assert cli.main(["train", "--resume", str(here / "run"), "--delta", "1e-6", "--quiet"]) == 0
-    guarantee = read_finished(here / "run").summary.guarantee
-    assert guarantee is not None
-    assert guarantee.delta == 1e-6
+def test_what_a_mechanism_by_its_name_chose_by_itself_is_printed(here, capsys):
+    given = {"mechanism": "pbm", "clip": 1.0, "theta": 0.35, "trials": 15}
+    [note] = command._arguments(here / "own.py", given)[1]
+    assert note.endswith("set mixing=0 (--mixing 0) to turn it off")
+    assert command._arguments(here / "own.py", {**given, "mixing": 0.0})[1] == []
+    command_line.printed(capsys, f"train own.py {NOISE} --rounds 1 --quiet --run run")
+    run = read_finished(here / "run")
+    assert f"{'':<14} {note}" in progress.table(here / "run", run, [note])
+    assert progress.result(here / "run", run, [note])["notes"] == [note]
 
 
-SERVER = "--model own.py:normed --data own.py:clients --buffers server"
+# What a file defines.
 
 
-def test_running_statistics_are_of_public_examples_of_ones_own(here, capsys):
-    config = trained(f"{SERVER} --public own.py:open_data {NOISE} {QUICK}")
-    assert config.local.public == f"{here / 'own.py'}:open_data"
-    problem = functions.problem_by_function(config)
-    assert problem.statistics is not None
-    assert len(problem.statistics) == 20
+def test_a_file_may_define_what_no_word_can_say_and_options_change_it(here, asked):
+    (here / "own.py").write_text(
+        f"{OWN}\nimport randquant as rq\nfrom beside import loss\n"
+        "local = rq.Local(epochs=3, batch=2)\nserver = rq.Server(on_round=print)\n"
+        "privacy = rq.Privacy(bits=2)\nmechanism = rq.aggregation.LocalGaussian(1.0, 2.0)\n"
+    )
+    (here / "beside.py").write_text(
+        "import torch\ndef loss(output, targets):\n"
+        "    return torch.nn.functional.cross_entropy(output, targets)\n"
+    )
+    config, objects = asked(of_command("--batch 5"))
+    assert (config.local.epochs, config.local.batch, config.privacy.bits) == (3, 5, 2)
+    assert objects.mechanism == LocalGaussian(1.0, 2.0)
+    assert config.task.loss == "beside:loss"
+    _, other = asked(of_command(RQM))
+    assert other.mechanism.channel == CHANNEL
+
+
+def test_random_numbers_of_a_file_are_the_same_in_every_call(here, asked):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    seen = {asked(of_command(line))[0].task.problem for line in ("", "", "--seed 3")}
+    assert len(seen) == 1
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_file_that_was_changed_within_a_second_is_read_anew(here, asked):
     own = here / "own.py"
     written = own.stat().st_mtime
-    own.write_text(OWN.replace("manual_seed(1)", "manual_seed(2)"))
+    first = asked(of_command(""))[0]
+    own.write_text(OWN.replace("phone", "house"))
     os.utime(own, (written, written))  # same second, same size: what bytecode is recognised by
-    capsys.readouterr()
-    assert "began with" in command_line.refused(capsys, "train --resume run --quiet")
+    assert asked(of_command(""))[0].task.problem != first.task.problem
 
 
 @pytest.mark.parametrize(
-    ("line", "dimension"),
+    ("source", "word"),
     [
-        ("--model mlp-2 --data own.py:clients", 4 * 64 + 64 + 64 * 2 + 2),
-        ("--model own:network --data own:clients --frozen 0.*", 34),
-        ("--model softmax-2 --data own.py:clients --loss own.py:loss", 10),
-        ("--dataset breast-cancer --parts 1.bias", 2),
+        ("clients = []", "no model among clients"),
+        ("x = 1", "no model and no clients among x"),
+        ("", "among nothing"),
+        (OWN.replace("test =", "local = 3\ntest ="), "Local"),
+        (OWN.replace("test =", "model = 3\ntest ="), "Module"),
+        (f"{OWN}\nclients = {{}}", "at least one client"),
     ],
 )
-def test_own_and_built_in_parts_go_together(here, line, dimension):
-    call = parse(f"train {line} {NOISE} {QUICK}".split())
-    given = dict(call.values[0])
-    data = {"dataset": call.options["data"]} if "data" in call.options else {}
-    config, objects = train._with_problem(train._config({**given, **data}), None)
-    assert objects.problem.dimension == dimension
-    again = functions.problem_by_function(config)
-    assert again.digest == objects.problem.digest
+def test_a_file_that_cannot_be_trained_is_one_sentence(source, word, here, capsys):
+    (here / "own.py").write_text(source)
+    said = command_line.refused(capsys, "train own.py --epsilon 8 --quiet --batch 3")
+    assert "Expected " in said
+    assert word in said
+    assert not (here / "runs").exists()
 
 
-@pytest.mark.seldom(2)
 @pytest.mark.parametrize(
     ("line", "word"),
     [
-        ("--data own.py:nothing", "network, clients"),
-        ("--data nofile.py:clients", "nofile.py"),
-        ("--data no.module:clients", "no.module"),
-        ("--model own.py:number", "torch nn.Module, got a int"),
-        ("--data own.py:number --model own.py:network", "got a int"),
-        (f"{OF_ONES_OWN} --frozen x", "frozen"),
-        ("--data own.py:clients --model softmax-2 --population 5", "population=12"),
-        ("--loss no_loss", "torch.nn.functional"),
-        (SERVER, "public examples"),
-        (f"{OF_ONES_OWN} --public own.py:open_data", "public examples"),
-        (f"{SERVER} --public own.py:nothing", "public"),
-        (f"{SERVER} --public own.py:number", "Public examples"),
-        ("--data own.py:clients --model cnn-2", "for model cnn"),
-        ("--data own.py:clients --model cnn", "write cnn-10 for ten"),
-        ("--data own.py:clients --model net-2", "Expected model to be one of"),
-        ("--data own.py:clients", "write softmax-10 for ten"),
+        ("", "epsilon, or a mechanism"),
+        ("--epsilon 8 --cohort 13", "cohort"),
+        ("--epsilon 8 --frozen x", "frozen"),
+        ("--epsilon 8 --clip 3", "--clip"),
+        ("--mechanism rqm --clip 3", "margin"),
+        (f"{RQM} --cohort 13", "cohort"),
+        ("--mechanism skellam --clip-norm 1 --noise-multiplier 9 --bits 4", "bits > "),
     ],
 )
-def test_what_cannot_be_trained_is_one_sentence(here, capsys, line, word):
-    assert word in refused(capsys, f"{line} {QUICK}")
+def test_what_cannot_be_trained_is_one_sentence(line, word, here, capsys):
+    said = command_line.refused(capsys, f"train own.py --quiet {line}")
+    assert "Expected " in said
+    assert word in said
+    assert not list(here.glob("runs/*/run.sqlite"))
+
+
+# The folder of a run.
+
+
+def interrupted(monkeypatch, last: int):
+    """Stop runs after a round, as Ctrl-C does."""
+    real = federated.display.spent
+
+    def stop(metrics):
+        if metrics.round == last:
+            raise KeyboardInterrupt
+        return real(metrics)
+
+    monkeypatch.setattr(federated.display, "spent", stop)
+
+
+def test_the_same_command_goes_on_with_a_run_that_was_stopped(here, capsys, monkeypatch):
+    line = f"train own.py {NOISE} --rounds 4 --seed 1 --checkpoint-every 2 --quiet"
+    with monkeypatch.context() as patched:
+        interrupted(patched, 3)
+        assert cli.main([*line.split(), "--run", "run"]) == 130
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert f"on record in {here / 'run'}: the same command goes on" in said
+        assert "all rounds that were declared" in said
+        assert cli.main(line.split()) == 130
+        assert f"the same command with --run {here / 'runs' / 'own-1'} goes on" in (
+            capsys.readouterr().err
+        )
+    for folder in ("run", "runs/own-1", "whole"):
+        command_line.printed(capsys, f"{line} --run {folder}")
+    whole = load_parameters(here / "whole").tolist()
+    assert load_parameters(here / "run").tolist() == whole
+    assert load_parameters(here / "runs" / "own-1").tolist() == whole
+
+
+def test_what_may_change_may_be_changed_and_all_else_is_refused(here, capsys):
+    line = f"train own.py {NOISE} --rounds 2 --seed 1 --run run --quiet"
+    first = command_line.as_json(capsys, line)
+    again = command_line.as_json(capsys, f"{line} --delta 1e-6")
+    assert again["accuracy"] == first["accuracy"]
+    assert again["guarantee"]["delta"] == 1e-6
+    assert again["guarantee"]["epsilon"] > first["guarantee"]["epsilon"]
+    for other, word in (("--batch 2", "batch"), ("--rounds 3", "rounds"), ("--seed 2", "seed")):
+        changed = re.sub(rf"{other.split()[0]} \d+ ", "", line)
+        assert word in command_line.refused(capsys, f"{changed} {other}")
+    assert command_line.as_json(capsys, f"{line} --delta 1e-6") == {
+        **again, "seconds": pytest.approx(again["seconds"], rel=1e3),
+    }  # fmt: skip
+
+
+def test_a_run_is_replaced_if_that_is_asked_for_and_other_files_are_kept(here, capsys):
+    line = f"train own.py {NOISE} --rounds 1 --quiet --run run"
+    command_line.printed(capsys, line)
+    first = load_parameters(here / "run").tolist()
+    command_line.printed(capsys, f"{line} --overwrite")
+    assert load_parameters(here / "run").tolist() != first  # its key is another
+    (here / "kept").mkdir()
+    (here / "kept" / "letter").write_text("dear")
+    for more in ("", "--overwrite"):
+        said = command_line.refused(capsys, f"{line.replace('--run run', '--run kept')} {more}")
+        assert "holds other files" in said
+    assert (here / "kept" / "letter").read_text() == "dear"
+
+
+def test_to_resume_is_to_give_the_same_command(here, capsys):
+    said = command_line.refused(capsys, "train --resume runs/own-1")
+    assert "the command that began the run, with --run" in said
+
+
+def test_ctrl_c_before_the_first_round_says_that_nothing_was_sent(here, capsys, monkeypatch):
+    def interrupt(*others, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(execution, "_train", interrupt)
+    assert cli.main(["train", "own.py", *NOISE.split(), "--quiet"]) == 130
+    assert "stopped before its first round" in capsys.readouterr().err
+
+
+# What is said on the way.
+
+
+def test_a_warning_is_a_line_and_advice_is_said_once(here, capsys, monkeypatch):
+    advice = "Whatever you do, do less of it."
+    summarized = execution.summarized
+    monkeypatch.setattr(
+        execution, "summarized",
+        lambda *given: dataclasses.replace(summarized(*given), advice=advice),
+    )  # fmt: skip
+    (here / "own.py").write_text(f"{OWN}\nimport warnings\nwarnings.warn('small data')\n")
+    assert cli.main(["train", "own.py", *NOISE.split(), "--rounds", "1", "--quiet"]) == 0
+    output = capsys.readouterr()
+    assert output.err == "randquant train: small data\n"
+    assert f"advice         {advice}" in output.out.splitlines()
+
+
+def test_the_demo_is_the_first_code_of_the_readme():
+    file = (ROOT / "examples" / "digits.py").read_text()
+    first = (ROOT / "README.md").read_text().partition("```python\n")[2].partition("\nrun = ")[0]
+    lines = first.strip().splitlines()
+    assert [line for line in lines if line not in file.splitlines() and line] == [
+        "import randquant as rq"
+    ]
+    makefile = (ROOT / "Makefile").read_text()
+    assert "randquant train examples/digits.py --epsilon 8 --baseline" in makefile
+    assert command.COMMAND.example == "randquant train examples/digits.py --epsilon 8"

@@ -309,8 +309,8 @@ def test_what_was_spent_before_counts_beside_what_standardises():
     """The table has a tenth of what is left, and a run's ledger begins with both."""
     before = spent_of(2.0, 1e-6, trust="local")
     config = TrainConfig(
-        Task("own", "own", "mse_loss", population=20), "", stop_at_epsilon=8.0, trust="local",
-        seed=0, local=rq.Local(standardize=rq.Standardize([0, 0], [400, 10])),
+        Task("own", "own", "mse_loss", population=20), "", cohort=20, stop_at_epsilon=8.0,
+        trust="local", seed=0, local=rq.Local(standardize=rq.Standardize([0, 0], [400, 10])),
         privacy=rq.Privacy(spent=before),
     )  # fmt: skip
     problem = problem_of(nn.Linear(2, 1), DATA[:20], loss=F.mse_loss)

@@ -172,7 +172,7 @@ def test_a_run_that_ended_early_and_goes_on_is_not_finished_any_more(tmp_path):
     assert (found.state, found.rounds) == ("unfinished", 8)
     assert found.epsilon == early.summary.guarantee.epsilon
     assert not (folder / "report.html").exists()
-    with pytest.raises(ValueError, match="--resume"):
+    with pytest.raises(ValueError, match="call that began it"):
         report_run(folder)
     whole = runs.execute(folder)
     assert (whole.summary.rounds, whole.summary.stopped) == (9, "")
@@ -212,18 +212,16 @@ def test_a_round_that_would_be_another_release_is_refused(tmp_path):
     assert store.read().metrics == tuple(others)
 
 
-def test_the_command_changes_what_may_change(tmp_path, capsys):
+def test_what_may_change_is_changed(tmp_path):
     folder = begin(tmp_path / "run", SMALL, 2)
-    line = ["train", "--resume", str(folder), "--quiet", "--json"]
-    assert cli.main([*line, "--rounds", "5", "--delta", "1e-6", "--stop-at-epsilon", "50"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert (result["rounds"], result["guarantee"]["delta"]) == (5, 1e-6)
+    run = runs.execute(folder, changes={"rounds": 5, "delta": 1e-6, "stop_at_epsilon": 50.0})
+    assert (run.summary.rounds, run.summary.guarantee.delta) == (5, 1e-6)
     assert stores.read_config(folder).stop_at_epsilon == 50
-    assert cli.main([*line, "--stop-at-epsilon", "inf", "--neighboring", "zero_out"]) == 0
+    runs.execute(folder, changes={"stop_at_epsilon": math.inf, "neighboring": "zero_out"})
     assert stores.read_config(folder).stop_at_epsilon is None
-    for wrong in (["--rounds", "4"], ["--seed", "1"], ["--run", "x"], ["--clip", "1"]):
-        assert cli.main([*line, *wrong]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+    for wrong in ({"rounds": 4}, {"seed": 1}, {"parameters": {"clip": 1.0}}):
+        with pytest.raises(ValueError, match="Expected"):
+            runs.execute(folder, changes=wrong)
 
 
 # What a run is
@@ -235,7 +233,7 @@ def test_a_run_is_bound_to_its_settings_before_its_first_round(tmp_path):
     other = SMALL.changed(parameters={"clip_norm": 0.5, "noise_multiplier": 40.0})
     good = stores.text_of(folder, "config")
     stores.put(folder, "config", good.replace("4.0", "40.0"))
-    with pytest.raises(ValueError, match=r"the settings .* as it was written.*train --resume"):
+    with pytest.raises(ValueError, match=r"the settings .* as it was written.*the command or call"):
         runs.execute(folder)
     stores.seal(folder, "config", other)
     with pytest.raises(ValueError, match="Expected the configuration that the run"):

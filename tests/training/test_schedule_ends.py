@@ -9,9 +9,11 @@ import torch
 
 from randquant import cli
 from randquant.aggregation import update_mechanism
+from randquant.cli import progress
 from randquant.local_training import Local
 from randquant.privacy import GaussianRelease, Guarantee, account
 from randquant.privacy.accounting import ledger
+from randquant.reports import report_run
 from randquant.training import Server, TrainConfig, read_finished, read_run, train
 from randquant.training.records import SentRounds
 from randquant.training.runs import execution
@@ -93,9 +95,9 @@ CONFIG = interrupted.SMALL.changed(population=4, cohort=4, rounds=PLANNED)
 def test_fewer_rounds_after_a_look_leave_the_figure_of_those_declared(rounds, tmp_path, capsys):
     folder = tmp_path / "run"
     interrupted.begin(folder, CONFIG, 5)
-    line = ["train", "--resume", str(folder), "--quiet"]
-    assert cli.main([*line, "--rounds", str(rounds)]) == 0
-    said = capsys.readouterr().out
+    run = execution.execute(folder, changes={"rounds": rounds})
+    report_run(folder)
+    said = "\n".join(progress.table(folder, run))
     assert "epsilon <= 5.81237 at delta = 1e-05" in said
     assert f"before round {rounds + 1} of {PLANNED}: the guarantee is of them all" in said
     summary = read_finished(folder).summary
@@ -121,28 +123,17 @@ def test_where_nobody_sees_who_takes_part_fewer_rounds_cost_all_those_declared(
     assert (run.rounds, run.summary.guarantee.epsilon) == (3, 0.1 * 6)
 
 
-def test_rounds_are_not_added_after_a_look(tmp_path, capsys):
+def test_rounds_are_not_added_after_a_look(tmp_path):
     folder = tmp_path / "run"
     interrupted.begin(folder, CONFIG, 5)
-    line = ["train", "--resume", str(folder), "--quiet", "--json"]
-    for changes in (["--rounds", "27"], ["--rounds", "400", "--stop-at-epsilon", "50"]):
-        assert cli.main([*line, *changes]) == 2
-        assert "at most the 26 rounds declared before the first" in capsys.readouterr().err
+    for changes in ({"rounds": 27}, {"rounds": 400, "stop_at_epsilon": 50.0}):
+        with pytest.raises(ValueError, match="at most the 26 rounds declared before the first"):
+            execution.execute(folder, changes=changes)
     # What was lowered may be raised again, as far as was declared.
-    assert cli.main([*line, "--rounds", "7"]) == 0
-    assert cli.main([*line, "--rounds", "27"]) == 2
-    capsys.readouterr()
-    assert cli.main([*line, "--rounds", "26"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert (result["rounds"], result["stopped"]) == (26, "")
-    assert result["guarantee"]["epsilon"] == accounted(PLANNED)
-
-
-def test_ctrl_c_on_the_command_line_says_so(tmp_path, capsys, monkeypatch):
-    def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    execution.create(tmp_path / "run", CONFIG, overwrite=False)
-    monkeypatch.setattr(execution, "_train", interrupt)
-    assert cli.main(["train", "--resume", str(tmp_path / "run"), "--quiet"]) == 130
-    assert "all declared rounds count" in capsys.readouterr().err
+    execution.execute(folder, changes={"rounds": 7})
+    with pytest.raises(ValueError, match="at most the 26 rounds"):
+        execution.execute(folder, changes={"rounds": 27})
+    summary = execution.execute(folder, changes={"rounds": 26}).summary
+    assert (summary.rounds, summary.stopped) == (26, "")
+    assert summary.guarantee is not None
+    assert summary.guarantee.epsilon == accounted(PLANNED)

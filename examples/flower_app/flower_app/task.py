@@ -1,8 +1,6 @@
 """The model, the data and the mechanism, from the run's configuration.
 
-With equal settings they are those of `randquant train`: the same data for each client, the same
-initial weights, and the same mechanism. In this example every client has the whole data set, and
-uses only its own part.
+In this example every client has the whole data set, and uses only its own part.
 """
 
 from __future__ import annotations

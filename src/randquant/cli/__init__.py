@@ -6,7 +6,6 @@ from randquant._internal.faces import lazily
 from randquant.cli.main import main
 
 if TYPE_CHECKING:
-    from randquant.cli.commands.train import DEMO
     from randquant.cli.main import parse
     from randquant.cli.options import (
         EVERYTHING,

@@ -42,7 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors=PLAIN)
     words = list(sys.argv[1:] if arguments is None else arguments)
     called = " ".join(["randquant", *words[:1]])
-    invocation = None
     try:
         invocation = parse(words)
         if invocation is None:
@@ -53,10 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # One line, whatever the message: scripts read standard error line by line.
         print(f"{called}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        resumable = invocation is not None and invocation.command.resumable
-        hint = "; continue with --resume and the same folder: all declared rounds count" * resumable
-        print(f"{called}: stopped{hint}", file=sys.stderr)
+    except KeyboardInterrupt as error:  # that of a training run says how to go on
+        print(f"{called}: {error or 'stopped'}", file=sys.stderr)
         return 130  # as shells do: 128 and the number of SIGINT
     try:
         print(text, flush=True)

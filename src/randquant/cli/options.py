@@ -123,7 +123,7 @@ class Option:
     def parameter(self) -> inspect.Parameter:
         """Return it as a parameter of a function that cyclopts calls."""
         is_flag, form = self.default is False, declared.form(self.hint)
-        no_default = self.default is EMPTY or str(self.default) in ("None", "False", "", "{}")
+        no_default = self.default is EMPTY or str(self.default) in ("None", "False", "", "{}", "()")
         read = Parameter(
             help=declared.text(self.hint),
             group=_group(self.group or declared.group(self.hint) or "options"),
@@ -331,7 +331,6 @@ class Command:
         mechanisms: the mechanisms that it takes, by name; each is a subcommand.
         whole_update: whether channels also take clip_norm, the threshold of a whole update.
         settings: returns further options, from the words of the command line.
-        resumable: whether `--resume` continues it after it was stopped.
         bar: whether long work is shown as a bar; a command may have its own display.
     """
 
@@ -340,7 +339,6 @@ class Command:
     mechanisms: Callable[[], Mapping[str, MechanismRecord]] | None = None
     whole_update: bool = False
     settings: Callable[[Sequence[str]], list[Option]] | None = None
-    resumable: bool = False
     bar: bool = True
 
     def app(self, name: str, words: Sequence[str] = ()) -> App:

@@ -1,56 +1,32 @@
-"""A training run in the terminal: progress bars, then a short table."""
+"""A finished training run in the terminal: a short table, or one JSON object."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from randquant._internal.formatting import count
-from randquant._internal.progress import Bars
 from randquant._internal.rounding import round_up
 from randquant._internal.serialization import to_json
-from randquant.mechanisms.registry import build, channel_mechanisms, notes_on
 from randquant.privacy.certificates.coordinate import Certificate, certify
 from randquant.privacy.guarantee import MODEL_TERMS
-from randquant.training import display
 from randquant.training.config import TrainConfig
 from randquant.training.configured import sent
-from randquant.training.records import RoundMetrics, RunRecord, RunSummary
+from randquant.training.records import RunRecord, RunSummary
+from randquant.training.runs.setup import stored_mechanism
 from randquant.training.runs.store import BASELINE, RunStore
 
 
-class RunBars:
-    """A bar for the run, and one for its baseline."""
+def result(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a finished run as the JSON object that `randquant train --json` prints.
 
-    def __init__(self, quiet: bool = False) -> None:
-        self._bars = Bars(not quiet)
-        self._measured: dict[str, str] = {}
-        self._bytes_sent: dict[str, int] = {}
-
-    def round(self, folder: Path, config: TrainConfig, metrics: RoundMetrics) -> None:
-        """Show that a run has finished a round, and the upload of all its clients so far.
-
-        If cohorts differ in size, this excludes the uploads before a run was resumed.
-        """
-        name = folder.name
-        # Not every round is evaluated: the last measurement stays visible.
-        self._measured[name] = display.evaluated(metrics) or self._measured.get(name, "")
-        before = metrics.bytes_up * (metrics.round - 1) if config.privacy.sampling == "fixed" else 0
-        self._bytes_sent[name] = self._bytes_sent.get(name, before) + metrics.bytes_up
-        upload = f"sent {8 * self._bytes_sent[name] / 1e6:,.1f} Mbit"
-        text = "  ".join(filter(None, (self._measured[name], upload, display.spent(metrics))))
-        self._bars.show(name, metrics.round, config.rounds, text)
-
-    def __enter__(self) -> RunBars:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.__exit__()
-
-
-def result(folder: Path, run: RunRecord) -> dict[str, Any]:
-    """Return a finished run as the JSON object that `randquant train --json` prints."""
+    Args:
+        folder: of the run.
+        run: what it has come to.
+        notes: on what its mechanism chose by itself.
+    """
     baseline, summary = _baseline(folder), run.summary
     channel = _certificate(run.config)
     return {
@@ -62,12 +38,12 @@ def result(folder: Path, run: RunRecord) -> dict[str, Any]:
         "baseline_accuracy": baseline and baseline.accuracy,
         "bits_per_coordinate": summary.bits_per_coordinate,
         "seconds": run.seconds,
-        "notes": notes_on(run.config.mechanism, run.config.parameters),
+        "notes": list(notes),
     }
 
 
-def table(folder: Path, run: RunRecord) -> list[str]:
-    """Return a finished run as the short table that ends `randquant train`."""
+def table(folder: Path, run: RunRecord, notes: Sequence[str] = ()) -> list[str]:
+    """Return a finished run as the short table that ends `randquant train`; see `result`."""
     summary, config, baseline = run.summary, run.config, _baseline(folder)
     reference = None if baseline is None else baseline.accuracy
     comparison = "" if reference is None else f"   (without privacy {reference:.4f})"
@@ -84,7 +60,7 @@ def table(folder: Path, run: RunRecord) -> list[str]:
     if summary.guarantee is not None:
         rows.append(("", _covered(summary, config)))
         rows += [("", text) for text in _other_guarantee(summary)]
-        rows += [("", note) for note in notes_on(config.mechanism, config.parameters)]
+        rows += [("", note) for note in notes]
     if summary.stopped:
         rows.append(("stopped", summary.stopped))
     if summary.advice:
@@ -142,9 +118,9 @@ def _sent_as(summary: RunSummary, config: TrainConfig) -> str:
 
 
 def _certificate(config: TrainConfig) -> Certificate | None:
-    if config.mechanism not in channel_mechanisms():
-        return None
-    return certify(build(config.mechanism, config.parameters), math.inf)
+    mechanism = stored_mechanism(config)
+    channel = None if mechanism is None else mechanism.channel
+    return None if channel is None else certify(channel, math.inf)
 
 
 def _baseline(folder: Path) -> RunSummary | None:

@@ -39,8 +39,7 @@ class Local:
         frozen: patterns of the names of the parameters that are not trained.
         buffers: what becomes of running statistics, such as BatchNorm's: the model is refused, they
             stay frozen, or the server computes them on public examples.
-        public: for --buffers server: module:function or FILE.py:function, which returns examples
-            that no client holds.
+        public: for buffers="server": examples that no client holds.
         columns: names of the features' column, or several columns, and of the targets'.
         device: where updates are computed: cpu, cuda or cuda:NUMBER, or such a torch.device.
         threads: threads to simulate clients on; rounding depends on them.
@@ -61,7 +60,7 @@ class Local:
     parts: Data[tuple[str, ...] | None] = None
     frozen: Data[tuple[str, ...] | None] = None
     buffers: Data[Buffers] = "refuse"
-    public: Data[Any] = None
+    public: Any = None
     columns: tuple[str | Sequence[str], str] | None = None
     device: Clients[Annotated[str, Meta(pattern=r"^(cpu|cuda(:\d{1,3})?)$")]] = "cpu"
     threads: Clients[Annotated[int, Meta(ge=1, le=256)]] = 2

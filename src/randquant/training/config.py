@@ -54,41 +54,40 @@ PLACES: dict[str, tuple[str, str]] = {
 class TrainConfig:
     """Everything that determines a training run (two runs with one config give equal bits).
 
-    Each setting is declared once, here or in a part: the options of `randquant train`, the settings
-    of TOML files, their JSON Schema and all checks are read from there. `local` is complete: no
+    Each setting is declared once, here or in a part: the options of `randquant train` and all
+    checks are read from there. Defaults are those of `randquant.train`. `local` is complete: no
     setting is left to a default that depends on others.
 
     Attributes:
         task: what is trained on whose data.
         mechanism: what protects an update.
         parameters: the mechanism's parameters, by name.
-        cohort: how many clients take part in each round.
-        rounds: how many rounds, at most.
+        cohort: how many clients take part in each round; by default all, but at most 1,000.
+        rounds: how many rounds are declared; a run may end earlier.
         delta: delta of the printed guarantee.
         trust: what the adversary sees: local (codes), aggregate (sums only), or model (the models
-            only, and not who takes part: never assume it unasked); by default what the server sees
-            of the mechanism.
+            only, and not who takes part: never assume it unasked).
         stop_at_epsilon: end before the round that would take epsilon above this; inf for no such
             end.
-        seed: simulation seed: data split, weights, cohorts, simulated keys; none to derive cohorts
-            and keys from a secret key in the run's folder.
-        local: what a client computes; by default one gradient.
+        seed: seed of a simulation, which protects nobody; by default cohorts and keys are derived
+            from a secret key in the run's folder.
+        local: what a client computes.
         server: the server's step.
-        privacy: what is protected and how updates are clipped; by default each coordinate alone.
+        privacy: what is protected and how updates are clipped.
     """
 
     task: Task
     mechanism: Mechanism[str]
     parameters: Mechanism[Mapping[str, Any]] = field(default_factory=dict)
-    cohort: Clients[Count] = 40
-    rounds: declared.Server[Rounds] = 300
+    cohort: Clients[Count] = field(kw_only=True)
+    rounds: declared.Server[Rounds] = 50
     delta: declared.Privacy[Delta] = 1e-5
-    trust: declared.Privacy[Trust | None] = None
+    trust: declared.Privacy[Trust | None] = "aggregate"
     stop_at_epsilon: declared.Privacy[Annotated[float, Meta(gt=0)] | None] = None
-    seed: Clients[Annotated[int, Meta(ge=0, le=2**63 - 1)] | None] = 0
-    local: Local = ONE_GRADIENT
+    seed: Clients[Annotated[int, Meta(ge=0, le=2**63 - 1)] | None] = None
+    local: Local = Local()  # noqa: RUF009 - it is frozen
     server: Server = Server()  # noqa: RUF009 - it is frozen
-    privacy: Privacy = Privacy(clip_norm=None)  # noqa: RUF009 - it is frozen
+    privacy: Privacy = Privacy()  # noqa: RUF009 - it is frozen
 
     def __post_init__(self) -> None:
         if self.stop_at_epsilon == float("inf"):  # no end
@@ -103,13 +102,19 @@ class TrainConfig:
     ) -> TrainConfig:  # fmt: skip
         """A configuration from the names of all settings, whatever parts they are in.
 
+        It is a simulation as in the papers unless said otherwise: from seed 0, 300 rounds of 40
+        clients that send one gradient each, every coordinate clipped alone.
+
         Example:
             >>> config = TrainConfig.of("digits", "mlp", "rqm", {"clip": 0.03}, local_epochs=2,
             ...                         local_learning_rate=0.1)
             >>> config.local.epochs, config.rounds
             (2, 300)
         """
-        plain = cls(Task(dataset, model), mechanism, parameters or {})
+        plain = cls(
+            Task(dataset, model), mechanism, parameters or {}, cohort=40, rounds=300, trust=None,
+            seed=0, local=ONE_GRADIENT, privacy=Privacy(clip_norm=None),
+        )  # fmt: skip
         return plain.changed(**settings)
 
     def changed(self, **settings: Any) -> TrainConfig:

@@ -9,6 +9,10 @@ from randquant._internal.rounding import round_up
 from randquant.training.records import RoundMetrics, RunSummary
 
 
+class Advice(UserWarning):
+    """What the released means say about a run that has ended."""
+
+
 def evaluated(metrics: RoundMetrics) -> str:
     """What a round measured on test data; empty if nothing."""
     if metrics.accuracy is not None:
@@ -27,4 +31,4 @@ def spent(metrics: RoundMetrics) -> str:
 def advise(summary: RunSummary) -> None:
     """Warn the caller of `train` of what the released means say about the run, if anything."""
     if summary.advice:
-        warnings.warn(summary.advice, UserWarning, stacklevel=5)
+        warnings.warn(summary.advice, Advice, stacklevel=5)

@@ -209,17 +209,16 @@ def _in_folder(
             config = complete(config, overrides, key)
         execution.create(home, config, overwrite=False, overrides=overrides, own_secret=own)
     bars = Bars(None if progress else False)
-    measured = ""
+    measured: dict[str, str] = {}
     with _advised(home, temporary), bars:
 
         def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
-            if not config.protects:
-                return  # the baseline's
-            nonlocal measured
-            measured = display.evaluated(metrics) or measured
-            text = f"{measured} {display.spent(metrics)}"
-            bars.show("round", metrics.round, config.rounds, text)
-            for each in callbacks:
+            name = "round" if config.protects else "round without privacy"
+            # Not every round is evaluated: the last measurement stays visible.
+            measured[name] = display.evaluated(metrics) or measured.get(name, "")
+            text = f"{measured[name]} {display.spent(metrics)}"
+            bars.show(name, metrics.round, config.rounds, text)
+            for each in callbacks if config.protects else ():
                 each(metrics)
 
         record = execution.execute(home, on_round, changes, overrides)
@@ -288,31 +287,37 @@ def _other(home: Path, names: Sequence[str]) -> ValueError:
 @contextlib.contextmanager
 def _advised(home: Path, temporary: bool) -> Iterator[None]:
     """Say how to go on when a run is stopped."""
-
-    def how() -> str:
-        sent = RunStore(home).begun()
-        if sent is None:
-            return (
-                f"The run was stopped, and no record of what it sent can be read in {home}: take "
-                "all rounds that were declared as spent."
-            )
-        if not sent:
-            return "The run was stopped before its first round."
-        call = f"the same call with folder={str(home)!r}" if temporary else "the same call"
-        return (
-            f"The run was stopped; what was sent is on record in {home}: {call} goes on from the "
-            "last checkpoint. Its guarantee is that of all rounds that were declared."
-        )
-
+    again = f"the same call with folder={str(home)!r}" if temporary else "the same call"
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(how()) from None
+        raise KeyboardInterrupt(how_to_go_on(home, again)) from None
     except BlockingIOError:
         raise  # another process trains it, and nothing was stopped
     except Exception as error:
-        error.add_note(how())
+        error.add_note(how_to_go_on(home, again))
         raise
+
+
+def how_to_go_on(home: Path, again: str) -> str:
+    """Return what was sent in a run that was stopped, and how to go on with it.
+
+    Args:
+        home: the run's folder.
+        again: what goes on with it, such as "the same call".
+    """
+    sent = RunStore(home).begun()
+    if sent is None:
+        return (
+            f"The run was stopped, and no record of what it sent can be read in {home}: take "
+            "all rounds that were declared as spent."
+        )
+    if not sent:
+        return "The run was stopped before its first round."
+    return (
+        f"The run was stopped; what was sent is on record in {home}: {again} goes on from the "
+        "last checkpoint. Its guarantee is that of all rounds that were declared."
+    )
 
 
 def _limit(epsilon: float | None) -> float | None:

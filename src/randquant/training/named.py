@@ -3,56 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from randquant._internal import validate
 from randquant.local_training.clients import ClientSet, of_table
 from randquant.local_training.examples import StoredExamples
-from randquant.local_training.problem import Loss, Problem, checked_problem, public_examples_of
+from randquant.local_training.problem import Problem, checked_problem
 from randquant.training import models
 from randquant.training.config import TrainConfig
 from randquant.training.data import datasets
 from randquant.training.data.datasets import Dataset
+from randquant.training.task import CROSS_ENTROPY
 
 
-def named_problem(
-    config: TrainConfig,
-    model: nn.Module | None = None,
-    loss: Loss = nn.functional.cross_entropy,
-    public: Any = None,
-) -> Problem:
+def named_problem(config: TrainConfig) -> Problem:
     """Load a run's data set, split it over clients, and build its model.
 
     Args:
         config: the run's configuration.
-        model: a model of one's own with its initial weights; None for the configured one.
-        loss: the loss.
-        public: examples that no client holds, for running statistics.
 
     Raises:
         ValueError, FileNotFoundError, ImportError: a name is unknown, the data are not there, or
             nothing can be trained with these.
     """
-    dataset = datasets.load(config.task.dataset, config.task.data_dir or None)
+    task, local = config.task, config.local
+    if task.loss != CROSS_ENTROPY or local.public is not None:
+        raise ValueError(
+            f"Expected {CROSS_ENTROPY} and no public examples with the data set {task.dataset}, "
+            f"got loss={task.loss}, public={validate.shown(local.public)}: call randquant.train."
+        )
+    dataset = datasets.load(task.dataset, task.data_dir or None)
     seed = config.seed or 0  # a run with a secret key has a public split and initial weights
     rows = datasets.split(
-        dataset,
-        config.task.population,
-        config.task.partition,
-        concentration=config.task.concentration,
-        seed=seed,
+        dataset, task.population, task.partition, concentration=task.concentration, seed=seed
     )
-    if model is None:
-        shape = dataset.train_features.shape[1:]
-        model = models.build(config.task.model, shape, dataset.classes, seed)
+    shape = dataset.train_features.shape[1:]
+    model = models.build(task.model, shape, dataset.classes, seed)
     clients, test = _tables(dataset, rows)
-    shown = None if public is None else public_examples_of(public, clients, None)
     return checked_problem(
-        model, clients, loss, test, parts=config.local.parts, frozen=config.local.frozen,
-        buffers=config.local.buffers, public=shown,
+        model, clients, nn.functional.cross_entropy, test,
+        parts=local.parts, frozen=local.frozen, buffers=local.buffers,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The settings of training runs as flat names and values: checked, read from a file, compared."""
+"""The settings of training runs as flat names and values: checked and compared."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from randquant._internal import declared, files, validate
+from randquant._internal import declared, validate
 from randquant.aggregation.registry import all_mechanisms
 from randquant.training.config import NAMES, PARTS, PLACES, TrainConfig, value_of
-from randquant.training.task import Task
 
 _TEXTS: dict[str, Any] = {
-    "public": declared.Data[str | None],
     "server_optimizer": declared.Server[str],
     "numbers": declared.Clients[tuple[str, ...]],
 }
@@ -35,12 +33,6 @@ def _fields() -> dict[str, Any]:
 FIELDS = {name: hint for name, hint in _fields().items() if name != "parameters"}
 """The declarations of a run's settings by name, as users give them on the command line or in a
 file; those of its mechanism are in its record."""
-
-_PLAIN = TrainConfig(Task("", ""), "")
-
-DEFAULTS = {
-    name: value_of(_PLAIN, name) for name in FIELDS if name not in ("dataset", "model", "mechanism")
-}
 
 
 def given() -> dict[str, Any]:
@@ -98,10 +90,12 @@ def config(flat: Mapping[str, Any], common: Collection[str] = ()) -> TrainConfig
         if name in FIELDS and not (name == "clip_norm" and whole)
     }
     own = {name: value for name, value in flat.items() if name in taken}
+    if of_run.get("data_dir"):  # a run may be resumed from elsewhere
+        of_run["data_dir"] = str(Path(of_run["data_dir"]).expanduser().resolve())
     if not all_mechanisms()[mechanism].trusts:  # it has neither
         for name in {"trust", "stop_at_epsilon"} & set(common):
             of_run.pop(name, None)
-    return TrainConfig.of(**with_full_paths(of_run), parameters=own)
+    return TrainConfig.of(**of_run, parameters=own)
 
 
 def differing(configs: Sequence[TrainConfig]) -> list[str]:
@@ -115,55 +109,6 @@ def differing(configs: Sequence[TrainConfig]) -> list[str]:
     names = dict.fromkeys(name for run in settings for name in run)
     differ = [name for name in names if len({repr(run.get(name)) for run in settings}) > 1]
     return sorted(differ, key=lambda name: name != "mechanism")
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Return the settings of a run that a TOML file gives, by name, checked.
-
-    Args:
-        path: a file with fields of TrainConfig and parameters of its mechanism, `name = value`.
-
-    Raises:
-        ValueError, TypeError: it is no TOML, or a setting is unknown or of the wrong kind.
-        OSError: it cannot be read.
-    """
-    try:
-        given = files.parse_toml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise OSError(
-            f"Expected a run's settings in {path}, got no readable file: {error}."
-        ) from None
-    except ValueError as error:
-        raise ValueError(f"Expected a run's settings as TOML in {path}: {error}.") from None
-    mechanism = given.get("mechanism")
-    try:
-        check(
-            {name: [value] for name, value in given.items()},
-            all_mechanisms() if mechanism is None else [mechanism],
-        )
-    except (ValueError, TypeError) as error:
-        raise type(error)(f"{error} (in {path})") from None
-    return {
-        name: declared.check(name, FIELDS[name], value) if name in FIELDS else value
-        for name, value in given.items()
-    }
-
-
-def with_full_paths(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in which files have their full path: a run may be resumed from elsewhere.
-
-    Example:
-        >>> with_full_paths({"dataset": "digits", "model": "torch.nn:Identity"})
-        {'dataset': 'digits', 'model': 'torch.nn:Identity'}
-    """
-    found = dict(fields)
-    if found.get("data_dir"):
-        found["data_dir"] = str(Path(found["data_dir"]).expanduser().resolve())
-    for name in {"dataset", "model", "loss", "public"} & found.keys():
-        path, colon, function = (found[name] or "").rpartition(":")
-        if colon and path.endswith(".py"):
-            found[name] = f"{Path(path).expanduser().resolve()}:{function}"
-    return found
 
 
 def parameters_of(mechanism: Any) -> tuple[str, ...]:

@@ -22,11 +22,10 @@ class Task:
     """A model, a loss, and data that are split over clients.
 
     Attributes:
-        dataset: digits, breast-cancer, mnist, fashion-mnist, or module:function or
-            FILE.py:function, which returns clients or (clients, test).
-        model: softmax, mlp, mlp32, wide, cnn (with data of your own also the number of classes, as
-            in mlp-10), or module:function or FILE.py:function, which returns a torch nn.Module.
-        loss: what clients minimise: a name in torch.nn.functional, or module:function.
+        dataset: digits, breast-cancer, mnist or fashion-mnist; own for clients given in Python.
+        model: softmax, mlp, mlp32, wide or cnn; own for one given in Python.
+        loss: what clients minimise: a name in torch.nn.functional, or module:function; of a named
+            data set always cross_entropy.
         data_dir: folder of the data files; digits and breast-cancer need none.
         population: how many clients the data is split over.
         partition: how data is split over clients; own is by the clients that the data come with.
@@ -50,13 +49,3 @@ class Task:
     def by_objects(self) -> bool:
         """Whether the model and the clients were passed as objects, which no file holds."""
         return OWN in (self.dataset, self.model)
-
-
-def named_by_function(name: str) -> bool:
-    """Return whether a model, a data set or a loss is named by the function that makes it.
-
-    Example:
-        >>> named_by_function("package.module:function"), named_by_function("digits")
-        (True, False)
-    """
-    return ":" in name

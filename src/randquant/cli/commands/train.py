@@ -1,187 +1,276 @@
-"""`randquant train`: train a federated model on real data, with a report."""
+"""`randquant train`: train the model of a Python file on its clients' data, with a report."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import importlib.util
 import itertools
-from collections.abc import Mapping, Sequence
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
-from randquant._internal import extras
-from randquant._internal.declared import Data, Files, Server
+from randquant._internal import declared, extras, validate
+from randquant._internal.declared import Data, Files, Mechanism
+from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms
-from randquant.cli.options import (
-    EVERYTHING,
-    Command,
-    Option,
-    Output,
-    flag,
-    mechanism_options,
-    takes,
-)
+from randquant.cli.options import COMMON, EVERYTHING, Command, Option, Output, mechanism_options
+from randquant.local_training.local import Local
+from randquant.mechanisms.registry import notes_on
+from randquant.planning.privacy import Privacy
 from randquant.training import settings
-from randquant.training.config import TrainConfig, check_config, value_of
-from randquant.training.records import RoundMetrics
+from randquant.training.config import PLACES, TrainConfig, value_of
+from randquant.training.server import Server
+from randquant.training.task import OWN, Task
 
-PLAIN = TrainConfig.of("digits", "softmax", "", {"clip": 0.03})
-"""The settings that `randquant train` changes if a mechanism is named."""
+VALUES: dict[str, type] = {"local": Local, "server": Server, "privacy": Privacy}
+"""The small values that `randquant.train` takes; each of their fields with a text is an option."""
 
-DEMO = TrainConfig.of(
-    dataset="digits",
-    model="softmax",
-    mechanism="stochastic-rounding",
-    parameters={"clip": 0.05, "levels": 2, "margin": 0.275},
-    clip_norm=0.5,
-    trust="aggregate",
-    cohort=200,
-    rounds=50,
-    learning_rate=2.0,
-    stop_at_epsilon=8.0,
-)
-"""The same if no mechanism is named: one bit per coordinate, secure sums, epsilon 8 for the run."""
+CALLED = ("model", "clients", "test")
+"""What a file may define as a function without arguments that returns it."""
+
+DEFINED = (*CALLED, "loss", "mechanism", *VALUES)
+"""Arguments of `randquant.train` that a file may define: those that no word can say."""
 
 
 def run(
     options: Mapping[str, Any],
+    file: Data[str],
+    /,
     *,
-    data: Data[str | None] = None,
-    config: Files[str | None] = None,
     run: Files[str | None] = None,
     overwrite: Files[bool] = False,
-    no_baseline: Server[bool] = False,
-    resume: Files[str | None] = None,
     quiet: bool = False,
 ) -> Output:
-    """Begin or resume a run and train it to its end.
+    """Train the model of a file on its clients' data, as `randquant.train` does.
 
     Args:
-        data: your own clients' data, FILE.py:FUNCTION: --dataset by its usual name.
-        config: read settings from this file, RUN.toml; options given here win.
-        run: folder of the run; by default a new one in runs/.
-        overwrite: replace an existing run.
-        no_baseline: skip the run without privacy.
-        resume: go on with a run that was stopped. --rounds may be lowered, and --stop-at-epsilon,
-            --delta, --neighboring, --checkpoint-every and --evaluate-every may change; rounds
-            cannot be added.
+        file: a Python file that defines model, clients and, to measure accuracy, test: values, or
+            functions without arguments that return them. It may also define loss, mechanism,
+            local, server and privacy, as randquant.train takes them; options change these.
+        run: folder of the run; by default a new one in runs/. The same command with the same
+            folder goes on with a run that was stopped.
+        overwrite: replace the run in that folder.
     """
     # torch is an extra: the help of this command works without it.
     with extras.needed("training", "train"):
         from randquant.cli import progress
         from randquant.reports.run import report_run
-        from randquant.training.runs import execution as runs
-    changes: dict[str, Any] = {}
-    # Options on the command line win over the file, and the file over the demo's values.
-    if resume is None:
-        written = {} if config is None else settings.read(Path(config))
-        dataset = {} if data is None else {"dataset": data}
-        chosen = {**written, **options, **dataset}
-        start, objects = _with_problem(_config(chosen), chosen.get("population"))
-        start = start.changed(baseline=not no_baseline and start.protects)
-        folder = Path(run) if run else _new_folder(start)
-        runs.create(folder, start, overwrite=overwrite, overrides=objects)
-    else:
-        folder = Path(resume)
-        refused = {"--run": run, "--overwrite": overwrite, "--no-baseline": no_baseline,
-                   "--config": config, "--data": data}  # fmt: skip
-        changes = _changes(options, [name for name, value in refused.items() if value])
-    folder = folder.absolute()  # a user's function may change the working directory
-    with progress.RunBars(quiet) as bars:
-
-        def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
-            bars.round(Path(config.mechanism), config, metrics)
-
-        finished = runs.execute(folder, on_round, changes)
-    report_run(folder)
-    return Output(progress.result(folder, finished), progress.table(folder, finished))
+        from randquant.training import federated
+        from randquant.training.runs.store import replacing
+    path = Path(file).absolute()  # what the file runs may change the working directory
+    home = (Path(run) if run else _new_folder(path.stem)).absolute()
+    with _beside(path), _one_line_warnings(), contextlib.ExitStack() as stack:
+        given, notes = _arguments(path, options)
+        if overwrite and home.exists():
+            stack.enter_context(replacing(home))
+        try:
+            trained = federated.train(**given, folder=home, progress=not quiet)
+        except KeyboardInterrupt:
+            again = "the same command" if run else f"the same command with --run {home}"
+            raise KeyboardInterrupt(federated.how_to_go_on(home, again)) from None
+    report_run(home)
+    finished = trained.record
+    return Output(progress.result(home, finished, notes), progress.table(home, finished, notes))
 
 
-def settings_options(words: Sequence[str]) -> list[Option]:
-    """Return the settings of a run as options: its fields, and the parameters of its mechanism.
+def training_options(words: Sequence[str]) -> list[Option]:
+    """Return the arguments of `randquant.train`, and the parameters of the mechanism, as options.
 
-    The mechanism is named on the command line, or in the file of `--config`.
+    Raises:
+        ValueError: `--resume` is among the words.
     """
-    known, named = all_mechanisms(), _mechanism(words)
-    start = PLAIN if named else DEMO  # whose values help shows as defaults
-    chosen = known.values() if list(words) == [EVERYTHING] else [known.get(named or DEMO.mechanism)]
+    if "--resume" in words:
+        raise ValueError(
+            "Expected the command that began the run, with --run and its folder, got --resume: "
+            "the same command goes on with a run that was stopped."
+        )
+    known = all_mechanisms()
+    named = known.values() if list(words) == [EVERYTHING] else [known.get(_mechanism(words))]
     parameters = {
         option.name: option
-        for record in chosen
+        for record in named
         if record is not None
-        for option in mechanism_options(record, whole_update=True)
+        for option in mechanism_options(record)
     }
-    fields = [
-        Option(name, hint, value_of(start, name))
-        for name, hint in settings.given().items()
-        if name not in parameters
+    return [
+        *parameters.values(),
+        *(option for name, option in _settings().items() if name not in parameters),
     ]
-    return [*parameters.values(), *fields]
+
+
+def _settings() -> dict[str, Option]:
+    """Options for the arguments of `randquant.train` and the fields of its small values."""
+    usual = TrainConfig(Task(OWN, OWN), "", cohort=1)
+    bits, baseline = declared.hints(Privacy)["bits"], declared.hints(Server)["baseline"]
+    # Other users of these names need a group: a mechanism may have bits of its own.
+    hints = {**settings.given(), "bits": Mechanism[bits], "baseline": declared.Server[baseline]}
+    found = {}
+    for name, hint in hints.items():
+        if PLACES.get(name, ("", name))[0] == "task":
+            continue  # the file has it
+        default = None if name in ("cohort", "mechanism") else value_of(usual, name)
+        found[name] = Option(name, hint, default)
+    target = declared.meaning(hints["stop_at_epsilon"], declared.text(COMMON["epsilon"]))
+    found["epsilon"] = dataclasses.replace(
+        found.pop("stop_at_epsilon"), name="epsilon", hint=target
+    )
+    return found
 
 
 def _mechanism(words: Sequence[str]) -> str:
-    # Of the command line or of its --config file; empty for the demo. Read before the options are
-    # parsed, because the mechanism decides which options there are.
-    named = _value("--mechanism", words)
-    if not named and (path := Path(_value("--config", words) or ".")).is_file():
-        named = settings.read(path).get("mechanism", "")
-    return named
-
-
-def _value(option: str, words: Sequence[str]) -> str:
+    """The mechanism of a command line: read before the options, which depend on it."""
     for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
         name, equals, value = word.partition("=")
-        if name == option:
+        if name == "--mechanism":
             return value if equals else following
     return ""
 
 
-def _changes(options: Mapping[str, Any], refused: Sequence[str]) -> dict[str, Any]:
-    from randquant.training.runs import store
+def _arguments(path: Path, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The arguments of `randquant.train`, and notes on what a mechanism chose by itself."""
+    given = _defined(path)
+    name = options.get("mechanism")
+    record = all_mechanisms()[name] if name else None
+    parameters = () if record is None else record.parameters
+    changes: dict[str, dict[str, Any]] = {part: {} for part in VALUES}
+    for each, value in options.items():
+        part, within = PLACES.get(each, ("", each))
+        if each in parameters and (record is None or record.whole_update or each != "clip_norm"):
+            continue
+        if part in changes:
+            changes[part][within] = value
+        elif each != "mechanism":
+            given[each] = value
+    for part, changed in changes.items():
+        if changed:
+            value = given.get(part, VALUES[part]())
+            validate.kind(part, value, VALUES[part])
+            given[part] = dataclasses.replace(value, **changed)
+    if name is None:
+        return given, []
+    own = {each: options[each] for each in parameters if each in options}
+    given["mechanism"] = _built(name, own, given)
+    # Its own; `randquant.train` refuses them beside a mechanism.
+    given["privacy"] = dataclasses.replace(given.get("privacy", Privacy()), coordinates=None)
+    return given, notes_on(name, own)
 
-    refused = [*refused, *(flag(name) for name in options if name not in store.FREE)]
-    if refused:
+
+def _built(name: str, parameters: Mapping[str, Any], given: Mapping[str, Any]) -> UpdateMechanism:
+    """The mechanism of that name, for the settings of the run."""
+    from randquant.local_training.clients import client_set
+    from randquant.local_training.problem import takes_classes
+    from randquant.training import federated
+    from randquant.training.configured import mechanism_of
+
+    record = all_mechanisms()[name]
+    local, privacy = given.get("local", Local()), given.get("privacy", Privacy())
+    classes = takes_classes(given["loss"]) if "loss" in given else True
+    population = len(client_set(given["clients"], local.columns, classes))
+    settings = {each: given[each] for each in ("rounds", "seed") if each in given}
+    usual = "aggregate" if "aggregate" in record.trusts else None  # else there is only its own
+    config = TrainConfig(
+        Task(OWN, OWN, population=population),
+        name,
+        parameters,
+        cohort=given.get("cohort") or min(population, federated.LARGEST_COHORT),
+        trust=given.get("trust", usual),
+        privacy=dataclasses.replace(privacy, clip_norm=None) if record.whole_update else privacy,
+        **settings,
+    )
+    return mechanism_of(config)
+
+
+# The file.
+
+
+def _defined(path: Path) -> dict[str, Any]:
+    """What a file defines of DEFINED, by name.
+
+    Random numbers that it draws are the same in every call, so that a run that goes on begins with
+    the same weights.
+    """
+    from torch import nn
+
+    from randquant.local_training.copies import seeded
+
+    found = {}
+    with seeded(0):
+        module = _module(path)
+        for name in DEFINED:
+            if hasattr(module, name):
+                value = getattr(module, name)
+                made = name in CALLED and callable(value) and not isinstance(value, nn.Module)
+                found[name] = value() if made else value
+    if missing := [name for name in ("model", "clients") if name not in found]:
+        names = ", ".join(each for each in vars(module) if each[:1] != "_")
         raise ValueError(
-            f"Expected --resume RUN with no other training options than {store.OPTIONS}, got "
-            f"{', '.join(refused)}: a run goes on with the configuration it began with."
+            f"Expected {path} to define model and clients, got no {' and no '.join(missing)} "
+            f"among {names or 'nothing'}."
         )
-    return dict(options)
+    return found
 
 
-def _config(options: Mapping[str, Any]) -> TrainConfig:
-    start = PLAIN if "mechanism" in options else DEMO
-    fields = {name: value for name, value in settings.flat(start).items() if value is not None}
-    fields["cohort"] = min(start.cohort, options.get("population", start.cohort))
-    if "clip_norm" in options and takes(options.get("mechanism", ""), "clip_norm"):
-        fields.pop("clip", None)  # mechanisms with a parameter clip_norm may have no clip
-    return settings.config({**fields, **options})
+def _module(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"Expected a Python file that defines model and clients, found no {path}.")
+    name = str(path.resolve())  # which no import takes: a file may be called as a package is
+    loader = _FromSource(name, name)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look up what their annotations name there
+    loader.exec_module(module)
+    return module
 
 
-def _with_problem(config: TrainConfig, population: int | None) -> tuple[TrainConfig, Any]:
-    # A user's function is called once: it may load data, and the configuration depends on its
-    # problem.
-    from randquant.training import functions
-    from randquant.training.runs.setup import NO_OVERRIDES, Overrides
+class _FromSource(SourceFileLoader):
+    """The file as it stands: bytecode kept beside it is taken for its own by second and size."""
 
-    if not functions.is_named(config):
-        return config, NO_OVERRIDES
-    check_config(config)
-    problem = functions.problem_by_function(config)
-    return functions.of_problem(config, problem, population), Overrides(problem)
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def _new_folder(config: TrainConfig) -> Path:
-    names = (config.task.dataset, config.task.model, config.mechanism)
-    stem = "-".join(name.rpartition(":")[2] for name in names)
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[None]:
+    """Let a file import those in its folder, as `python FILE.py` does."""
+    sys.path.insert(0, str(path.parent))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(path.parent))
+
+
+@contextlib.contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Write warnings about the run to standard error, one line each."""
+    from randquant.training.display import Advice
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if not issubclass(category, Advice):  # the table has it
+            print(f"randquant train: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+def _new_folder(name: str) -> Path:
     # The first free name; `create` refuses a folder that another process has taken meanwhile.
     number = 1
-    while (folder := Path("runs") / f"{stem}-{number}").exists():
+    while (folder := Path("runs") / f"{name}-{number}").exists():
         number += 1
     return folder
 
 
 COMMAND = Command(
     run,
-    example="randquant train --dataset digits --mechanism rqm --clip 0.03 --rounds 100",
-    settings=settings_options,
-    resumable=True,
+    example="randquant train examples/digits.py --epsilon 8",
+    settings=training_options,
     bar=False,
 )

@@ -18,7 +18,6 @@ from randquant.local_training.standardize import FeatureStatistics, Standardizat
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee
-from randquant.training import functions
 from randquant.training.algorithm import State
 from randquant.training.config import TrainConfig
 from randquant.training.configured import alongside_of, fingerprint_of, mechanism_of
@@ -221,10 +220,6 @@ def problem_of(config: TrainConfig) -> Problem:
             "Expected the model and the clients of the run, which no file holds: go on with the "
             "call of randquant.train that began it, with the same folder."
         )
-    if functions.is_named(config):
-        problem = functions.problem_by_function(config)
-        functions.check_population(config, problem)
-        return problem
     return named_problem(config)
 
 

@@ -63,7 +63,6 @@ FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every",
 """Settings that may change when a run is resumed: how soon to end, and what to print. What that
 may not be is in `Schedule.check`."""
 
-OPTIONS = ", ".join("--" + name.replace("_", "-") for name in FREE)
 RESTORE = "Restore it from a copy, or begin a new run."
 
 
@@ -311,8 +310,8 @@ class RunStore:
 
     def _config(self, database: sqlite3.Connection) -> TrainConfig:
         advice = (
-            f"Restore it: settings that may change ({OPTIONS}) are options of randquant train "
-            "--resume RUN; for anything else begin a new run."
+            f"Restore it: settings that may change ({', '.join(FREE)}) are given to the command or "
+            "call that goes on with the run; for anything else begin a new run."
         )
         record = self._record(database, "config", advice=advice)
         try:
@@ -362,7 +361,7 @@ class RunStore:
     ) -> RunSummary | None:
         if _content(database, "summary") is None:
             return None
-        advice = f"Write it again: randquant train --resume {self.folder}."
+        advice = "The command or call that began the run writes it again."
         record = self._record(database, "summary", last, advice)
         if rounds != sent.round:
             raise ValueError(
@@ -397,9 +396,37 @@ def make_way(folder: Path, overwrite: bool) -> None:
     elif not overwrite:
         raise FileExistsError(
             f"Expected a new folder for the run, got {folder}, which holds a run: choose "
-            "another, add --overwrite to replace it, or --resume to continue it."
+            "another, add --overwrite to replace it, or go on with it by the same command or call."
         )
     files.remove(folder)
+
+
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[None]:
+    """Begin a new run in the place of one, which comes back if none is begun.
+
+    Raises:
+        FileExistsError: the folder has other files than a run's.
+        BlockingIOError: another process is training the run.
+    """
+    if not is_run(folder):
+        make_way(folder, overwrite=True)
+        yield
+        return
+    with files.folder(folder):  # nobody is training it
+        aside = folder.with_name(f"{folder.name}.replaced")
+        if aside.exists():
+            make_way(aside, overwrite=True)
+        folder.rename(aside)
+    try:
+        yield
+    finally:
+        if is_run(folder):
+            files.remove(aside)
+        else:
+            if folder.exists():
+                make_way(folder, overwrite=True)
+            aside.rename(folder)
 
 
 def read_finished(folder: Path) -> RunRecord:
@@ -412,7 +439,7 @@ def read_finished(folder: Path) -> RunRecord:
     if run.summary is None or not run.is_stated:
         raise ValueError(
             f"Expected a finished run in {folder}, got one without a summary: continue it with "
-            "randquant train --resume."
+            "the command or call that began it."
         )
     return RunRecord(run.config, run.metrics, run.summary)
 
