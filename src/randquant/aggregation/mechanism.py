@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -193,15 +193,14 @@ class UpdateMechanism(Protocol):
 
     def mean(
         self,
-        payloads: Iterable[bytes] | Mapping[int, bytes],
+        payloads: Iterable[bytes],
         dimension: int | None = None,
         key: Key | None = None,
     ) -> np.ndarray:
         """On the server: estimate the mean of the clipped updates.
 
         Args:
-            payloads: one of each client; by its number, those of `of_client`. Any client's own
-                mechanism decodes the latter as that of the round does.
+            payloads: one of each client.
             dimension: coordinates of an update; None to read it from the payloads.
             key: for a server that adds noise of its own (`central` trust); others need none.
 
@@ -314,33 +313,6 @@ class UpdateMechanism(Protocol):
 
         Raises:
             ValueError, TypeError: it is no such number.
-        """
-        ...
-
-    def of_client(self, number: int) -> UpdateMechanism:
-        """The mechanism of one client, for the client and for a server that knows its number.
-
-        What a client could choose beside its update, such as a rotation, then follows from its
-        number and the round's seed, and need not be sent. `mean` of the round's mechanism decodes
-        its payloads, given by number. Not where it is hidden who takes part: a mean of such
-        payloads may show it (`docs/theory/sampling.md`, Proposition 18).
-
-        Args:
-            number: public whole number below 2**64, another one for each client.
-
-        Raises:
-            ValueError, TypeError: it is no such number.
-        """
-        ...
-
-    def completed(self, payload: bytes, dimension: int) -> bytes:
-        """Check one payload, and add what follows from its client's number.
-
-        Returns:
-            The payload as `mean` of the round's mechanism takes it in a list.
-
-        Raises:
-            ValueError: it is no payload of this mechanism, for updates of this dimension.
         """
         ...
 
