@@ -13,7 +13,7 @@ from binascii import crc_hqx
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import final
+from typing import cast, final
 
 import numba
 import numpy as np
@@ -359,7 +359,8 @@ class RankMechanism(MechanismDefaults):
             return super(RankMechanism, self).mean(payloads, dimension, key)
         if dimension is None:
             raise TypeError("Expected the dimension, which an index does not state: give it.")
-        every, indices = replace(self, client=None), dict(payloads)
+        every: RankMechanism = replace(self, client=None)
+        indices = cast("Mapping[int, bytes]", payloads)  # isinstance knows no types of its items
         alone = [every._alone(client, index, dimension) for client, index in indices.items()]
         return super(RankMechanism, every).mean(alone, dimension, key)
 
