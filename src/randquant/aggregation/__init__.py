@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from randquant.aggregation.layout import StateLayout, as_vector, dimension_of, is_running
     from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
     from randquant.aggregation.modulus import lifted, sum_bits, wrap_probability
-    from randquant.aggregation.payloads import BY_CHANCE
+    from randquant.aggregation.payloads import MAX_LOG_COLLISION
     from randquant.aggregation.registry import (
         all_mechanisms,
         from_record,

@@ -22,7 +22,7 @@ AUDIT_SCALE = 1024.0
 """Audit inputs are this many times the clipping threshold, so that missing clipping shows."""
 
 
-MOST_COORDINATES = 2**40
+MAX_COORDINATES = 2**40
 """Most coordinates of an update; a larger number is a mistake, not an update."""
 
 
@@ -82,7 +82,7 @@ class MechanismDefaults(Releasing):
         listed = received(payloads)
         if dimension is None:
             dimension = _stated(self, listed[0])
-        dimension = validate.whole("dimension", dimension, low=1, high=MOST_COORDINATES)
+        dimension = validate.whole("dimension", dimension, low=1, high=MAX_COORDINATES)
         if key is not None:
             validate.kind("key", key, Key)
         counted(listed, self.cohort, self.log_equal(dimension))

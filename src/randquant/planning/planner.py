@@ -162,11 +162,11 @@ def plan(
             parts = _parts(need, best, chosen, lambda n, part: _entry(n, part, multiplier))
         report("", len(chosen), len(chosen))
     entries.sort(key=_rank)
-    asked = need
+    judged_need = need
     if best is not None:
         best = knee(best, parts)
-        asked = need.sending(best.coordinates)
-    verdict, advice = judge(asked, best, limits)
+        judged_need = need.sending(best.coordinates)
+    verdict, advice = judge(judged_need, best, limits)
     rest = [name for name in protecting_mechanisms(need.setting) if name not in chosen]
     return Plan(
         need, entries, limits, verdict, advice, best, rest if mechanisms is None else (), parts
@@ -278,15 +278,15 @@ def _entry(name: str, need: Need, multiplier: float) -> Candidate:
     mechanism = calibration.mechanism
     deviation = need.deviation(mechanism)
     senders = need.cohort if need.cohorts is None else need.setting.cohort
-    sent = mechanism.upload_bytes(need.dimension, senders)
+    upload_bytes = mechanism.upload_bytes(need.dimension, senders)
     remark = "" if calibration.tight else "no smaller noise is available"
     return Candidate(
         name,
         tuned.parameters,
         calibration.guarantee,
         need.noise(deviation),
-        sent,
-        sent * senders * need.rounds,
+        upload_bytes,
+        upload_bytes * senders * need.rounds,
         mechanism.payload_bytes(need.dimension),
         baseline,
         remark,
