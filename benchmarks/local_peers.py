@@ -1,8 +1,9 @@
 """Peers of rank mechanisms under local trust, written from the papers, with real samplers.
 
 Both have two levels of density: a set of directions near the update is e^epsilon times as likely as
-the rest. Any two updates are told apart best where their sets are disjoint (docs/theory/rank.md,
-Proposition 10), so that a `RankTable` of two levels accounts for both, over any number of rounds.
+the rest. Any two updates are told apart best where their sets are disjoint (Proposition 10 of
+papers/docs/rank-theory.md), so that a `RankTable` of two levels accounts for both, over any number
+of rounds.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv, betaln, gammaln, log_expit, ndtri
 
-from randquant.aggregation import LARGEST_TOTAL, GroupRotation, RankRelease, RankTable
 from randquant.privacy import Neighboring
+from randquant_papers.rank import LARGEST_TOTAL, GroupRotation, RankRelease, RankTable
 
 PARTS = 2**30
 """The sphere of PrivUnit in equal parts: its cap is so many of them, exactly."""
@@ -161,7 +162,7 @@ def nearest(size: int, log_ratio: float) -> int:
 def vertices_sum(size: int, count: int) -> float:
     """Mean of the sum of the largest products of a random unit vector with a simplex's vertices.
 
-    As `rank.designs.top_sum`, with a normal law for a half-normal one: the mean of all coordinates,
+    As `rank.top_sum`, with a normal law for a half-normal one: the mean of all coordinates,
     which a vertex's product is less, has mean zero.
     """
     rest = size - count

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import randquant as rq
-from randquant.aggregation import RankRelease, RankTable
 from randquant.mechanisms import Binomial, Skellam, sparse_ternary
 from randquant.privacy import (
     ChannelRelease,
@@ -21,7 +20,6 @@ BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
 RQM = rq.rqm(clip=1.0, margin=1.0, levels=4, keep=0.4)
 NARROW = rq.stochastic_rounding(clip=0.25, levels=2, margin=1.0)
 TERNARY = sparse_ternary(clip=1.0, margin=9.0, rate=0.25)
-TABLE = RankTable((1, 3), (5, 4))
 OTHER = {"replace_one": "zero_out", "zero_out": "replace_one"}
 
 
@@ -73,14 +71,12 @@ def of_group(trust: str, neighboring: str) -> dict[str, Release]:
             "noise": NoiseRelease(Skellam(50.0), 20, 100 * far**2, 3, 2, neighboring),
             "binomial": NoiseRelease(Binomial(200), 20, 100 * far**2, 3, 2, neighboring),
             "laplace": LaplaceRelease(40.0, 4 * far, 1e-50, 20, 3, 2, neighboring),
-            "ranks": RankRelease(TABLE, 2, neighboring, "aggregate"),
             **_hidden(sums(), sums(OTHER[neighboring]), True, False),
         }
     return {
         "coordinates": ChannelRelease(RQM, 2, 1, "local", neighboring),
         "updates": VectorRelease(BIT, 0.5, 3, 1, "local", neighboring),
         "plain": gaussian(5.0, "local"),
-        "ranks": RankRelease(TABLE, 2, neighboring),
         "poisson": Sampled(ChannelRelease(BIT, 2, 1, "local", neighboring), 0.1, 5, hidden=True),
     }
 

@@ -190,7 +190,6 @@ MECHANISMS: dict[str, UpdateMechanism] = {
     "vector": VectorMechanism(CHANNEL, 1.0, "aggregate", 40, rotation_seed=7),
     "coordinates": VectorMechanism(CHANNEL, 1.0, coordinates=3),
     "skellam": update_mechanism("skellam", NOISE, cohort=4),
-    "rank": update_mechanism("rank", {"clip_norm": 1.0, "epsilon": 4.0}),
 }
 
 

@@ -25,7 +25,6 @@ SETTINGS = {
         "mechanism": "stochastic-rounding", "parameters": BITS, "clip_norm": 0.5,
         "coordinates": 20, "trust": "aggregate",
     },
-    "ranks": {"mechanism": "rank", "parameters": {"clip_norm": 0.5, "epsilon": 4.0}},
     "numbers and weights": {
         "numbers": ("accuracy", "num-examples:0:40:0.1"),
         "weighted_by": "num-examples",

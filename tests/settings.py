@@ -21,14 +21,9 @@ from randquant.aggregation import (
     AdditiveMechanism,
     Alongside,
     CoordinateError,
-    GroupRotation,
     Projection,
-    RankMechanism,
-    RankRelease,
-    RankTable,
     Rotation,
     Subset,
-    graded_rank,
 )
 from randquant.flower import (
     AmongClients,
@@ -249,8 +244,6 @@ def _more() -> Iterator[Call]:
                modulus=30000)  # fmt: skip
     yield call("LaplaceRelease", LaplaceRelease, scale=40.0, l1_distance=100, drawn=0.125,
                cohort=100, dimension=100, rounds=2)  # fmt: skip
-    yield call("RankRelease", RankRelease, table=RankTable((1, 3), (5, 4)), rounds=100)
-    yield call("RankTable", RankTable, counts=(1, 3), weights=(5, 4))
     yield call("HiddenCohorts", HiddenCohorts, draw="fixed", population=100, cohort=10, rounds=100)
     yield call("DiscreteLaplace", DiscreteLaplace, scale=40.0, clients=100)
     yield call("DiscreteGaussian", DiscreteGaussian, variance=300.0)
@@ -269,10 +262,6 @@ def _more() -> Iterator[Call]:
                order=2.5)  # fmt: skip
     for digits in (privacy.round_up, privacy.round_down):
         yield call(digits.__name__, digits, value=0.3, digits=3)
-    yield call("RankMechanism", RankMechanism, clip_norm=0.3, epsilon=0.7, order=3.5, groups=100,
-               rotation_seed=100, client=100)  # fmt: skip
-    yield call("graded_rank", graded_rank, clip_norm=0.3, epsilon=0.7, order=3.5, groups=100,
-               rotation_seed=100)  # fmt: skip
     yield call("VectorMechanism of a subset", rq.VectorMechanism, channel=LONE_BIT, clip_norm=0.3,
                trust="aggregate", cohort=100, rotation_seed=100, coordinates=100,
                subset_seed=100)  # fmt: skip
@@ -284,7 +273,6 @@ def _more() -> Iterator[Call]:
     yield call("Number", rq.Number, name="loss", low=0.1, high=3.3, share=0.3)
     yield call("Alongside", Alongside, clip_norm=0.3, numbers=(rq.Number("loss"),))
     yield call("Rotation", Rotation, dimension=100, seed=100)
-    yield call("GroupRotation", GroupRotation, dimension=100, seed=100, group=100)
     yield call("Subset", Subset, size=64, count=50, seed=100)
     yield call("Projection", Projection, dimension=100, clip_norm=0.3, rotation_seed=100,
                coordinates=50, subset_seed=100)  # fmt: skip

@@ -10,8 +10,6 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "randquant"
 THEORY = ROOT / "docs" / "theory"
 PATTERNS = (
-    "aggregation/rank_release.py",
-    "aggregation/rank_designs.py",
     "privacy/divergence.py",
     "privacy/certificates/coordinate.py",
     "privacy/certificates/vector.py",

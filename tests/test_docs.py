@@ -170,17 +170,6 @@ def test_every_output_of_the_docs_is_of_a_command_that_is_run():
     assert len(OUTPUTS) == 8
 
 
-def test_the_errors_of_local_trust_are_printed_by_a_plan_that_is_of_use(capsys):
-    page = (DOCS / "benchmarks.md").read_text()
-    (row,) = [line for line in page.splitlines() if line.startswith("| local trust")]
-    error = re.findall(r"0\.\d{3}", row)[0]
-    (command,) = re.findall("`randquant (plan .*?)`", row)
-    assert cli.main(shlex.split(command)) == 0
-    printed = capsys.readouterr().out
-    assert re.search(rf"^rank +\S+ +{error} ", printed, re.MULTILINE)
-    assert "No mechanism" not in printed
-
-
 @pytest.mark.slow
 def test_training_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

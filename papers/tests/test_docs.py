@@ -12,7 +12,7 @@ from reproduced import reproduced
 
 from randquant import cli as product
 from randquant.privacy import round_up
-from randquant_papers import cli
+from randquant_papers import cli, rank
 from randquant_papers.registry import ENTRIES
 from randquant_papers.sweep.spec import read as read_sweep
 
@@ -118,3 +118,25 @@ def test_the_python_of_the_errata_shows_what_it_says():
     *_, mvu, imvu = (line.split() for line in output.getvalue().splitlines())  # they cost the same
     assert [f"{float(value):.5f}" for value, _ in (mvu, imvu)] == ["1.15868"] * 2
     assert [round_up(float(epsilon)) for _, epsilon in (mvu, imvu)] == ["3.73574", "3.73573"]
+
+
+def test_the_code_of_ranks_cites_propositions_that_are_there():
+    """The proofs are numbered in order, and each of those that pay for a bound is cited."""
+    page = (DOCS / "rank-theory.md").read_text()
+    numbers = [
+        int(number) for number in re.findall(r"^### Proposition (\d+) \(", page, re.MULTILINE)
+    ]
+    assert numbers == list(range(1, 12))
+    cited = set()
+    for path in Path(rank.__file__).parent.glob("*.py"):
+        for first, second in re.findall(
+            r"rank-theory\.md`?, Propositions? (\d+)(?: and (\d+))?", path.read_text()
+        ):
+            cited |= {int(number) for number in (first, second) if number}
+    assert {1, 2, 3, 4, 5, 6, 7, 8} <= cited <= set(numbers)
+
+
+def test_the_page_on_ranks_prints_what_it_says(capsys):
+    page = (DOCS / "rank.md").read_text()
+    exec(blocks(page, "python")[0], {})
+    assert capsys.readouterr().out == blocks(page, "text")[0]

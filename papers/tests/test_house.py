@@ -61,11 +61,19 @@ def test_only_public_names_are_imported(path):
     assert strangers(path.read_text()) == []
 
 
+REFUSAL = "randquant-papers, as randquant_papers.rank."
+"""The product's only words on this package: where a mechanism went that files may still name."""
+
+
 def test_the_product_does_not_know_the_papers_package():
     for path in Path(randquant.__file__).parent.rglob("*"):
         if path.is_file() and path.suffix in (".py", ".html", ".js", ".css"):
-            assert "randquant_papers" not in path.read_text(), path
-            assert "randquant-papers" not in path.read_text(), path
+            text = path.read_text()
+            if path.as_posix().endswith("randquant/aggregation/registry.py"):
+                assert text.count(REFUSAL) == 1
+                text = text.replace(REFUSAL, "")
+            assert "randquant_papers" not in text, path
+            assert "randquant-papers" not in text, path
 
 
 def test_the_two_distributions_fit():

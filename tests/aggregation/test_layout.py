@@ -44,8 +44,8 @@ def test_the_layouts_order_counts_not_the_dicts():
 @pytest.mark.parametrize(
     ("change", "kind", "match"),
     [
-        ({"new": np.zeros(2)}, ValueError, "got another called 'new'"),
-        ({"bn.weight": None}, ValueError, "got none called 'bn.weight'"),
+        ({"new": np.zeros(2)}, ValueError, "got 'new' too"),
+        ({"bn.weight": None}, ValueError, "got no 'bn.weight'"),
         ({"bn.weight": np.zeros(3)}, ValueError, r"'bn.weight' of shape \(2,\), got \(3,\)"),
         (
             {"bn.weight": np.array([0, np.nan])},

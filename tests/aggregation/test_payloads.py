@@ -12,7 +12,7 @@ from scipy.special import erf
 
 import randquant as rq
 from randquant.aggregation import (
-    BY_CHANCE,
+    MAX_LOG_COLLISION,
     AdditiveMechanism,
     ChannelMechanism,
     ClippedSGD,
@@ -139,9 +139,9 @@ def test_payloads_that_may_be_equal_by_chance_are_added_up():
 
 def test_copies_are_refused_where_chance_makes_one_in_a_trillion_sums_have_them():
     """The threshold, 2**-40, at two clients and at more: pairs count."""
-    assert math.exp(BY_CHANCE) == pytest.approx(2.0**-40, rel=1e-9, abs=0)
+    assert math.exp(MAX_LOG_COLLISION) == pytest.approx(2.0**-40, rel=1e-9, abs=0)
     each = log_equal_codes(COIN)
-    longest = math.floor(BY_CHANCE / each)  # a pair is equal more often than in 2**-40
+    longest = math.floor(MAX_LOG_COLLISION / each)  # a pair is equal more often than in 2**-40
     for dimension, clients, refused in (
         (longest, 2, False),
         (longest + 1, 2, True),

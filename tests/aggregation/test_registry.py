@@ -1,13 +1,17 @@
 """One table of mechanisms: found in their own files, complete, in a fixed order, no name twice."""
 
+import json
 import sys
 
 import pytest
 
 import randquant as rq
 from randquant import mechanisms
-from randquant.aggregation import all_mechanisms, update_mechanism
+from randquant._internal import serialization
+from randquant.aggregation import all_mechanisms, from_record, load, update_mechanism
+from randquant.aggregation import registry as records
 from randquant.cli import NamedMechanism, parse
+from randquant.integrations import Offer
 from randquant.mechanisms import (
     MechanismRecord,
     UpdateSetting,
@@ -86,3 +90,27 @@ def test_what_is_planned_with_protects_under_that_trust(trust):
         record = all_mechanisms()[name]
         assert trust in record.trusts
         assert record.tuning.update is not None or name == "optm"
+
+
+@pytest.mark.parametrize("name", ["rank", "graded-rank"])
+def test_a_mechanism_of_the_papers_package_is_refused_with_its_place(name, tmp_path):
+    """Everywhere a name may come from: a call, a saved file, an offer, a plan."""
+    where = f"got '{name}': it is in the package randquant-papers, as randquant_papers.rank"
+    record = {"mechanism": name, "clip_norm": 1.0, "epsilon": 4.0}
+    serialization.write(path := tmp_path / "rank.json", {"format": records.FORMAT, **record})
+    offer = json.loads(
+        Offer(rq.VectorMechanism(rq.stochastic_rounding(1.0, 2, 1.0), 1.0), 5).to_text()
+    )
+    own = {
+        name: offer[name]
+        for name in ("format", "dimension", "examples", "parts", "buffers", "scaled")
+    }
+    for read in (
+        lambda: update_mechanism(name, {"clip_norm": 1.0, "epsilon": 4.0}),
+        lambda: from_record(record),
+        lambda: load(path),
+        lambda: Offer.from_text(json.dumps({**own, **record})),
+        lambda: rq.plan(5, 10, 10, 1, 8.0, trust="local", mechanisms=[name]),
+    ):
+        with pytest.raises(ValueError, match=where):
+            read()

@@ -10,7 +10,7 @@ from flower_grid import answers_of
 from flower_rounds import NOISY, ask, fedavg, grid_of, model, one_round, refusals
 from flwr.app import ConfigRecord
 
-from randquant.aggregation import RankMechanism, VectorMechanism
+from randquant.aggregation import VectorMechanism
 from randquant.channels import wire
 from randquant.integrations import HEAD, Offer, QuantizedStrategy, read_payload
 from randquant.secure_sums.secagg.graphs import PART_BYTES
@@ -92,15 +92,10 @@ def test_a_seed_without_a_clients_own_part_is_another(trust, encoded):
 def test_offers_are_refused_in_one_sentence_and_cost_nothing(encoded):
     grid = grid_of(nodes=[1])
     text, whole, two = (Offer(some("local", k), 5).to_text() for k in (5, None, 2))
-    rank = Offer(RankMechanism(clip_norm=8.0, epsilon=7.99), 5).to_text()
-    drawn = "seed of the coordinates or rotations that the server"
-    terms = json.dumps({"clients": [1, 2, 3], "bits": 8, "least": 3, "neighbours": 2,
-                        "threshold": 2})  # fmt: skip
+    drawn = "seed of the coordinates that the server"
     for step, fields, reason in (
         ("upload", {"offer": text}, drawn),
-        ("upload", {"offer": rank}, drawn),
         ("advertise", {"offer": text}, "commitment to its part of a seed exactly where"),
-        ("advertise", {"offer": rank, "terms": terms, "commitment": bytes(32)}, "no secure sum"),
         ("advertise", {"offer": text, "commitment": bytes(31)}, "a commitment in 32 bytes"),
         ("advertise", {"offer": text, "commitment": bytes(32)}, ""),
         ("upload", {"offer": whole}, "one offer in a round, got another in the same"),

@@ -22,7 +22,6 @@ from randquant.aggregation import (
     ChannelMechanism,
     ClippedSGD,
     LocalGaussian,
-    RankMechanism,
     clip_to_norm,
 )
 from randquant.channels import Key
@@ -128,14 +127,6 @@ def test_the_noise_of_a_mean_is_as_long_as_is_said(draw):
     """Of zeros a mean is all noise: a norm of 4096 coordinates, within 5 of its deviations."""
     found = collected(LocalGaussian(1.0, 2.0), [0, 3], draw, np.zeros((6, 4096), np.float32))
     assert np.linalg.norm(found.mean) == pytest.approx(found.noise_norm, rel=0.055)
-
-
-@pytest.mark.parametrize("draw", DRAWS)
-def test_payloads_of_hidden_cohorts_follow_from_no_number(draw, monkeypatch):
-    mechanism = RankMechanism(1.0, 4.0)
-    monkeypatch.setattr(RankMechanism, "of_client", None)
-    found = collected(mechanism, [0, 3], draw, np.ones((6, 5), dtype=np.float32))
-    assert found.bytes_up == (2 if draw == "fixed" else 6) * mechanism.upload_bytes(5)
 
 
 def laws(cohorts, inputs):

@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 
 
 def mechanism(config: Mapping[str, Any]) -> UpdateMechanism:
-    """Stochastic rounding of a clipped and rotated update, or the index of one coordinate."""
+    """Stochastic rounding of a clipped and rotated update."""
     from randquant.aggregation import update_mechanism
 
-    if config["mechanism"] == "rank":  # local trust: clients take turns
-        own = {"clip_norm": config["clip-norm"], "epsilon": config["rank-epsilon"]}
-        return update_mechanism("rank", own, trust=config["trust"])
     return update_mechanism(
         "stochastic-rounding",
         {name: config[name] for name in ("clip", "levels", "margin")},

@@ -24,27 +24,7 @@ if TYPE_CHECKING:
     from randquant.aggregation.layout import StateLayout, as_vector, dimension_of, is_running
     from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
     from randquant.aggregation.modulus import lifted, sum_bits, wrap_probability
-    from randquant.aggregation.payloads import BY_CHANCE
-    from randquant.aggregation.rank import (
-        MAX_SORTED_COORDINATES,
-        RankMechanism,
-        RankRelease,
-        draw_below,
-        graded_rank,
-        index_at,
-        place_of,
-        ranks_of,
-    )
-    from randquant.aggregation.rank_designs import (
-        LARGEST_TOTAL,
-        GroupRotation,
-        RankTable,
-        gain,
-        graded,
-        spread_size,
-        top_sum,
-        two_levels,
-    )
+    from randquant.aggregation.payloads import MAX_LOG_COLLISION
     from randquant.aggregation.registry import (
         all_mechanisms,
         from_record,
@@ -64,14 +44,13 @@ __all__ = [
     "ClippedSGD",
     "LocalGaussian",
     "MechanismDefaults",
-    "RankMechanism",
     "SignSGD",
     "StateLayout",
     "UpdateMechanism",
     "VectorMechanism",
     "all_mechanisms",
     "from_record",
-    "graded_rank",
+    "hadamard",
     "load",
     "save",
     "update_mechanism",

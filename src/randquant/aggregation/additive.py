@@ -141,7 +141,6 @@ class AdditiveMechanism(MechanismDefaults):
 
     @property
     def trust(self) -> Trust:
-        """The server sees only the sum of a cohort's codes."""
         return "aggregate"
 
     @property
@@ -159,7 +158,6 @@ class AdditiveMechanism(MechanismDefaults):
         return self if self.coordinates is None else replace(self, subset_seed=seed)
 
     def projection(self, dimension: int) -> Projection:
-        """Return the projection of updates of this dimension: clip, rotate, draw a subset."""
         return Projection(
             dimension, self.clip_norm, rotation_seed=self.rotation_seed,
             coordinates=self.coordinates, subset_seed=self.subset_seed,
@@ -191,7 +189,6 @@ class AdditiveMechanism(MechanismDefaults):
         return self.decode(totals, len(payloads), dimension)
 
     def log_equal(self, dimension: int) -> float:
-        """Bound log of the probability that all codes of two payloads are equal."""
         return self.size(dimension) * self._log_equal(self.plan(dimension))
 
     def payload_bytes(self, dimension: int) -> int:
@@ -199,7 +196,6 @@ class AdditiveMechanism(MechanismDefaults):
         return self.upload_bytes(dimension)
 
     def size(self, dimension: int) -> int:
-        """Return the number of codes: the dimension, padded to a power of two."""
         return self.projection(dimension).size
 
     def decode(
@@ -219,7 +215,6 @@ class AdditiveMechanism(MechanismDefaults):
         return self.projection(dimension).inverse(centred / steps).astype(np.float32)
 
     def sum_bits(self, dimension: int, clients: int) -> int:
-        """`bits`, for any number of clients."""
         return self.bits
 
     def _log_equal(self, plan: NoisePlan) -> float:

@@ -1,4 +1,4 @@
-"""Bounded numbers that a client sends beside its update: one vector, one release, one sum."""
+"""Bounded numbers that a client sends with its update: one vector, one release, one sum."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class Number:
             >>> Number.read("num-examples:200")
             Number(name='num-examples', low=0.0, high=200.0, share=0.2)
         """
-        name, *given = text.split(":")
+        name, *numbers = text.split(":")
         try:
-            values = [float(each) for each in given]
+            values = [float(each) for each in numbers]
             if len(values) > 3:
                 raise ValueError
         except ValueError:
@@ -90,7 +90,6 @@ class Number:
 
     @property
     def half(self) -> float:
-        """Half the distance of the bounds."""
         return (self.high - self.low) / 2
 
     def scaled(self, value: float) -> float:
@@ -135,11 +134,11 @@ class Alongside:
         names = [number.name for number in self.numbers]
         if len(set(names)) < len(names):
             raise ValueError(f"Expected each number once, got {', '.join(names)}.")
-        taken = sum(number.share**2 for number in self.numbers)
-        if taken >= 1:
+        squared_shares = sum(number.share**2 for number in self.numbers)
+        if squared_shares >= 1:
             raise ValueError(
-                f"Expected shares whose squares add up to less than 1, got {taken:g}: nothing is "
-                "left for the update; lower the shares, or send fewer numbers."
+                f"Expected shares whose squares add up to less than 1, got {squared_shares:g}: "
+                "nothing is left for the update; lower the shares, or send fewer numbers."
             )
         if self.weight is not None:
             (by,) = [n for n in self.numbers if n.name == self.weight] or [None]
@@ -151,7 +150,6 @@ class Alongside:
 
     @property
     def extra(self) -> int:
-        """The number of coordinates that the numbers take."""
         return len(self.numbers)
 
     def joined(self, update: np.ndarray, values: Mapping[str, float]) -> np.ndarray:
@@ -176,11 +174,11 @@ class Alongside:
                 f"Expected a number {unknown[0]!r} beside the update, got nan: drop or repair this "
                 "client's data."
             )
-        beside = [n.share * n.scaled(float(values[n.name])) for n in self.numbers]
+        scalars = [n.share * n.scaled(float(values[n.name])) for n in self.numbers]
         # theory/alongside.md, Proposition 1. The mechanism clips again, so rounding costs nothing.
         clipped = clip_to_norm(np.asarray(update), self.clip_norm)
         scaled = clipped * np.float64(self._left * self._weight(values))
-        return np.concatenate([scaled, self.clip_norm * np.array(beside)]).astype(np.float32)
+        return np.concatenate([scaled, self.clip_norm * np.array(scalars)]).astype(np.float32)
 
     def parted(self, mean: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
         """On the server: what a decoded mean says.

@@ -41,15 +41,12 @@ class FloatPayloads:
     __slots__ = ()
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
-        """The mean of what clients sent."""
         return mean_of_floats(payloads, dimension).astype(np.float32)
 
     def dimension_of(self, payload: bytes) -> int:
-        """Count the floats of a payload."""
         return floats_in(payload)
 
     def payload_bytes(self, dimension: int) -> int:
-        """4 bytes a coordinate."""
         return wire.floats(dimension)
 
 
@@ -86,7 +83,6 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
         return None
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
-        """The clipped update, 4 bytes a coordinate."""
         if self.clip_norm is not None:
             return clip_to_norm(vector, self.clip_norm).astype("<f4").tobytes()
         assert self.clip is not None
@@ -147,15 +143,12 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
 
     @property
     def trust(self) -> Trust:
-        """The server sees raw updates."""
         return "central"
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
-        """The clipped update, 4 bytes a coordinate: the server is trusted with it."""
         return ClippedSGD(self.clip, self.clip_norm).encode_vector(vector, key)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
-        """The mean of the clipped updates plus noise drawn with the server's key."""
         if key is None:
             raise TypeError(
                 "Expected a key, got key=None: the server of a gaussian draws the noise, so give "
@@ -252,11 +245,9 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
 
     @property
     def trust(self) -> Trust:
-        """The server sees each noisy update."""
         return "local"
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
-        """The noisy update, 4 bytes a coordinate."""
         return self.noisy(vector, key).astype("<f4").tobytes()
 
     def log_equal(self, dimension: int) -> float:

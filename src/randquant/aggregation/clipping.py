@@ -93,10 +93,10 @@ def shorten(update: np.ndarray, weights: np.ndarray, share: float, noise: float)
     """
     share = float(min(1.0, share)) if share >= 0 else 1.0  # after min: an int may have no float
     slower, shorter = (1 - min(1.0, factor * share) for factor in (SLOWER, SHORTER))
-    exact, here = update.astype(np.float64), weights.astype(np.float64)
-    square = float(here @ here)
-    along = float(exact @ here) / square if square else 0.0
-    return ((1 - shorter / (1 + noise)) * (exact - slower * along * here)).astype(np.float32)
+    exact, model = update.astype(np.float64), weights.astype(np.float64)
+    square = float(model @ model)
+    projection = float(exact @ model) / square if square else 0.0
+    return ((1 - shorter / (1 + noise)) * (exact - slower * projection * model)).astype(np.float32)
 
 
 def add_clipped(total: np.ndarray, row: np.ndarray, clip_norm: float) -> None:

@@ -67,11 +67,9 @@ class ChannelMechanism(MechanismDefaults):
             )
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
-        """Clip, draw codes, pack: the client's payload."""
         return encode_payload(self.channel, vector, key, threads=1)  # clients may share a machine
 
     def encode_many(self, updates: np.ndarray, keys: Sequence[Key]) -> list[bytes]:
-        """Encode all updates at once: the same payloads as one by one."""
         return encode_payloads(self.channel, updates, keys)
 
     def mean_vector(self, payloads: Sequence[bytes], dimension: int, key: Key | None) -> np.ndarray:
@@ -86,9 +84,9 @@ class ChannelMechanism(MechanismDefaults):
         coding: wire.Coding | None = None,
         bits: int | None = None,
     ) -> np.ndarray:
-        """Decode the mean of payloads of `size` codes, of which so many are padding.
+        """Decode the mean of payloads of `size` codes, `padding` of them beyond the update.
 
-        `coding` is what their headers say about the codes; the channel by default. Under
+        `coding` is what their headers state about the codes; the channel by default. Under
         `aggregate` trust it is decoded from the sum modulo 2**bits; by default `sum_bits`.
         """
         stated = coding or self.channel
@@ -106,14 +104,13 @@ class ChannelMechanism(MechanismDefaults):
         return self.decode_sum(totals, len(payloads), bits or self.sum_bits(size, len(payloads)))
 
     def log_equal(self, dimension: int) -> float:
-        """Bound log of the probability that all codes of two payloads are equal."""
         return dimension * log_equal_codes(self.channel)
 
     def payload_bytes(self, dimension: int) -> int:
         return wire.coded(self.channel, dimension)
 
     def sum_bits(self, dimension: int, clients: int) -> int:
-        """Return the fewest bits that `modulus.WRAP` allows for any updates."""
+        """Return the fewest bits that `modulus.MAX_WRAP_PROBABILITY` allows for any updates."""
         return modulus.sum_bits(self.channel, clients, dimension)
 
     def decode(
@@ -152,7 +149,6 @@ class ChannelMechanism(MechanismDefaults):
         return ChannelRelease(self.channel, dimension, rounds, self.trust, neighboring, self.cohort)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """The channel's mean and variance at the clipped coordinates."""
         return decoded_coordinate(self.channel, x)
 
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
@@ -162,7 +158,6 @@ class ChannelMechanism(MechanismDefaults):
         return (max(pair, key=abs), 0.0) if neighboring == "zero_out" else pair
 
     def record(self) -> dict[str, Any]:
-        """The channel with its certificate, trust and cohort."""
         return {
             "mechanism": "coordinates",
             "channel": channel_record(self.channel),

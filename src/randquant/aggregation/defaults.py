@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ AUDIT_SCALE = 1024.0
 """Audit inputs are this many times the clipping threshold, so that missing clipping shows."""
 
 
-MOST_COORDINATES = 2**40
+MAX_COORDINATES = 2**40
 """Most coordinates of an update; a larger number is a mistake, not an update."""
 
 
@@ -74,23 +74,17 @@ class MechanismDefaults(Releasing):
 
     def mean(
         self: UpdateMechanism,
-        payloads: Iterable[bytes] | Mapping[int, bytes],
+        payloads: Iterable[bytes],
         dimension: int | None = None,
         key: Key | None = None,
     ) -> np.ndarray:
         """Check that there are enough payloads, each once, and estimate the mean."""
-        clients: list[Any] | None = None
-        if isinstance(payloads, Mapping):
-            clients, payloads = list(payloads), list(payloads.values())
         listed = received(payloads)
         if dimension is None:
             dimension = _stated(self, listed[0])
-        dimension = validate.whole("dimension", dimension, low=1, high=MOST_COORDINATES)
+        dimension = validate.whole("dimension", dimension, low=1, high=MAX_COORDINATES)
         if key is not None:
             validate.kind("key", key, Key)
-        if clients is not None:
-            each = zip(clients, listed, strict=True)
-            listed = [_completed(self, client, payload, dimension) for client, payload in each]
         counted(listed, self.cohort, self.log_equal(dimension))
         return self.mean_vector(listed, dimension, key)
 
@@ -145,19 +139,6 @@ class MechanismDefaults(Releasing):
         check_seed(seed)
         return self
 
-    def of_client(self: UpdateMechanism, number: int) -> UpdateMechanism:
-        """Return this mechanism: it is the same for each client."""
-        validate.whole("client", number, low=0, high=2**64 - 1)
-        return self
-
-    def completed(self: UpdateMechanism, payload: bytes, dimension: int) -> bytes:
-        """Return the payload, checked by unpacking its codes, or else by decoding it."""
-        if self.coding is not None:
-            wire.unpack(self.coding, payload, self.size(dimension))
-        else:
-            self.mean_vector([payload], dimension, Key.from_seed(0))
-        return payload
-
     def size(self, dimension: int) -> int:
         """One number for each coordinate."""
         return validate.whole("dimension", dimension, low=1)
@@ -211,15 +192,6 @@ def _stated(mechanism: UpdateMechanism, payload: bytes) -> int:
         return mechanism.dimension_of(payload)
     except ValueError as error:
         raise ValueError(f"payload 0: {error}") from error
-
-
-def _completed(mechanism: UpdateMechanism, client: int, payload: bytes, dimension: int) -> bytes:
-    """A client's payload with what follows from its number; an error names the client."""
-    try:
-        return mechanism.of_client(client).completed(payload, dimension)
-    except ValueError as error:
-        what = str(error).removeprefix("payload 0: ")
-        raise ValueError(f"payload of client {client}: {what}") from error
 
 
 def error_of(

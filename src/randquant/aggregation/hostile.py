@@ -10,7 +10,7 @@ from randquant.secure_sums.helper.proven import proven_bytes
 
 
 def one_client(mechanism: UpdateMechanism, dimension: int, clients: int) -> str:
-    """How far one client moves the mean of a secure sum: by codes, by any vector, by its update.
+    """Bound how far one client moves a secure sum's mean: by codes, by any vector, by its update.
 
     Args:
         mechanism: of the round.
@@ -47,9 +47,9 @@ with proofs a client sends 12,620 bytes'
         "proven"
     )
     if mechanism.clip_norm is not None:
-        own = f"{2 * mechanism.clip_norm / clients:.3g}"
-        line += f"; another update moves the mean before it is encoded by {own}"
+        by_update = f"{2 * mechanism.clip_norm / clients:.3g}"
+        line += f"; another update moves the mean before it is encoded by {by_update}"
     with contextlib.suppress(ValueError):  # of more codes than can be proven
-        sent = proven_bytes(mechanism.size(dimension), largest)
-        line += f"; with proofs a client sends {sent:,} bytes"
+        upload_bytes = proven_bytes(mechanism.size(dimension), largest)
+        line += f"; with proofs a client sends {upload_bytes:,} bytes"
     return line

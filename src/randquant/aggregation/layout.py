@@ -20,7 +20,13 @@ Update = Any
 """An update: an array, tensor or list (d,) of floats, or a mapping of names to arrays or tensors
 of any shape, such as the difference of two state dicts."""
 
-RUNNING = ("running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance")
+RUNNING_SUFFIXES = (
+    "running_mean",
+    "running_var",
+    "num_batches_tracked",
+    "moving_mean",
+    "moving_variance",
+)
 """How the names of running statistics end: in state dicts of torch, and in weights of Keras."""
 
 
@@ -31,7 +37,7 @@ def is_running(name: str) -> bool:
         >>> is_running("1.running_var"), is_running("norm/moving_mean:0"), is_running("1.weight")
         (True, True, False)
     """
-    return name.removesuffix(":0").endswith(RUNNING)
+    return name.removesuffix(":0").endswith(RUNNING_SUFFIXES)
 
 
 TIED = (
@@ -129,9 +135,9 @@ class StateLayout:
             ValueError: it holds no array of floats, or one under two names (`check_tied`).
         """
         _check_names(state)
-        sent = {name: _array(name, x)[0] for name, x in state.items() if _sent(name, x)}
-        check_tied(sent)
-        shapes = {name: array.shape for name, array in sent.items()}
+        arrays = {name: _array(name, x)[0] for name, x in state.items() if _is_sent(name, x)}
+        check_tied(arrays)
+        shapes = {name: array.shape for name, array in arrays.items()}
         if not shapes:
             raise ValueError(
                 f"Expected at least one array of floats in a state dict, got {len(state)} entries "
@@ -142,7 +148,6 @@ class StateLayout:
 
     @property
     def dimension(self) -> int:
-        """Coordinates of the vector."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     def flatten(self, state: Mapping[str, Any]) -> np.ndarray:
@@ -157,12 +162,12 @@ class StateLayout:
             TypeError: an entry is no dense array of floats.
         """
         _check_names(state)
-        sent = {name for name, x in state.items() if _sent(name, x)}
-        for name in sent.symmetric_difference(self.names):
-            kind = "another" if name in sent else "none"
+        names = {name for name, x in state.items() if _is_sent(name, x)}
+        for name in names.symmetric_difference(self.names):
+            difference = f"{name!r} too" if name in names else f"no {name!r}"
             raise ValueError(
-                f"Expected a state dict with the arrays of its layout, got {kind} called "
-                f"{name!r}: make the layout from the same model."
+                f"Expected a state dict with the arrays of its layout, got {difference}: make the "
+                "layout from the same model."
             )
         parts = [
             _part(name, state[name], shape)
@@ -235,7 +240,7 @@ def _check_names(state: Any) -> None:
         )
 
 
-def _sent(name: str, x: Any) -> bool:
+def _is_sent(name: str, x: Any) -> bool:
     """Tell if an entry is part of an update: floats, except running statistics."""
     dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
     kind = str(dtype).removeprefix("torch.")

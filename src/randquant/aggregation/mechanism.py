@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -54,10 +54,11 @@ class CoordinateError:
     def of(
         cls, x: np.ndarray, weights: np.ndarray, variance: np.ndarray, bias: np.ndarray
     ) -> CoordinateError:
-        """From points x, their weights, and the variance and bias at each of them."""
-        square, along = float(weights @ x**2), float(weights @ (bias * x))
-        rest = float(weights @ bias**2) - along**2 / square
-        return cls(float(weights @ variance), max(rest, 0.0), 1 + along / square)
+        """Average over points x, given their weights, and the variance and bias at each of them."""
+        square, bias_product = float(weights @ x**2), float(weights @ (bias * x))
+        # A bias in proportion to x is a gain, which the server divides by; the rest stays a bias.
+        rest = float(weights @ bias**2) - bias_product**2 / square
+        return cls(float(weights @ variance), max(rest, 0.0), 1 + bias_product / square)
 
     def deviation(self, cohort: int, mean_norm: float | None = None) -> float:
         """Root mean squared error of a coordinate of the decoded mean of a cohort.
@@ -146,7 +147,7 @@ def _weights() -> np.ndarray:
 
 
 class UpdateMechanism(Protocol):
-    """How updates become payloads, and a cohort's payloads a mean.
+    """A mechanism for whole updates: clients encode payloads, the server decodes their mean.
 
     A mechanism of your own derives from `MechanismDefaults`, which implements everything but the
     four properties and `release`; `encode` and `mean` call its `encode_vector` and
@@ -155,12 +156,12 @@ class UpdateMechanism(Protocol):
 
     @property
     def trust(self) -> Trust | None:
-        """What the adversary sees (`local`, `aggregate`, `central`); None without protection."""
+        """Trust model: `local`, `aggregate` or `central`; None without protection."""
         ...
 
     @property
     def cohort(self) -> int:
-        """How many clients' noise in a sum the guarantee relies on; 1: a client's own only."""
+        """Fewest clients whose noise the guarantee of a sum relies on; 1: a client's own only."""
         ...
 
     @property
@@ -193,15 +194,14 @@ class UpdateMechanism(Protocol):
 
     def mean(
         self,
-        payloads: Iterable[bytes] | Mapping[int, bytes],
+        payloads: Iterable[bytes],
         dimension: int | None = None,
         key: Key | None = None,
     ) -> np.ndarray:
         """On the server: estimate the mean of the clipped updates.
 
         Args:
-            payloads: one of each client; by its number, those of `of_client`. Any client's own
-                mechanism decodes the latter as that of the round does.
+            payloads: one of each client.
             dimension: coordinates of an update; None to read it from the payloads.
             key: for a server that adds noise of its own (`central` trust); others need none.
 
@@ -229,7 +229,7 @@ class UpdateMechanism(Protocol):
         ...
 
     def sum_bits(self, dimension: int, clients: int) -> int:
-        """Bits of the modulus that a masked sum over so many clients is taken with.
+        """Bits of the modulus of a masked sum over `clients` clients.
 
         `decode` undoes the wrapping around, for as many clients or fewer
         (`docs/theory/narrow-sums.md`).
@@ -246,13 +246,13 @@ class UpdateMechanism(Protocol):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release | None:
-        """The release of so many rounds, for accounting; None if nothing is protected."""
+        """The release of `rounds` rounds, for accounting; None if nothing is protected."""
         ...
 
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """The same for neighbours that differ in one example of a client.
+        """The release for neighbours that differ in one example of a client.
 
         Ask `privacy.accounting.cohorts.release_of`, which also knows what else is sent.
 
@@ -296,9 +296,9 @@ class UpdateMechanism(Protocol):
 
     @property
     def coding(self) -> wire.Coding | None:
-        """What payloads of codes say about them in their headers; None if there are no codes.
+        """Facts on the codes that a payload's header states; None if there are no codes.
 
-        The channel itself, or of a subset of the coordinates also which one.
+        They are the channel, and which coordinates are sent if not all are.
         """
         ...
 
@@ -310,42 +310,15 @@ class UpdateMechanism(Protocol):
                 round. It chooses which coordinates are sent, if not all are.
 
         Guarantees:
-            The guarantee holds for any seed, whoever chose it: `release` is the same.
+            The guarantee holds for any seed, also an attacker's: `release` is the same.
 
         Raises:
             ValueError, TypeError: it is no such number.
-        """
-        ...
-
-    def of_client(self, number: int) -> UpdateMechanism:
-        """The mechanism of one client, for the client and for a server that knows its number.
-
-        What a client could choose beside its update, such as a rotation, then follows from its
-        number and the round's seed, and need not be sent. `mean` of the round's mechanism decodes
-        its payloads, given by number. Not where it is hidden who takes part: a mean of such
-        payloads may show it (`docs/theory/sampling.md`, Proposition 18).
-
-        Args:
-            number: public whole number below 2**64, another one for each client.
-
-        Raises:
-            ValueError, TypeError: it is no such number.
-        """
-        ...
-
-    def completed(self, payload: bytes, dimension: int) -> bytes:
-        """Check one payload, and add what follows from its client's number.
-
-        Returns:
-            The payload as `mean` of the round's mechanism takes it in a list.
-
-        Raises:
-            ValueError: it is no payload of this mechanism, for updates of this dimension.
         """
         ...
 
     def size(self, dimension: int) -> int:
-        """How many numbers an update of this dimension is sent as, padding included."""
+        """Count the codes or numbers that an update is sent as, padding included."""
         ...
 
     def decode(

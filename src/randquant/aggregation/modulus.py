@@ -15,7 +15,7 @@ from randquant._internal import validate
 from randquant.channels import wire
 from randquant.channels.channel import Channel
 
-WRAP = 1e-8
+MAX_WRAP_PROBABILITY = 1e-8
 """Largest probability that any coordinate of one round's sum wraps around: 1e-6 in a run of a
 hundred rounds."""
 
@@ -25,7 +25,7 @@ TILTS = np.geomspace(1e-6, 300, 320)
 
 @functools.lru_cache(maxsize=256)
 def sum_bits(channel: Channel, clients: int, size: int, deviation: float = math.inf) -> int:
-    """Fewest bits of a sum of clients' codes that wraps with a probability of at most WRAP.
+    """Count the fewest bits of a sum that wraps with a probability of MAX_WRAP_PROBABILITY at most.
 
     Args:
         channel: what the codes are drawn from.
@@ -48,7 +48,7 @@ def sum_bits(channel: Channel, clients: int, size: int, deviation: float = math.
     """
     exact = wire.sum_bits(channel.levels, clients)
     for bits in range(channel.bits, exact):
-        if wrap_probability(channel, clients, size, bits, deviation) <= WRAP:
+        if wrap_probability(channel, clients, size, bits, deviation) <= MAX_WRAP_PROBABILITY:
             return bits
     return exact
 

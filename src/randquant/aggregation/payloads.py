@@ -9,7 +9,7 @@ import numpy as np
 
 from randquant._internal import validate
 
-BY_CHANCE = -40 * math.log(2)
+MAX_LOG_COLLISION = -40 * math.log(2)
 """Equal payloads whose log probability is below this are taken for duplicates: of 2**40 calls of
 `mean` with payloads of different clients, at most one is refused by chance."""
 
@@ -70,11 +70,11 @@ def counted(payloads: Sequence[bytes], cohort: int, log_equal: float) -> Sequenc
 
     Raises:
         ValueError: there are fewer than `cohort`; or one is a duplicate, although any two would be
-            equal with a log probability below BY_CHANCE.
+            equal with a log probability below MAX_LOG_COLLISION.
     """
     enough(len(payloads), cohort)
     copies = len(payloads) - len(set(payloads))
-    if copies and log_equal + math.log(math.comb(len(payloads), 2)) < BY_CHANCE:
+    if copies and log_equal + math.log(math.comb(len(payloads), 2)) < MAX_LOG_COLLISION:
         first: dict[bytes, int] = {}
         index = next(i for i, p in enumerate(payloads) if first.setdefault(p, i) != i)
         raise ValueError(
@@ -111,7 +111,7 @@ def mean_of_floats(payloads: Sequence[bytes], dimension: int) -> np.ndarray:
 
 
 def floats_in(payload: bytes) -> int:
-    """How many 32-bit floats a payload holds."""
+    """Count the 32-bit floats of a payload."""
     if len(payload) % 4 or not payload:
         raise ValueError(f"Expected a payload of 4 bytes a coordinate, got {len(payload)} bytes.")
     return len(payload) // 4

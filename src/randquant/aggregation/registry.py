@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,20 @@ def all_mechanisms() -> dict[str, MechanismRecord]:
         (True, ('aggregate',), ('cohort', 'coordinates', 'subset_seed'))
     """
     return known_mechanisms()
+
+
+MOVED_MECHANISMS = ("rank", "graded-rank")
+"""Mechanisms of earlier versions that files, offers and commands may still name."""
+
+
+def known_name(name: Any, known: Iterable[str]) -> str:
+    """Return a mechanism's name, or raise a ValueError that says where it is or what there is."""
+    if isinstance(name, str) and name in MOVED_MECHANISMS:
+        raise ValueError(
+            f"Expected a mechanism of randquant, got {name!r}: it is in the package "
+            "randquant-papers, as randquant_papers.rank."
+        )
+    return validate.choice("mechanism", name, known)
 
 
 def update_mechanism(
@@ -62,7 +76,7 @@ def update_mechanism(
             mechanism does not work under that trust.
     """
     known = all_mechanisms()
-    record = known[validate.choice("mechanism", name, known)]
+    record = known[known_name(name, known)]
     run = _RunSettings(trust, cohort, clip_norm, coordinates)
     return (_whole if record.whole_update else _of_channel)(record, parameters, run)
 
@@ -172,7 +186,7 @@ def from_record(
     known = all_mechanisms().items()
     whole = {name: record.constructor for name, record in known if record.whole_update}
     kinds = {**OF_OTHERS, **whole}
-    kind = validate.choice("mechanism", fields.pop("mechanism", None), kinds)
+    kind = known_name(fields.pop("mechanism", None), kinds)
     _check_fields(kinds[kind], fields)
     if "channel" in fields:
         summed = fields.get("trust") == "aggregate"

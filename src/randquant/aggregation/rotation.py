@@ -30,13 +30,13 @@ def hadamard(x: np.ndarray, divisor: float) -> None:
     size = x.shape[0]
     part = min(size, _PART)
     for start in range(0, size, part):
-        here = x[start : start + part]
+        block = x[start : start + part]
         last = divisor if size == part else 1.0
         if size <= 16:
-            _steps(here, 1, last)
+            _steps(block, 1, last)
         else:
-            _first_four_steps(here)
-            _steps(here, 16, last)
+            _first_four_steps(block)
+            _steps(block, 16, last)
     _steps(x, part, divisor)
 
 

@@ -38,7 +38,7 @@ class SignSGD(MechanismDefaults):
 
     Guarantees:
         The signs are computed from the local Gaussian's noisy update, so its bound holds.
-        A sign stands for ±s · sqrt(pi/2). A coordinate x then decodes to a mean of
+        A sign decodes to ±s · sqrt(pi/2). A coordinate x then decodes to a mean of
         s · sqrt(pi/2) · erf(x / (s · sqrt 2)), which lies between 0 and x, at most |x|^3 / (6 s^2)
         from x: the bias is towards zero, and small for large noise.
 
@@ -77,7 +77,6 @@ class SignSGD(MechanismDefaults):
 
     @property
     def trust(self) -> Trust:
-        """The server sees each client's signs."""
         return "local"
 
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
@@ -93,11 +92,10 @@ class SignSGD(MechanismDefaults):
 
     def log_equal(self, dimension: int) -> float:
         """Bound log of the probability of equal signs: each coordinate is ±clip_norm."""
-        far = float(erf(self.clip_norm / (self._noise.deviation * math.sqrt(2))))
-        return dimension * min(math.log((1 + far**2) / 2) + 1e-12, 0.0)
+        mean_sign = float(erf(self.clip_norm / (self._noise.deviation * math.sqrt(2))))
+        return dimension * min(math.log((1 + mean_sign**2) / 2) + 1e-12, 0.0)
 
     def payload_bytes(self, dimension: int) -> int:
-        """One bit a coordinate."""
         return wire.coded(self.coding, dimension)
 
     def release(

@@ -108,7 +108,6 @@ class Projection:
 
     @property
     def rotation(self) -> Rotation:
-        """The public rotation of all updates."""
         return Rotation(self.dimension, self.rotation_seed)
 
     @property
@@ -118,7 +117,6 @@ class Projection:
 
     @property
     def size(self) -> int:
-        """The number of coordinates that are sent."""
         return self.rotated if self.coordinates is None else self.coordinates
 
     @property
@@ -175,13 +173,13 @@ class Projection:
 
 
 def check_seed(seed: int | None) -> None:
-    """Refuse what is no seed of a subset; None is one that is drawn later."""
+    """Raise ValueError unless this is a subset's seed; None is drawn later."""
     if seed is not None:
         validate.whole("subset_seed", seed, low=0, high=2**64 - 1, why="it is 8 bytes")
 
 
 def check_coordinates(coordinates: int | None) -> None:
-    """Refuse what is no number of coordinates to send; None is all."""
+    """Raise ValueError unless this is a count of coordinates; None is all of them."""
     if coordinates is not None:
         validate.whole("coordinates", coordinates, low=1, high=2**30)
 

@@ -105,7 +105,6 @@ class VectorMechanism(MechanismDefaults):
 
     @property
     def coding(self) -> wire.Coding:
-        """The channel, or the channel and this round's subset."""
         return coding_of(self.channel, self.coordinates, self.subset_seed)
 
     def in_round(self, seed: int) -> VectorMechanism:
@@ -114,7 +113,6 @@ class VectorMechanism(MechanismDefaults):
         return self if self.coordinates is None else replace(self, subset_seed=seed)
 
     def projection(self, dimension: int) -> Projection:
-        """Return the projection of updates of this dimension: clip, rotate, draw a subset."""
         return Projection(
             dimension, self.clip_norm, self.rotation_seed, self.coordinates,
             self.subset_seed,
@@ -123,10 +121,10 @@ class VectorMechanism(MechanismDefaults):
     def encode_vector(self, vector: np.ndarray, key: Key) -> bytes:
         """Clip the norm, rotate, restrict, clip coordinates, draw codes, pack: the payload."""
         projection = self.projection(vector.size)
-        sent = projection.forward(vector)
+        coordinates = projection.forward(vector)
         # Clients may share a machine: one thread each.
         return encode_payload(
-            self.channel, sent, key, threads=1, padding=sent.size - vector.size,
+            self.channel, coordinates, key, threads=1, padding=coordinates.size - vector.size,
             coding=self.coding,
         )  # fmt: skip
 
@@ -138,22 +136,19 @@ class VectorMechanism(MechanismDefaults):
         return self._back(mean, dimension)
 
     def log_equal(self, dimension: int) -> float:
-        """Bound log of the probability that all codes of two payloads are equal."""
         return self._coordinates.log_equal(self.size(dimension))
 
     def payload_bytes(self, dimension: int) -> int:
-        """Packed codes, those of the padding included."""
         return self._coordinates.payload_bytes(self.size(dimension))
 
     def sum_bits(self, dimension: int, clients: int) -> int:
-        """Return the fewest bits that `modulus.WRAP` allows if updates ignore the rotation."""
+        """Return the fewest bits within MAX_WRAP_PROBABILITY, if updates ignore the rotation."""
         sent = self.projection(dimension)
         # theory/narrow-sums.md, Proposition 3: of a coordinate before a subset is clipped again.
         deviation = self.clip_norm / math.sqrt(sent.rotated)
         return modulus.sum_bits(self.channel, clients, sent.size, deviation)
 
     def size(self, dimension: int) -> int:
-        """Return the number of codes of an update of this dimension, padding included."""
         return self.projection(dimension).size
 
     def decode(
@@ -190,7 +185,6 @@ class VectorMechanism(MechanismDefaults):
         return replace(self.release(dimension, rounds, neighboring), examples=examples)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """The channel's mean and variance at the clipped coordinates after rotation."""
         return decoded_coordinate(self.channel, x)
 
     def expected_error(self, dimension: int) -> CoordinateError:
@@ -199,7 +193,6 @@ class VectorMechanism(MechanismDefaults):
         return projection.error(error_of(self, dimension, projection.rotated))
 
     def record(self) -> dict[str, Any]:
-        """The channel with its certificate, and all other arguments."""
         return {
             "mechanism": "vector",
             "channel": channel_record(self.channel),

@@ -142,8 +142,6 @@ class ClientLimits:
             raise ProtocolError("Expected secure aggregation, which the offer needs, got none.")
         if self.trust == "local" and mechanism.trust != "local":
             raise ProtocolError("Expected an offer of local trust, as this client demands.")
-        if terms is not None and mechanism.in_round(0).coding is None:
-            raise ProtocolError("Expected no secure sum of an offer that sends no codes, got one.")
         if terms is not None:
             self._check_terms(offer, terms)
         self._check_epsilon(RoundEvent(offer, frozenset({OWN})), accountant)
@@ -335,7 +333,7 @@ class Membership:
             return self.offer.mechanism
         if not self.commitment:
             raise ProtocolError(
-                "Expected a seed of the coordinates or rotations that the server and this client "
+                "Expected a seed of the coordinates that the server and this client "
                 "have drawn together, got none."
             )
         seed = graphs.proved(self.session, self.commitment, number, self.part, proof)

@@ -179,7 +179,7 @@ class Member:
             update = shorten(update, layout.update(None, old), share, noise)
         if offer.beside is not None:
             update = offer.beside.joined(update, numbers)
-        return agreed.mechanism.of_client(self.number).encode(update, Key.generate())
+        return agreed.mechanism.encode(update, Key.generate())
 
     def upload(self, agreed: Agreed, payload: bytes) -> RoundMessage:
         """The answer with an encoded update: masked, if the round is a secure sum."""
@@ -243,7 +243,7 @@ class Member:
         if offer.drawn != bool(request.commitment):
             raise ProtocolError(
                 "Expected the server's commitment to its part of a seed exactly where an offer "
-                "needs one: for a subset of the coordinates, or rotations."
+                "needs one: for a subset of the coordinates."
             )
         if len(request.commitment) not in (0, HASH_BYTES):
             raise ProtocolError(

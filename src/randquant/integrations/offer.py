@@ -31,7 +31,7 @@ class Offer:
 
     Args:
         mechanism: how updates are protected, and the trust and cohort that this counts on; one
-            that sends codes, or under local trust a payload of its own.
+            that sends codes.
         dimension: coordinates of what a client encodes: of its update, and of what it sends beside.
         parts: names of the arrays that are trained, encoded and counted, in the model's order;
             empty for all of floating-point numbers other than running statistics.
@@ -68,8 +68,8 @@ class Offer:
         validate.convert_numbers(self)
         if not _deployable(self.mechanism):
             raise TypeError(
-                "Expected a mechanism that sends codes, or a payload of its own under local trust, "
-                f"got {self.mechanism!r}: baselines are for simulation."
+                f"Expected a mechanism that sends codes, got {self.mechanism!r}: baselines are for "
+                "simulation."
             )
         validate.whole("dimension", self.dimension, low=1, high=2**40)
         validate.kind("parts", self.parts, tuple)
@@ -108,7 +108,7 @@ class Offer:
     @property
     def plain_bytes(self) -> int:
         """Bytes of an update without masks, as the server would see it."""
-        return self.mechanism.in_round(0).of_client(0).payload_bytes(self.dimension)
+        return self.mechanism.in_round(0).payload_bytes(self.dimension)
 
     @property
     def of_model(self) -> int:
@@ -224,10 +224,10 @@ def _read(text: str) -> Offer:
 
 
 def _deployable(mechanism: UpdateMechanism) -> bool:
-    """Whether it sends codes, or under local trust a payload, that were sampled exactly."""
+    """Whether it sends codes that were sampled exactly."""
     if mechanism.channel is not None:
         return True
-    if mechanism.trust != "local" and mechanism.in_round(0).coding is None:
+    if mechanism.in_round(0).coding is None:
         return False
     known = all_mechanisms().get(mechanism.record()["mechanism"])
     return known is None or not known.baseline

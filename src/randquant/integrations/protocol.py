@@ -167,12 +167,8 @@ def read_terms(text: str, session: bytes, size: int) -> Terms:
 def addressed(
     mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, size: int
 ) -> bytes:
-    """A payload as it is sent without masks: codes say of which session and client they are.
-
-    Without codes its client is known by its number (`UpdateMechanism.of_client`).
-    """
-    if mechanism.coding is None:
-        return payload
+    """A payload as it is sent without masks: codes say of which session and client they are."""
+    assert mechanism.coding is not None  # an offer sends codes
     codes = wire.unpack(mechanism.coding, payload, size)
     return wire.pack(upload_format(mechanism, session, client), codes)
 
@@ -180,13 +176,8 @@ def addressed(
 def unaddressed(
     mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, dimension: int
 ) -> bytes:
-    """Undo `addressed`; ValueError if the payload is damaged.
-
-    Codes of another session or client are refused too. A bare index (a mechanism without codes)
-    does not say whose it is: it counts as the index of the client that sent the message.
-    """
-    if mechanism.coding is None:
-        return mechanism.of_client(client).completed(payload, dimension)
+    """Undo `addressed`; ValueError if the payload is damaged, or of another session or client."""
+    assert mechanism.coding is not None  # an offer sends codes
     size = mechanism.size(dimension)
     codes = wire.unpack(upload_format(mechanism, session, client), payload, size)
     return wire.pack(mechanism.coding, codes, size - dimension)

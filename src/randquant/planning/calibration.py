@@ -337,7 +337,10 @@ def calibrate(
             mechanism, dimension, rounds, neighboring, examples=examples, cohorts=cohorts
         )
         if release is None:
-            raise TypeError("Expected a mechanism that protects, got one without a guarantee.")
+            name = type(mechanism).__name__
+            raise TypeError(
+                f"Expected a mechanism that protects, got {name}, which has no guarantee."
+            )
         return mechanism, release
 
     # The best order of hidden cohorts is another than Gaussian noise's.

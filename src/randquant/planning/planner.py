@@ -11,7 +11,7 @@ from randquant._internal import validate
 from randquant._internal.progress import report, step, waiting
 from randquant.aggregation.baselines import LocalGaussian
 from randquant.aggregation.layout import dimension_of
-from randquant.aggregation.registry import all_mechanisms
+from randquant.aggregation.registry import all_mechanisms, known_name
 from randquant.mechanisms.noise import NOISES
 from randquant.planning.calibration import OutOfReach, calibrate
 from randquant.planning.plans import Candidate, Limit, Need, Plan, judge
@@ -86,9 +86,6 @@ def knee(whole: Candidate, smaller: list[Candidate]) -> Candidate:
 
 # Which mechanism meets a target with the least error, and whether that error is small enough.
 
-SCHEDULED = "rank"
-"""The mechanism that is planned for clients that take turns, too."""
-
 
 def plan(
     dimension: Any,
@@ -158,8 +155,6 @@ def plan(
         for done, name in enumerate(chosen):
             with step(name, done, len(chosen)):
                 entries.append(_entry(name, need, multiplier))
-        if privacy.max_participations is None and SCHEDULED in chosen:
-            entries += _once(need, multiplier)
         with step("limits", len(chosen), len(chosen)):
             limits = _limits(need)
         best = _recommended(need, entries)
@@ -167,13 +162,11 @@ def plan(
             parts = _parts(need, best, chosen, lambda n, part: _entry(n, part, multiplier))
         report("", len(chosen), len(chosen))
     entries.sort(key=_rank)
-    asked = need
+    judged_need = need
     if best is not None:
         best = knee(best, parts)
-        asked = need.sending(best.coordinates)
-    verdict, advice = judge(asked, best, limits)
-    if best is not None and best.once is not None:
-        advice.append(_cost(need, best.once))
+        judged_need = need.sending(best.coordinates)
+    verdict, advice = judge(judged_need, best, limits)
     rest = [name for name in protecting_mechanisms(need.setting) if name not in chosen]
     return Plan(
         need, entries, limits, verdict, advice, best, rest if mechanisms is None else (), parts
@@ -194,7 +187,7 @@ def _chosen(mechanisms: Sequence[str] | str | None, need: Need) -> list[str]:
         return protecting_mechanisms(setting)
     chosen = named
     for name in chosen:
-        validate.choice("mechanism", name, [*all_mechanisms(), "all"])
+        known_name(name, [*all_mechanisms(), "all"])
     return chosen
 
 
@@ -283,49 +276,21 @@ def _entry(name: str, need: Need, multiplier: float) -> Candidate:
         return Candidate(name, {}, baseline=baseline, remark=str(error))
     calibration = tuned.calibration
     mechanism = calibration.mechanism
-    deviation, senders, sender = need.deviation(mechanism), need.cohort, mechanism
-    if need.cohorts is not None:
-        senders = need.setting.cohort
-    else:
-        sender = mechanism.of_client(0)  # the server of a run knows whose payload it receives
-    sent = sender.upload_bytes(need.dimension, senders)
+    deviation = need.deviation(mechanism)
+    senders = need.cohort if need.cohorts is None else need.setting.cohort
+    upload_bytes = mechanism.upload_bytes(need.dimension, senders)
     remark = "" if calibration.tight else "no smaller noise is available"
     return Candidate(
         name,
         tuned.parameters,
         calibration.guarantee,
         need.noise(deviation),
-        sent,
-        sent * senders * need.rounds,
-        sender.payload_bytes(need.dimension),
+        upload_bytes,
+        upload_bytes * senders * need.rounds,
+        mechanism.payload_bytes(need.dimension),
         baseline,
         remark,
         need.privacy.coordinates,
-    )
-
-
-def _once(need: Need, multiplier: float) -> list[Candidate]:
-    """The best mechanism for one participation, if clients take turns instead of coming again."""
-    cohort = need.population // need.rounds
-    if need.trust != "local" or need.participations == 1 or cohort == 0:
-        return []
-    # docs/theory/rank.md, Proposition 9.
-    turn = replace(need, cohort=cohort, participations=1)
-    entry = _entry(SCHEDULED, turn, multiplier / math.sqrt(need.participations))
-    if entry.noise is None:
-        return []
-    noise = need.noise(entry.noise.deviation)
-    remark = f"each client in one round only, {cohort:,} a round"
-    return [replace(entry, noise=noise, once=cohort, remark=remark)]
-
-
-def _cost(need: Need, cohort: int) -> str:
-    return (
-        f"It takes {cohort:,} clients a round instead of {need.cohort:,}, each of them in one "
-        "round only, by a list that does not look at data (max_participations=1): all of epsilon "
-        "is spent there. Means of fewer clients vary more with who they are: that part of the "
-        f"variance is {need.cohort / cohort:.3g} times as large. Where every round needs all "
-        f"{need.cohort:,}, plan with max_participations={need.participations}."
     )
 
 

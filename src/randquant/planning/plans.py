@@ -261,8 +261,6 @@ class Candidate:
         baseline: whether it samples in floating point: for comparison, not for deployment.
         remark: why the target is out of reach, or what else to know.
         coordinates: how many coordinates of a rotated update are sent; None for all.
-        once: how many clients take part in a round if each of them does in one round only, by a
-            list that does not look at data; None where cohorts are those of the plan.
     """
 
     mechanism: str
@@ -275,12 +273,6 @@ class Candidate:
     baseline: bool = False
     remark: str = ""
     coordinates: int | None = None
-    once: int | None = None
-
-    @property
-    def label(self) -> str:
-        """Its name among other candidates."""
-        return self.mechanism if self.once is None else f"{self.mechanism}, one round each"
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "PrivacyLoss",
+    "ReleaseDefaults",
     "renyi",
     "round_down",
     "round_up",

@@ -71,7 +71,9 @@ def figures(plan: Plan) -> list[Figure]:
 
     A mark is filled if no other mechanism is at least as good in both.
     """
-    points = [(e.label, e.bytes_up, e.noise.deviation) for e in plan.entries if e.noise is not None]
+    points = [
+        (e.mechanism, e.bytes_up, e.noise.deviation) for e in plan.entries if e.noise is not None
+    ]
     series = []
     for label, size, deviation in points:
         dominated = any(
@@ -99,7 +101,7 @@ def figures(plan: Plan) -> list[Figure]:
 
 def facts(plan: Plan) -> Facts:
     """Return a table of mechanisms and limits by error."""
-    candidates = [(entry.label, entry) for entry in plan.entries]
+    candidates = [(entry.mechanism, entry) for entry in plan.entries]
     candidates += [
         (f"{part.mechanism}, {part.coordinates:,} coordinates", part) for part in plan.parts
     ]
@@ -174,7 +176,7 @@ def _parts(plan: Plan) -> list[list[str]]:
         ]
         for name in names
         for part in [*plan.entries, *plan.parts]
-        if part.mechanism == name and part.once is None
+        if part.mechanism == name
         if part.noise is not None and part.guarantee is not None
     ]
 

@@ -99,7 +99,7 @@ class RoundCollector:
         return RoundResult(
             mean,
             np.concatenate([np.empty(0), *(upload.losses for upload in uploads)]),
-            senders * sender(mechanism, self.hidden).upload_bytes(self.dimension, senders or None),
+            senders * mechanism.upload_bytes(self.dimension, senders or None),
             seconds,
             None if noise is None else noise.norm(len(mean)),
             numbers,
@@ -151,17 +151,11 @@ class RoundCollector:
     def _encoded(
         self, clients: Sequence[int], updates: np.ndarray, key: Key, mechanism: UpdateMechanism
     ) -> list[bytes]:
-        """Encode some clients' updates, completed by what the server knows of each client."""
-        keys = [key.fold_in("client", client) for client in clients]
-        # theory/sampling.md, Proposition 18: what follows from a client's number shows in the sum
-        # whose payload it is, so with hidden cohorts nothing does.
-        if self.hidden is not None or mechanism.of_client(0) is mechanism:
-            return mechanism.encode_many(updates, keys)
-        payloads = []
-        for client, update, client_key in zip(clients, updates, keys, strict=True):
-            own = mechanism.of_client(client)
-            payloads.append(own.completed(own.encode(update, client_key), len(update)))
-        return payloads
+        """Encode some clients' updates, each with its own secret key.
+
+        theory/sampling.md, Proposition 18: of a client's number nothing shows in its payload.
+        """
+        return mechanism.encode_many(updates, [key.fold_in("client", client) for client in clients])
 
     def _zeros(
         self, varying: HiddenCohorts, cohort: Sequence[int], key: Key, mechanism: UpdateMechanism
@@ -224,11 +218,6 @@ class RoundCollector:
         deviation = noise.of_scalars
         deviations = {f"{name}_deviation": scalars.deviation(name, deviation) for name in numbers}
         return update, {**numbers, **deviations}
-
-
-def sender(mechanism: UpdateMechanism, hidden: HiddenCohorts | None) -> UpdateMechanism:
-    """Return the mechanism of one client, for the bytes that it sends."""
-    return mechanism.of_client(0) if hidden is None else mechanism
 
 
 class _Noise(NamedTuple):

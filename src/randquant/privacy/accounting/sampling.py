@@ -566,7 +566,7 @@ def _of_one_round(
 class HiddenCohorts:
     """How clients take part in a run, if nobody sees which of them do.
 
-    What a client sends must not follow from its number (`UpdateMechanism.of_client`).
+    What a client sends must not follow from its number.
 
     Attributes:
         draw: `fixed` cohorts, each equally likely; or `poisson`, each client in each round

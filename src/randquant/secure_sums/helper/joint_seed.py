@@ -99,7 +99,7 @@ def proved(session: bytes, proof: bytes, helper: bytes) -> int:
         public.verify(signature, _signed_bytes(session, _commitment(session, part)))
     except (ValueError, InvalidSignature):
         raise ProtocolError(
-            "Expected a seed of the coordinates or rotations that the server and this client's "
+            "Expected a seed of the coordinates that the server and this client's "
             f"helper have drawn together, got a proof of {len(proof)} bytes that this helper has "
             "not signed."
         ) from None

@@ -25,7 +25,6 @@ from randquant.local_training.problem import Problem
 from randquant.local_training.standardize import FeatureStatistics
 from randquant.training import records, settings
 from randquant.training.algorithm import Algorithm, State, distributed_sgd
-from randquant.training.cohort import sender
 from randquant.training.config import TrainConfig, check_config
 from randquant.training.records import RoundMetrics, SentRounds
 from randquant.training.runs import binding, checkpoint, standardization
@@ -387,4 +386,4 @@ def _warm_up(setup: TrainingSetup, config: TrainConfig) -> int:
     mechanism = setup.mechanism.in_round(0)
     payloads = [mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
     mechanism.mean(payloads, dimension, Key.generate())
-    return sender(mechanism, hidden).upload_bytes(dimension, cohort)
+    return mechanism.upload_bytes(dimension, cohort)

@@ -7,7 +7,6 @@ import time
 
 from randquant.local_training.client import Learner
 from randquant.training.algorithm import State
-from randquant.training.cohort import sender
 from randquant.training.records import RoundCost, RoundMetrics, RunSummary, SentRounds
 from randquant.training.runs.setup import TrainingSetup
 from randquant.training.schedule import Step
@@ -59,8 +58,8 @@ def summarized(
 ) -> RunSummary:
     """The results of a run that has ended."""
     schedule = setup.schedule
-    config, most = schedule.config, sent.participations
-    dimension, hidden = setup.learner.dimension, config.hidden_cohorts
+    most = sent.participations
+    dimension = setup.learner.dimension
     stopped = schedule.step(state.round, state.participations).stopped
     if state.round < sent.declared:
         # theory/accounting.md, Proposition 8: whoever ended it may have looked at the model.
@@ -76,7 +75,7 @@ def summarized(
         guarantee=schedule.guarantee(sent.declared, most),
         rounds=state.round,
         stopped=stopped,
-        bytes_as_codes=sender(setup.mechanism, hidden).payload_bytes(setup.dimension),
+        bytes_as_codes=setup.mechanism.payload_bytes(setup.dimension),
         spent=schedule.ledger.spent,
         beside=None if setup.client_ledger is None else setup.client_ledger.guarantee(most),
     )

@@ -2,12 +2,12 @@
 
 import math
 
+import oracle
 import pytest
 from seldom import seldom
-from tests import oracle
 
-from randquant.aggregation import RankRelease, RankTable, graded, two_levels
 from randquant.privacy import account
+from randquant_papers.rank import RankRelease, RankTable, graded, two_levels
 
 TABLES = (RankTable((1, 3), (5, 1)), RankTable((1, 2, 5), (9, 4, 1)), RankTable((2, 2), (11, 10)))
 

@@ -3,11 +3,11 @@
 import math
 
 import numpy as np
+import oracle
 import pytest
 from scipy.optimize import linprog
-from tests import oracle
 
-from randquant.aggregation import gain, graded, top_sum, two_levels
+from randquant_papers.rank import gain, graded, top_sum, two_levels
 
 
 @pytest.mark.seldom(1)

@@ -5,9 +5,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from tests.chance import fits
+import torch
+from chance import fits
 
-from randquant.aggregation import (
+import randquant as rq
+from randquant.audit import worst_inputs
+from randquant.channels import Key
+from randquant.privacy import account
+from randquant_papers.rank import (
     RankMechanism,
     RankTable,
     draw_below,
@@ -16,7 +21,6 @@ from randquant.aggregation import (
     index_at,
     ranks_of,
 )
-from randquant.channels import Key
 
 RNG = np.random.default_rng(7)
 VECTORS = [
@@ -166,11 +170,13 @@ def test_a_client_with_a_number_has_one_group_in_a_round():
     for own, (group, _) in list(zip(clients, groups, strict=True))[:20]:
         payloads = [own.encode(sign * update, key(int(sign))) for sign in (1.0, 0.0)]
         assert [len(payload) for payload in payloads] == [1, 1]
-        whole = [form.read(own.completed(payload, 2)) for payload in payloads]
-        assert whole == [(group, payload[0]) for payload in payloads]
+        rotated_back = mechanism.rotation(2, group).inverse(np.eye(2)[payloads[0][0] % 2])
+        sign = 1.0 if payloads[0][0] < 2 else -1.0
+        mean = mechanism.mean({own.client: payloads[0]}, 2)
+        assert np.allclose(mean, sign * mechanism.length(2) * rotated_back, rtol=1e-6)
         # What it says of its group is not read.
         with pytest.raises(ValueError, match="Expected an index of 1 bytes, got 4"):
-            mechanism.mean({7: own.completed(payloads[0], 2)}, 2)
+            mechanism.mean({7: form.payload(group, payloads[0][0])}, 2)
 
 
 def test_a_client_decodes_its_own_payload_or_all_by_their_numbers():
@@ -185,6 +191,10 @@ def test_a_client_decodes_its_own_payload_or_all_by_their_numbers():
     alone = mechanism.encode(update, key("alone"))
     with pytest.raises(ValueError, match=r"payload of client 7: .* stand alone in a list"):
         mechanism.mean({7: alone}, 3)
+    with pytest.raises(TypeError, match="Expected the dimension"):
+        mechanism.mean(sent)
+    with pytest.raises(ValueError, match="Expected client >= 0"):
+        mechanism.mean({-1: sent[0]}, 3)
 
 
 def test_clipping_norms_and_magnitudes_at_the_ends_of_floats():
@@ -263,7 +273,7 @@ def test_updates_that_are_not_finite_are_refused():
         RankMechanism(1.0, 1.0).encode(np.array([1.0, math.nan]), key(0))
 
 
-# What the issue asks for -----------------------------------------------------------------------
+# Shared rotations, and the users of the protocol ------------------------------------------------
 
 
 def test_what_a_group_has_in_common_is_in_the_expected_error():
@@ -292,3 +302,40 @@ def test_a_payload_of_another_rounds_rotation_is_refused():
         assert mechanism.in_round(seed).mean([payload], 3).shape == (3,)
         with pytest.raises(ValueError, match="of this table, dimension and rotation"):
             mechanism.in_round(seed + 1).mean([payload], 3)
+
+
+def test_an_account_and_a_calibration_are_those_of_its_release():
+    wanted = account([RankMechanism(1.0, 2.0).release(100, 3)], 1e-6)
+    assert wanted.lower <= wanted.epsilon <= 6.0001
+    found = rq.calibrate(lambda t: RankMechanism(1.0, 1 / t), 8.0, 1e-6, 100, 1, reach=(0.034, 1e5))
+    assert 7.9 < found.guarantee.epsilon <= 8
+    assert found.guarantee == account([found.mechanism.release(100, 1)], 1e-6)
+
+
+def test_it_is_neither_saved_nor_offered(tmp_path):
+    with pytest.raises(TypeError, match="Expected a mechanism of this package, got a RankMech"):
+        rq.save(RankMechanism(1.0, 2.0), tmp_path / "rank.json")
+
+
+@pytest.mark.slow
+def test_a_run_of_turns_costs_one_participation():
+    """Each client in one of three rounds; five bytes beside the index state its group."""
+    rng, mechanism = np.random.default_rng(0), RankMechanism(clip_norm=1.0, epsilon=7.9)
+    labels = rng.integers(0, 3, (12, 5))
+    clients = [(rng.normal(size=(5, 6)).astype(np.float32), each) for each in labels]
+    run = rq.train(
+        torch.nn.Linear(6, 3), clients, mechanism=mechanism, rounds=3, cohort=4, seed=0,
+        privacy=rq.Privacy(max_participations=1, clip_norm=1.0), progress=False,
+    )  # fmt: skip
+    once = account([mechanism.release(21, 1)], run.guarantee.delta)
+    assert run.guarantee.epsilon == once.epsilon < 8
+    assert run.upload_bytes == 6
+
+
+@pytest.mark.slow
+def test_an_attack_on_one_index_shows_much_of_what_is_stated_and_no_more():
+    mechanism = RankMechanism(clip_norm=1.0, epsilon=2.0)
+    update, other = worst_inputs(mechanism, 16)
+    found = rq.audit(mechanism, update, other, trials=2000, key=Key.from_seed(2026))
+    assert found.epsilon_stated == account([mechanism.release(16, 1)], 0.0).epsilon < 2.001
+    assert 0.6 * found.epsilon_stated < found.epsilon_lower <= found.epsilon_stated

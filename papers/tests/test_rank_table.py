@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from randquant.aggregation import MAX_SORTED_COORDINATES, RankTable, place_of
+from randquant_papers.rank import MAX_SORTED_COORDINATES, RankTable, place_of
 
 RNG = np.random.default_rng(20)
 

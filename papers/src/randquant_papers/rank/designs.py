@@ -12,15 +12,14 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.special import expit, gammaln, log_expit, ndtr, ndtri
 
-from randquant._internal import validate
-from randquant.aggregation.rotation import hadamard
-from randquant.channels.keys import Key
-from randquant.privacy.guarantee import Neighboring
+from randquant import Key
+from randquant.aggregation import hadamard
+from randquant_papers.rank.checks import Neighboring, real, whole
 
 # Tables of ranks, and the pair of laws that no two updates ranked by one table can exceed.
 #
 # A rank mechanism draws a rank from one table and sends which index has it: two updates give two
-# orders of the same weights. Derivation: `docs/theory/rank.md`.
+# orders of the same weights. Derivation: `papers/docs/rank-theory.md`.
 
 LARGEST_TOTAL = 2**62
 """Most that weights may sum to: words of 64 bits are compared with it."""
@@ -59,19 +58,17 @@ class RankTable:
 
     def __post_init__(self) -> None:
         for name in ("counts", "weights"):
-            numbers = validate.listed(name, getattr(self, name))
-            whole = tuple(validate.whole(f"each of {name}", n, low=1) for n in numbers)
-            object.__setattr__(self, name, whole)
+            numbers = tuple(whole(f"each of {name}", n, low=1) for n in getattr(self, name))
+            object.__setattr__(self, name, numbers)
         if len(self.counts) != len(self.weights) or not self.counts:
             raise ValueError(
                 f"Expected a count and a weight of each level, got {len(self.counts)} counts and "
                 f"{len(self.weights)} weights."
             )
-        # theory/rank.md, Proposition 1: the worst pair is the reversal of a sorted table only.
+        # rank-theory.md, Proposition 1: the worst pair is the reversal of a sorted table only.
         if any(low >= high for high, low in itertools.pairwise(self.weights)):
             raise ValueError(
-                f"Expected falling weights, got {validate.shown(self.weights)}: sort the table, "
-                "best rank first."
+                f"Expected falling weights, got {self.weights}: sort the table, best rank first."
             )
         if sum(self.counts) % 2 or sum(self.counts) > 2 * LARGEST_SIZE:
             raise ValueError(
@@ -104,7 +101,7 @@ class RankTable:
     def reversal(self) -> Pair:
         """The table against its reversal, equal quotients put together."""
         ranks = 2 * self.size
-        # theory/rank.md, Proposition 1: rank r of one update may be rank 2D - 1 - r of the other.
+        # rank-theory.md, Proposition 1: rank r of one update may be rank 2D - 1 - r of the other.
         cuts = sorted({*self.starts, *(ranks - start for start in self.starts)})
         rows = []
         for first, end in itertools.pairwise(cuts):
@@ -116,16 +113,16 @@ class RankTable:
     def absence(self) -> Pair:
         """The table against a uniform rank, which is what a zero update sends."""
         ranks = 2 * self.size
-        # theory/rank.md, Proposition 3: both rows in units of 1 / (total · ranks).
+        # rank-theory.md, Proposition 3: both rows in units of 1 / (total · ranks).
         levels = zip(self.counts, self.weights, strict=True)
         return _pair([(count * weight * ranks, count * self.total) for count, weight in levels])
 
     def pairs(self, neighboring: Neighboring) -> tuple[Pair, ...]:
         """The pairs that dominate neighbours, one for each order of the two worlds."""
         if neighboring == "replace_one":
-            # theory/rank.md, Proposition 1: exchanging the rows relabels them.
+            # rank-theory.md, Proposition 1: exchanging the rows relabels them.
             return (self.reversal,)
-        # theory/rank.md, Proposition 3: of these two neither exceeds the other everywhere.
+        # rank-theory.md, Proposition 3: of these two neither exceeds the other everywhere.
         there, absent = self.absence
         return (there, absent), (absent, there)
 
@@ -142,7 +139,7 @@ def _pair(rows: list[tuple[int, int]]) -> Pair:
 # Tables of ranks: the best for one participation, good ones for many, and what they achieve.
 #
 # Figures are about a unit vector in a uniformly random position: by symmetry a decoded index is, on
-# average, `gain` times that vector. Derivation: `docs/theory/rank.md`.
+# average, `gain` times that vector. Derivation: `papers/docs/rank-theory.md`.
 
 MIN_LOG_RATIO, MAX_LOG_RATIO = 1e-6, 30.0
 """Logs of the quotient of weights: below, they would hardly differ; above, not fit 62 bits."""
@@ -172,12 +169,12 @@ def top_sum(size: int, count: int) -> float:
         >>> bool(abs(top_sum(2, 1) - 2 * math.sqrt(2) / math.pi) < 1e-12)
         True
     """
-    size = validate.whole("size", size, low=1, high=LARGEST_SIZE)
-    count = validate.whole("count", count, low=0, high=2 * size)
+    size = whole("size", size, low=1, high=LARGEST_SIZE)
+    count = whole("count", count, low=0, high=2 * size)
     count = min(count, 2 * size - count)
     if count == 0:
         return 0.0
-    # theory/rank.md, Proposition 7: a normal vector's length is independent of its direction.
+    # rank-theory.md, Proposition 7: a normal vector's length is independent of its direction.
     log_length = gammaln((size + 1) / 2) - gammaln(size / 2) + math.log(2) / 2
     length = math.exp(log_length) if size < 2**20 else math.sqrt(size) * (1 - 1 / (4 * size))
     return size * _mean_density(size - count, count) / length
@@ -232,7 +229,7 @@ def shared(table: RankTable) -> float:
             for rank in (first, 2 * size - 1 - first)
         ]
         square += (end - first) * (weights[0] - weights[1]) ** 2
-    # theory/rank.md, Proposition 8.
+    # rank-theory.md, Proposition 8.
     square /= table.total**2
     gained = gain(table) ** 2
     return max((square - gained) / (1 - gained), 0.0)
@@ -251,7 +248,7 @@ def two_levels(size: int, epsilon: float, neighboring: Neighboring = "replace_on
     Guarantees:
         No table of that pure epsilon has a larger gain, up to the rounding of weights and, under
         `zero_out`, of counts to integers. None that is (epsilon, delta)-private under
-        `replace_one` gains much more: theory/rank.md, Proposition 4.
+        `replace_one` gains much more: rank-theory.md, Proposition 4.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -263,10 +260,10 @@ def two_levels(size: int, epsilon: float, neighboring: Neighboring = "replace_on
     """
     size, epsilon = _checked(size, epsilon)
     if neighboring == "zero_out":
-        # theory/rank.md, Proposition 5: neither weight is farther from uniform than half of it.
+        # rank-theory.md, Proposition 5: neither weight is farther from uniform than half of it.
         cut = min(math.ceil(2 * size * float(expit(-epsilon / 2))), size)
         return integers([cut, 2 * size - cut], [math.exp(epsilon), 1.0])
-    low, high = 1, size  # the gain rises with the cut, then falls: theory/rank.md, Proposition 4
+    low, high = 1, size  # the gain rises with the cut, then falls: rank-theory.md, Proposition 4
     while low < high:
         middle = (low + high) // 2
         if _ideal(size, epsilon, middle) < _ideal(size, epsilon, middle + 1):
@@ -303,7 +300,7 @@ def graded(
         (44, True)
     """
     size, epsilon = _checked(size, epsilon)
-    order = validate.real("order", order, above=1, high=1e3)
+    order = real("order", order, above=1, high=1e3)
     # Cuts at equal steps of the expected score.
     reach = -float(ndtri(0.25 / size))
     tails = 2 * size * ndtr(-np.linspace(reach, 0.0, LEVELS))
@@ -311,7 +308,7 @@ def graded(
     counts = np.diff([0, *cuts]).tolist()
     sums = [top_sum(size, cut) for cut in cuts]
     scores = np.diff([0.0, *sums]) / counts
-    # theory/rank.md, Proposition 6: the slope at a rank is proportional to its score.
+    # rank-theory.md, Proposition 6: the slope at a rank is proportional to its score.
     steepest = _slope(epsilon, order) / scores[0]
     ratios = [math.exp(epsilon), *(_ratio(score * steepest, order) for score in scores[1:])]
     if neighboring == "replace_one":
@@ -349,14 +346,14 @@ def integers(counts: list[int], ratios: list[float]) -> RankTable:
 
 
 def _checked(size: int, epsilon: float) -> tuple[int, float]:
-    size = validate.whole("size", size, low=1, high=LARGEST_SIZE)
-    return size, validate.real("epsilon", epsilon, low=MIN_LOG_RATIO, high=MAX_LOG_RATIO)
+    size = whole("size", size, low=1, high=LARGEST_SIZE)
+    return size, real("epsilon", epsilon, low=MIN_LOG_RATIO, high=MAX_LOG_RATIO)
 
 
 # Public rotations of which every group of clients has its own: uniform ones, or nearly so.
 #
 # A rank mechanism is unbiased if the rotation is uniformly distributed, and one rotation for all
-# clients would give all of them the same error: `docs/theory/rank.md`.
+# clients would give all of them the same error: `papers/docs/rank-theory.md`.
 
 MAX_UNIFORM_DIMENSION = 64
 """Most coordinates that are rotated by a uniformly distributed rotation, in D^2 operations."""
@@ -375,7 +372,7 @@ def spread_size(dimension: int) -> int:
         >>> [spread_size(dimension) for dimension in (3, 64, 65, 10_000)]
         [3, 64, 8192, 16384]
     """
-    dimension = validate.whole("dimension", dimension, low=1, high=2**29)
+    dimension = whole("dimension", dimension, low=1, high=2**29)
     if dimension <= MAX_UNIFORM_DIMENSION:
         return dimension
     return max(MIN_SPREAD_DIMENSION, 1 << (dimension - 1).bit_length())
@@ -413,10 +410,9 @@ class GroupRotation:
     group: int
 
     def __post_init__(self) -> None:
-        validate.convert_numbers(self)
         spread_size(self.dimension)
-        validate.whole("seed", self.seed, low=0, high=2**64 - 1)
-        validate.whole("group", self.group, low=0, high=2**64 - 1)
+        for name in ("seed", "group"):
+            object.__setattr__(self, name, whole(name, getattr(self, name), 0, 2**64 - 1))
 
     @property
     def size(self) -> int:
@@ -460,7 +456,7 @@ class GroupRotation:
 class Reflections:
     """A uniformly distributed rotation, as a product of reflections.
 
-    Derivation: `docs/theory/rank.md`, Proposition 7.
+    Derivation: `papers/docs/rank-theory.md`, Proposition 7.
 
     Args:
         key: of the rotation; public.
@@ -515,7 +511,7 @@ def _flip(x: np.ndarray, words: np.ndarray) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def _axes(normals: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(axes of the reflections as columns, signs): theory/rank.md, Proposition 7.
+    """(axes of the reflections as columns, signs): rank-theory.md, Proposition 7.
 
     The reflection at a place takes the place's axis to a random direction of what is left.
     """

@@ -1,15 +1,17 @@
-"""The release of whole updates by a rank mechanism. Derivation: `docs/theory/rank.md`."""
+"""The release of whole updates by a rank mechanism. Derivation: `papers/docs/rank-theory.md`."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from randquant._internal import validate
-from randquant.aggregation.rank_designs import RankTable
-from randquant.privacy.accounting.privacy_loss import PrivacyLoss
-from randquant.privacy.accounting.release import ReleaseDefaults
-from randquant.privacy.divergence import renyi
-from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, rounded_up
+from randquant.privacy import PrivacyLoss, ReleaseDefaults, renyi
+from randquant_papers.rank.checks import Neighboring, relation, whole
+from randquant_papers.rank.designs import RankTable
+
+Trust = Literal["local", "aggregate", "central", "model"]
+"""What an adversary sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class RankWorlds:
         return ()
 
     def _losses(self, *, upward: bool) -> tuple[PrivacyLoss, ...]:
-        # theory/rank.md, Propositions 1 and 3; rounded by theory/composition.md, Proposition 4.
+        # rank-theory.md, Propositions 1 and 3; rounded by theory/composition.md, Proposition 4.
         pairs = self.table.pairs(self.neighboring)
         # Python integers: the sum of the second pair's rows is beyond 64 bits.
         return tuple(PrivacyLoss.of(p, q, p.sum(), upward=upward) for p, q in pairs)
@@ -63,11 +65,12 @@ class RankRelease(ReleaseDefaults):
     trust: Trust = "local"
 
     def __post_init__(self) -> None:
-        validate.convert_numbers(self)
-        validate.kind("table", self.table, RankTable)
-        validate.whole("rounds", self.rounds, low=0, high=2**53)
-        validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
-        validate.choice("trust", self.trust, ("local", "aggregate"))
+        if not isinstance(self.table, RankTable):
+            raise TypeError(f"Expected a RankTable, got {self.table!r}.")
+        object.__setattr__(self, "rounds", whole("rounds", self.rounds, low=0, high=2**53))
+        relation("neighboring", self.neighboring)
+        if self.trust not in ("local", "aggregate"):
+            raise ValueError(f"Expected trust to be local or aggregate, got {self.trust!r}.")
 
     @property
     def releases(self) -> int:
@@ -82,11 +85,11 @@ class RankRelease(ReleaseDefaults):
 
     def renyi(self, order: float) -> float:
         """The divergence of the dominating pair, of the worse of both ways, times the rounds."""
-        order = validate.renyi_order(order)
         pairs = self.table.pairs(self.neighboring)
-        # theory/rank.md, Propositions 1 and 3; rounds by theory/accounting.md, Proposition 1.
+        # rank-theory.md, Propositions 1 and 3; rounds by theory/accounting.md, Proposition 1.
         worst = max(float(renyi(p, q, p.sum(), order)[1]) for p, q in pairs)
-        return rounded_up(self.rounds * worst)
+        # One product, rounded to the nearest float: the next float is above the exact value.
+        return math.nextafter(self.rounds * worst, math.inf) if self.rounds else 0.0
 
     @property
     def worlds(self) -> tuple[RankWorlds, int] | None:

@@ -1,12 +1,14 @@
 """Rotations of groups: orthogonal, independent, and uniform where updates are short."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
-from tests.chance import fits, mean_is
+from chance import fits, mean_is
+from streams import recorded
 
-from randquant.aggregation import GroupRotation, spread_size
+from randquant_papers.rank import GroupRotation, spread_size
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 64, 65, 8192, 9000])
@@ -46,4 +48,30 @@ def test_vectors_of_another_dimension_are_refused(rotation):
             action(bad)
 
 
-# What theory/rank.md, Proposition 11, says of signs and Hadamard transforms ---------------------
+LONG = 2**18
+"""Coordinates: more than any table, block or cache that a stream of signs could begin again at."""
+
+
+def test_a_long_constant_vector_is_spread_over_all_places():
+    """Each coordinate is nearly normal, of deviation 1, and so is none beyond the last of so many.
+
+    A stream of signs that begins again after P coordinates leaves all in one of LONG / P places.
+    """
+    turned = GroupRotation(LONG, 3, 5).forward(np.ones(LONG))
+    assert np.abs(turned).max() < math.sqrt(2 * math.log(2 * LONG / 1e-7)) * 1.05
+    # Squares of normal variables have variance 2; of 64 runs of LONG / 64, and of every 64th.
+    for each in (np.square(turned).reshape(64, -1), np.square(turned).reshape(-1, 64).T):
+        assert np.abs(each.mean(axis=1) - 1).max() < 6.5 * math.sqrt(2 / (LONG / 64))
+
+
+@pytest.mark.parametrize("dimension", [40, 300, 9000])
+def test_no_word_serves_two_signs_two_groups_or_two_seeds(dimension):
+    streams = []
+    for seed, group in ((7, 1), (7, 2), (8, 1)):  # of no other test
+        with recorded(public=True) as reads:
+            GroupRotation(dimension, 9100 + dimension + seed, group).forward(np.ones(dimension))
+        assert reads.again == []
+        words = sum(read.stop - read.start for read in reads)
+        assert 64 * words >= dimension  # a bit for each sign at least
+        streams.append(reads.keys)
+    assert all(not a & b for a, b in zip(streams, streams[1:] + streams[:1], strict=True))

@@ -1,7 +1,7 @@
 """A whole update in three bytes: the index of a coordinate, drawn by its rank.
 
 A client rotates its update, ranks all coordinates and their negatives, draws a rank from one table
-of integers and sends the index that has it. Derivation: `docs/theory/rank.md`.
+of integers and sends the index that has it. Derivation: `papers/docs/rank-theory.md`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import hashlib
 import math
 from binascii import crc_hqx
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, final
+from typing import cast, final
 
 import numba
 import numpy as np
 
-from randquant._internal import validate
-from randquant.aggregation.defaults import MechanismDefaults, error_of
-from randquant.aggregation.mechanism import CoordinateError
-from randquant.aggregation.payloads import each, finite
-from randquant.aggregation.rank_designs import (
+from randquant import Key
+from randquant.aggregation import MechanismDefaults
+from randquant_papers.rank.checks import Neighboring, real, relation, whole
+from randquant_papers.rank.designs import (
     MAX_LOG_RATIO,
     MIN_LOG_RATIO,
     GroupRotation,
@@ -33,17 +32,7 @@ from randquant.aggregation.rank_designs import (
     spread_size,
     two_levels,
 )
-from randquant.aggregation.rank_release import RankRelease
-from randquant.channels.keys import Key
-from randquant.mechanisms.record import (
-    CLIP_NORM,
-    MechanismRecord,
-    Tuning,
-    UpdateFamily,
-    UpdateSetting,
-    six_digits,
-)
-from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
+from randquant_papers.rank.release import RankRelease, Trust
 
 # The bytes of a payload of a rank mechanism.
 
@@ -139,7 +128,7 @@ def _below(count: int, name: str, written: bytes) -> int:
     return value
 
 
-# Exact draws of a rank, and the index that has it. Derivation: `docs/theory/rank.md`.
+# Exact draws of a rank, and the index that has it. Derivation: `papers/docs/rank-theory.md`.
 
 MAX_SORTED_COORDINATES = 2**12
 """Up to so many coordinates are sorted, which is faster there."""
@@ -154,7 +143,7 @@ def draw_below(limit: int, key: Key, count: int = 1) -> np.ndarray:
         >>> draw_below(1, Key.from_seed(0), 2)
         array([0, 0], dtype=uint64)
     """
-    # theory/rank.md, Proposition 2: beyond the largest multiple of the limit words are redrawn.
+    # rank-theory.md, Proposition 2: beyond the largest multiple of the limit words are redrawn.
     last = np.uint64(2**64 // limit * limit - 1)
     kept, start = np.empty(0, dtype=np.uint64), 0
     while kept.size < count:
@@ -274,7 +263,7 @@ class RankMechanism(MechanismDefaults):
         exchange ranks, and ranks are drawn from exactly the certified integers.
         `mean` is unbiased for the mean of the clipped updates if rotations are uniformly
         distributed, which they are up to 64 coordinates. Beyond, a small bias is possible, and was
-        not found: see `docs/theory/rank.md`.
+        not found: see `papers/docs/rank-theory.md`.
         An update shorter than clip_norm is sent with a probability of its norm over clip_norm, else
         a uniform index.
 
@@ -307,16 +296,20 @@ class RankMechanism(MechanismDefaults):
     channel = None
 
     def __post_init__(self) -> None:
-        validate.convert_numbers(self)
-        validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
-        validate.real("epsilon", self.epsilon, low=MIN_LOG_RATIO, high=MAX_LOG_RATIO)
+        checked = {
+            "clip_norm": real("clip_norm", self.clip_norm, low=1e-30, high=1e30),
+            "epsilon": real("epsilon", self.epsilon, low=MIN_LOG_RATIO, high=MAX_LOG_RATIO),
+            "groups": whole("groups", self.groups, low=1, high=2**32),
+            "rotation_seed": whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1),
+        }
         if self.order is not None:
-            validate.real("order", self.order, above=1, high=1e3)
-        validate.choice("tuned_to", self.tuned_to, NEIGHBORINGS)
-        validate.whole("groups", self.groups, low=1, high=2**32)
-        validate.whole("rotation_seed", self.rotation_seed, low=0, high=2**64 - 1)
+            checked["order"] = real("order", self.order, above=1, high=1e3)
         if self.client is not None:
-            validate.whole("client", self.client, low=0, high=2**64 - 1)
+            checked["client"] = whole("client", self.client, low=0, high=2**64 - 1)
+        relation("tuned_to", self.tuned_to)
+        # Plain numbers: the check bytes of a payload follow from how they are written.
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     @property
     def trust(self) -> Trust:
@@ -335,8 +328,15 @@ class RankMechanism(MechanismDefaults):
         return replace(self, rotation_seed=seed)
 
     def of_client(self, number: int) -> RankMechanism:
-        """With the one group that this client has in a round."""
-        number = validate.whole("client", number, low=0, high=2**64 - 1)
+        """Return the mechanism of one client, for it and for a server that knows its number.
+
+        Its group then follows from its number and the round's seed, and need not be sent: it has
+        no choice. `mean` of the round's mechanism takes its payloads by number. Not where it is
+        hidden who takes part: a mean of such payloads may show it.
+
+        Args:
+            number: public whole number below 2**64, another one for each client.
+        """
         return replace(self, client=number)
 
     def group(self, key: Key) -> int:
@@ -345,20 +345,32 @@ class RankMechanism(MechanismDefaults):
             key = Key.from_seed(self.rotation_seed).fold_in("client", self.client)
         return int(draw_below(self.groups, key.fold_in("group"))[0])
 
-    def completed(self, payload: bytes, dimension: int) -> bytes:
-        """With the group that the client has by its number, whatever it used: it has no choice."""
-        return self.form(dimension).payload(*self._read(payload, dimension))
-
     def mean(
         self,
         payloads: Iterable[bytes] | Mapping[int, bytes],
         dimension: int | None = None,
         key: Key | None = None,
     ) -> np.ndarray:
-        """By number, as the mechanism of the round; in a list, a client's own only."""
-        if self.client is not None and isinstance(payloads, Mapping):
-            return replace(self, client=None).mean(payloads, dimension, key)
-        return super(RankMechanism, self).mean(payloads, dimension, key)
+        """Estimate the mean: of payloads that stand alone in a list, of indices by client number.
+
+        Any client's own mechanism decodes payloads by number as that of the round does.
+        """
+        if not isinstance(payloads, Mapping):
+            return super(RankMechanism, self).mean(payloads, dimension, key)
+        if dimension is None:
+            raise TypeError("Expected the dimension, which an index does not state: give it.")
+        every: RankMechanism = replace(self, client=None)
+        indices = cast("Mapping[int, bytes]", payloads)  # isinstance knows no types of its items
+        alone = [every._alone(client, index, dimension) for client, index in indices.items()]
+        return super(RankMechanism, every).mean(alone, dimension, key)
+
+    def _alone(self, client: int, index: bytes, dimension: int) -> bytes:
+        """Add the group that follows from a client's number; an error names the client."""
+        own = self.of_client(client)
+        try:
+            return self.form(dimension).payload(*own._read(index, dimension))
+        except ValueError as error:
+            raise ValueError(f"payload of client {client}: {error}") from error
 
     def rotation(self, dimension: int, group: int) -> GroupRotation:
         """The rotation of a group's updates."""
@@ -379,7 +391,7 @@ class RankMechanism(MechanismDefaults):
     def _index(self, direction: np.ndarray, norm: float, group: int, key: Key) -> int:
         """Draw the index that is sent."""
         dimension = direction.size
-        # theory/rank.md, Proposition 3: any probability is covered, also a rounded one.
+        # rank-theory.md, Proposition 3: any probability is covered, also a rounded one.
         sent = min(norm / self.clip_norm, 1.0)
         if int(key.fold_in("length").words(1)[0]) >= int(sent * 2.0**64):
             return int(draw_below(2 * self.size(dimension), key.fold_in("uniform"))[0])
@@ -397,7 +409,11 @@ class RankMechanism(MechanismDefaults):
             )
         size = self.size(dimension)
         read: list[tuple[int, int]] = []
-        each(payloads, lambda payload: read.append(self._read(payload, dimension)))
+        for position, payload in enumerate(payloads):
+            try:
+                read.append(self._read(payload, dimension))
+            except ValueError as error:
+                raise ValueError(f"payload {position}: {error}") from error
         total = np.zeros(dimension)
         for group, members in groupby(sorted(read), key=lambda pair: pair[0]):
             rotation = self.rotation(dimension, group)
@@ -428,21 +444,14 @@ class RankMechanism(MechanismDefaults):
         """Unbiased; every decoded update has the same norm, in any direction."""
         return x, np.maximum(self.length(dimension) ** 2 / self.size(dimension) - x**2, 0.0)
 
-    def expected_error(self, dimension: int) -> CoordinateError:
+    def expected_error(self, dimension: int):
         """Return `UpdateMechanism.expected_error` for clients with equal updates: the worst case.
 
         What the clients of one group have in common does not average out.
         """
-        error = error_of(self, dimension)
+        error = super(RankMechanism, self).expected_error(dimension)
         together = error.variance * shared(self.table(dimension)) / self.groups
         return replace(error, bias=error.bias + together)
-
-    def record(self) -> dict[str, Any]:
-        """All arguments; the client's number only where it is set."""
-        given = {
-            k: value for k, value in asdict(self).items() if k != "client" or value is not None
-        }
-        return {"mechanism": "rank", **given}
 
     def form(self, dimension: int) -> RankForm:
         """Return the layout of payloads of updates of this dimension."""
@@ -468,7 +477,13 @@ def _direction(vector: np.ndarray) -> tuple[np.ndarray, float]:
         square = sum(float(part @ part) for part in parts)
     if 1e-200 < square < 1e300:
         return vector, math.sqrt(square)
-    wide = finite(vector).astype(np.float64)
+    wide = vector.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(wide))
+    if bad.size:
+        raise ValueError(
+            f"Expected finite values to send, got {wide[bad[0]]} at index [{bad[0]}]: drop or "
+            "repair this update."
+        )
     largest = float(np.abs(wide).max(initial=0.0))
     if largest == 0:
         return wide, 0.0
@@ -492,28 +507,8 @@ def _form(mechanism: RankMechanism, dimension: int) -> RankForm:
     return RankForm(check, mechanism.groups, table.size)
 
 
-def _family(setting: UpdateSetting, **shape: float) -> UpdateFamily:
-    own: dict[str, Any] = {"clip_norm": setting.clip_norm, **shape}
-    if setting.neighboring != "replace_one":
-        own["tuned_to"] = setting.neighboring
-    return UpdateFamily(
-        lambda t: {**own, "epsilon": six_digits(1 / t)},
-        (1 / MAX_LOG_RATIO * (1 + 1e-5), 1e5),
-        lambda deviation: deviation / (5 * setting.distance),
-    )
-
-
 GRADED_ORDER = 4.0
 """The order whose tables are good from about ten participations on."""
-
-ZERO_OUT_ORDER = 2.0
-"""The same for tables that are tuned to `zero_out`."""
-
-
-def _graded_family(setting: UpdateSetting) -> UpdateFamily:
-    if setting.neighboring == "replace_one":
-        return _family(setting, order=GRADED_ORDER)
-    return _family(setting, order=ZERO_OUT_ORDER)
 
 
 def graded_rank(
@@ -526,35 +521,3 @@ def graded_rank(
 ) -> RankMechanism:
     """The index of a coordinate by its rank, for clients that take part in many rounds."""
     return RankMechanism(clip_norm, epsilon, order, tuned_to, groups, rotation_seed)
-
-
-HELP = {
-    "clip_norm": CLIP_NORM,
-    "epsilon": "log of the largest quotient of weights, 1e-6 to 30",
-    "order": "Rényi order that shapes the table, > 1; two levels unless given",
-    "tuned_to": "replace_one or zero_out: what the table is the best for",
-    "groups": "how many groups of clients have a rotation of their own",
-    "rotation_seed": "public seed of the rotations",
-}
-
-RECORDS = (
-    MechanismRecord(
-        "rank",
-        RankMechanism,
-        HELP,
-        example={"clip_norm": 1.0, "epsilon": 2.0},
-        tuning=Tuning(update=_family),
-        trusts=("local",),
-        whole_update=True,
-        run_settings=("client",),
-    ),
-    MechanismRecord(
-        "graded-rank",
-        graded_rank,
-        HELP,
-        example={"clip_norm": 1.0, "epsilon": 2.0},
-        tuning=Tuning(update=_graded_family),
-        trusts=("local",),
-        whole_update=True,
-    ),
-)
