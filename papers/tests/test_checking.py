@@ -10,7 +10,7 @@ from scipy.stats import binom, norm
 
 import randquant as rq
 from randquant_papers.claims import PrivacyClaim, Reading, check
-from randquant_papers.claims.lower_ends import sampled_lower
+from randquant_papers.claims.lower_ends import gaussian_lower, sampled_lower
 
 NEIGHBORINGS = ("replace_one", "zero_out")
 
@@ -115,7 +115,10 @@ def test_a_lower_end_is_below_the_exact_figure_of_two_outcomes(rounds):
     ).self_compose(rounds)
     exact = theirs.get_epsilon_for_delta(1e-5)
     assert 0.99 * exact < low < exact
-    assert sampled_lower((100.0, 0.0), 1.0, rounds, 1e-5) == 0  # nothing is likely in both worlds
+    # Far apart, little is likely in both worlds, and then nothing.
+    far = gaussian_lower(100 * math.sqrt(rounds), 1e-5)
+    assert 0 < sampled_lower((100.0, 0.0), 0.3, rounds, 1e-5) < far
+    assert sampled_lower((1000.0, 0.0), 1.0, rounds, 1e-5) == 0
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,8 @@ def sampled_lower(places: tuple[float, float], rate: float, rounds: int, delta: 
         delta: in (0, 1).
     """
     rounds = min(rounds, MOST_ROUNDS)
-    rate *= 1 - 1e-15  # taking part less often tells less
+    if rate < 1:  # a rate that was rounded: taking part less often tells less
+        rate *= 1 - 1e-15
     edges = np.linspace(min(*places, 0.0) - REACH, max(*places, 0.0) + REACH, CELLS + 1)
     absent = _cells(edges)
     laws = [(1 - rate) * absent + rate * _cells(edges - place) for place in places]
