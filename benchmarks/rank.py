@@ -17,6 +17,7 @@ import math
 import sys
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -33,6 +34,10 @@ from randquant.planning.planner import plan
 from randquant.privacy import account
 from randquant.training import train
 from randquant_papers.rank import RankMechanism, gain, graded_rank, top_sum, two_levels
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from lower_ends import lower_end
 
 DELTA = 1e-6
 
@@ -56,7 +61,9 @@ def calibrated(name: str, dimension: int, epsilon: float, rounds: int):
     STARTS[name, epsilon, rounds] = found.noise
     noise = found.mechanism.expected_error(dimension).deviation(1)
     relative = noise / (2 * gaussian_multiplier(epsilon, DELTA, rounds))
-    return relative, found.guarantee, sent_bytes(found.mechanism, dimension)
+    lower = lower_end([found.mechanism.release(dimension, rounds)], DELTA)
+    ends = {"lower": lower, "upper": found.guarantee.epsilon}
+    return relative, ends, sent_bytes(found.mechanism, dimension)
 
 
 def sent_bytes(mechanism, dimension: int) -> int:
@@ -79,7 +86,7 @@ def certified() -> list[dict]:
     rows = stored("certified")
     done = {(row.get("epsilon"), row.get("rounds")) for row in rows}
     for epsilon in (1.0, 2.0, 4.0, 8.0):
-        once, guarantee, _ = calibrated("rank", 8192, epsilon, 1)
+        once, _, _ = calibrated("rank", 8192, epsilon, 1)
         # With a schedule both need sqrt(rounds) times the noise in a mean of the same clients.
         for rounds in (1, 2, 5, 10, 20, 50, 200):
             if (epsilon, rounds) in done:
@@ -87,10 +94,10 @@ def certified() -> list[dict]:
             row = {"epsilon": epsilon, "rounds": rounds, "schedule": once}
             for name in ("rank", "graded-rank"):
                 try:
-                    row[name], guarantee, _ = calibrated(name, 8192, epsilon, rounds)
+                    row[name], ends, _ = calibrated(name, 8192, epsilon, rounds)
                 except OutOfReach:
                     continue
-                row[f"{name} epsilon"] = {"lower": guarantee.lower, "upper": guarantee.epsilon}
+                row[f"{name} epsilon"] = ends
             rows.append(row)
             print(row, flush=True)
     found = {row.get("dimension") for row in rows}
@@ -98,10 +105,10 @@ def certified() -> list[dict]:
         if size in found:
             continue
         row = {"dimension": size, "bytes_alone": RankMechanism(1.0, 8.0).upload_bytes(size)}
-        row["rank"], guarantee, row["bytes"] = calibrated("rank", size, 8.0, 1)
+        row["rank"], ends, row["bytes"] = calibrated("rank", size, 8.0, 1)
         best = gain(two_levels(size, 8.0))  # papers/docs/rank-theory.md, Proposition 4
         row["dual"] = 1 + DELTA * (top_sum(size, 1) / best - 1)
-        row["rank epsilon"] = {"lower": guarantee.lower, "upper": guarantee.epsilon}
+        row["rank epsilon"] = ends
         rows.append(row)
         print(row, flush=True)
     verdicts(rows)
@@ -195,8 +202,8 @@ def peers() -> list[dict]:
             row[name] = of_peer(name, size, epsilon, rounds)
         for name in ("rank", "graded-rank") if rounds > 1 else ("rank",):
             with contextlib.suppress(OutOfReach):
-                relative, found, size_sent = calibrated(name, size, epsilon, rounds)
-                row[name] = of(relative, found.epsilon, size_sent)
+                relative, ends, size_sent = calibrated(name, size, epsilon, rounds)
+                row[name] = of(relative, ends["upper"], size_sent)
         asked = plan(
             size,
             1000,

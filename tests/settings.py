@@ -235,7 +235,7 @@ def _more() -> Iterator[Call]:
 
     yield call("Interval", rq.Interval, lower=1.0, upper=2.0)
     yield call("Guarantee", rq.Guarantee, epsilon=1.0, delta=0.1, neighboring="replace_one",
-               trust="local", order=2.0, releases=100, lower=0.5)  # fmt: skip
+               trust="local", order=2.0, releases=100)  # fmt: skip
     yield call("VectorRelease of examples", rq.VectorRelease, channel=CHANNEL, clip_norm=0.3,
                dimension=100, rounds=100, trust="aggregate", cohort=100, examples=100,
                whole_norm=1.0)  # fmt: skip

@@ -17,7 +17,6 @@ PATTERNS = (
     "privacy/certificates/sum_*.py",
     "privacy/accounting/accountant.py",
     "privacy/accounting/sampling.py",
-    "privacy/accounting/attacks.py",
     "planning/calibration.py",
     "privacy/accounting/gaussian.py",
     "privacy/accounting/noise_releases.py",

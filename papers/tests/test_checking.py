@@ -1,7 +1,6 @@
 """Claims against exact figures: mpmath for single rounds, dp-accounting for many."""
 
 import math
-from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -10,7 +9,8 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.stats import binom, norm
 
 import randquant as rq
-from randquant_papers.claims import PrivacyClaim, check
+from randquant_papers.claims import PrivacyClaim, Reading, check
+from randquant_papers.claims.lower_ends import gaussian_lower, sampled_lower
 
 NEIGHBORINGS = ("replace_one", "zero_out")
 
@@ -30,6 +30,11 @@ def gaussian_delta(epsilon: float, mu: float) -> mpmath.mpf:
     with mpmath.workdps(60):
         e, mu = mpmath.mpf(epsilon), mpmath.mpf(mu)
         return mpmath.ncdf(mu / 2 - e / mu) - mpmath.exp(e) * mpmath.ncdf(-mu / 2 - e / mu)
+
+
+def ends(reading: Reading, neighboring: str) -> tuple[rq.Guarantee, float]:
+    """The guarantee for these neighbours, and the lower end."""
+    return reading.of(neighboring), reading.lower_ends[NEIGHBORINGS.index(neighboring)]
 
 
 def test_the_public_default_is_worth_nothing():
@@ -65,14 +70,14 @@ def test_one_round_is_exact_from_both_sides(sampling, rate):
         ("fixed", "zero_out"): (2, 1), ("fixed", "replace_one"): (2, 0),
     }  # fmt: skip
     for each in NEIGHBORINGS:
-        guarantee = found.readings[0].of(each)
+        guarantee, lower = ends(found.readings[0], each)
         first, second = centres[sampling, each]
         ways = [(first, second), (-second, -first)]
         above = max(hockey_stick(guarantee.epsilon, rate, *way) for way in ways)
-        below = max(hockey_stick(guarantee.lower, rate, *way) for way in ways)
+        below = max(hockey_stick(lower, rate, *way) for way in ways)
         assert above <= 1e-5 * (1 + 1e-6)
         assert below >= 1e-5 * (1 - 1e-3)
-        assert guarantee.lower > 0.98 * guarantee.epsilon
+        assert lower > 0.98 * guarantee.epsilon
 
 
 def test_many_sampled_rounds_are_near_the_privacy_loss_distribution():
@@ -81,10 +86,10 @@ def test_many_sampled_rounds_are_near_the_privacy_loss_distribution():
         1.0, sampling_prob=0.02, value_discretization_interval=1e-3
     ).self_compose(200)
     exact = theirs.get_epsilon_for_delta(1e-5)
-    guarantee = found.readings[0].of("zero_out")
-    assert guarantee.lower < exact < guarantee.epsilon * 1.001
+    guarantee, lower = ends(found.readings[0], "zero_out")
+    assert lower < exact < guarantee.epsilon * 1.001
     assert guarantee.epsilon < 1.02 * exact
-    assert guarantee.lower > 0.8 * exact
+    assert lower > 0.98 * exact
     assert found.verdicts["zero_out"] == "false"
 
 
@@ -97,14 +102,23 @@ def test_no_noise_of_normal_tails_is_pure(sampled):
 def test_a_stand_in_is_not_farther_than_neighbours_are_assumed_to_be():
     """In a cohort of a fixed size, an opposite update in its place would be twice as far."""
     found = check(noise_multiplier=1.0, clip_norm=1.0, sensitivity=0.5, sampling="fixed", rate=0.02)
-    assumed = found.readings[1].of("zero_out")
-    assert 0 < assumed.lower < assumed.epsilon
-    release = rq.GaussianRelease(2.0, 1, 1, neighboring="zero_out")
-    stand_in = rq.GaussianRelease(2.0, 1, 1)
-    sampled = rq.Sampled(release, 0.02, 10, "fixed", absent=stand_in)
-    assert rq.account([sampled], 1e-5).lower == 0
-    opposite = replace(sampled, absent=rq.GaussianRelease(1.0, 1, 1))
-    assert rq.account([opposite], 1e-5).lower > 0
+    guarantee, lower = ends(found.readings[1], "zero_out")
+    assert 0 < lower < guarantee.epsilon
+
+
+@pytest.mark.parametrize("rounds", [1, 7, 20])
+def test_a_lower_end_is_below_the_exact_figure_of_two_outcomes(rounds):
+    """In the law of a run's sums of scores, hockey-stick divergences are at least delta."""
+    low = sampled_lower((1.0, 0.0), 0.3, rounds, 1e-5)
+    theirs = pld.from_gaussian_mechanism(
+        1.0, sampling_prob=0.3, value_discretization_interval=1e-3
+    ).self_compose(rounds)
+    exact = theirs.get_epsilon_for_delta(1e-5)
+    assert 0.99 * exact < low < exact
+    # Far apart, little is likely in both worlds, and then nothing.
+    far = gaussian_lower(100 * math.sqrt(rounds), 1e-5)
+    assert 0 < sampled_lower((100.0, 0.0), 0.3, rounds, 1e-5) < far
+    assert sampled_lower((1000.0, 0.0), 1.0, rounds, 1e-5) == 0
 
 
 @pytest.mark.parametrize(
@@ -114,7 +128,7 @@ def test_the_lower_end_of_gaussian_noise_is_nearly_the_exact_figure(apart, round
     """T rounds of Gaussian noise are one with a shift √T times as long."""
     shift = apart * math.sqrt(rounds)
     found = check(sigma=1 / apart, clip_norm=1.0, rounds=rounds, epsilon=10)
-    low = found.readings[0].of("zero_out").lower
+    _, low = ends(found.readings[0], "zero_out")
     assert gaussian_delta(low * (1 + 1e-4), shift) < 1e-5
     assert gaussian_delta(low, shift) >= 1e-5 * (1 - 1e-7)  # the shift is rounded
     if apart > 1:  # what hides nothing is refuted

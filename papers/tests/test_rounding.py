@@ -16,7 +16,7 @@ from randquant_papers.sweep import page as sweep_page
 from randquant_papers.sweep.summary import as_text, results
 
 CONFIG = TrainConfig.of("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
-GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10, LOWER)
+GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10)
 ROUND = measured(1, epsilon=UPPER)
 FINISHED = [
     made_runs.finished(Path(f"/runs/{k}"), CONFIG.changed(seed=k), GUARANTEE, ROUND) for k in (1, 2)

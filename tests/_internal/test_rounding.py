@@ -38,7 +38,7 @@ from randquant.training import RoundMetrics, RunSummary, TrainConfig, display, r
 from randquant.training import RunStatus as Status
 
 CHANNEL = rq.stochastic_rounding(clip=0.1, levels=2, margin=0.1)
-GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10, LOWER)
+GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10)
 CERTIFICATE = dataclasses.replace(rq.certify(CHANNEL), epsilon=Interval(LOWER, UPPER))
 CONFIG = TrainConfig.of("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
 ROUND = RoundMetrics(
@@ -148,7 +148,6 @@ UPPERS = {
 }
 LOWERS = {
     "lower end of a sum": of_a_sum,
-    "lower end of the accountant": of_the_accountant,
     "audit": lambda: "\n".join(audited().lines()),
 }
 

@@ -34,14 +34,14 @@ def test_certify(capsys):
 
 def test_accountant(capsys):
     result = as_json(capsys, f"account rqm {PAPER} --dimension 650 --rounds 20 --delta 1e-5")
-    assert 60_000 < result["epsilon_lower"] < result["epsilon"] < 1.002 * result["epsilon_lower"]
+    assert 70_000 < result["epsilon"] < 71_000
+    assert not {"lower", "epsilon_lower"} & set(result)
     assert result["per_coordinate"]["epsilon"]["upper"] == pytest.approx(5.469888567)
     assert (result["neighboring"], result["trust"]) == ("replace_one", "local")
     central = as_json(
         capsys, "account gaussian --clip 1 --noise-multiplier 2 --dimension 9 --rounds 5"
     )
     assert 3 < central["epsilon"] < 6
-    assert 0.999 * central["epsilon"] < central["epsilon_lower"] <= central["epsilon"]
     assert central["trust"] == "central"
     summed = as_json(capsys, f"account rqm {PAPER} --dimension 650 --rounds 20 --trust aggregate")
     assert (summed["epsilon"], summed["trust"]) == (result["epsilon"], "aggregate")

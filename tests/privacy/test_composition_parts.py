@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lower_ends import single_below, strongest_pair
 from oracle import binary_log_delta
 from seldom import seldom
 from strategies import weight_rows
@@ -25,7 +26,6 @@ from randquant.privacy import (
     compose,
     dominating_pair,
     on_grid,
-    strongest_pair,
 )
 from randquant.privacy.accounting.composition import _single
 from randquant.privacy.accounting.privacy_loss import _reach, _shift, _smoothed, log_moments
@@ -217,15 +217,15 @@ def stick(p, q, ratio):
 def test_one_release_of_uneven_rows_is_exact_in_the_worse_direction(delta):
     weights = np.array([[8, 8], [15, 1], [12, 4]])
     channel = Channel(np.linspace(-1, 1, 3), np.arange(2.0), weights, 16)
-    found = compose(channel, 1, delta).epsilon
+    upper, lower = compose(channel, 1, delta)[0], single_below(channel, delta)
 
     def worst(epsilon):
         ratio = Fraction(str(mpmath.exp(mpmath.mpf(epsilon))))
         pairs = ((a, b) for a in weights for b in weights)
         return max(stick(a, b, ratio) for a, b in pairs) / 16
 
-    assert worst(found.upper) <= Fraction(delta) <= worst(found.lower)
-    assert found.width < 1e-8 + 1e-14 / delta
+    assert worst(upper) <= Fraction(delta) <= worst(lower)
+    assert upper - lower < 1e-8 + 1e-14 / delta
 
 
 def test_the_strongest_pair_of_rows_is_found():
@@ -312,7 +312,7 @@ def weights(*values):
 def test_the_slip_is_not_rounded_away(monkeypatch, edge):
     """From 32 on floats are 64 units apart: adding 2 SLIP, 32 units, may be rounded away."""
     monkeypatch.setattr(composition, "crossing", lambda *_: (edge, edge))
-    upper = composition._one(weights(5, 5), weights(9, 1), 10, 0.1).upper
+    upper = composition._one(weights(5, 5), weights(9, 1), 10, 0.1)
     assert Fraction(upper) >= Fraction(edge) + Fraction(SLIP)
     assert upper == edge + 2 * SLIP or edge >= 32
 

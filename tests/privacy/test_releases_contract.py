@@ -6,16 +6,17 @@ import sys
 
 import pytest
 from every_release import ALL, OTHER, TRUSTS, of_group, repeated
+from lower_ends import channel_below, lower_end
 
 import randquant as rq
-from randquant.privacy import ORDERS, Sampled, VectorRelease, account, compose
+from randquant.privacy import ORDERS, Sampled, VectorRelease, account
 
 FEW = (1.0001, 1.5, 2.0, 8.0, 64.0, math.inf)
 every = pytest.mark.parametrize(("trust", "neighboring", "name"), ALL)
 
 
 def cost(*releases, delta: float = 1e-5, quick: bool = True) -> float:
-    return account(releases, delta, quick=quick, attacked=False).epsilon
+    return account(releases, delta, quick=quick).epsilon
 
 
 def test_every_kind_of_release_is_here():
@@ -60,7 +61,7 @@ def test_a_guarantee_is_within_the_conversion_of_every_order(trust, neighboring,
     """Canonne, Kamath and Steinke 2020, Proposition 12; a reserve of delta pays for a distance."""
     release, delta = of_group(trust, neighboring)[name], 1e-9
     guarantee = account([release], delta)
-    assert 0 <= guarantee.lower <= guarantee.epsilon < math.inf
+    assert 0 <= lower_end([release], delta) <= guarantee.epsilon < math.inf
     assert guarantee.releases == release.releases
     assert (guarantee.trust, guarantee.neighboring, guarantee.unit) == (
         trust,
@@ -129,7 +130,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(trust, neighboring, name):
 def test_the_lower_end_of_few_releases_of_a_strong_channel_rises():
     """With 10 releases the largest loss alone, all that the best tilt leaves, is too unlikely."""
     channel = rq.rqm(clip=1.5, margin=1.5, levels=5, keep=0.42)
-    eight, ten = (compose(channel, releases, 1e-5).epsilon.lower for releases in (8, 10))
+    eight, ten = (channel_below(channel, releases, 1e-5) for releases in (8, 10))
     assert eight < ten
 
 

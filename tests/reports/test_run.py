@@ -122,10 +122,3 @@ def test_a_large_total_is_called_what_it_is(epsilon: float) -> None:
     warning = "does not by itself hide a client's update from a server that sees every code"
     assert (warning in words) == (epsilon > LARGE_EPSILON)
     assert "This run simulated all clients on one machine" in words
-
-
-def test_the_lower_end_is_rounded_down() -> None:
-    known = dataclasses.replace(promise(), lower=7.3456789)
-    words = Page(render_run(record(known))).words
-    assert "No accountant can prove less than 7.34567 for this run" in words
-    assert "No accountant" not in Page(render_run(record(promise()))).words

@@ -368,17 +368,17 @@ class _Accounted:
     near: float | None
 
     def __call__(self, release: Release) -> float:
-        return self.guarantee(release, attacked=False).epsilon
+        return self.guarantee(release).epsilon
 
     def alike(self, epsilon: float) -> float:
         """The noise at this epsilon, up to a factor, of what is like Gaussian noise."""
         return gaussian_noise(epsilon, self.delta)
 
-    def guarantee(self, release: Release, attacked: bool = True) -> Guarantee:
+    def guarantee(self, release: Release) -> Guarantee:
         """The accountant's."""
         # Other bounds than Rényi's may be the best for a channel on each coordinate.
         near = self.near if release.coordinate_channel is None else None
-        return account([release], self.delta, near=near, attacked=attacked)
+        return account([release], self.delta, near=near)
 
 
 def _roughly(

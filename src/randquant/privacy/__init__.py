@@ -13,12 +13,6 @@ if TYPE_CHECKING:
         account_at,
         gaussian_order,
     )
-    from randquant.privacy.accounting.attacks import (
-        INSIDE,
-        DrawnRound,
-        attacked_epsilon,
-        on_updates,
-    )
     from randquant.privacy.accounting.bell import bell_square
     from randquant.privacy.accounting.composition import (
         SLIP,
@@ -26,7 +20,7 @@ if TYPE_CHECKING:
         compose,
         compose_worlds,
         dominating_pair,
-        strongest_pair,
+        reached_epsilon,
     )
     from randquant.privacy.accounting.gaussian import (
         gaussian_epsilon,
@@ -59,11 +53,8 @@ if TYPE_CHECKING:
     from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
     from randquant.privacy.accounting.rounds import (
         LOST,
-        IntegerRound,
-        NormalRound,
+        ChainLaw,
         Powers,
-        SumRound,
-        places_of,
         rounding,
         sums,
     )

@@ -81,9 +81,6 @@ class Guarantee:
         order: the Rényi order that gave the bound, or about which the privacy loss was composed;
             infinity for pure composition and for a single release.
         releases: how many single-coordinate releases of one client were composed.
-        lower: no proof can give less than this at delta: it is lost at some pair of inputs of the
-            client and, in a sum, some inputs of the others, of updates as they are after rotation
-            and padding. 0 where nothing is known.
         hidden: whether it rests on nobody seeing which rounds a client takes part in; see
             docs/sampling.md for when that may be claimed.
         unit: what is protected: all data of a `client`, or one `example` of a client.
@@ -91,7 +88,7 @@ class Guarantee:
             same run with secret keys: whoever knows the seed can undo the noise.
 
     Raises:
-        ValueError: lower is above epsilon, delta is no probability, or one of them is no number.
+        ValueError: epsilon is negative, delta is no probability, or one of them is no number.
     """
 
     epsilon: float
@@ -100,18 +97,14 @@ class Guarantee:
     trust: Trust
     order: float
     releases: int
-    lower: float = 0.0
     hidden: bool = False
     unit: Unit = "client"
     simulated: bool = False
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
-        if not 0 <= self.lower <= self.epsilon:
-            raise ValueError(
-                f"Expected 0 <= lower <= epsilon, got lower={self.lower} and epsilon="
-                f"{self.epsilon}: one of the two is no bound; please report it as SECURITY.md says."
-            )
+        if not self.epsilon >= 0:
+            raise ValueError(f"Expected epsilon >= 0, got epsilon={self.epsilon}.")
         if not 0 <= self.delta <= 1:
             raise ValueError(f"Expected 0 <= delta <= 1, got delta={self.delta}.")
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from randquant._internal import formatting
 from randquant._internal.formatting import minus
-from randquant._internal.rounding import round_down
 from randquant.privacy.guarantee import Guarantee
 
 LARGE_EPSILON = 20.0
@@ -54,8 +51,8 @@ def hostile(line: str) -> list[tuple[str, str]]:
 
 
 def size(guarantee: Guarantee) -> list[tuple[str, str]]:
-    """Return paragraphs on the size of a finite guarantee, and on how tight the bound is."""
-    return [("How large it is.", _size(guarantee)), *_tight(guarantee)]
+    """Return a paragraph on the size of a finite guarantee."""
+    return [("How large it is.", _size(guarantee))]
 
 
 def _size(guarantee: Guarantee) -> str:
@@ -69,16 +66,3 @@ def _size(guarantee: Guarantee) -> str:
         "total takes updates clipped as a whole in L2, and only their noisy sum shown to the "
         "server."
     )
-
-
-def _tight(guarantee: Guarantee) -> list[tuple[str, str]]:
-    # Only if a lower end is known.
-    if not 0 < guarantee.lower < math.inf:
-        return []
-    # Rounded down, as a lower bound must be.
-    text = (
-        f"No accountant can prove less than {round_down(guarantee.lower, grouped=True)} for this "
-        "run: two updates that are easy to tell apart lose that much. So the bound is at most the "
-        "difference too high."
-    )
-    return [("How tight it is.", text)]

@@ -33,12 +33,13 @@ class Reading:
 
     Attributes:
         assumptions: what is assumed beyond the configuration; empty for the configuration itself.
-        guarantees: the proven guarantee for replace_one and zero_out neighbours, with `lower`,
-            below which no true figure lies.
+        guarantees: the proven guarantee for replace_one and zero_out neighbours.
+        lower_ends: epsilons below which no true figure lies, for the same neighbours.
     """
 
     assumptions: tuple[str, ...]
     guarantees: tuple[rq.Guarantee, ...]
+    lower_ends: tuple[float, ...]
 
     def of(self, neighboring: Neighboring) -> rq.Guarantee:
         """The guarantee for one kind of neighbours."""
@@ -48,8 +49,8 @@ class Reading:
         """Whether a stated epsilon is true under these assumptions, by neighbours."""
         return {
             each.neighboring: "true" if each.epsilon <= epsilon
-            else "false" if each.lower > epsilon else "not proven"
-            for each in self.guarantees
+            else "false" if lower > epsilon else "not proven"
+            for each, lower in zip(self.guarantees, self.lower_ends, strict=True)
         }  # fmt: skip
 
 
@@ -102,7 +103,10 @@ class ClaimCheck:
         lines = [f"one {claim.unit}, {times}, delta = {claim.delta:g}, {claim.trust} noise:"]
         for reading in self.readings:
             assumed = " and ".join(reading.assumptions)
-            figures = ", ".join(f"{g.neighboring} {_figure(g)}" for g in reading.guarantees)
+            figures = ", ".join(
+                f"{each.neighboring} {_figure(each, lower)}"
+                for each, lower in zip(reading.guarantees, reading.lower_ends, strict=True)
+            )
             lines.append(f"  {f'if {assumed}' if assumed else 'as configured'}: {figures}")
         return [*lines, *self._verdict(), *(f"note: {note}" for note in self.notes)]
 
@@ -136,8 +140,8 @@ def check(configuration: str | Path | None = None, **stated: Any) -> ClaimCheck:
 
     Guarantees:
         With Gaussian noise of that deviation every figure is a proven upper bound for the whole
-        run, and `lower` of its guarantees a proven lower one, both under the assumptions that it
-        is printed with.
+        run, and every lower end a proven lower one, both under the assumptions that it is printed
+        with.
 
     Raises:
         ValueError: a value is out of bounds, missing or of the wrong kind, or values of a
@@ -180,7 +184,8 @@ def _readings(claim: PrivacyClaim) -> Iterator[Reading]:
         for chosen in itertools.combinations(assumptions, count):
             settings = {key: value for _, each in chosen for key, value in each.items()}
             guarantees = tuple(claim.guarantee(each, **settings) for each in NEIGHBORINGS)
-            yield Reading(tuple(text for text, _ in chosen), guarantees)
+            lower_ends = tuple(claim.lower_end(each, **settings) for each in NEIGHBORINGS)
+            yield Reading(tuple(text for text, _ in chosen), guarantees, lower_ends)
 
 
 def _notes(claim: PrivacyClaim) -> Iterator[str]:
@@ -215,9 +220,8 @@ def _notes(claim: PrivacyClaim) -> Iterator[str]:
     )
 
 
-def _figure(guarantee: rq.Guarantee) -> str:
+def _figure(guarantee: rq.Guarantee, low: float) -> str:
     if math.isinf(guarantee.epsilon):
         return "no guarantee"
-    low = guarantee.lower
     least = f" (>= {round_down(low, 4)})" if 0 < low < 0.999 * guarantee.epsilon else ""
     return f"epsilon <= {round_up(guarantee.epsilon, 4)}{least}"

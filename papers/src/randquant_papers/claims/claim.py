@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 import randquant as rq
+from randquant_papers.claims.lower_ends import gaussian_lower, sampled_lower
 
 Neighboring = Literal["replace_one", "zero_out"]
 NEIGHBORINGS: tuple[Neighboring, ...] = ("replace_one", "zero_out")
@@ -93,7 +94,7 @@ class PrivacyClaim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         self, neighboring: Neighboring, *, distance: float | None = None, once: bool = False,
         seen: bool = False,
     ) -> rq.Guarantee:  # fmt: skip
-        """What holds for one client or example in the run, with a proven lower end.
+        """What holds for one client or example in the run.
 
         Args:
             neighboring: which worlds are told apart.
@@ -104,41 +105,63 @@ class PrivacyClaim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         delta, rounds = self.delta, 1 if once else self.rounds
         if self.deviation == 0 or (distance is None and math.isinf(self.norm)):
             return rq.Guarantee(
-                math.inf, delta, neighboring, self.trust, math.inf, 0, math.inf, unit=self.unit
+                math.inf, delta, neighboring, self.trust, math.inf, 0, unit=self.unit
             )
         hidden = self.rate is not None and self.trust == "central" and not seen
 
-        def gaussian(worlds: Neighboring, rounds: int, slack: int) -> rq.GaussianRelease:
+        def gaussian(worlds: Neighboring, rounds: int) -> rq.GaussianRelease:
             apart = self.apart(worlds) if distance is None else distance
-            # Two roundings and a quotient: less noise is safe above, more noise below.
-            multiplier = self.deviation / apart * (1 + slack * UNIT)
+            # Two roundings and a quotient: less noise is safe.
+            multiplier = self.deviation / apart * (1 - 8 * UNIT)
             return rq.GaussianRelease(multiplier, self.dimension or 1, rounds, self.trust, worlds)
 
-        def release(worlds: Neighboring, slack: int) -> rq.GaussianRelease | rq.Sampled:
+        def release(worlds: Neighboring) -> rq.GaussianRelease | rq.Sampled:
             # docs/claims.md, Proposition 2.
             if self.rate is None or self.sampling == "none" or not hidden:
-                return gaussian(worlds, rounds, slack)
+                return gaussian(worlds, rounds)
             # Absence is the other kind of neighbour, unless zeros take an absent client's place.
             other: Neighboring = "zero_out" if worlds == "replace_one" else "replace_one"
             needed = (self.sampling == "fixed") == (worlds == "zero_out")
-            absent = gaussian(other, 1, slack) if needed else None
-            one = gaussian(worlds, 1, slack)
+            absent = gaussian(other, 1) if needed else None
+            one = gaussian(worlds, 1)
             return rq.Sampled(one, self.rate, rounds, self.sampling, absent=absent)
 
-        # docs/claims.md, Propositions 2 and 3: all distances are the same.
+        # docs/claims.md, Proposition 2: all distances are the same.
         alike = distance is not None and hidden
-        upper: Neighboring = "replace_one" if alike and self.sampling == "fixed" else neighboring
-        lower: Neighboring = "zero_out" if alike and self.sampling == "poisson" else upper
-        guarantee = rq.account([release(upper, -8)], delta, attacked=False)
-        below = [release(lower, 8)]
-        if self.rate is not None and not hidden and not once:
-            # docs/claims.md, Proposition 4: in half of all runs it takes part at least so often.
-            often = math.floor(rounds * self.rate * (1 - 4 * UNIT))
-            below = [gaussian(lower, often, 8)] if often and 2 * delta < 1 else []
-            delta *= 2
-        attained = rq.account(below, delta).lower if below else 0.0
-        if self.delta == 0:
-            attained = math.inf  # normal laws have unbounded ratios
-        return dataclasses.replace(
-            guarantee, neighboring=neighboring, lower=attained, unit=self.unit
-        )
+        worlds: Neighboring = "replace_one" if alike and self.sampling == "fixed" else neighboring
+        guarantee = rq.account([release(worlds)], delta)
+        return dataclasses.replace(guarantee, neighboring=neighboring, unit=self.unit)
+
+    def lower_end(
+        self, neighboring: Neighboring, *, distance: float | None = None, once: bool = False,
+        seen: bool = False,
+    ) -> float:  # fmt: skip
+        """Return a proven lower end of epsilon: what `guarantee` bounds from above is no less.
+
+        Args:
+            neighboring, distance, once, seen: as for `guarantee`.
+        """
+        delta, rounds = self.delta, 1 if once else self.rounds
+        if self.deviation == 0 or (distance is None and math.isinf(self.norm)):
+            return math.inf
+        if delta == 0:
+            return math.inf  # normal laws have unbounded ratios
+        # Two roundings and a quotient: with more noise less is lost.
+        assumed = self.apart(neighboring) if distance is None else distance
+        apart = assumed / self.deviation * (1 - 8 * UNIT)
+        if self.rate is None or self.trust != "central" or seen:
+            if self.rate is not None and not once:
+                # docs/claims.md, Proposition 4: in half of all runs it takes part at least so
+                # often.
+                rounds = math.floor(rounds * self.rate * (1 - 4 * UNIT))
+                delta *= 2
+            if not rounds or delta >= 1:
+                return 0.0
+            return gaussian_lower(apart * math.sqrt(rounds) * (1 - 4 * UNIT), delta)
+        # docs/claims.md, Proposition 3: the means of an outcome, relative to absence.
+        places = [(apart, 0.0)]
+        if distance is None and neighboring == "zero_out" and self.sampling == "fixed":
+            places.append((2 * apart, apart))
+        if distance is None and neighboring == "replace_one" and self.sampling == "poisson":
+            places = [(apart / 2, -apart / 2)]
+        return max(sampled_lower(each, self.rate, rounds, delta) for each in places)

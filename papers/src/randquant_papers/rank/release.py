@@ -28,21 +28,10 @@ class RankWorlds:
 
     def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
         """The loss of one update, rounded up, for each way."""
-        return self._losses(upward=True)
-
-    def attained(self) -> tuple[PrivacyLoss, ...]:
-        """The loss rounded down; an update and its negative, or zero, attain it."""
-        return self._losses(upward=False)
-
-    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
-        """No tighter joint bound is available."""
-        return ()
-
-    def _losses(self, *, upward: bool) -> tuple[PrivacyLoss, ...]:
         # rank-theory.md, Propositions 1 and 3; rounded by theory/composition.md, Proposition 4.
         pairs = self.table.pairs(self.neighboring)
         # Python integers: the sum of the second pair's rows is beyond 64 bits.
-        return tuple(PrivacyLoss.of(p, q, p.sum(), upward=upward) for p, q in pairs)
+        return tuple(PrivacyLoss.of(p, q, p.sum(), upward=True) for p, q in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +87,6 @@ class RankRelease(ReleaseDefaults):
             return None
         # theory/composition.md, Proposition 1: dominating pairs compose, also adaptively.
         return RankWorlds(self.table, self.neighboring), self.rounds
-
-    @property
-    def attacks(self) -> tuple[tuple[RankWorlds, int], ...]:
-        """An update and its negative, or zero, in each round."""
-        return ((RankWorlds(self.table, self.neighboring), self.rounds),)
 
     def under(self, trust: Trust) -> RankRelease:
         """Return this release: the bound holds for each index, whatever else the server sees."""

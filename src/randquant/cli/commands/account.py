@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from randquant._internal import validate
 from randquant._internal.formatting import count
-from randquant._internal.rounding import round_down
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import all_mechanisms, update_mechanism
 from randquant.cli.options import Command, NamedMechanism, Output, selected_fields
@@ -22,9 +20,6 @@ Participation = Literal["seen", "poisson", "fixed"]
 
 TERMS = "if nobody learns in which rounds a client takes part: docs/sampling.md has the terms"
 """The assumption of a guarantee for hidden cohorts, if the adversary sees more than the models."""
-
-OTHER_INPUTS = ", all other clients at one input"
-"""The other clients' inputs for which the lower end of a guarantee for sums is computed."""
 
 
 def run(
@@ -79,20 +74,16 @@ def run(
         "participation": participation, "of_rounds": of_rounds, "cohort": cohort,
         "clip_norm": clip_norm, "coordinates": coordinates, **to_json(guarantee),
     }  # fmt: skip
-    # In a Guarantee `lower` belongs to epsilon; among these keys it needs its full name.
-    result["epsilon_lower"] = result.pop("lower")
     lines = [
         f"{name}, {count(dimension, 'coordinate')}, {count(rounds, 'round')} of one client's "
         "participation:",
         str(guarantee),
         *[MODEL_TERMS if trust == "model" else TERMS] * guarantee.hidden,
     ]
-    lines += _lower(guarantee)
     if examples is not None:
         example_guarantee = guarantee_for(examples)
         result["one_example"] = to_json(example_guarantee)
         lines.append(f"one of a client's {examples} examples, in the same run: {example_guarantee}")
-        lines += _lower(example_guarantee)
     # A per-coordinate figure is not the run's guarantee: its line says so.
     if name in channel_mechanisms():
         pure = certify(build(name, parameters))
@@ -100,15 +91,6 @@ def run(
         lines.append(f"per coordinate and round: {pure}")
     result["notes"] = notes_on(name, parameters)
     return Output(result, [*lines, *result["notes"]])
-
-
-def _lower(guarantee: Guarantee) -> list[str]:
-    if not 0 < guarantee.lower < math.inf:
-        return []
-    return [
-        f"epsilon >= {round_down(guarantee.lower)} under any accounting: the privacy loss of "
-        f"one pair of inputs{OTHER_INPUTS * (guarantee.trust in ('aggregate', 'model'))}"
-    ]
 
 
 def _refuse_hidden(of_rounds: int | None, everybody_sends: bool, trust: Trust | None) -> None:

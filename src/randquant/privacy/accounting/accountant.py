@@ -15,9 +15,8 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import searching
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.attacks import attacked_epsilon
 from randquant.privacy.accounting.composition import compose, compose_worlds
-from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_epsilon_below
+from randquant.privacy.accounting.gaussian import gaussian_epsilon
 from randquant.privacy.accounting.martingale import Steps, martingale_epsilon
 from randquant.privacy.accounting.privacy_loss import Worlds
 from randquant.privacy.accounting.release import Release, check_release
@@ -44,7 +43,6 @@ def account(
     *,
     quick: bool = False,
     near: float | None = None,
-    attacked: bool = True,
 ) -> Guarantee:
     """Compose everything that one client's data was released through into one guarantee.
 
@@ -52,18 +50,14 @@ def account(
         releases: all releases of that client, coordinates and rounds included.
         delta: in [0, 1); 0 asks for pure differential privacy.
         quick: leave out what takes more than milliseconds for many releases of one channel: the
-            bound is proven all the same, about as low and never below the other; `lower` is then
-            that of one release.
+            bound is proven all the same, about as low and never below the other.
         near: a Rényi order near which the best one is expected: the search over ORDERS begins
             there, which saves time. Any order gives a proven bound.
-        attacked: whether to look for `lower`.
 
     Returns:
         The best of pure composition (which needs no delta), comparison with Gaussian noise (exact
         for Gaussian releases, close for sums of one bit and for integer noise), Rényi composition
         over ORDERS and, where one channel was used throughout, composition of its privacy loss.
-        `lower` is the exact composition of an attack: a pair of updates that is easy to tell apart,
-        behind others' that hide it poorly; under local trust also of the worst pair of inputs.
 
     Guarantees:
         The composed mechanism is (epsilon, delta)-differentially private for the releases' own
@@ -120,23 +114,15 @@ def account(
         if not quick:
             candidates.append(_by_worlds(releases, left))
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
-    lower = 0.0
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
     channel = _only_channel(releases)
     if channel is not None:
         # theory/composition.md, Propositions 1 and 10.
         composed = compose(channel, total, delta, quick=quick)
-        if composed.epsilon.upper < epsilon:
-            epsilon, order = composed.epsilon.upper, composed.order
-        if trust == "local":
-            # Of sums the lower end is not shown: secure aggregation may hide the codes that lose
-            # it.
-            lower = max(lower, composed.epsilon.lower)
-    if attacked and not quick:
-        lower = max(lower, _reached(releases, delta, order, distance))
+        epsilon, order = min((epsilon, order), composed, key=lambda candidate: candidate[0])
     hidden = any(release.sampled for release in releases)
-    return Guarantee(epsilon, delta, neighboring, trust, order, total, lower, hidden, unit)
+    return Guarantee(epsilon, delta, neighboring, trust, order, total, hidden, unit)
 
 
 def account_at(releases: Sequence[Release], delta: float, order: float) -> float:
@@ -271,21 +257,6 @@ def _only_worlds(known: Sequence[tuple[Worlds, int] | None]) -> tuple[Worlds | N
     if len({worlds for worlds, _ in found}) != 1:
         return None, 0
     return found[0][0], sum(parts for _, parts in found)
-
-
-def _reached(releases: Sequence[Release], delta: float, order: float, distance: float) -> float:
-    """Bound epsilon from below by attacks."""
-    # theory/composition.md, Propositions 10 to 13.
-    attacks = [attack for release in releases for attack in release.attacks]
-    # theory/accounting.md, Proposition 4, the other way: what is sent is only close to these laws.
-    known = delta * (1 + 2 * RESERVE) if distance > 0 else delta
-    lower = attacked_epsilon(attacks, known, order)
-    if not _affordable(distance, lower, delta):
-        lower = 0.0
-    # theory/gaussian.md, Proposition 1: inputs as far apart as may be, always in one direction.
-    plain = [each for each in releases if each.gaussian_multiplier is not None]
-    square = math.fsum(each.rounds / (each.gaussian_multiplier or 1.0) ** 2 for each in plain)
-    return max(lower, gaussian_epsilon_below(math.sqrt(square) * (1 - 8 * UNIT), delta))
 
 
 def _nearest(order: float) -> int:

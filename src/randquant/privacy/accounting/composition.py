@@ -21,8 +21,7 @@ from randquant.privacy.accounting.privacy_loss import (
     joined,
 )
 from randquant.privacy.certificates.coordinate import certify
-from randquant.privacy.divergence import UNIT, hockey_stick, log_ratio
-from randquant.privacy.guarantee import Interval, at_most
+from randquant.privacy.divergence import UNIT, hockey_stick
 
 # A pair of rows that dominates all pairs of a channel's rows: easier to tell apart than any.
 #
@@ -71,43 +70,6 @@ def dominating_pair(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
     # The steps of the hull are the rows, exactly: whole numbers with the channel's total.
     steps = np.diff(np.array(corners, dtype=np.int64), axis=0)
     return steps[:, 1], steps[:, 0]
-
-
-def strongest_pair(
-    channel: Channel, releases: int, delta: float, tilts: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ordered pair of rows for which Rényi composition gives the largest epsilon.
-
-    Args:
-        channel: the channel.
-        releases: how many are composed.
-        delta: in (0, 1).
-        tilts: Rényi orders, less one, that are tried.
-
-    Returns:
-        (p, q): rows of the channel. A good pair, not provably the worst: any gives a lower bound.
-    """
-    rows = channel.weights
-    epsilon = np.array([_renyi_epsilon(p, channel, releases, delta, tilts) for p in rows])
-    first, second = divmod(int(epsilon.argmax()), len(rows))
-    return rows[first], rows[second]
-
-
-def _renyi_epsilon(
-    row: np.ndarray, channel: Channel, releases: int, delta: float, tilts: np.ndarray
-) -> np.ndarray:
-    """(V,) roughly: epsilon of the row against every vertex, infinite losses paid by delta."""
-    ratio = log_ratio(np.broadcast_to(row, channel.weights.shape), channel.weights)
-    finite = np.isfinite(ratio)
-    lost = np.where(np.isposinf(ratio), row / channel.denominator, 0.0).sum(axis=-1)
-    exponents = tilts[:, None, None] * np.where(finite, ratio, 0.0)
-    shift = exponents.max(axis=-1)
-    mass = np.where(finite, row / channel.denominator, 0.0)
-    with np.errstate(divide="ignore"):
-        moment = shift + np.log((mass * np.exp(exponents - shift[..., None])).sum(axis=-1))
-        none_lost = np.exp(releases * np.log1p(-np.minimum(lost, 1.0)))  # is a code impossible
-    epsilon = ((releases * moment - math.log(delta)) / tilts[:, None]).min(axis=0)
-    return np.where(1 - none_lost > delta, np.inf, epsilon)
 
 
 def _curve_points(row: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -277,10 +239,11 @@ def _log_relative(rate: float, shift: float, x: np.ndarray) -> tuple[np.ndarray,
     return np.where(small, near, far), error * UNIT
 
 
-# Many releases of one channel: epsilon at delta, between two proven values.
+# Many releases of one channel: epsilon at delta.
 #
-# Upper bound: the composed privacy loss of a pair that dominates all pairs of inputs. Lower bound:
-# the composed loss of one actual pair of inputs. Derivations: `docs/theory/composition.md`.
+# Upper bound: the composed privacy loss of a pair that dominates all pairs of inputs. Lower bound,
+# for whoever has an attack: the composed loss of one actual pair of inputs. Derivations:
+# `docs/theory/composition.md`.
 
 FOURIER_UP_TO = 2**17
 """Most releases for which a grid is used: above, the normal approximation is closer."""
@@ -298,38 +261,25 @@ TILTED_UP_TO = 2**40
 """Most releases whose tilt is found in floating point; above, Rényi composition is as close."""
 
 
-@dataclass(frozen=True, slots=True)
-class Composition:
-    """The privacy of many releases of one channel.
-
-    Attributes:
-        epsilon: the least epsilon at which all of them together are (epsilon, delta)-private
-            lies in this interval, however inputs are chosen.
-        order: the Rényi order about which the upper end was computed.
-    """
-
-    epsilon: Interval
-    order: float
-
-
-def compose(channel: Channel, releases: int, delta: float, *, quick: bool = False) -> Composition:
-    """Bound epsilon of many releases of one channel from both sides.
+def compose(
+    channel: Channel, releases: int, delta: float, *, quick: bool = False
+) -> tuple[float, float]:
+    """Bound epsilon of many releases of one channel.
 
     Args:
         channel: the channel.
         releases: how many coordinates are sent in all, from 0 to 2**106.
         delta: in [0, 1).
-        quick: bound from below by a single release, and from above, where there are NORMAL_FROM
-            releases or more, by the normal approximation alone: that takes about a millisecond, and
-            is mostly less than 1.5 % above what is found otherwise.
+        quick: where there are NORMAL_FROM releases or more, bound by the normal approximation
+            alone: that takes about a millisecond, and is mostly less than 1.5 % above what is found
+            otherwise.
 
     Returns:
-        A Composition. Its upper end is infinite where this method has no bound.
+        (epsilon, order): an upper bound, infinite where this method has none, and the Rényi order
+        about which it was computed.
 
     Guarantees:
-        All pairs of inputs are covered by the upper end, also when inputs depend on what was sent
-        before. No accountant can state less than the lower end: it is attained by two inputs of
-        the channel, the same two in every release.
+        All pairs of inputs are covered, also when inputs depend on what was sent before.
 
     Raises:
         ValueError, TypeError: an argument is out of bounds or of the wrong kind.
@@ -342,8 +292,8 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
     Example:
         >>> import randquant as rq
         >>> channel = rq.rqm(clip=1.5, margin=1.5, levels=16, keep=0.42)
-        >>> found = compose(channel, 10**6, delta=1e-5).epsilon
-        >>> bool(4.575e6 < found.lower < found.upper < 4.584e6)
+        >>> epsilon, _ = compose(channel, 10**6, delta=1e-5)
+        >>> bool(4.575e6 < epsilon < 4.584e6)
         True
     """
     validate.kind("channel", channel, Channel)
@@ -351,30 +301,20 @@ def compose(channel: Channel, releases: int, delta: float, *, quick: bool = Fals
     releases = validate.whole("releases", releases, low=0, high=2**106)
     delta = validate.real("delta", delta, low=0, below=1, why="delta is a small probability")
     if releases == 0:
-        return Composition(Interval(0.0, 0.0), math.inf)
+        return 0.0, math.inf
     if delta == 0:
-        pure = certify(channel).epsilon
         # theory/accounting.md, Proposition 3. Up to 2**106 releases: 1 unit, the product 1.
-        lower, upper = pure.lower * releases * (1 - 4 * UNIT), pure.upper * releases
-        return Composition(Interval(lower, upper * (1 + 4 * UNIT)), math.inf)
-    single, above = _single(channel, delta)
+        return certify(channel).epsilon.upper * releases * (1 + 4 * UNIT), math.inf
+    single, loss = _single(channel, delta)
     if releases == 1:
-        return Composition(single, math.inf)
+        return single, math.inf
     # theory/composition.md, Proposition 3: infinite losses alone use up delta.
-    if above.infinite_of(releases) >= delta:
-        upper, tilt = math.inf, 1.0
-    elif releases > TILTED_UP_TO:
-        upper, tilt = math.inf, 1e-6
-    else:
-        tilt = best_tilt(above, releases, delta)
-        upper = _epsilon(above, releases, delta, tilt, quick and releases >= NORMAL_FROM)
-    if quick:
-        return Composition(Interval(at_most(single.lower, upper), upper), 1 + tilt)
-    # theory/composition.md, Proposition 10: any pair of inputs gives a lower end.
-    p, q = strongest_pair(channel, releases, delta, tilt * 2.0 ** np.arange(-9, 4))
-    below = PrivacyLoss.of(p, q, channel.denominator, upward=False)
-    lower = max(single.lower, reached_epsilon(below, releases, delta))
-    return Composition(Interval(lower, upper), 1 + tilt)
+    if loss.infinite_of(releases) >= delta:
+        return math.inf, 2.0
+    if releases > TILTED_UP_TO:
+        return math.inf, 1 + 1e-6
+    tilt = best_tilt(loss, releases, delta)
+    return _epsilon(loss, releases, delta, tilt, quick and releases >= NORMAL_FROM), 1 + tilt
 
 
 def compose_worlds(
@@ -456,8 +396,8 @@ def _attacked(loss: PrivacyLoss, parts: int, delta: float) -> tuple[float, float
 
 
 @functools.lru_cache(maxsize=16)
-def _single(channel: Channel, delta: float) -> tuple[Interval, PrivacyLoss]:
-    """Epsilon of one release, and the privacy loss that dominates it."""
+def _single(channel: Channel, delta: float) -> tuple[float, PrivacyLoss]:
+    """Upper bound of epsilon of one release, and the privacy loss that dominates it."""
     p, q = dominating_pair(channel)
     above = PrivacyLoss.of(p, q, channel.denominator, upward=True, slip=SLIP)
     return _one(p, q, channel.denominator, delta), above
@@ -490,19 +430,16 @@ def _epsilon(
     return max(known, default=0.0)
 
 
-def _one(p: np.ndarray, q: np.ndarray, total: int, delta: float) -> Interval:
-    """Epsilon of a single release: where the largest hockey-stick divergence is delta."""
+def _one(p: np.ndarray, q: np.ndarray, total: int, delta: float) -> float:
+    """Epsilon of a single release: where the largest hockey-stick divergence is delta, or above."""
     # A crossing lies below log(2**62) = 43.
     top = 45.0  # no ratio of two weights is above 2**62
 
-    def excess(end: int, epsilon: float) -> float:
-        return float(hockey_stick(p, q, total, epsilon)[end]) - delta
+    def excess(epsilon: float) -> float:
+        return float(hockey_stick(p, q, total, epsilon)[1]) - delta
 
-    if excess(1, top) > 0:
-        upper = math.inf
-    else:
-        upper = crossing(lambda at: excess(1, at), 1.0, 1.0)[1] or 0.0
-        # theory/composition.md, Propositions 2 and 10: from 32 on, 2 SLIP may be rounded away.
-        upper = max(upper + SLIP * 2, math.nextafter(upper, math.inf))
-    lower = math.inf if excess(0, top) > 0 else crossing(lambda at: excess(0, at), 1.0, 1.0)[0]
-    return Interval(lower or 0.0, upper)
+    if excess(top) > 0:
+        return math.inf
+    upper = crossing(excess, 1.0, 1.0)[1] or 0.0
+    # theory/composition.md, Propositions 2 and 10: from 32 on, 2 SLIP may be rounded away.
+    return max(upper + SLIP * 2, math.nextafter(upper, math.inf))

@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from scipy.special import ndtri_exp
 
 from randquant._internal import validate
-from randquant.privacy.accounting.attacks import DrawnRound
 from randquant.privacy.accounting.gaussian import SPECIAL, step_square
 from randquant.privacy.accounting.release import Rounds, check_cohort, check_size, hiding
-from randquant.privacy.accounting.rounds import IntegerRound, places_of
 from randquant.privacy.certificates.noise import Noise, shift_divergence
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, Unit, rounded_up
 
@@ -101,30 +99,6 @@ class NoiseRelease(Rounds):
     def under(self, trust: Trust) -> NoiseRelease:
         """A client's own numbers are a sum over one client, with its own noise."""
         return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
-
-    @property
-    def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:
-        """Updates along one coordinate, in each round."""
-        return tuple((DrawnRound(seen, 1.0), self.rounds) for seen in self.attacked_rounds(False))
-
-    def attacked_rounds(self, stand_in: bool) -> tuple[IntegerRound, ...]:
-        """Updates along one coordinate, as long as may be."""
-        # Opposite updates are twice as far apart as either is from zero.
-        worlds = 2 if self.neighboring == "replace_one" else 1
-        reach = math.isqrt(self.squared_distance) // worlds
-        if self.longest is not None:
-            reach = min(reach, self.longest)
-        # theory/composition.md, Proposition 12: integers are sent as they are.
-        return tuple(
-            IntegerRound(
-                self.noise,
-                self.cohort,
-                round((one - absent) * reach),
-                round((other - absent) * reach),
-                self.modulus,
-            )
-            for one, other, absent in places_of(self.neighboring, stand_in)
-        )
 
 
 @functools.lru_cache(maxsize=64)

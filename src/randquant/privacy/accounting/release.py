@@ -6,10 +6,8 @@ from typing import Protocol
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.attacks import RunAttack
 from randquant.privacy.accounting.martingale import Steps
 from randquant.privacy.accounting.privacy_loss import Worlds
-from randquant.privacy.accounting.rounds import SeenRound
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
 
 
@@ -59,19 +57,6 @@ class ReleaseDefaults(Protocol):
     def worlds(self) -> tuple[Worlds, int] | None:
         """What dominates a part of the run, if it is known, and how many such parts there are."""
         return None
-
-    @property
-    def attacks(self) -> tuple[tuple[RunAttack, int], ...]:
-        """Attacks on parts of the run, each with how many parts it is repeated in; for `lower`."""
-        return ()
-
-    def attacked_rounds(self, stand_in: bool) -> tuple[SeenRound, ...]:
-        """Inputs of one round that are easy to tell apart, and the client's absence; for `lower`.
-
-        Args:
-            stand_in: another client takes its place, with any update; else zeros do.
-        """
-        return ()
 
     def zeroed(self) -> Release | None:
         """The same release for `zero_out` neighbours; None if it does not follow from this one."""

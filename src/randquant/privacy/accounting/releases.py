@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.attacks import DrawnRound, on_rounds, on_updates
 from randquant.privacy.accounting.bell import bell_square
 from randquant.privacy.accounting.martingale import Steps, steps_of_sums
 from randquant.privacy.accounting.neighbours import check_examples, update_distance
@@ -23,12 +22,11 @@ from randquant.privacy.accounting.release import (
     check_words,
     hiding,
 )
-from randquant.privacy.accounting.rounds import NormalRound, SumRound, places_of
 from randquant.privacy.certificates.coordinate import certify, certify_metric
 from randquant.privacy.certificates.sum_certificate import certify_sum
 from randquant.privacy.certificates.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import squared_distance
-from randquant.privacy.divergence import LARGEST_ORDER, UNIT
+from randquant.privacy.divergence import LARGEST_ORDER
 from randquant.privacy.guarantee import Neighboring, Trust, Unit
 from randquant.privacy.guarantee import rounded_up as rounded_up
 
@@ -90,20 +88,6 @@ class ChannelRelease(_Codes):
     def coordinate_channel(self) -> Channel:
         """The channel."""
         return self.channel
-
-    @property
-    def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:
-        """Every coordinate at the clip; none where `compose` tries all pairs."""
-        if self.trust == "local" and self.neighboring == "replace_one":
-            return ()
-        ends = [(self.releases, self.channel.clip)]
-        return on_updates(self.channel, self.cohort, self.neighboring, ends)
-
-    def attacked_rounds(self, stand_in: bool) -> tuple[SumRound, ...]:
-        """Every coordinate at the clip."""
-        return on_rounds(
-            self.channel, self.cohort, self.neighboring, stand_in, self.dimension, self.channel.clip
-        )
 
     def zeroed(self) -> ChannelRelease:
         """The same release for `zero_out` neighbours."""
@@ -203,34 +187,6 @@ class VectorRelease(_Codes):
         return None if math.isinf(step) else rounded_up(self.rounds * square * step)
 
     @property
-    def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:
-        """Updates that are long in as few coordinates as may be, or in all of them."""
-        lengths = [
-            (count * self.rounds, self._length(count)) for count in {self._few, self.dimension}
-        ]
-        return on_updates(self.channel, self.cohort, self.neighboring, lengths)
-
-    def attacked_rounds(self, stand_in: bool) -> tuple[SumRound, ...]:
-        """Updates that are long in as few coordinates as may be."""
-        return on_rounds(
-            self.channel, self.cohort, self.neighboring, stand_in, self._few,
-            self._length(self._few),
-        )  # fmt: skip
-
-    @property
-    def _few(self) -> int:
-        """As few coordinates as hold the whole norm, within the clip."""
-        return min(max(int((self._reach / self.channel.clip) ** 2), 1), self.dimension)
-
-    def _length(self, count: int) -> float:
-        """How long an update may be in each of so many coordinates."""
-        return self._reach / math.sqrt(count)
-
-    @property
-    def _reach(self) -> float:
-        return min(self.clip_norm, self._whole / (self.examples or 1))
-
-    @property
     def _whole(self) -> float:
         return self.clip_norm if self.whole_norm is None else self.whole_norm
 
@@ -315,15 +271,6 @@ class GaussianRelease(Rounds):
         """rounds / noise_multiplier^2: many Gaussian releases are one."""
         # theory/gaussian.md, Proposition 1; two roundings.
         return rounded_up(self.rounds / self.noise_multiplier**2)
-
-    def attacked_rounds(self, stand_in: bool) -> tuple[NormalRound, ...]:
-        """Updates as far apart as may be, of a ball around zero."""
-        halves = 2 if self.neighboring == "replace_one" else 1
-        reach = (1 - 8 * UNIT) / (halves * self.noise_multiplier)
-        return tuple(
-            NormalRound((one - absent) * reach, (other - absent) * reach)
-            for one, other, absent in places_of(self.neighboring, stand_in)
-        )
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,7 +12,6 @@ import numpy as np
 
 from randquant._internal import validate
 from randquant.privacy.accounting.accountant import account
-from randquant.privacy.accounting.attacks import DrawnRound
 from randquant.privacy.accounting.composition import Mixture
 from randquant.privacy.accounting.neighbours import check_examples
 from randquant.privacy.accounting.release import Release, ReleaseDefaults, Releasing, check_release
@@ -521,22 +520,6 @@ class Sampled(ReleaseDefaults):
         # theory/sampling.md, Proposition 14: absence is like either, whichever is worse.
         return Mixture.of_exchange(self.rate, (apart, 0.0)), self.rounds
 
-    @property
-    def attacks(self) -> tuple[tuple[DrawnRound, int], ...]:
-        """Inputs that are easy to tell apart from each other and from absence, in every round."""
-        apart, away = distance_of(self.release), distance_of(self.absent)
-        gaussian = self.release.gaussian_multiplier is not None
-        # theory/composition.md, Proposition 12: models show sums, not the codes of one client.
-        if self.models and self.release.trust == "local":
-            return ()
-        zeroed = self.scheme == "fixed" and self.neighboring == "zero_out"
-        if zeroed and gaussian and apart and away and away < 2 * apart * (1 - 1e-9):
-            return ()  # a stand-in is nearer than the opposite update, which is attacked with
-        # theory/composition.md, Proposition 12: taking part less often tells less.
-        rate = self.rate * (1 - 8 * UNIT)
-        rounds = self.release.attacked_rounds(self.scheme == "fixed")
-        return tuple((DrawnRound(seen, rate), self.rounds) for seen in rounds)
-
     def _absent(self) -> Release | None:
         """The release for neighbours who differ by one client's absence, if it is known."""
         # theory/sampling.md, Proposition 9: a client that does not take part counts as zeros, so
@@ -723,7 +706,7 @@ def _least_multiplier(
     def enough(multiplier: float, quick: bool) -> bool:
         release = cohorts.release(_Noise(multiplier), 1, cohorts.rounds, neighboring)
         assert release is not None
-        return account([release], delta, quick=quick, attacked=False).epsilon <= epsilon
+        return account([release], delta, quick=quick).epsilon <= epsilon
 
     low, high = 1e-3, 1e6
     for quick, steps in ((True, 20), (False, 9)):
