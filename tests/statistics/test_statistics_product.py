@@ -21,14 +21,15 @@ from randquant.statistics.records import frames_of
 SETTINGS = {
     "clients": {"records": "records", "columns": "columns"},
     "epsilon": {"1": 1.0, "6": 6.0},
-    "delta": {"1e-6": 1e-6, "1e-30": 1e-30},
-    "queries": {"age": ("age",), "age and ward": ("age", "ward")},
+    "delta": {"1e-6": 1e-6, "1e-3": 1e-3, "1e-30": 1e-30},
+    "queries": {"age": ("age",), "many": ("age", "ward", "spread")},
     "trust": {"aggregate": "aggregate", "local": "local", "central": "central"},
     "unit": {"client": "client", "example": "example"},
     "weights": {"even": None, "age twice": {"age": 2.0}},
     "seed": {"3": 3, "secret": None},
 }
-QUERIES = {"age": rq.Mean(10, 90), "ward": rq.Counts(["a", "b", "c"])}
+QUERIES = {"age": rq.Mean(10, 90), "ward": rq.Counts(["a", "b", "c"]),
+           "spread": rq.Quantiles(10, 90, 40, column="age")}  # fmt: skip
 PEOPLE = [{"age": 20.0 + 5 * k, "ward": "abc"[k % 3]} for k in range(9)]
 SIZES = (1, 4, 2)
 HOSPITALS = [
@@ -109,6 +110,14 @@ def test_a_table_says_what_its_vectors_and_its_noise_cost(row, monkeypatch):
     assert table.release == terms.released(1, "replace_one", row["unit"])
     again = rq.account([table.release], delta, attacked=False)
     assert (again.epsilon, again.unit) == (found.epsilon, row["unit"])
+
+
+@pytest.mark.parametrize(("queries", "law"), [("age", "DiscreteLaplace"), ("many", "Skellam")])
+def test_both_kinds_of_noise_meet_the_target(queries, law, monkeypatch):
+    row = {name: next(iter(values)) for name, values in SETTINGS.items()} | {"queries": queries}
+    assert type(asked(row, monkeypatch)[1].law).__name__ == law
+    monkeypatch.undo()
+    test_a_table_says_what_its_vectors_and_its_noise_cost(row, monkeypatch)
 
 
 def test_a_client_with_several_records_is_as_many_times_as_far_from_another():
