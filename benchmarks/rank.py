@@ -35,9 +35,11 @@ from randquant.privacy import account
 from randquant.training import train
 from randquant_papers.rank import RankMechanism, gain, graded_rank, top_sum, two_levels
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+for folder in ("tests", "papers/tests"):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / folder))
 
-from lower_ends import lower_end
+import rank_attack  # noqa: E402, F401 - adds the attack on ranks
+from lower_ends import lower_end  # noqa: E402
 
 DELTA = 1e-6
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.special import ndtr
 
-from randquant.aggregation import RankRelease
 from randquant.channels import Channel
 from randquant.privacy import (
     RESERVE,
@@ -523,6 +522,9 @@ def _both_ways(first: np.ndarray, second: np.ndarray, error: np.ndarray) -> tupl
 
 # The attacks on each kind of release.
 
+OTHER_ATTACKS: dict[type, Callable[[Any], tuple[tuple[RunAttack, int], ...]]] = {}
+"""Attacks on releases of other packages, which their tests add."""
+
 
 def attacks_on(release: Release) -> tuple[tuple[RunAttack, int], ...]:
     """Return attacks on parts of the run, each with how many parts it is repeated in."""
@@ -541,11 +543,9 @@ def attacks_on(release: Release) -> tuple[tuple[RunAttack, int], ...]:
         case NoiseRelease():
             rounds = attacked_rounds(release, False)
             return tuple((DrawnRound(seen, 1.0), release.rounds) for seen in rounds)
-        case RankRelease():
-            return ((RankAttack(release), release.rounds),)
         case Sampled():
             return _on_sampled(release)
-    return ()
+    return OTHER_ATTACKS.get(type(release), lambda _: ())(release)
 
 
 def attacked_rounds(release: Release, stand_in: bool) -> tuple[SeenRound, ...]:
@@ -621,21 +621,6 @@ def _on_sampled(run: Sampled) -> tuple[tuple[DrawnRound, int], ...]:
     rate = run.rate * (1 - 8 * UNIT)
     rounds = attacked_rounds(release, run.scheme == "fixed")
     return tuple((DrawnRound(seen, rate), run.rounds) for seen in rounds)
-
-
-@dataclass(frozen=True, slots=True)
-class RankAttack:
-    """An update and its negative, or zero, in each round of a rank mechanism."""
-
-    release: RankRelease
-
-    def attained(self) -> tuple[PrivacyLoss, ...]:
-        # theory/rank.md, Propositions 1 and 3.
-        pairs = self.release.table.pairs(self.release.neighboring)
-        return tuple(PrivacyLoss.of(p, q, p.sum(), upward=False) for p, q in pairs)
-
-    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
-        return ()
 
 
 # One channel throughout: all pairs of its inputs.

@@ -28,7 +28,6 @@ from randquant.aggregation import (
     CentralGaussian,
     ClippedSGD,
     LocalGaussian,
-    RankMechanism,
     SignSGD,
     VectorMechanism,
     from_record,
@@ -135,13 +134,12 @@ MECHANISMS = {
     "subset": VectorMechanism(BIT, 1.5, "aggregate", 9, 7, 3, 5),
     "coordinates": rq.ChannelMechanism(BIT, "aggregate", 4),
     "integer noise": AdditiveMechanism("skellam", 1.5, 2.25, 9, 14, 4.5, 7, 3, 5),
-    "rank": RankMechanism(1.5, 4.25, order=2.75, groups=3, rotation_seed=7, client=2),
     "sign": SignSGD(1.5, 2.25),
     "local Gaussian": LocalGaussian(1.5, 2.25),
     "central Gaussian": CentralGaussian(None, 2.25, 1.5),
     "clipped": ClippedSGD(None, 1.5),
 }
-GUARANTEE = Guarantee(2.5, 1e-6, "zero_out", "aggregate", 6.5, 31, 0.75, True, "example", True)
+GUARANTEE = Guarantee(2.5, 1e-6, "zero_out", "aggregate", 6.5, 31, True, "example", True)
 BESIDE = Alongside(1.5, (rq.Number("loss", 0.25, 5.0, 0.125), rq.Number("num-examples", 0.0, 9.0)),
                    "num-examples")  # fmt: skip
 QUERIES = {

@@ -4,6 +4,7 @@ import math
 
 import oracle
 import pytest
+import rank_attack  # noqa: F401 - adds the attack on ranks
 from lower_ends import lower_end
 from seldom import seldom
 

@@ -19,7 +19,6 @@ from randquant.cli.commands import account as account_command
 from randquant.cli.commands import audit as audit_command
 from randquant.cli.commands import plan as plan_command
 from randquant.cli.commands import statistics as statistics_command
-from randquant.privacy.accounting import accountant
 from randquant.statistics import asking
 
 NOISE, BITS = 1.75, 14
@@ -134,12 +133,6 @@ def rows():
 
 
 ROWS = rows()
-
-
-@pytest.fixture(autouse=True)
-def no_attacks(monkeypatch):
-    """Lower ends have tests of their own, and take as long as all else here."""
-    monkeypatch.setattr(accountant, "attacked_epsilon", lambda *_: 0.0, raising=False)
 
 
 def test_every_option_has_a_row():

@@ -10,7 +10,6 @@ import figures
 import pytest
 
 import randquant as rq
-from randquant.privacy.accounting import accountant
 
 SETTINGS = {
     "trust": {"aggregate": "aggregate", "local": "local", "model": "model"},
@@ -61,12 +60,6 @@ def planned(row, **others):
     given = {n: value(row, n) for n in SETTINGS.keys() & {*inspect.signature(rq.plan).parameters}}
     name = "local-gaussian" if row["trust"] == "local" else "skellam"
     return rq.plan(**{**given, "privacy": privacy, "mechanisms": [name], **others})
-
-
-@pytest.fixture(autouse=True)
-def no_attacks(monkeypatch):
-    """Lower ends have tests of their own, and take as long as all else here."""
-    monkeypatch.setattr(accountant, "attacked_epsilon", lambda *_: 0.0, raising=False)
 
 
 def sent(row):

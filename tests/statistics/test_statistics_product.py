@@ -14,7 +14,6 @@ import pytest
 import randquant as rq
 from randquant.channels import Key
 from randquant.mechanisms import DiscreteLaplace
-from randquant.privacy.accounting import accountant
 from randquant.statistics import Survey, asking, survey
 from randquant.statistics.records import frames_of
 
@@ -48,12 +47,6 @@ def allowed(row):
 
 def value(row, name):
     return SETTINGS[name][row[name]]
-
-
-@pytest.fixture(autouse=True)
-def no_attacks(monkeypatch):
-    """Lower ends have tests of their own, and take as long as all else here."""
-    monkeypatch.setattr(accountant, "attacked_epsilon", lambda *_: 0.0, raising=False)
 
 
 def asked(row, monkeypatch):
