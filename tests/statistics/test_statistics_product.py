@@ -101,7 +101,7 @@ def test_a_table_says_what_its_vectors_and_its_noise_cost(row, monkeypatch):
         exact = figures.of_gaussian(farthest(terms, "l2") ** 2 / (law.variance * shares), delta)
     assert exact * 0.98 <= found.epsilon <= exact * 1.25
     assert table.release == terms.released(1, "replace_one", row["unit"])
-    again = rq.account([table.release], delta, attacked=False)
+    again = rq.account([table.release], delta)
     assert (again.epsilon, again.unit) == (found.epsilon, row["unit"])
 
 

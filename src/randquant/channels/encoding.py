@@ -241,8 +241,9 @@ CHUNK_SIZE = 1 << 14
 """Coordinates per kernel call: its 128 KiB of random words fit the second-level cache."""
 
 SEGMENT_SIZE = 1 << 17
-"""Fewest coordinates that are worth another thread; a multiple of CHUNK_SIZE. With fewer, starting
-a thread costs more than it saves."""
+"""Fewest coordinates that are worth another thread; a multiple of CHUNK_SIZE.
+
+With fewer, starting a thread costs more than it saves."""
 
 _scratch = threading.local()
 _NO_WORDS = np.empty(0, dtype=np.uint64)
