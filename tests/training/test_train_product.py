@@ -133,8 +133,9 @@ def _once(row):
 
 
 def _by_key(row):
-    """Whether who takes part how often follows from the key only."""
-    return row["sampling"] == "poisson" or row["max_participations"] != "even"
+    """Whether who takes part how often, or when one has enough, follows from the key only."""
+    unequal = row["sampling"] == "poisson" or row["max_participations"] != "even"
+    return unequal or row["epsilon"] == "one less"
 
 
 REFUSED = {
