@@ -239,7 +239,6 @@ def _stored_rounds() -> list[bytes]:
         store = _stored(Path(folder))
         for each in ROUNDS:
             store.commit(each)
-        store.flush()
         return ["\n".join(content for _, content in stores.rounds_of(store.folder)).encode()]
 
 

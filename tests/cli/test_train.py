@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import json
 import os
 import re
 from pathlib import Path
@@ -435,3 +436,14 @@ def test_the_demo_is_the_first_code_of_the_readme():
     makefile = (ROOT / "Makefile").read_text()
     assert "randquant train examples/digits.py --epsilon 8 --baseline" in makefile
     assert command.COMMAND.example == "randquant train examples/digits.py --epsilon 8"
+
+
+def test_what_a_file_prints_is_not_the_result(here, capsys):
+    (here / "loud.py").write_text(OWN + "print('loud')\n")
+    line = "train loud.py --run r --json --rounds 2 --mechanism local-gaussian --clip-norm 1"
+    assert cli.main([*line.split(), "--noise-multiplier", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["rounds"] == 2
+    assert "loud" in err
+    (here / "ends.py").write_text("import sys\nsys.exit(0)\n")
+    assert "got its exit with 0" in command_line.refused(capsys, "train ends.py")

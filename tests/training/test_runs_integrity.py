@@ -13,7 +13,7 @@ import stores
 from interrupted import SMALL, Interrupted, begin, go_on
 
 from randquant import cli
-from randquant._internal import round_up, serialization
+from randquant._internal import files, round_up, serialization
 from randquant._internal.database import Database
 from randquant.mechanisms import build
 from randquant.privacy import save_channel
@@ -332,12 +332,61 @@ def test_a_store_that_cannot_be_written_says_so_and_stays_as_it_was(run, finishe
     with monkeypatch.context() as patch:
         patch.setattr(Database, "transaction", full)
         with pytest.raises(OSError, match=r"run\.sqlite, but: database or disk is full"):
-            store.flush(b"x" * 10**6)
+            store.commit(None, b"x" * 10**6)
     assert store.read() == before
-    store.flush(b"x" * 10**6)
+    store.commit(None, b"x" * 10**6)
     assert store.state("latest") == b"x" * 10**6
     assert os.stat(run / "run.sqlite").st_mode & 0o777 == 0o600
     assert sorted(path.name for path in run.iterdir()) == ["baseline", "lock", "run.sqlite"]
+
+
+def test_no_damage_makes_an_error_show_the_secret_key(tmp_path):
+    folder = tmp_path / "run"
+    runs.create(folder, SMALL.changed(seed=None), overwrite=False)
+    path, key = folder / "run.sqlite", stores.record_of(folder, "key")["key"]
+    good = path.read_bytes()
+    start = good.index(key.encode())
+    for at in range(start - 40, start + 70):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 0x80]) + good[at + 1 :])
+        for read in (RunStore(folder).secret, RunStore(folder).read):
+            said = ""
+            try:
+                read()
+            except (ValueError, OSError) as error:
+                said = str(error)
+            assert not any(key[n : n + 6] in said for n in range(58)), at
+
+
+def test_what_is_a_users_own_is_not_taken_for_a_run_that_was_cut_off(tmp_path):
+    for place in ("baseline", "run.sqlite.partial"):
+        (tmp_path / "own" / place).mkdir(parents=True)
+        (tmp_path / "own" / place / "thesis.tex").touch()
+        for overwrite in (False, True):
+            with pytest.raises(OSError, match=r"^Expected"):
+                runs.create(tmp_path / "own", SMALL, overwrite=overwrite)
+        assert (tmp_path / "own" / place / "thesis.tex").exists()
+        shutil.rmtree(tmp_path / "own")
+
+
+def test_of_two_processes_that_begin_a_run_in_a_folder_one_is_refused(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with files.folder(folder), pytest.raises(BlockingIOError, match="another process"):
+        runs.create(folder, SMALL, overwrite=False)
+    make = runs.make_folder
+    other = []
+
+    def slow(path):
+        make(path)
+        if not other:
+            other.append(path)
+            begin(path, SMALL, 2)
+
+    monkeypatch.setattr(runs, "make_folder", slow)
+    shutil.rmtree(folder)
+    with pytest.raises(FileExistsError, match="another process has begun a run"):
+        runs.create(folder, SMALL, overwrite=False)
+    assert read_run(folder).rounds == 2
 
 
 def logged(folder) -> float:

@@ -65,10 +65,14 @@ class Database:
                 to other users, or is damaged.
         """
         make_folder(self.path.parent)
-        # Created before SQLite opens it, which would let others read it: there are keys in it.
-        with open(self.path, "ab", opener=functools.partial(opener, mode=0o600)):
-            pass
-        sync_folder(self.path.parent)
+        if not os.path.lexists(self.path):
+            # Created before SQLite opens it, which would let others read it: there are keys in it.
+            with (
+                contextlib.suppress(FileExistsError),  # another process was faster
+                open(self.path, "xb", opener=functools.partial(opener, mode=0o600)),
+            ):
+                pass
+            sync_folder(self.path.parent)
         with self.transaction(new=True):
             pass
 
@@ -132,6 +136,8 @@ class Database:
                     address, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None, uri=True
                 )
             ) as database:
+                # SQLite's own error would show the text that it cannot decode, which may be a key.
+                database.text_factory = lambda text: text.decode(errors="replace")
                 # Settings are of the connection, and not of the file.
                 erase = "OFF" if self.keeps_deleted else "ON"
                 for setting in (*SETTINGS, f"PRAGMA secure_delete = {erase}"):
@@ -144,10 +150,12 @@ class Database:
             ) from error
 
     def _check_file(self) -> None:
-        # SQLite follows links, and waits for pipes.
-        with open(self.path, "rb", opener=opener) as file:
-            check_private(self.path, file.fileno())
-            check_one_name(self.path, file.fileno())
+        # SQLite follows links, and waits for pipes. The file is not opened for this: to close it
+        # would release the locks that other threads of this process hold on it.
+        status = os.lstat(self.path)
+        check_regular(self.path, status)
+        check_private(self.path, status)
+        check_one_name(self.path, status)
         with contextlib.suppress(FileNotFoundError):
             check_regular(self.journal, os.lstat(self.journal))
 

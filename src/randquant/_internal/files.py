@@ -64,22 +64,22 @@ def read_own(path: Path) -> bytes:
             keep the old content when the file is replaced.
     """
     with open(path, "rb", opener=opener) as file:
-        check_one_name(path, file.fileno())
+        check_one_name(path, os.fstat(file.fileno()))
         return file.read()
 
 
-def check_one_name(path: Path, file: int) -> None:
-    """Raise OSError if an open file has more than one hard link."""
-    if (links := os.fstat(file).st_nlink) > 1:
+def check_one_name(path: Path, status: os.stat_result) -> None:
+    """Raise OSError if a file, by its status, has more than one hard link."""
+    if (links := status.st_nlink) > 1:
         raise OSError(
             f"Expected {path} to be a file with one name, got {links} hard links: remove the "
             "others."
         )
 
 
-def check_private(path: Path, file: int) -> None:
-    """Raise OSError if other users may open an open file; on Windows its folder decides."""
-    if os.name != "nt" and (mode := stat.S_IMODE(os.fstat(file).st_mode)) & 0o077:
+def check_private(path: Path, status: os.stat_result) -> None:
+    """Raise OSError if a file, by its status, is open to other users; nothing on Windows."""
+    if os.name != "nt" and (mode := stat.S_IMODE(status.st_mode)) & 0o077:
         raise OSError(
             f"Expected {path} to be a file for its owner alone, got mode {mode:o}: others may have "
             f"read it; if not, set chmod 600."

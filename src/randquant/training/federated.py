@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import math
 import shutil
 import tempfile
@@ -53,6 +54,22 @@ ELSEWHERE = {
     "there is no penalty on the way to them",
 }
 """What to write instead of arguments that `train` does not have."""
+
+
+_OVERWRITES = contextvars.ContextVar("overwrites", default=False)
+
+
+@contextlib.contextmanager
+def overwriting() -> Iterator[None]:
+    """Let calls of `train` replace the run in their folder, for the command line.
+
+    It is deleted when the new one has been checked and is about to begin, and not before.
+    """
+    token = _OVERWRITES.set(True)
+    try:
+        yield
+    finally:
+        _OVERWRITES.reset(token)
 
 
 @validate.hinting(ELSEWHERE)
@@ -199,7 +216,8 @@ def _in_folder(
     temporary: bool = False,
 ) -> Run:
     changes: dict[str, Any] = {}
-    if RunStore(home).exists():
+    overwrite = _OVERWRITES.get()
+    if RunStore(home).exists() and not overwrite:
         config, overrides = _as_begun(home, config, overrides)
         changes = _changes(home, config, overrides)
     else:
@@ -207,7 +225,7 @@ def _in_folder(
         key = own.key if config.seed is None else Key.from_seed(config.seed)
         with waiting(progress):
             config = complete(config, overrides, key)
-        execution.create(home, config, overwrite=False, overrides=overrides, own_secret=own)
+        execution.create(home, config, overwrite=overwrite, overrides=overrides, own_secret=own)
     bars = Bars(None if progress else False)
     measured: dict[str, str] = {}
     with _advised(home, temporary), bars:

@@ -61,17 +61,21 @@ def run(
         from randquant.cli import progress
         from randquant.reports.run import report_run
         from randquant.training import federated
-        from randquant.training.runs.store import replacing
-    path = Path(file).absolute()  # what the file runs may change the working directory
-    home = (Path(run) if run else _new_folder(path.stem)).absolute()
-    with _beside(path), _one_line_warnings(), contextlib.ExitStack() as stack:
+        from randquant.training.runs.store import is_run
+    path = Path(file).absolute()
+    here = Path.cwd()  # which what the file runs may change
+    # Standard output is the result's: what the file prints goes to standard error.
+    with _beside(path), _one_line_warnings(), contextlib.redirect_stdout(sys.stderr):
         given, notes = _arguments(path, options)
-        if overwrite and home.exists():
-            stack.enter_context(replacing(home))
+        home = here / run if run else _new_folder(here / "runs", path.stem)
         try:
-            trained = federated.train(**given, folder=home, progress=not quiet)
+            with federated.overwriting() if overwrite else contextlib.nullcontext():
+                trained = federated.train(**given, folder=home, progress=not quiet)
         except KeyboardInterrupt:
-            again = "the same command" if run else f"the same command with --run {home}"
+            if not is_run(home):
+                raise  # nothing had begun
+            again = "the same command" + " without --overwrite" * overwrite
+            again += "" if run else f" with --run {home}"
             raise KeyboardInterrupt(federated.how_to_go_on(home, again)) from None
     report_run(home)
     finished = trained.record
@@ -224,7 +228,13 @@ def _module(path: Path) -> ModuleType:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look up what their annotations name there
-    loader.exec_module(module)
+    try:
+        loader.exec_module(module)
+    except SystemExit as error:
+        raise ValueError(
+            f"Expected {path} to define model and clients and go on, got its exit with "
+            f"{error.code!r}."
+        ) from None
     return module
 
 
@@ -238,11 +248,13 @@ class _FromSource(SourceFileLoader):
 @contextlib.contextmanager
 def _beside(path: Path) -> Iterator[None]:
     """Let a file import those in its folder, as `python FILE.py` does."""
-    sys.path.insert(0, str(path.parent))
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
-        sys.path.remove(str(path.parent))
+        with contextlib.suppress(ValueError):  # the file may have changed the list
+            sys.path.remove(folder)
 
 
 @contextlib.contextmanager
@@ -260,10 +272,10 @@ def _one_line_warnings() -> Iterator[None]:
         yield
 
 
-def _new_folder(name: str) -> Path:
+def _new_folder(runs: Path, name: str) -> Path:
     # The first free name; `create` refuses a folder that another process has taken meanwhile.
     number = 1
-    while (folder := Path("runs") / f"{name}-{number}").exists():
+    while (folder := runs / f"{name}-{number}").exists():
         number += 1
     return folder
 

@@ -46,6 +46,7 @@ from randquant.training.runs.store import (
     StoredRun,
     commitment,
     digest,
+    is_run,
     key_of,
     make_way,
 )
@@ -100,13 +101,20 @@ def create(
     if folder.exists() and any(folder.iterdir()):
         make_way(folder, overwrite)
     make_folder(folder)
-    if config.server.baseline:  # first: a run whose store is there has all that it asked for
-        baseline = without_privacy(config, rounds, setup.mechanism)
-        other = SentRounds(
-            digest(baseline), "", 0, *declared, None, baseline.delta, baseline.privacy.neighboring,
-        )  # fmt: skip
-        RunStore(folder / BASELINE).create({"config": baseline, "sent": other})
-    RunStore(folder).create({"config": config, "sent": sent, **own}, initial)
+    with files.folder(folder):
+        if is_run(folder):  # by another process meanwhile: its record must not be replaced
+            raise FileExistsError(
+                f"Expected a new folder for the run, got {folder}, in which another process has "
+                "begun a run: choose another."
+            )
+        if config.server.baseline:  # first: a run whose store is there has all that it asked for
+            baseline = without_privacy(config, rounds, setup.mechanism)
+            other = SentRounds(
+                digest(baseline), "", 0, *declared, None, baseline.delta,
+                baseline.privacy.neighboring,
+            )  # fmt: skip
+            RunStore(folder / BASELINE).create({"config": baseline, "sent": other})
+        RunStore(folder).create({"config": config, "sent": sent, **own}, initial)
 
 
 def execute(
@@ -290,35 +298,29 @@ def _train(
     sent, done = _restate(store, stored, schedule)
     key = schedule.key.fold_in("updates")
     step = schedule.step(state.round, state.participations)
-    try:
-        while step.cohort is not None:
-            number = state.round + 1
-            if number > sent.round:
-                sent = dataclasses.replace(sent, round=number)
-                store.write_sent(sent)
-            try:
-                state, cost = algorithm.apply(state, step.cohort, key)
-            except ValueError as error:
-                raise ValueError(f"Round {number}: {error}") from error
-            metrics = measured(number, cost, sent, step)
-            step = schedule.step(number, state.participations)
-            ended = step.cohort is None
-            if number <= len(done):
-                metrics = same(done[number - 1], metrics)
-            else:
-                if config.server.evaluates(number, config.rounds) or ended:
-                    metrics = evaluated(metrics, setup.learner, state)
-                done.append(metrics)
-                store.commit(metrics)
-            if number % config.server.checkpoint_every == 0 or ended:
-                store.flush(checkpoint.to_bytes(state, sent.identity))
-            on_round(config, metrics)
-    except BaseException:
-        # What cannot be written is sent again, with the same bits: the error that came first says
-        # more.
-        with contextlib.suppress(OSError, ValueError):
-            store.flush()
-        raise
+    while step.cohort is not None:
+        number = state.round + 1
+        if number > sent.round:
+            sent = dataclasses.replace(sent, round=number)
+            store.write_sent(sent)
+        try:
+            state, cost = algorithm.apply(state, step.cohort, key)
+        except ValueError as error:
+            raise ValueError(f"Round {number}: {error}") from error
+        metrics = measured(number, cost, sent, step)
+        step = schedule.step(number, state.participations)
+        new = number > len(done)
+        if not new:
+            metrics = same(done[number - 1], metrics)
+        else:
+            if config.server.evaluates(number, config.rounds) or step.cohort is None:
+                metrics = evaluated(metrics, setup.learner, state)
+            done.append(metrics)
+        point = number % config.server.checkpoint_every == 0 or step.cohort is None
+        if new or point:
+            kept = checkpoint.to_bytes(state, sent.identity) if point else b""
+            store.commit(metrics if new else None, kept)
+        on_round(config, metrics)
     if state.round < sent.round:
         raise ValueError(
             f"Expected settings that allow the {sent.round} rounds that were sent, got an end "

@@ -133,10 +133,6 @@ class StoredRun:
 class RunStore:
     """The store of the run in a folder.
 
-    A finished round is written together with the record of the next one, in one transaction, so
-    that a round waits for the disk once. If the process is killed between the two, the finished
-    round is sent again, with the same bits.
-
     Args:
         folder: the run's folder. Nothing is read or created before a method is called.
 
@@ -148,7 +144,6 @@ class RunStore:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / NAME
         self._database = Database(self.path, TABLES, VERSION, "a run's store", keeps_deleted=True)
-        self._unwritten: list[RoundMetrics] = []
 
     def exists(self) -> bool:
         """Return whether there is a run, which may be damaged."""
@@ -238,12 +233,12 @@ class RunStore:
             _write(database, name, record, before)
 
     def write_sent(self, sent: SentRounds, metrics: Sequence[RoundMetrics] | None = None) -> None:
-        """Write what is declared and sent, before it is sent, and finished rounds with it.
+        """Write what is declared and sent, before it is sent.
 
         Args:
             sent: what is declared and sent.
             metrics: all finished rounds again, at another delta or with one more evaluation; None
-                for the new ones only.
+                to leave them.
         """
         report = self.folder / REPORT
         if report.exists():  # neither it nor the summary covers what follows
@@ -255,24 +250,22 @@ class RunStore:
                 if len(metrics) < before:
                     raise ValueError(f"Expected {before} rounds or more, got {len(metrics)}.")
                 database.execute("DELETE FROM rounds")
-            _append(database, self._unwritten if metrics is None else metrics)
+                _append(database, metrics)
             database.execute("DELETE FROM records WHERE name = 'summary'")
             _write(database, "sent", sent)
-        self._unwritten.clear()
 
-    def commit(self, metrics: RoundMetrics) -> None:
-        """Take a finished round, to be written with the next one or by `flush`."""
-        self._unwritten.append(metrics)
+    def commit(self, metrics: RoundMetrics | None, state: bytes = b"") -> None:
+        """Write a finished round; None if it was written before.
 
-    def flush(self, state: bytes = b"") -> None:
-        """Write the finished rounds that were not written yet, and a checkpoint of them."""
-        if not self._unwritten and not state:
-            return
+        Args:
+            metrics: of the round.
+            state: a checkpoint after it; empty for none.
+        """
         with self._database.transaction() as database:
-            _append(database, self._unwritten)
+            if metrics is not None:
+                _append(database, [metrics])
             if state:
                 _write_state(database, "latest", state)
-        self._unwritten.clear()
 
     def write_summary(self, summary: RunSummary) -> None:
         """Write the results of a run that has ended."""
@@ -284,11 +277,13 @@ class RunStore:
         try:
             with self._database.reading() as database:
                 names = "SELECT name FROM records UNION SELECT name FROM states"
-                for (name,) in database.execute(names):  # a damaged name would hide its row
-                    if name not in {*RECORDS, *STATES}:
-                        raise ValueError(
-                            f"Expected records of a run in {self.path}, got {name!r}. {RESTORE}"
-                        )
+                # A damaged name would hide its row. It is not shown: damage may have made the
+                # secret key a part of it.
+                if {name for (name,) in database.execute(names)} - {*RECORDS, *STATES}:
+                    raise ValueError(
+                        f"Expected records of a run in {self.path}, got one of another name. "
+                        f"{RESTORE}"
+                    )
                 yield database
         except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"Expected a run in {self.folder}, found no {NAME} there.") from None
@@ -384,11 +379,10 @@ def make_way(folder: Path, overwrite: bool) -> None:
     Raises:
         FileExistsError: the folder has a run and `overwrite` is not set, or has other files.
     """
-    if not RunStore(folder).exists():
-        left = {path.name for path in folder.iterdir()}
-        unborn = left <= {files.NAME, PARTIAL, PARTIAL + "-journal", BASELINE}
-        inner = RunStore(folder / BASELINE)
-        if not unborn or (inner.exists() and inner.begun() is not False):
+    if not is_run(folder):
+        if {path.name for path in folder.iterdir()} <= {files.NAME}:
+            return  # nothing but the file that a process locks which begins a run
+        if not _is_unborn(folder):
             raise FileExistsError(
                 f"Expected a new folder for the run, got {folder}, which holds other files: "
                 "choose another."
@@ -401,32 +395,23 @@ def make_way(folder: Path, overwrite: bool) -> None:
     files.remove(folder)
 
 
-@contextlib.contextmanager
-def replacing(folder: Path) -> Iterator[None]:
-    """Begin a new run in the place of one, which comes back if none is begun.
+def _is_unborn(folder: Path) -> bool:
+    """Whether a folder holds nothing but what a creation that was cut off leaves."""
+    left = {files.NAME, PARTIAL, f"{PARTIAL}-journal"}
+    baseline, own = RunStore(folder / BASELINE), None
+    if baseline.folder.is_dir() and not baseline.folder.is_symlink():
+        # A baseline is trained before its run: if it has begun, a run was here, and is gone.
+        if baseline.exists() and baseline.begun() is not False:
+            return False
+        if not all(_is_one_of(path, left | {NAME}) for path in baseline.folder.iterdir()):
+            return False
+        own = baseline.folder
+    others = [path for path in folder.iterdir() if path != own]
+    return all(_is_one_of(path, left) for path in others)
 
-    Raises:
-        FileExistsError: the folder has other files than a run's.
-        BlockingIOError: another process is training the run.
-    """
-    if not is_run(folder):
-        make_way(folder, overwrite=True)
-        yield
-        return
-    with files.folder(folder):  # nobody is training it
-        aside = folder.with_name(f"{folder.name}.replaced")
-        if aside.exists():
-            make_way(aside, overwrite=True)
-        folder.rename(aside)
-    try:
-        yield
-    finally:
-        if is_run(folder):
-            files.remove(aside)
-        else:
-            if folder.exists():
-                make_way(folder, overwrite=True)
-            aside.rename(folder)
+
+def _is_one_of(path: Path, names: set[str]) -> bool:
+    return path.name in names and path.is_file() and not path.is_symlink()
 
 
 def read_finished(folder: Path) -> RunRecord:
