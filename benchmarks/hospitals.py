@@ -18,7 +18,7 @@ from randquant.channels import Key
 from randquant.planning import gaussian_multiplier
 from randquant.privacy import account, release_of
 from randquant.reports import Axis, line_chart
-from randquant.training import ParameterFreeStep
+from randquant.rounds import ParameterFreeStep
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "examples" / "hospitals"))

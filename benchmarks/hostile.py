@@ -27,6 +27,7 @@ from results import save, stored
 import randquant as rq
 from randquant.channels import wire
 from randquant.reports import Axis, line_chart
+from randquant.rounds import ParameterFreeStep
 from randquant.secure_sums import (
     Client,
     Helper,
@@ -39,7 +40,7 @@ from randquant.secure_sums import (
     masked_message,
     proven_message,
 )
-from randquant.training import ParameterFreeStep, load_dataset
+from randquant.training import load_dataset
 
 EPSILON, DELTA, ROUNDS, CLASSES = 8.0, 1e-5, 30, 10
 TASKS = {"digits": (200, 5), "fashion-mnist": (700, 2)}

@@ -33,16 +33,10 @@ import randquant as rq
 from randquant._internal import from_json
 from randquant.aggregation import UpdateMechanism, VectorMechanism, update_mechanism
 from randquant.channels import wire
-from randquant.integrations import (
-    SUM,
-    ClientState,
-    Membership,
-    QuantizedStrategy,
-    RunAccountant,
-    terms_text,
-)
+from randquant.integrations import ClientState, QuantizedStrategy
 from randquant.integrations.flower import state
 from randquant.privacy import channel_record
+from randquant.rounds import SUM, Membership, RunAccountant, terms_text
 from randquant.training import RunStore, TrainConfig, create_run, read_run, train, train_run
 from randquant.training.runs import binding, checkpoint
 from randquant.training.runs.store import BASELINE, NAME, commitment, key_of, read_finished

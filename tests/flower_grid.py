@@ -12,7 +12,8 @@ from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
 
-from randquant.integrations import HEAD, OWN, AnswerLedger, ClientState, RunAccountant
+from randquant.integrations import HEAD, ClientState
+from randquant.rounds import OWN, AnswerLedger, RunAccountant
 
 with contextlib.suppress(ImportError):  # older versions do without
     from flwr.supercore.task_identity import TaskIdentity

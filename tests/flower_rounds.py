@@ -15,8 +15,9 @@ from tls import keep
 
 import randquant as rq
 from randquant.aggregation import ChannelMechanism, VectorMechanism
-from randquant.integrations import HEAD, QuantizedStrategy, QuantizeMod, RoundsFailed
+from randquant.integrations import HEAD, QuantizedStrategy, QuantizeMod
 from randquant.integrations.flower import state
+from randquant.rounds import RoundsFailed
 
 # Values -1, 0, 1 are encoded as they are: sums can be checked bit for bit.
 EXACT = rq.stochastic_rounding(clip=1.0, levels=3, margin=0.0)

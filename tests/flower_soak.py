@@ -22,8 +22,9 @@ from flower_grid import InProcessGrid, answers_of, client_app, context_of, over_
 from flower_rounds import ANYTHING, STEPS, exact, fedavg, mean_of, model, mover
 from flwr.app import RecordDict
 
-from randquant.integrations import HEAD, INBOX, SPENT, SUM, QuantizedStrategy, SecureSum
+from randquant.integrations import HEAD, INBOX, QuantizedStrategy
 from randquant.integrations.flower.messages import PAYLOAD
+from randquant.rounds import SPENT, SUM, SecureSum
 
 CLIENTS, COHORT = range(1, 13), 5
 LOST, HOSTILE, CRASHED, KILLED, RESTARTED = 0.01, 0.01, 0.01, 0.02, 0.05

@@ -39,7 +39,9 @@ import randquant as rq
 from randquant._internal import serialization, to_json
 from randquant.aggregation import ChannelMechanism, VectorMechanism
 from randquant.channels import wire
-from randquant.integrations import (
+from randquant.integrations.flower import state
+from randquant.privacy import channel_record, load_channel
+from randquant.rounds import (
     OWN,
     AnswerLedger,
     Offer,
@@ -49,10 +51,8 @@ from randquant.integrations import (
     read_terms,
     terms_text,
 )
-from randquant.integrations import ledger as account_file
-from randquant.integrations import state as server_state
-from randquant.integrations.flower import state
-from randquant.privacy import channel_record, load_channel
+from randquant.rounds import ledger as account_file
+from randquant.rounds import state as server_state
 from randquant.secure_sums import Client, SumServer, Terms, random_word
 from randquant.training import RoundMetrics, RunStore, SentRounds, State, TrainConfig
 from randquant.training.data import datasets

@@ -24,17 +24,9 @@ from flwr.proto.message_pb2 import Message as MessageProto
 
 import randquant as rq
 from randquant import integrations
-from randquant.integrations import (
-    FILES,
-    HEAD,
-    INBOX,
-    NOTHING,
-    REFUSED,
-    QuantizedStrategy,
-    QuantizeMod,
-    flower,
-)
+from randquant.integrations import HEAD, INBOX, QuantizedStrategy, QuantizeMod, flower
 from randquant.integrations.flower.messages import PAYLOAD
+from randquant.rounds import FILES, NOTHING, REFUSED
 from randquant.secure_sums import secagg
 
 NODE = 1

@@ -22,9 +22,10 @@ from damage import damaged, damaged_json
 from nvflare.apis.shareable import Shareable
 from nvflare_job import Server, asked, context_of, passed, result
 
-from randquant.integrations import OWN, REQUEST, SESSION, TERMS, QuantizeFilter, number
+from randquant.integrations import REQUEST, SESSION, TERMS, QuantizeFilter, number
 from randquant.integrations.nvflare import tasks
 from randquant.integrations.nvflare.tasks import PAYLOAD
+from randquant.rounds import OWN
 
 SITE = "va"
 VALUES: list[Any] = [

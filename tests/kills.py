@@ -31,14 +31,9 @@ from flower_rounds import ANYTHING, exact, fedavg, grid_of, mean_of, model
 from interrupted import SMALL
 
 from randquant._internal.files import make_folder
-from randquant.integrations import (
-    AmongClients,
-    QuantizedStrategy,
-    QuantizeMod,
-    RunAccountant,
-    WithHelper,
-)
+from randquant.integrations import QuantizedStrategy, QuantizeMod
 from randquant.integrations.flower import state
+from randquant.rounds import AmongClients, RunAccountant, WithHelper
 from randquant.secure_sums import Helper, HelperJournal, HelperLimits
 from randquant.training import create_run, is_run, load_parameters, read_run, train_run
 

@@ -35,7 +35,6 @@ from randquant.flower import (
     RunAccountant,
     WithHelper,
 )
-from randquant.integrations import within
 from randquant.mechanisms import (
     Binomial,
     CoordinateTarget,
@@ -46,6 +45,7 @@ from randquant.mechanisms import (
 )
 from randquant.planning import gaussian_multiplier, tradeoffs
 from randquant.privacy import HiddenCohorts, LaplaceRelease, NoiseRelease, amplified
+from randquant.rounds import within
 from randquant.secure_sums import Helper, HelperKey, HelperLimits, HelperTerms, Losses, Terms
 from randquant.training import Task, participation
 

@@ -32,9 +32,9 @@ from randquant.aggregation import (
     VectorMechanism,
     from_record,
 )
-from randquant.integrations import Offer, RoundEvent, RoundRow, RunAccountant, protocol
 from randquant.privacy import Guarantee, channel_record
 from randquant.privacy.certificates.file import channel_from_record
+from randquant.rounds import Offer, RoundEvent, RoundRow, RunAccountant, protocol
 from randquant.secure_sums import (
     HelperKey,
     HelperRequest,

@@ -7,7 +7,7 @@ import randquant as rq
 
 SOURCE = Path(rq.__file__).parent
 CHANGING = {
-    "integrations/helper_service.py": {"_Share"},
+    "rounds/helper_service.py": {"_Share"},
     "mechanisms/design_programme.py": {"MeanError", "WorstVariance", "Tangents"},
 }
 """Dataclasses that gather, count, or go from step to step."""

@@ -19,7 +19,8 @@ from typing import Any
 
 ROOMS = (
     "channels", "privacy", "secure_sums", "mechanisms", "aggregation", "audit", "planning",
-    "statistics", "local_training", "training", "integrations", "reports", "cli", "_internal",
+    "statistics", "rounds", "local_training", "training", "integrations", "reports", "cli",
+    "_internal",
 )  # fmt: skip
 
 KINDS = {"autoclass": "class", "data": "constant"}

@@ -25,15 +25,10 @@ from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 
 from randquant.aggregation import UpdateMechanism
-from randquant.integrations import (
-    TLS,
-    QuantizeController,
-    QuantizeFilter,
-    RemoteHelper,
-    WithHelper,
-)
+from randquant.integrations import QuantizeController, QuantizeFilter
 from randquant.mechanisms import UpdateSetting
 from randquant.planning import gaussian_multiplier, tune_update
+from randquant.rounds import TLS, RemoteHelper, WithHelper
 
 DELTA = 1e-5
 

@@ -24,12 +24,8 @@ from table_one import QUERIES, SITES, patients
 from table_site import TableExecutor
 
 import randquant as rq
-from randquant.integrations import (
-    JobOptions,
-    QuantizeController,
-    QuantizeFilter,
-    WithHelper,
-)
+from randquant.integrations import JobOptions, QuantizeController, QuantizeFilter
+from randquant.rounds import WithHelper
 
 DELTA = 1e-6
 

@@ -125,7 +125,7 @@ def of_a_table(folder: Path = Path("/runs")) -> str:
 
 UPPERS = {
     "accountant": of_the_accountant,
-    "client on Flower": lambda: pytest.importorskip("randquant.integrations.limits")._shown(UPPER),
+    "client on Flower": lambda: pytest.importorskip("randquant.rounds.limits")._shown(UPPER),
     "guarantee": lambda: str(GUARANTEE),
     "certificate": lambda: str(CERTIFICATE),
     "certificate of a sum": of_a_sum,

@@ -11,7 +11,6 @@ from randquant._internal import serialization
 from randquant.aggregation import all_mechanisms, from_record, load, update_mechanism
 from randquant.aggregation import registry as records
 from randquant.cli import NamedMechanism, parse
-from randquant.integrations import Offer
 from randquant.mechanisms import (
     MechanismRecord,
     UpdateSetting,
@@ -22,6 +21,7 @@ from randquant.mechanisms import (
     unregister,
 )
 from randquant.planning import protecting_mechanisms
+from randquant.rounds import Offer
 
 CHANNELS = ["rqm", "pbm", "erm", "optm", "qmgeo", "mvu", "imvu", "optimal", "channel-file",
             "stochastic-rounding", "sparse-ternary"]  # fmt: skip

@@ -7,7 +7,7 @@ from command_line import as_json, printed, refused
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from helper_sums import codes_of, collected, helper_in, messages_of, terms_of
 
-from randquant.integrations import TLS, RemoteHelper, service
+from randquant.rounds import TLS, RemoteHelper, service
 from randquant.secure_sums import Helper
 
 

@@ -25,9 +25,10 @@ from flower_rounds import (
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 import randquant as rq
-from randquant.integrations import Offer, QuantizedStrategy, RoundEvent, RunAccountant
+from randquant.integrations import QuantizedStrategy
 from randquant.integrations.flower import state
 from randquant.privacy import account
+from randquant.rounds import Offer, RoundEvent, RunAccountant
 
 
 def test_epsilon_is_that_of_the_accountant_and_training_ends_before_the_limit():

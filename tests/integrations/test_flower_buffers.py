@@ -26,16 +26,10 @@ from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 from randquant.aggregation import is_running
 from randquant.channels import wire
-from randquant.integrations import (
-    Layout,
-    Offer,
-    QuantizedStrategy,
-    QuantizeMod,
-    RoundsFailed,
-    read_payload,
-)
+from randquant.integrations import QuantizedStrategy, QuantizeMod, read_payload
 from randquant.integrations import arrays_of as read
 from randquant.local_training import Local
+from randquant.rounds import Layout, Offer, RoundsFailed
 
 torch = pytest.importorskip("torch")
 

@@ -33,23 +33,22 @@ from fuzz_flower import FILES_OF_ARRAYS, MOD, NODE, sentences, train
 
 from randquant.aggregation import VectorMechanism
 from randquant.channels import Channel
-from randquant.integrations import (
+from randquant.integrations import HEAD, QuantizedStrategy
+from randquant.integrations.flower import messages
+from randquant.integrations.flower.messages import PAYLOAD
+from randquant.privacy.accounting import releases
+from randquant.privacy.certificates import file
+from randquant.rounds import (
     FILES,
-    HEAD,
     LONGEST_SESSION,
     LONGEST_TEXT,
     REFUSED,
     Intake,
     Layout,
     Offer,
-    QuantizedStrategy,
     RoundMessage,
     accountant,
 )
-from randquant.integrations.flower import messages
-from randquant.integrations.flower.messages import PAYLOAD
-from randquant.privacy.accounting import releases
-from randquant.privacy.certificates import file
 
 OFFER = Offer(noisy("local"), 5)
 

@@ -15,9 +15,10 @@ from lower_ends import lower_end
 from randquant._internal import round_up
 from randquant.aggregation import VectorMechanism
 from randquant.channels import wire
-from randquant.integrations import AmongClients, Offer, QuantizeMod, RoundMessage
+from randquant.integrations import QuantizeMod
 from randquant.integrations.flower import messages, mod
 from randquant.privacy import VectorRelease, account
+from randquant.rounds import AmongClients, Offer, RoundMessage
 from randquant.secure_sums import (
     Advert,
     Client,

@@ -15,7 +15,8 @@ from flower_rounds import ask, exact, grid_of, model, noisy, one_round
 from flwr.app import RecordDict
 from flwr.serverapp.strategy import FedAdam
 
-from randquant.integrations import (
+from randquant.integrations.flower import state
+from randquant.rounds import (
     FILES,
     OWN,
     SPENT,
@@ -26,8 +27,7 @@ from randquant.integrations import (
     terms_text,
     told,
 )
-from randquant.integrations import ledger as ledgers
-from randquant.integrations.flower import state
+from randquant.rounds import ledger as ledgers
 from randquant.secure_sums import ProtocolError, Terms
 
 OFFER = Offer(noisy("local"), 5)

@@ -13,9 +13,9 @@ from power import Trace, reachable, restore
 
 from randquant._internal import files as disk
 from randquant._internal import serialization
-from randquant.integrations import OWN, DamagedFile, Offer, RoundEvent, RunAccountant
-from randquant.integrations import state as server_state
 from randquant.integrations.flower import state
+from randquant.rounds import OWN, DamagedFile, Offer, RoundEvent, RunAccountant
+from randquant.rounds import state as server_state
 
 OFFER = Offer(noisy("local"), 5)
 

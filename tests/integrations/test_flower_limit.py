@@ -25,16 +25,10 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from randquant._internal import round_up
-from randquant.integrations import (
-    Offer,
-    QuantizedStrategy,
-    QuantizeMod,
-    RoundEvent,
-    RoundsFailed,
-    RunAccountant,
-)
-from randquant.integrations import accountant as accounting
+from randquant.integrations import QuantizedStrategy, QuantizeMod
 from randquant.privacy import account
+from randquant.rounds import Offer, RoundEvent, RoundsFailed, RunAccountant
+from randquant.rounds import accountant as accounting
 
 
 def test_a_client_refuses_what_is_beyond_its_limit_and_counts_what_it_has_answered():

@@ -10,9 +10,10 @@ import pytest
 from flower_rounds import exact, one_round
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from randquant.integrations import Offer, QuantizeMod, RoundsFailed, payload_record, read_payload
+from randquant.integrations import QuantizeMod, payload_record, read_payload
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import PAYLOAD
+from randquant.rounds import Offer, RoundsFailed
 from randquant.secure_sums import ProtocolError, Terms
 
 

@@ -10,10 +10,11 @@ from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
 from randquant.aggregation import Number, VectorMechanism
-from randquant.integrations import HEAD, Offer, QuantizedStrategy
+from randquant.integrations import HEAD, QuantizedStrategy
 from randquant.integrations.flower.messages import PAYLOAD
 from randquant.planning import Privacy
 from randquant.privacy import account
+from randquant.rounds import Offer
 
 FINE = rq.stochastic_rounding(clip=4.0, levels=64, margin=0.5)  # little noise
 NODES = range(1, 7)

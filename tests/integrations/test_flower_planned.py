@@ -13,17 +13,11 @@ from flwr.serverapp.strategy import FedAvg
 from pages import Page, drawn
 
 import randquant as rq
-from randquant.integrations import (
-    AmongClients,
-    History,
-    QuantizedStrategy,
-    QuantizeMod,
-    RoundRow,
-    TooFewNodes,
-)
+from randquant.integrations import QuantizedStrategy, QuantizeMod, TooFewNodes
 from randquant.integrations.flower import planned as planned_module
 from randquant.planning import Calibrated
 from randquant.reports.flower import page
+from randquant.rounds import AmongClients, History, RoundRow
 from randquant.secure_sums import Losses
 
 TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 650}

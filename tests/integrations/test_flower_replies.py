@@ -17,17 +17,10 @@ from seldom import seldom
 import randquant as rq
 from randquant.aggregation import ChannelMechanism
 from randquant.channels import wire
-from randquant.integrations import (
-    HEAD,
-    INBOX,
-    Offer,
-    RoundMessage,
-    RoundsFailed,
-    read_inbox,
-    upload_format,
-)
+from randquant.integrations import HEAD, INBOX
 from randquant.integrations.flower import messages as wire_messages
 from randquant.integrations.flower.messages import PAYLOAD
+from randquant.rounds import Offer, RoundMessage, RoundsFailed, read_inbox, upload_format
 from randquant.secure_sums import MAX_CLIENTS, MAX_NEIGHBOURS, ProtocolError
 
 

@@ -15,10 +15,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
-from randquant.integrations import HEAD, AmongClients, Offer, ParameterFree, QuantizedStrategy
+from randquant.integrations import HEAD, ParameterFree, QuantizedStrategy
 from randquant.integrations.flower import planned
 from randquant.planning import Calibrated, Privacy
 from randquant.privacy import Guarantee
+from randquant.rounds import AmongClients, Offer
 from randquant.secure_sums import Losses
 
 MODEL = ArrayRecord({"stem": Array(np.zeros(3)), "head": Array(np.zeros(2))})

@@ -26,7 +26,8 @@ from hypothesis import strategies as st
 
 import randquant as rq
 from randquant.aggregation import update_mechanism
-from randquant.integrations import AmongClients, QuantizedStrategy, QuantizeMod
+from randquant.integrations import QuantizedStrategy, QuantizeMod
+from randquant.rounds import AmongClients
 from randquant.secure_sums import Losses
 
 

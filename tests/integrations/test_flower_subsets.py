@@ -12,7 +12,8 @@ from flwr.app import ConfigRecord
 
 from randquant.aggregation import VectorMechanism
 from randquant.channels import wire
-from randquant.integrations import HEAD, Offer, QuantizedStrategy, read_payload
+from randquant.integrations import HEAD, QuantizedStrategy, read_payload
+from randquant.rounds import Offer
 from randquant.secure_sums.secagg.graphs import PART_BYTES
 
 DIMENSION, COUNT = 40, 5

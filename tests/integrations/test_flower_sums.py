@@ -25,17 +25,9 @@ from flower_rounds import (
 from flwr.app import ConfigRecord
 
 from randquant.channels import wire
-from randquant.integrations import (
-    HEAD,
-    INBOX,
-    SPENT,
-    SUM,
-    AmongClients,
-    Offer,
-    QuantizeMod,
-    RoundsFailed,
-)
+from randquant.integrations import HEAD, INBOX, QuantizeMod
 from randquant.integrations.flower.messages import PAYLOAD
+from randquant.rounds import SPENT, SUM, AmongClients, Offer, RoundsFailed
 from randquant.secure_sums import Client
 
 

@@ -23,11 +23,12 @@ from nvflare_job import (
 
 from randquant._internal import files
 from randquant.aggregation import AdditiveMechanism, VectorMechanism
-from randquant.integrations import REQUEST, SESSION, Layout, QuantizeController, QuantizeFilter
+from randquant.integrations import REQUEST, SESSION, QuantizeController, QuantizeFilter
 from randquant.integrations.nvflare import tasks
 from randquant.integrations.nvflare.tasks import PAYLOAD
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy import account, release_of
+from randquant.rounds import Layout
 
 
 def test_the_model_moves_by_the_mean_of_the_codes_and_by_nothing_else(tmp_path):

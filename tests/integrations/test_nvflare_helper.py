@@ -11,16 +11,11 @@ from nvflare_job import SITES, Server
 from proven_sums import lie
 
 from randquant.aggregation import VectorMechanism
-from randquant.integrations import (
-    QuantizeFilter,
-    RemoteHelper,
-    WithHelper,
-    number,
-    write_certificates,
-)
+from randquant.integrations import QuantizeFilter, number
 from randquant.integrations.nvflare.tasks import PAYLOAD
 from randquant.mechanisms import stochastic_rounding
 from randquant.privacy import account
+from randquant.rounds import RemoteHelper, WithHelper, write_certificates
 from randquant.secure_sums import Helper, ProtocolError, message_bytes
 
 SUMMED = VectorMechanism(stochastic_rounding(0.5, 2, 2.0), 1.0, "aggregate", len(SITES))

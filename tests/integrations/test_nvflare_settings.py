@@ -11,8 +11,9 @@ from helper_sums import PINNED, helper_in
 from nvflare_job import SITES, Server, context_of
 
 from randquant.aggregation import VectorMechanism
-from randquant.integrations import REACH, JobOptions, QuantizeController, QuantizeFilter, WithHelper
+from randquant.integrations import JobOptions, QuantizeController, QuantizeFilter
 from randquant.mechanisms import stochastic_rounding
+from randquant.rounds import REACH, WithHelper
 
 COARSER = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.4), clip_norm=1.0)
 SUMMED = VectorMechanism(stochastic_rounding(0.5, 2, 2.0), 1.0, "aggregate", len(SITES))

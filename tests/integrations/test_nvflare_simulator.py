@@ -15,8 +15,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_grid import spent
 
-from randquant.integrations import service, write_certificates
-from randquant.integrations import state as server_state
+from randquant.rounds import service, write_certificates
+from randquant.rounds import state as server_state
 from randquant.secure_sums import Helper
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"

@@ -19,10 +19,10 @@ from randquant.aggregation import (
     update_mechanism,
 )
 from randquant.channels import Key, encoding, wire
-from randquant.integrations import Offer
 from randquant.mechanisms import NOISES
 from randquant.planning import calibrate
 from randquant.privacy import HiddenCohorts, Ledger, NoiseRelease, VectorRelease, release_of
+from randquant.rounds import Offer
 
 DIMENSION, NORM = 8, 1.0
 RELATIONS = ("replace_one", "zero_out")

@@ -15,14 +15,8 @@ import randquant as rq
 from randquant.aggregation import AdditiveMechanism, CentralGaussian, ClippedSGD
 from randquant.cli import progress
 from randquant.local_training import problem_of
-from randquant.training import (
-    ParameterFreeStep,
-    RunRecord,
-    TrainConfig,
-    about_constant,
-    about_steps,
-    best_constant,
-)
+from randquant.rounds import ParameterFreeStep
+from randquant.training import RunRecord, TrainConfig, about_constant, about_steps, best_constant
 
 PUBLIC_MEAN, PUBLIC_DEVIATION = 150.0, 75.0
 NOISY = CentralGaussian(None, noise_multiplier=3.2, clip_norm=1.0)

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from randquant._internal import formatting
-from randquant.integrations.accountant import SO_FAR
-from randquant.integrations.history import History, Measured, RoundRow
 from randquant.privacy.guarantee import Guarantee
 from randquant.reports import meaning, pages
 from randquant.reports.figures import Axis, Figure, line_chart
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Section
+from randquant.rounds.accountant import SO_FAR
+from randquant.rounds.history import History, Measured, RoundRow
 
 Card = tuple[str, str, list[str]]  # name, figure, lines below it
 

@@ -23,7 +23,7 @@ HOMES = {
     "randquant.planning.compare.Comparison": "comparison",
     "randquant.planning.plans.Plan": "plan",
     "randquant.training.trained.Run": "run",
-    "randquant.integrations.history.History": "flower",
+    "randquant.rounds.history.History": "flower",
     "randquant.statistics.answers.Table": "answers",
 }
 """The module here that shows each class, by its functions `figures`, `facts` and `page`."""

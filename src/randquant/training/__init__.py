@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         to_tensors,
         torch_optimizer,
     )
-    from randquant.training.parameter_free import OF_CLASSES, ParameterFreeStep, usual_length
     from randquant.training.participation import (
         capped_cohorts,
         sample_capped,

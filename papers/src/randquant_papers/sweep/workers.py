@@ -158,7 +158,7 @@ def _serve(link: Connection) -> None:
 def _trained(folder: Path, link: Connection) -> Ended:
     try:
         from randquant.reports import report_run
-        from randquant.training import train_run  # with torch
+        from randquant.training import train_run
 
         sets.register()
         train_run(folder, lambda config, metrics: link.send((folder, config, metrics)))

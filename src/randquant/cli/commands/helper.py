@@ -89,7 +89,7 @@ def run(
     if key is None or missing:
         raise ValueError(f"Expected --{missing[0]} FILE with serve; it is missing.")
     with extras.needed("the helper's service", "flower"):
-        from randquant.integrations.helper_service import TLS, ServiceLimits, helper_of, service
+        from randquant.rounds.helper_service import TLS, ServiceLimits, helper_of, service
     limits = ServiceLimits(workers=workers, seconds=seconds, request_bytes=request_bytes)
     helper = helper_of(
         Path(path), Path(key), None if directory is None else Path(directory), epsilon=epsilon,
@@ -134,7 +134,7 @@ def _keygen(path: Path) -> Output:
 def _certificates(folder: Path, host: str) -> Output:
     """Write TLS files of a helper and of one server."""
     with extras.needed("the helper's service", "flower"):
-        from randquant.integrations.helper_service import write_certificates
+        from randquant.rounds.helper_service import write_certificates
     helper, server = write_certificates(folder, host)
     result = {"host": host, "helper": dataclasses.asdict(helper),
               "server": dataclasses.asdict(server)}  # fmt: skip

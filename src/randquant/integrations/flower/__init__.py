@@ -9,15 +9,15 @@ from randquant._internal.faces import lazily
 from randquant.integrations.flower import installed
 
 if TYPE_CHECKING:
-    from randquant.integrations.accountant import RoundEvent, RunAccountant
-    from randquant.integrations.among_clients import AmongClients
     from randquant.integrations.flower.mod import QuantizeMod
     from randquant.integrations.flower.planned import ParameterFree
     from randquant.integrations.flower.strategy import QuantizedStrategy
-    from randquant.integrations.helper_service import TLS, RemoteHelper
-    from randquant.integrations.limits import ClientLimits
-    from randquant.integrations.offer import Offer
-    from randquant.integrations.with_helper import WithHelper
+    from randquant.rounds.accountant import RoundEvent, RunAccountant
+    from randquant.rounds.among_clients import AmongClients
+    from randquant.rounds.helper_service import TLS, RemoteHelper
+    from randquant.rounds.limits import ClientLimits
+    from randquant.rounds.offer import Offer
+    from randquant.rounds.with_helper import WithHelper
 
 __all__ = [
     "TLS",

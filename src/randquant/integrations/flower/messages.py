@@ -24,13 +24,13 @@ from flwr.app import (
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_to_proto
 
-from randquant.integrations.protocol import NoAnswer, RoundMessage, read_inbox
+from randquant.rounds.protocol import NoAnswer, RoundMessage, read_inbox
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 if TYPE_CHECKING:  # a client's process needs none of the server's side
     from flwr.serverapp import Grid
 
-    from randquant.integrations.sums import RoundSum
+    from randquant.rounds.sums import RoundSum
 
 HEAD, INBOX, PAYLOAD = "randquant", "randquant.inbox", "randquant.payload"
 OURS = (HEAD, INBOX, PAYLOAD)

@@ -19,13 +19,13 @@ from flwr.serverapp.strategy import Strategy
 from randquant._internal import validate
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import EXAMPLES
-from randquant.integrations.ledger import SPENT
-from randquant.integrations.limits import ClientLimits, Membership
-from randquant.integrations.member import Agreed, Member, NothingToSend, refusal_line, told
-from randquant.integrations.protocol import UPLOAD, RoundMessage
-from randquant.integrations.run import ServerRun
-from randquant.integrations.trained import Arrays
 from randquant.local_training.local import Local
+from randquant.rounds.ledger import SPENT
+from randquant.rounds.limits import ClientLimits, Membership
+from randquant.rounds.member import Agreed, Member, NothingToSend, refusal_line, told
+from randquant.rounds.protocol import UPLOAD, RoundMessage
+from randquant.rounds.run import ServerRun
+from randquant.rounds.trained import Arrays
 
 # What a wrapped strategy must be, and how many nodes it must find before the first round.
 

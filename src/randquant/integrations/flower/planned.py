@@ -13,15 +13,15 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from randquant._internal import validate
 from randquant._internal.progress import waiting
 from randquant.aggregation.registry import update_mechanism
-from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower.messages import arrays_of
-from randquant.integrations.trained import Layout, parts_of
-from randquant.integrations.untuned import Predicts, UntunedSteps
-from randquant.integrations.with_helper import WithHelper
 from randquant.local_training.local import Local
 from randquant.planning.choice import choose
 from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
+from randquant.rounds.among_clients import AmongClients
+from randquant.rounds.trained import Layout, parts_of
+from randquant.rounds.untuned import Predicts, UntunedSteps
+from randquant.rounds.with_helper import WithHelper
 
 # FedAvg whose step needs no rate, once it is wrapped.
 

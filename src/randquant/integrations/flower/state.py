@@ -10,8 +10,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
-from randquant.integrations import state
 from randquant.integrations.flower.messages import read_array as read
+from randquant.rounds import state
 
 MODEL, INNER, RUN = "model/", "inner/", "run/"
 

@@ -16,21 +16,21 @@ from flwr.serverapp.strategy import Result, Strategy
 from randquant._internal import files
 from randquant._internal.files import make_folder
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.integrations.accountant import SO_FAR, RunAccountant
-from randquant.integrations.among_clients import AmongClients
 from randquant.integrations.flower import messages, mod, state
 from randquant.integrations.flower.grids import EligibleGrid, PollingGrid
 from randquant.integrations.flower.messages import FlowerRound
 from randquant.integrations.flower.planned import ParameterFree, for_target
-from randquant.integrations.history import History, RoundRow
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import UPLOAD
-from randquant.integrations.run import RoundsFailed, ServerRun, beside
-from randquant.integrations.trained import Arrays, Layout, parts_of
-from randquant.integrations.untuned import UntunedSteps
-from randquant.integrations.with_helper import WithHelper
 from randquant.local_training.local import Local
 from randquant.planning.privacy import Privacy
+from randquant.rounds.accountant import SO_FAR, RunAccountant
+from randquant.rounds.among_clients import AmongClients
+from randquant.rounds.history import History, RoundRow
+from randquant.rounds.offer import Offer
+from randquant.rounds.protocol import UPLOAD
+from randquant.rounds.run import RoundsFailed, ServerRun, beside
+from randquant.rounds.trained import Arrays, Layout, parts_of
+from randquant.rounds.untuned import UntunedSteps
+from randquant.rounds.with_helper import WithHelper
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 __all__ = ["QuantizedStrategy", "RoundsFailed"]

@@ -22,18 +22,18 @@ from randquant._internal import files, validate
 from randquant._internal.files import make_folder
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import from_record
-from randquant.integrations import state
-from randquant.integrations.accountant import SO_FAR, RunAccountant
-from randquant.integrations.foreign import logged
 from randquant.integrations.nvflare.tasks import number, read, site_name, task_of
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import RoundMessage
-from randquant.integrations.run import RoundsFailed, ServerRun
-from randquant.integrations.sums import Log, PlainSum, RoundSum
-from randquant.integrations.trained import Layout
-from randquant.integrations.untuned import START, Predicts, UntunedSteps
-from randquant.integrations.with_helper import WithHelper
 from randquant.privacy.guarantee import Neighboring
+from randquant.rounds import state
+from randquant.rounds.accountant import SO_FAR, RunAccountant
+from randquant.rounds.foreign import logged
+from randquant.rounds.offer import Offer
+from randquant.rounds.protocol import RoundMessage
+from randquant.rounds.run import RoundsFailed, ServerRun
+from randquant.rounds.sums import Log, PlainSum, RoundSum
+from randquant.rounds.trained import Layout
+from randquant.rounds.untuned import START, Predicts, UntunedSteps
+from randquant.rounds.with_helper import WithHelper
 
 
 @dataclass(frozen=True)

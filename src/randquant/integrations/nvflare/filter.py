@@ -15,11 +15,11 @@ from nvflare.apis.shareable import Shareable, make_reply
 
 from randquant._internal import validate
 from randquant._internal.files import make_folder
-from randquant.integrations.limits import ClientLimits
-from randquant.integrations.member import Agreed, Member
 from randquant.integrations.nvflare import tasks
-from randquant.integrations.trained import Arrays
 from randquant.privacy.guarantee import Neighboring
+from randquant.rounds.limits import ClientLimits
+from randquant.rounds.member import Agreed, Member
+from randquant.rounds.trained import Arrays
 
 FAILED = ReturnCode.EXECUTION_EXCEPTION
 FAILURES = tuple(code for name, code in vars(ReturnCode).items() if name.isupper() and name != "OK")

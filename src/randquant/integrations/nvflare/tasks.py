@@ -15,7 +15,7 @@ from nvflare.apis.shareable import Shareable
 
 from randquant._internal import validate
 from randquant.channels.encoding import floats
-from randquant.integrations.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMessage
+from randquant.rounds.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMessage
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 REQUEST, SESSION, PAYLOAD = "randquant.request", "randquant.session", "randquant.payload"

@@ -18,6 +18,13 @@ from randquant.local_training.standardize import FeatureStatistics, Standardizat
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee
+from randquant.rounds.parameter_free import (
+    OF_CLASSES,
+    OF_NUMBERS,
+    ParameterFreeStep,
+    scale_and_noise,
+    squared_noise,
+)
 from randquant.training.algorithm import State
 from randquant.training.config import TrainConfig
 from randquant.training.configured import alongside_of, fingerprint_of, mechanism_of
@@ -27,13 +34,6 @@ from randquant.training.optimizer import (
     OptimizerStep,
     ServerStep,
     torch_optimizer,
-)
-from randquant.training.parameter_free import (
-    OF_CLASSES,
-    OF_NUMBERS,
-    ParameterFreeStep,
-    scale_and_noise,
-    squared_noise,
 )
 from randquant.training.records import RoundMetrics
 from randquant.training.runs.advice import about_constant, about_loss, about_steps, best_constant

@@ -13,7 +13,8 @@ from nvflare_job import Server, asked, passed, result
 from scripted import check_drawn, check_follows
 
 from randquant.aggregation import VectorMechanism
-from randquant.integrations import (
+from randquant.integrations import QuantizeFilter
+from randquant.rounds import (
     Agreed,
     AmongClients,
     ClientLimits,
@@ -22,7 +23,6 @@ from randquant.integrations import (
     Membership,
     Offer,
     PlainSum,
-    QuantizeFilter,
     RoundMessage,
     WithHelper,
     protocol,

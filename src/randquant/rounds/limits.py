@@ -18,13 +18,13 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
-from randquant.integrations import trained
-from randquant.integrations.accountant import RoundEvent, RunAccountant
-from randquant.integrations.foreign import DamagedFile
-from randquant.integrations.ledger import OWN, State
-from randquant.integrations.protocol import read_terms, terms_text
-from randquant.integrations.trained import Arrays, Buffers, Layout, Patterns
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
+from randquant.rounds import trained
+from randquant.rounds.accountant import RoundEvent, RunAccountant
+from randquant.rounds.foreign import DamagedFile
+from randquant.rounds.ledger import OWN, State
+from randquant.rounds.protocol import read_terms, terms_text
+from randquant.rounds.trained import Arrays, Buffers, Layout, Patterns
 from randquant.secure_sums.identities import check_directory, check_identity
 from randquant.secure_sums.secagg import graphs
 from randquant.secure_sums.secagg.client import Client
@@ -32,7 +32,7 @@ from randquant.secure_sums.secagg.terms import DEFAULT_THRESHOLD_SHARE, Protocol
 
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism
-    from randquant.integrations.offer import Offer
+    from randquant.rounds.offer import Offer
     from randquant.secure_sums.helper.message import HelperTerms
 
 
@@ -383,7 +383,7 @@ class Membership:
 
 @functools.lru_cache(maxsize=8)  # an offer's text, with certificates, is made once
 def _offer(text: str) -> Offer:
-    from randquant.integrations.offer import Offer
+    from randquant.rounds.offer import Offer
 
     return Offer.from_text(text)
 

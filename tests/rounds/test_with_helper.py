@@ -28,7 +28,8 @@ from randquant.flower import (
     RemoteHelper,
     WithHelper,
 )
-from randquant.integrations import HEAD, Offer, RoundsFailed, service, within
+from randquant.integrations import HEAD
+from randquant.rounds import Offer, RoundsFailed, service, within
 from randquant.secure_sums import (
     MAX_OFFER_BYTES,
     Helper,
@@ -268,7 +269,7 @@ def test_an_offer_that_is_too_long_for_a_helper_is_asked_of_nobody(
     tmp_path, identity, trusting, monkeypatch
 ):
     helper, grid = Helper(tmp_path, identity), grid_of(trusting)
-    monkeypatch.setattr("randquant.integrations.with_helper.MAX_OFFER_BYTES", 100)
+    monkeypatch.setattr("randquant.rounds.with_helper.MAX_OFFER_BYTES", 100)
     with pytest.raises(RoundsFailed, match="an offer of 100 characters at most"):
         trained(trusting, helper, grid=grid, patience=1)
     assert not grid.seen

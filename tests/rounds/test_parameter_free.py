@@ -9,7 +9,8 @@ from sklearn.datasets import load_digits
 from torch import nn, tensor
 
 from randquant.aggregation import ClippedSGD
-from randquant.training import ParameterFreeStep, from_tensors, to_tensors, usual_length
+from randquant.rounds import ParameterFreeStep, usual_length
+from randquant.training import from_tensors, to_tensors
 
 SHAPES = [(3, 4), (3,)]
 STEP = ParameterFreeStep(SHAPES, rounds=8, scale=2.0, deviation=0.1)

@@ -17,10 +17,10 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
-from randquant.integrations import protocol
-from randquant.integrations.foreign import UNREADABLE, logged
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import NoAnswer, RoundMessage
+from randquant.rounds import protocol
+from randquant.rounds.foreign import UNREADABLE, logged
+from randquant.rounds.offer import Offer
+from randquant.rounds.protocol import NoAnswer, RoundMessage
 from randquant.secure_sums.secagg.graphs import Draw
 from randquant.secure_sums.secagg.terms import ProtocolError
 

@@ -14,7 +14,8 @@ from helper_sums import PINNED, helper_in
 
 import randquant as rq
 from randquant.aggregation import AdditiveMechanism, Alongside, VectorMechanism
-from randquant.integrations import (
+from randquant.privacy import account
+from randquant.rounds import (
     ClientLimits,
     Member,
     Membership,
@@ -24,7 +25,6 @@ from randquant.integrations import (
     protocol,
     within,
 )
-from randquant.privacy import account
 from randquant.secure_sums import HelperTerms, ProtocolError
 
 NOISE, BITS, CLIP, MARGIN = 2.5, 15, 0.3, 0.9

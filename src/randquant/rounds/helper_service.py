@@ -33,11 +33,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from randquant._internal import validate
 from randquant._internal.files import make_folder
 from randquant._internal.serialization import write_atomic
-from randquant.integrations.accountant import RoundEvent, RunAccountant
-from randquant.integrations.foreign import logged
-from randquant.integrations.ledger import OWN
-from randquant.integrations.limits import identity as read_identity
-from randquant.integrations.offer import Offer
+from randquant.rounds.accountant import RoundEvent, RunAccountant
+from randquant.rounds.foreign import logged
+from randquant.rounds.ledger import OWN
+from randquant.rounds.limits import identity as read_identity
+from randquant.rounds.offer import Offer
 from randquant.secure_sums.helper import joint_seed
 from randquant.secure_sums.helper.helper import Affords, Check, Helper, HelperLimits
 from randquant.secure_sums.helper.message import HelperTerms

@@ -12,7 +12,7 @@ from helper_sums import IDENTITY, helper_in, seeds_in
 from tls import keep, parties
 
 import randquant as rq
-from randquant.integrations import (
+from randquant.rounds import (
     CALLS_OF_ONE,
     DamagedFile,
     Offer,

@@ -13,8 +13,9 @@ from flower_rounds import EXACT, NOISY
 from helper_sums import PINNED, helper_in
 
 from randquant.aggregation import ChannelMechanism, VectorMechanism
-from randquant.integrations import ClientLimits, Member, Offer, QuantizeMod, RoundMessage, protocol
+from randquant.integrations import QuantizeMod
 from randquant.privacy import account
+from randquant.rounds import ClientLimits, Member, Offer, RoundMessage, protocol
 from randquant.secure_sums import HelperTerms, ProtocolError, Terms
 
 MODEL = {"stem": np.zeros(3, np.float32), "head": np.zeros(2, np.float32)}

@@ -24,8 +24,8 @@ from typing import Any, Self
 from randquant._internal import files
 from randquant._internal.files import read_own
 from randquant._internal.serialization import write_atomic
-from randquant.integrations.accountant import RunAccountant
-from randquant.integrations.foreign import DamagedFile
+from randquant.rounds.accountant import RunAccountant
+from randquant.rounds.foreign import DamagedFile
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 OWN = 0

@@ -14,11 +14,11 @@ from randquant._internal.serialization import to_json
 from randquant.aggregation.alongside import Alongside, Number
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, from_record
-from randquant.integrations.protocol import LONGEST_TEXT
-from randquant.integrations.trained import BUFFERS, Buffers
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.sampling import release_of
 from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.rounds.protocol import LONGEST_TEXT
+from randquant.rounds.trained import BUFFERS, Buffers
 
 FORMAT = "randquant offer, version 1"
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import randquant as rq
-from randquant.integrations import Offer, RoundEvent, RunAccountant
 from randquant.privacy import account
+from randquant.rounds import Offer, RoundEvent, RunAccountant
 from randquant.statistics import SurveyMechanism, survey
 
 DELTA = 1e-5

@@ -16,7 +16,7 @@ from randquant._internal.rounding import round_up
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Trust
 
 if TYPE_CHECKING:  # an account that nobody reads, in a message's own process, needs none of it
-    from randquant.integrations.offer import Offer
+    from randquant.rounds.offer import Offer
 
 SCHEMA = 2
 SO_FAR = "for an end that was declared beforehand; for one chosen by looking, only a limit holds"
@@ -236,7 +236,7 @@ class RunAccountant:
                 raise ValueError(f"it is of schema, delta and neighbours {same}")
             if len(set(state["offers"])) < len(state["offers"]):
                 raise ValueError("it has an offer twice")
-            from randquant.integrations.offer import Offer
+            from randquant.rounds.offer import Offer
 
             offers = {str(n): Offer.from_text(text) for n, text in enumerate(state["offers"])}
             spent = {

@@ -13,13 +13,13 @@ from randquant._internal import validate
 from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.hostile import one_client
 from randquant.aggregation.mechanism import UpdateMechanism
-from randquant.integrations.accountant import RoundEvent, RunAccountant
-from randquant.integrations.history import History, Measured, RoundRow
-from randquant.integrations.offer import Offer
-from randquant.integrations.sums import Log, RoundSum
-from randquant.integrations.trained import Arrays, Buffers, Layout
-from randquant.integrations.untuned import START, UntunedSteps
 from randquant.planning.privacy import CLIP_NORM, Privacy
+from randquant.rounds.accountant import RoundEvent, RunAccountant
+from randquant.rounds.history import History, Measured, RoundRow
+from randquant.rounds.offer import Offer
+from randquant.rounds.sums import Log, RoundSum
+from randquant.rounds.trained import Arrays, Buffers, Layout
+from randquant.rounds.untuned import START, UntunedSteps
 
 
 class RoundsFailed(RuntimeError):

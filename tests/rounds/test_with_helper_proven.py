@@ -14,9 +14,10 @@ from tls import keep, parties
 from randquant.aggregation import AdditiveMechanism
 from randquant.channels import wire
 from randquant.flower import QuantizeMod, RemoteHelper, WithHelper
-from randquant.integrations import HEAD, Offer, payload_record, sums
+from randquant.integrations import HEAD, payload_record
 from randquant.integrations.flower.messages import PAYLOAD
 from randquant.reports.flower import page
+from randquant.rounds import Offer, sums
 from randquant.secure_sums import HelperTerms, masked_message
 from randquant.secure_sums.helper import proven
 

@@ -10,8 +10,8 @@ from flower_rounds import NOISY
 from helper_sums import helper_in
 
 from randquant.aggregation import Alongside, Number, VectorMechanism
-from randquant.integrations import ClientLimits, Member, Membership, Offer, RoundMessage, protocol
 from randquant.integrations.flower import messages
+from randquant.rounds import ClientLimits, Member, Membership, Offer, RoundMessage, protocol
 from randquant.secure_sums import Client, Draw, HelperTerms, Terms
 
 SESSION = bytes(16)

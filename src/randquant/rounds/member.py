@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.channels import wire
 from randquant.channels.keys import Key
-from randquant.integrations import protocol
-from randquant.integrations.accountant import RoundEvent
-from randquant.integrations.foreign import DamagedFile, logged
-from randquant.integrations.ledger import OWN, AnswerLedger, State
-from randquant.integrations.limits import ClientLimits, Membership, identity, whether_known
-from randquant.integrations.protocol import RoundMessage
+from randquant.rounds import protocol
+from randquant.rounds.accountant import RoundEvent
+from randquant.rounds.foreign import DamagedFile, logged
+from randquant.rounds.ledger import OWN, AnswerLedger, State
+from randquant.rounds.limits import ClientLimits, Membership, identity, whether_known
+from randquant.rounds.parameter_free import squared_noise
+from randquant.rounds.protocol import RoundMessage
 from randquant.secure_sums.secagg.client import Client
 from randquant.secure_sums.secagg.graphs import HASH_BYTES, PART_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError
-from randquant.training.parameter_free import squared_noise
 
 if TYPE_CHECKING:
     import numpy as np
 
     from randquant.aggregation.mechanism import UpdateMechanism
-    from randquant.integrations.trained import Arrays, Layout
+    from randquant.rounds.trained import Arrays, Layout
     from randquant.secure_sums.helper.message import HelperTerms
 
 RELATIVE_LOSS = "relative-loss"

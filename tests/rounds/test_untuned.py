@@ -17,8 +17,8 @@ from nvflare_job import MODEL, UPDATE, Server
 import randquant as rq
 from randquant.aggregation import VectorMechanism, shorten
 from randquant.flower import Offer, ParameterFree, QuantizedStrategy
-from randquant.integrations import HEAD, RELATIVE_LOSS, Membership, RoundsFailed
-from randquant.training import OF_CLASSES, ParameterFreeStep
+from randquant.integrations import HEAD
+from randquant.rounds import OF_CLASSES, RELATIVE_LOSS, Membership, ParameterFreeStep, RoundsFailed
 
 DIMENSION = 5
 WAY = np.array([2.0, -1.0, 0.5, 0.0, 1.0], np.float32)

@@ -8,14 +8,14 @@ from typing import Any, Literal
 import numpy as np
 
 from randquant._internal import validate
-from randquant.integrations.offer import Offer
-from randquant.integrations.trained import Arrays, Layout
-from randquant.training.parameter_free import (
+from randquant.rounds.offer import Offer
+from randquant.rounds.parameter_free import (
     OF_CLASSES,
     OF_NUMBERS,
     ParameterFreeStep,
     scale_and_noise,
 )
+from randquant.rounds.trained import Arrays, Layout
 
 Predicts = Literal["classes", "numbers"]
 REACH: Mapping[Predicts, float] = {"classes": OF_CLASSES, "numbers": OF_NUMBERS}

@@ -12,10 +12,10 @@ import numpy as np
 from randquant._internal import validate
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels import wire
-from randquant.integrations import protocol, sums
-from randquant.integrations.offer import Offer
-from randquant.integrations.protocol import RoundMessage
-from randquant.integrations.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
+from randquant.rounds import protocol, sums
+from randquant.rounds.offer import Offer
+from randquant.rounds.protocol import RoundMessage
+from randquant.rounds.sums import Answers, Intake, Log, PlainSum, Requests, RoundSum
 from randquant.secure_sums.secagg.graphs import Draw, Losses
 from randquant.secure_sums.secagg.server import SumServer
 from randquant.secure_sums.secagg.terms import (

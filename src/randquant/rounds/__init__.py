@@ -1,0 +1,53 @@
+"""A round: what is offered, who answers, what it costs, how answers are summed, what is kept.
+
+No engine is in here; `integrations` has the transports.
+"""
+
+from typing import TYPE_CHECKING
+
+from randquant._internal.faces import lazily
+
+if TYPE_CHECKING:
+    from randquant.rounds.accountant import RoundEvent, RunAccountant
+    from randquant.rounds.among_clients import AmongClients, SecureSum
+    from randquant.rounds.foreign import DamagedFile
+    from randquant.rounds.helper_service import (
+        CALLS_OF_ONE,
+        TLS,
+        RemoteHelper,
+        ServiceLimits,
+        helper_of,
+        service,
+        within,
+        write_certificates,
+    )
+    from randquant.rounds.history import History, RoundRow
+    from randquant.rounds.ledger import OWN, SPENT, STEP_BYTES, AnswerLedger
+    from randquant.rounds.limits import SUM, ClientLimits, Membership
+    from randquant.rounds.member import (
+        FILES,
+        NOTHING,
+        REFUSED,
+        RELATIVE_LOSS,
+        Agreed,
+        Member,
+        told,
+    )
+    from randquant.rounds.offer import Offer
+    from randquant.rounds.parameter_free import OF_CLASSES, ParameterFreeStep, usual_length
+    from randquant.rounds.protocol import (
+        LONGEST_SESSION,
+        LONGEST_TEXT,
+        RoundMessage,
+        read_inbox,
+        read_terms,
+        terms_text,
+        upload_format,
+    )
+    from randquant.rounds.run import RoundsFailed
+    from randquant.rounds.sums import Intake, PlainSum
+    from randquant.rounds.trained import Layout
+    from randquant.rounds.untuned import REACH
+    from randquant.rounds.with_helper import WithHelper
+
+lazily(__name__)
