@@ -34,9 +34,8 @@ from randquant._internal import from_json
 from randquant.aggregation import UpdateMechanism, VectorMechanism, update_mechanism
 from randquant.channels import wire
 from randquant.integrations import ClientState, QuantizedStrategy
-from randquant.integrations.flower import state
 from randquant.privacy import channel_record
-from randquant.rounds import SUM, Membership, RunAccountant, terms_text
+from randquant.rounds import SUM, Membership, RunAccountant, ServerStore, terms_text
 from randquant.training import RunStore, TrainConfig, create_run, read_run, train, train_run
 from randquant.training.runs import binding, checkpoint
 from randquant.training.runs.store import BASELINE, NAME, commitment, key_of, read_finished
@@ -213,7 +212,7 @@ def _payloads(folder: Path) -> Iterator[Kind]:
 
 
 def _servers(folder: Path) -> Iterator[Kind]:
-    path = folder / "flower" / "server.state"
+    path = folder / "flower" / "server.sqlite"
     kept = []
 
     def note(step: str, node: int, reply: Message) -> list[Message]:
@@ -227,17 +226,18 @@ def _servers(folder: Path) -> Iterator[Kind]:
     strategy.start(grid, model(), 3)  # type: ignore[arg-type]
 
     def server() -> tuple:
-        record, arrays, _ = state.load(path, fedavg())
+        found = ServerStore(path).read()
         accountant = RunAccountant(1e-5)
-        accountant.load_state_dict(record["accountant"])
-        return record, [(n, _hex(a.numpy())) for n, a in arrays.items()], accountant.state_dict()
+        accountant.load_state_dict(found.account)
+        arrays = [(name, array.shape, _hex(array)) for name, array in found.arrays.items()]
+        return found.run, found.done, found.history, arrays, accountant.state_dict()
 
     yield Kind("state of a server", path, server)
     yield _accountant(folder / "accountant", strategy.accountant)
 
     def account() -> tuple:
         with ledger_of(grid.contexts[1]).held() as ledger:
-            return ledger.accountant.state_dict(), ledger._taken
+            return ledger.accountant.state_dict(), sorted(ledger._taken)
 
     yield Kind("account of a client", folder / "account1", account)
     yield _part_in_a_sum(folder, kept[-1])

@@ -93,7 +93,7 @@ def answers_of(context):
 def counted(path):
     """(answers, steps) of the account in a file."""
     with ledger_of(context_of(path)).held() as ledger:
-        return ledger.accountant.answers(OWN), len(ledger._taken)
+        return ledger.accountant.answers(OWN), ledger.steps
 
 
 def spent(path, delta=1e-5):

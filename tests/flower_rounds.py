@@ -10,13 +10,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_grid import InProcessGrid, client_app, over_the_wire
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp.strategy import FedAdam, FedAvg
+from flwr.serverapp.strategy import FedAvg
 from tls import keep
 
 import randquant as rq
 from randquant.aggregation import ChannelMechanism, VectorMechanism
 from randquant.integrations import HEAD, QuantizedStrategy, QuantizeMod
-from randquant.integrations.flower import state
 from randquant.rounds import RoundsFailed
 
 # Values -1, 0, 1 are encoded as they are: sums can be checked bit for bit.
@@ -141,16 +140,6 @@ def ask(grid, node, step, session=b"s", **fields):
         content["arrays"], content["config"] = model(), ConfigRecord({})
     message = Message(content, dst_node_id=node, message_type="train")
     return grid.app(over_the_wire(message), grid.contexts[node])
-
-
-def saved_state(path, record=None, of_run=None) -> bytes:
-    """Of a strategy with moments in a dictionary, and in a list of more than ten."""
-    strategy = FedAdam()
-    strategy.m_t = {"w": np.arange(3.0), "empty": np.zeros((0, 2), dtype=">f4")}
-    strategy.v_t = [np.full(2, float(n)) for n in range(12)]
-    model = ArrayRecord({"w": Array(np.arange(6.0).reshape(2, 3)), "n": Array(np.array(3))})
-    state.save(path, record or {"rounds": 1}, model, strategy, of_run or {})
-    return path.read_bytes()
 
 
 def rounds_of(grid):

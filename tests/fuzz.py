@@ -29,10 +29,8 @@ import fuzz_flower
 import fuzz_helper
 import fuzz_nvflare
 import numpy as np
-import safetensors.numpy
 import stores
 from damage import damaged, damaged_json
-from flower_rounds import saved_state
 from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
@@ -43,6 +41,7 @@ from randquant.integrations.flower import state
 from randquant.privacy import channel_record, load_channel
 from randquant.rounds import (
     OWN,
+    SPENT,
     AnswerLedger,
     Offer,
     RoundEvent,
@@ -51,8 +50,6 @@ from randquant.rounds import (
     read_terms,
     terms_text,
 )
-from randquant.rounds import ledger as account_file
-from randquant.rounds import state as server_state
 from randquant.secure_sums import Client, SumServer, Terms, random_word
 from randquant.training import RoundMetrics, RunStore, SentRounds, State, TrainConfig
 from randquant.training.data import datasets
@@ -145,7 +142,7 @@ def _checkpoints() -> list[bytes]:
 def _read_checkpoint(data: bytes, folder: Path) -> None:
     made = checkpoint.from_bytes(data, MADE_WITH, folder)
     assert (made.round, made.parameters.shape, made.participations.shape) == (7, (50,), (9,))
-    assert safetensors.numpy.load(data)["round"][0] == 7
+    assert serialization.unpack_arrays(data)[0]["round"] == 7
 
 
 SHAPE = (3, 4)
@@ -298,54 +295,45 @@ def _account() -> RunAccountant:
 
 
 def _ledgers() -> list[bytes]:
-    with tempfile.TemporaryDirectory() as folder:
-        with AnswerLedger(_account(), Path(folder) / "account").held() as ledger:
-            for step in ("advertise", "upload"):
-                ledger.take(b"a round", step)
-            ledger.save()
-        return [(Path(folder) / "account").read_bytes()]
-
-
-def _damaged_framed(rng: random.Random, data: bytes, magic: bytes, start: int, seal: Any) -> bytes:
-    """The bytes, or the JSON whose length stands before `start`; mostly with right checksums."""
-    head = len(magic) + 32
-    end = start + int.from_bytes(data[start - 8 : start], "little")
-    if rng.random() < 0.5:
-        out = damaged(rng, data)
-    else:
-        text = damaged_json(rng, data[start:end])
-        with contextlib.suppress(Exception):  # it is no record any more
-            text = seal(text)
-        out = data[: start - 8] + len(text).to_bytes(8, "little") + text + data[end:]
-    if rng.random() < 0.8:
-        out = magic + hashlib.sha256(out[head:]).digest() + out[head:]
-    return out
-
-
-def _sealed_account(text: bytes) -> bytes:
-    told = {name: part for name, part in json.loads(text).items() if name != "checksum"}
-    return json.dumps({**told, "checksum": accountant._checksum(told)}).encode()
+    kept: dict[str, dict[str, Any]] = {}
+    with AnswerLedger(_account(), None, kept).held() as ledger:
+        for step in ("advertise", "upload"):
+            ledger.take(b"a round", step)
+        ledger.save()
+    return [kept[SPENT]["account"]]
 
 
 def _damaged_ledger(rng: random.Random, data: bytes) -> bytes:
-    start = account_file.START + 16
-    return _damaged_framed(rng, data, account_file.MAGIC, start, _sealed_account)
+    """Another account or other steps, mostly with right checksums."""
+    record, out = json.loads(data), damaged_json(rng, data)
+    if rng.random() < 0.5:
+        return out
+    with contextlib.suppress(Exception):  # it is no record any more
+        inner = damaged_json(rng, json.dumps(record["account"]).encode())
+        told = {name: part for name, part in json.loads(inner).items() if name != "checksum"}
+        account = {**told, "checksum": accountant._checksum(told)}
+        steps = json.loads(damaged_json(rng, json.dumps(record["steps"]).encode()))
+        digest = hashlib.sha256(b"".join(sorted(map(bytes.fromhex, steps)))).hexdigest()
+        sealed = serialization.seal({"written": record["written"], "account": account}, digest)
+        out = json.dumps({**sealed, "steps": steps}).encode()
+    return out
 
 
-def _read_ledger(data: bytes, folder: Path) -> None:
-    path, found = folder / "account", _accountant()
-    path.write_bytes(data)
-    with AnswerLedger(found, path).held() as ledger:
-        taken = list(ledger._taken)
+def _read_ledger(data: bytes, _folder: Path) -> None:
+    found = _accountant()
+    kept: dict[str, dict[str, Any]] = {SPENT: {"account": data}}
+    with AnswerLedger(found, None, kept).held() as ledger:
         assert ledger.accountant is found  # read now
         ledger.save()
-    start = account_file.START + 16
-    end = start + int.from_bytes(data[start - 8 : start], "little")
-    assert b"".join(taken) == data[end:], "other steps"
-    assert len(set(taken)) == len(taken), "a step twice"
-    _same_counts(json.loads(data[start:end]), found)
-    with AnswerLedger(_accountant(), path).held() as written:
-        assert written.accountant.state_dict() == found.state_dict(), "no way back"
+    said, written = json.loads(data), json.loads(kept[SPENT]["account"])
+    assert written["steps"] == sorted(bytes.fromhex(step).hex() for step in said["steps"]), (
+        "other steps"
+    )
+    assert len(set(written["steps"])) == len(written["steps"]), "a step twice"
+    assert written["written"] == said["written"] + 1
+    _same_counts(said["account"], found)
+    with AnswerLedger(_accountant(), None, kept).held() as again:
+        assert again.accountant.state_dict() == found.state_dict(), "no way back"
 
 
 def _same_counts(said: dict, found: RunAccountant) -> None:
@@ -361,27 +349,38 @@ def _same_counts(said: dict, found: RunAccountant) -> None:
 
 
 def _damaged_state(rng: random.Random, data: bytes) -> bytes:
-    return _damaged_framed(rng, data, server_state.MAGIC, server_state.HEAD + 8, lambda text: text)
+    """Other bytes, or another head, mostly with the right checksum."""
+    start = serialization.HASH_BYTES + 8
+    end = start + int.from_bytes(data[start - 8 : start], "little")
+    if rng.random() < 0.5:
+        out = damaged(rng, data)
+    else:
+        text = damaged_json(rng, data[start:end])
+        out = data[: start - 8] + len(text).to_bytes(8, "little") + text + data[end:]
+    if rng.random() < 0.8:
+        body = out[serialization.HASH_BYTES :]
+        out = hashlib.sha256(body).digest() + body
+    return out
 
 
 def _states() -> list[bytes]:
-    with tempfile.TemporaryDirectory() as folder:
-        record = {"rounds": 3, "accountant": _account().state_dict()}
-        of_run = {"start of the run": np.arange(3, dtype=np.float32)}
-        return [saved_state(Path(folder) / "state", record, of_run)]
+    strategy = FedAdam()
+    strategy.m_t = {"w": np.arange(3.0), "empty": np.zeros((0, 2), dtype=">f4")}
+    strategy.v_t = [np.full(2, float(n)) for n in range(12)]  # type: ignore[assignment]
+    return [serialization.pack_arrays({"rounds": 3}, state.arrays_in(strategy))]
 
 
-def _read_state(data: bytes, folder: Path) -> None:
-    path, strategy = folder / "state", FedAdam()
+def _read_state(data: bytes, _folder: Path) -> None:
+    strategy, other = FedAdam(), FedAdam()
     fields = set(vars(strategy))
-    path.write_bytes(data)
-    record, model, of_run = state.load(path, strategy)
+    record, arrays = serialization.unpack_arrays(data)
+    again, same = serialization.unpack_arrays(serialization.pack_arrays(record, arrays))
+    assert (again, list(same)) == (record, list(arrays))
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(same[name], array)
+    state.restore(strategy, arrays)
     assert set(vars(strategy)) == fields, "a new attribute"
-    state.save(path, record, model, strategy, of_run)
-    again, same, kept = state.load(path, other := FedAdam())
-    assert (again, list(same), list(kept)) == (record, list(model), list(of_run))
-    for name, array in model.items():
-        np.testing.assert_array_equal(same[name].numpy(), array.numpy())
+    state.restore(other, state.arrays_in(strategy))
     assert repr(vars(other)) == repr(vars(strategy))
 
 

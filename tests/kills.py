@@ -32,8 +32,7 @@ from interrupted import SMALL
 
 from randquant._internal.files import make_folder
 from randquant.integrations import QuantizedStrategy, QuantizeMod
-from randquant.integrations.flower import state
-from randquant.rounds import AmongClients, RunAccountant, WithHelper
+from randquant.rounds import AmongClients, RunAccountant, ServerStore, StoredRounds, WithHelper
 from randquant.secure_sums import Helper, HelperJournal, HelperLimits
 from randquant.training import create_run, is_run, load_parameters, read_run, train_run
 
@@ -122,8 +121,8 @@ class Rounds:
         folder.mkdir(exist_ok=True)  # killed before anything
         self.counted += Counter(told)
         asked = RunAccountant(1e-5)
-        if (folder / "server.state").exists():
-            asked.load_state_dict(self._saved(folder)["accountant"])
+        if (folder / "server.sqlite").exists():
+            asked.load_state_dict(self._saved(folder).account)
         for node in self.clients:
             found, _ = counted(folder / f"account{node}")
             assert self.counted[node] <= found <= self.counted[node] + 1, (
@@ -134,14 +133,14 @@ class Rounds:
 
     def finish(self, folder: Path) -> None:
         self.run(folder, lambda node: None)
-        assert self._saved(folder)["rounds"] == self.rounds
+        assert self._saved(folder).done["rounds"] == self.rounds
 
-    def _saved(self, folder: Path) -> dict:
+    def _saved(self, folder: Path) -> StoredRounds:
         """What the server's state says, with the model of so many rounds."""
-        record, arrays, _ = state.load(folder / "server.state", fedavg())
-        wanted = record["rounds"] * mean_of(self.clients)
-        np.testing.assert_allclose(arrays["w"].numpy(), wanted, atol=1e-4)
-        return record
+        stored = ServerStore(folder / "server.sqlite").read()
+        wanted = stored.done["rounds"] * mean_of(self.clients)
+        np.testing.assert_allclose(stored.arrays["model/w"], wanted, atol=1e-4)
+        return stored
 
     def _config(self, folder: Path, node: int) -> dict:
         return {"randquant-ledger": str(folder / f"account{node}")}
@@ -164,7 +163,7 @@ class Helped(Rounds):
 
     def check(self, folder: Path, told: list[int]) -> None:
         super().check(folder, told)
-        if (folder / "server.state").exists() and (done := self._saved(folder)["rounds"]):
+        if (folder / "server.sqlite").exists() and (done := self._saved(folder).done["rounds"]):
             sums = HelperJournal(folder / "helper").sums()
             for node in self.clients:
                 assert sums.get(node, 0) >= done, "the helper has counted less"

@@ -1,8 +1,10 @@
 """Power cuts: which states of the disk a sequence of writes may leave behind, by POSIX's rules.
 
 What POSIX promises is little. Bytes that were written are on the disk once the file was flushed
-(`fsync`); before that any part of them may be, or garbage. A name that was created, replaced or
-deleted is on the disk once its folder was flushed; before that each such change may or may not be.
+(`fsync`); before that any of the writes may be, in any part, or garbage in its place. A name that
+was created, replaced or deleted is on the disk once its folder was flushed; before that each such
+change may or may not be. What SQLite does is seen by a file system of its own (`apsw.VFS`) between
+it and the real one.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 import builtins
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import apsw
 import pytest
 
 
@@ -37,6 +40,55 @@ class Trace:
         followed("mkdir", lambda path, *_: self._add("mkdir", path))
         followed("unlink", lambda path, *_: self._add("unlink", path))
         self._follow_open(monkeypatch)
+        self._follow_sqlite(monkeypatch)
+
+    def _follow_sqlite(self, monkeypatch):
+        trace = self
+
+        class File(apsw.VFSFile):
+            def __init__(self, name, flags):
+                self.path = Path(name.filename() if isinstance(name, apsw.URIFilename) else name)
+                new = not self.path.exists()
+                super().__init__("", name, flags)
+                if new:
+                    trace._add("create", self.path)
+                # SQLite's `unixSync` flushes the folder with the first flush of a new journal.
+                self.folder = new and bool(flags[0] & apsw.SQLITE_OPEN_MAIN_JOURNAL)
+
+            def xWrite(self, data, offset):
+                super().xWrite(data, offset)
+                trace._add("write", self.path, bytes(data), offset)
+
+            def xTruncate(self, size):
+                super().xTruncate(size)
+                trace._add("truncate", self.path, size)
+
+            def xSync(self, flags):
+                super().xSync(flags)
+                trace._add("fsync", self.path)
+                if self.folder:
+                    trace._add("fsync", self.path.parent)
+                    self.folder = False
+
+        class Files(apsw.VFS):
+            def xOpen(self, name, flags):
+                return File(name, flags)
+
+            def xDelete(self, path, flush):
+                super().xDelete(path, flush)
+                trace._add("unlink", path)
+                if flush:
+                    trace._add("fsync", Path(path).parent)
+
+        class Connection(apsw.Connection):
+            text_factory: object = None  # as sqlite3's has
+
+        self._files = Files("traced", "")
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
+        monkeypatch.setattr(
+            "randquant._internal.database.sqlite3.connect",
+            lambda address, **_: Connection(address, flags=flags, vfs="traced"),
+        )
 
     def _follow_open(self, monkeypatch):
         plain = builtins.open
@@ -64,7 +116,8 @@ class Trace:
 
             return Followed()
 
-        monkeypatch.setattr("randquant._internal.serialization.open", opened, raising=False)
+        for module in ("serialization", "database"):
+            monkeypatch.setattr(f"randquant._internal.{module}.open", opened, raising=False)
 
     def _name(self, path) -> str:
         return os.path.relpath(path, self.root)
@@ -79,13 +132,35 @@ class Trace:
         self.events.append(("note", what))
 
 
-def _contents(synced: bytes | None, written: bytes) -> list[bytes]:
-    """What a file may hold after a power cut."""
-    if synced == written:
-        return [written]
-    cuts = sorted({0, 1, len(written) // 2, max(len(written) - 1, 0), len(written)})
-    garbage = [b"\0" * len(written), written[: len(written) // 2] + b"\xff" * 9]
-    return [*(written[:cut] for cut in cuts), *garbage, *([] if synced is None else [synced])]
+Change = tuple[int, bytes | None]
+"""Bytes written at an offset, or None: the file was cut off there."""
+
+
+def _contents(synced: bytes | None, changes: list[Change]) -> list[bytes]:
+    """What a file may hold after a power cut: any of the changes since it was flushed, or not."""
+    base = b"" if synced is None else synced
+    parts = [changes[:n] for n in range(len(changes) + 1)]  # none, the first ones, all
+    for n, (offset, data) in enumerate(changes):
+        if data is None:
+            parts.append([*changes[:n], *changes[n + 1 :]])
+            continue
+        half, last = len(data) // 2, len(data) - 1
+        others = [None, data[:1], data[:half], data[:last], b"\0" * len(data),
+                  data[:half] + b"\xff" * 9]  # fmt: skip
+        for other in others:
+            torn = [] if other is None else [(offset, other)]
+            parts.append([*changes[:n], *torn, *changes[n + 1 :]])
+    return list(dict.fromkeys(_changed(base, part) for part in parts))
+
+
+def _changed(content: bytes, changes: Sequence[Change]) -> bytes:
+    for offset, data in changes:
+        if data is None:
+            content = content[:offset]
+        else:
+            content = content.ljust(offset, b"\0")
+            content = content[:offset] + data + content[offset + len(data) :]
+    return content
 
 
 class _Disk:
@@ -95,7 +170,7 @@ class _Disk:
         self.memory: dict[str, int | str] = {}
         self.names: dict[str, int | str] = {}
         self.pending: list[tuple[str, dict[str, int | str | None]]] = []
-        self.written: dict[int, bytes] = {}
+        self.changes: dict[int, list[Change]] = {}
         self.synced: dict[int, bytes | None] = {}
 
     def change(self, **entries: int | str | None) -> None:
@@ -106,13 +181,17 @@ class _Disk:
     def do(self, kind: str, name: str, *more: object) -> None:
         if kind == "create":
             if name in self.memory:  # truncated in place
-                self.written[self.memory[name]] = b""  # type: ignore[index]
+                self.changes[self.memory[name]].append((0, None))  # type: ignore[index]
             else:
-                number = len(self.written)
-                self.written[number], self.synced[number] = b"", None
+                number = len(self.changes)
+                self.changes[number], self.synced[number] = [], None
                 self.change(**{name: number})
         elif kind == "write":
-            self.written[self.memory[name]] += more[0]  # type: ignore[index, operator]
+            number = self.memory[name]
+            offset = more[1] if len(more) > 1 else len(self._content(number))  # type: ignore[arg-type]
+            self.changes[number].append((offset, more[0]))  # type: ignore[index, arg-type]
+        elif kind == "truncate":
+            self.changes[self.memory[name]].append((more[0], None))  # type: ignore[index, arg-type]
         elif kind == "mkdir":
             self.change(**{name: "folder"})
         elif kind == "unlink":
@@ -120,13 +199,16 @@ class _Disk:
         elif kind == "replace":
             self.change(**{str(more[0]): self.memory[name], name: None})
         elif kind == "fsync" and isinstance(number := self.memory.get(name), int):
-            self.synced[number] = self.written[number]
+            self.synced[number], self.changes[number] = self._content(number), []
         elif kind == "fsync":
             folder = "" if name == "." else name
             for place, entries in self.pending:
                 if place == folder:
                     _apply(self.names, entries)
             self.pending = [each for each in self.pending if each[0] != folder]
+
+    def _content(self, number: int) -> bytes:
+        return _changed(self.synced[number] or b"", self.changes[number])
 
     def states(self) -> Iterator[dict[str, bytes]]:
         """Every possible disk: files by name."""
@@ -141,7 +223,7 @@ class _Disk:
                 for name, what in names.items()
                 if isinstance(what, int) and all(str(p) in folders for p in Path(name).parents[:-1])
             }
-            options = [_contents(self.synced[n], self.written[n]) for n in files.values()]
+            options = [_contents(self.synced[n], self.changes[n]) for n in files.values()]
             for contents in itertools.product(*options):
                 yield dict(zip(files, contents, strict=True))
 
@@ -174,4 +256,5 @@ def restore(files: dict[str, bytes], folder: Path) -> Path:
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
+        (folder / name).chmod(0o600)
     return folder

@@ -23,7 +23,6 @@ FRONT = {"__init__.py", "__main__.py", "flower.py", "py.typed"}
 
 EXTRAS = {
     "torch": {"local_training", "training", "cli"},
-    "safetensors": {"training"},
     "sklearn": {"training"},
     "kymatio": set(),
     "tensorboard": set(),

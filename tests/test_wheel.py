@@ -141,7 +141,7 @@ from randquant.cli import main
 raise SystemExit(main({arguments!r}))
 """
 EXTRAS = {
-    "torch", "safetensors", "sklearn", "altair", "vl_convert", "dp_accounting", "optuna",
+    "torch", "sklearn", "altair", "vl_convert", "dp_accounting", "optuna",
     "tensorboard", "nacl", "kymatio", "flwr",
 }  # fmt: skip
 

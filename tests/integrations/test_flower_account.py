@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import contextlib
 import re
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +21,15 @@ from flower_rounds import (
     refusals,
     rounds_of,
     run,
-    saved_state,
 )
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 import randquant as rq
+from randquant._internal import serialization
 from randquant.integrations import QuantizedStrategy
 from randquant.integrations.flower import state
 from randquant.privacy import account
-from randquant.rounds import Offer, RoundEvent, RunAccountant
+from randquant.rounds import Offer, RoundEvent, RunAccountant, ServerStore
 
 
 def test_epsilon_is_that_of_the_accountant_and_training_ends_before_the_limit():
@@ -122,7 +123,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(make, killed_at, tmp_path):
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):
-    grid, path = grid_of(nodes=range(1, 4)), tmp_path / "server.state"
+    grid, path = grid_of(nodes=range(1, 4)), tmp_path / "server.sqlite"
     one_round(exact(), grid=grid, folder=tmp_path)
     for mechanism, options in (
         (noisy(cohort=3), {}), (exact(), {"inner": FedAdam(fraction_evaluate=0.0)}),
@@ -131,62 +132,95 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
         with pytest.raises(ValueError, match="Expected"):
             one_round(mechanism, grid=grid, folder=tmp_path, **options)
     good = path.read_bytes()
-    for changed in (
-        with_head(good, lambda head: head["arrays"][0].__setitem__(0, "model/other")),
-        with_head(good, lambda head: head["record"].update(rounds=-1)),
-        with_head(good, lambda head: head["record"].pop("accountant")),
-        with_head(good, lambda head: head["record"].pop("offer")),
-        b"PK damaged",
-    ):
-        path.write_bytes(changed)
+    stored = ServerStore(path).read()
+    for change in (
+        {"arrays": {"model/other": stored.arrays["model/w"]}}, {"done": {"rounds": -1}},
+        {"run": {**stored.run, "offer": "another"}}, {"account": {}},
+    ):  # fmt: skip
+        path.unlink()
+        saved(path, replace(stored, **change))
         with pytest.raises(ValueError, match="Expected"):
             one_round(exact(), grid=grid, folder=tmp_path)
+    path.write_bytes(b"PK damaged")
+    with pytest.raises(OSError, match="file is not a database"):
+        one_round(exact(), grid=grid, folder=tmp_path)
+    path.write_bytes(good)
+    one_round(exact(), grid=grid, folder=tmp_path)
 
 
-def with_head(data: bytes, change) -> bytes:
-    """The same state with another head, and a right checksum."""
-    size = int.from_bytes(data[40:48], "little")
-    head = json.loads(data[48 : 48 + size])
-    change(head)
-    text = json.dumps(head).encode()
-    body = len(text).to_bytes(8, "little") + text + data[48 + size :]
-    return data[:8] + hashlib.sha256(body).digest() + body
-
-
-def test_a_state_comes_back_as_it_was(tmp_path):
-    path, strategy = tmp_path / "state", FedAdam()
-    saved_state(path)
-    record, model, _ = state.load(path, strategy)
-    assert record == {"rounds": 1}
-    assert (model["w"].numpy() == np.arange(6.0).reshape(2, 3)).all()
-    assert model["n"].numpy().shape == ()
-    assert (strategy.m_t["w"] == np.arange(3.0)).all()
-    assert (strategy.m_t["empty"].shape, strategy.m_t["empty"].dtype) == ((0, 2), ">f4")
-    assert [part[0] for part in strategy.v_t] == list(range(12))
-    strategy.m_t["w"] += 1  # it can be stepped with in place
+def saved(path, stored):
+    """Write a store of one round."""
+    store = ServerStore(path)
+    store.create(stored.run, stored.account, {})
+    store.commit(stored.history[0], stored.done, stored.arrays)
 
 
 @pytest.mark.parametrize(
-    "change",
+    "statement",
     [
-        lambda head: head["arrays"][0].__setitem__(2, [10**12]),
-        lambda head: head["arrays"][0].__setitem__(2, [-2, -3]),
-        lambda head: head["arrays"][0].__setitem__(1, "|O8"),
-        lambda head: head["arrays"][0].__setitem__(1, "<f8,<f8"),
-        lambda head: head["arrays"][-1].__setitem__(0, "inner/aggregate_train/#0"),
-        lambda head: head["arrays"][-1].__setitem__(0, "inner/eta/#0"),
-        lambda head: head["arrays"][-1].__setitem__(0, "other"),
-        lambda head: head["arrays"][-1].__setitem__(0, "model/w"),
-        lambda head: head["arrays"].pop(),
-        lambda head: head.update(record=[]),
+        "DELETE FROM records WHERE name = 'asked'",
+        "DELETE FROM rounds WHERE round = 1",
+        "DELETE FROM states",
+        "UPDATE records SET content = replace(content, '\"rounds\": 2', '\"rounds\": 1')",
+        "UPDATE records SET name = 'other' WHERE name = 'asked'",
+        "UPDATE rounds SET content = replace(content, '\"asked\": 3', '\"asked\": 2')",
+        "UPDATE rounds SET round = 7 WHERE round = 2",
+        "UPDATE states SET content = substr(content, 1, length(content) - 1)",
+        "UPDATE states SET content = (SELECT content FROM states ORDER BY part LIMIT 1)||x'00'",
     ],
 )
-def test_a_state_of_something_else_is_refused_and_changes_nothing(change, tmp_path):
-    path, strategy = tmp_path / "state", FedAdam()
-    path.write_bytes(with_head(saved_state(path), change))
+def test_a_change_of_a_servers_state_is_noticed(statement, tmp_path):
+    grid, path = grid_of(nodes=range(1, 4)), tmp_path / "server.sqlite"
+    one_round(exact(), grid=grid, folder=tmp_path, rounds=2)
+    good = ServerStore(path).read()
+    assert (good.done["rounds"], len(good.history)) == (2, 2)
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute(statement)
+    with pytest.raises(ValueError, match="Expected"):
+        ServerStore(path).read()
+
+
+def test_a_model_of_an_earlier_round_is_not_taken_for_the_last_ones(tmp_path):
+    grid, path = grid_of(nodes=range(1, 4)), tmp_path / "server.sqlite"
+    kept = []
+    for rounds in (1, 2):
+        one_round(exact(), grid=grid, folder=tmp_path, rounds=rounds)
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            kept.append(database.execute("SELECT content FROM states").fetchall())
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE states SET content = ?", kept[0][0])
+    with pytest.raises(ValueError, match="its model is of another round"):
+        ServerStore(path).read()
+
+
+def test_a_failed_round_is_on_record_at_once(tmp_path):
+    grid = grid_of(nodes=range(1, 4), fault=lambda step, node, reply: [reply] * (step != "upload"))
+    one_round(exact(), grid=grid, folder=tmp_path, rounds=1, patience=2)
+    [row] = ServerStore(tmp_path / "server.sqlite").read().history
+    assert (row.round, row.asked, row.dropped) == (1, 3, 3)
+    assert row.failed
+
+
+def test_the_arrays_of_a_strategy_come_back_as_they_were():
+    strategy, other = FedAdam(), FedAdam()
+    strategy.m_t = {"w": np.arange(3.0), "empty": np.zeros((0, 2), dtype=">f4")}
+    strategy.v_t = [np.full(2, float(n)) for n in range(12)]
+    content = serialization.pack_arrays({"rounds": 1}, state.arrays_in(strategy))
+    record, arrays = serialization.unpack_arrays(content)
+    assert record == {"rounds": 1}
+    state.restore(other, arrays)
+    assert (other.m_t["w"] == np.arange(3.0)).all()
+    assert (other.m_t["empty"].shape, other.m_t["empty"].dtype) == ((0, 2), ">f4")
+    assert [part[0] for part in other.v_t] == list(range(12))
+    other.m_t["w"] += 1  # it can be stepped with in place
+
+
+@pytest.mark.parametrize("name", ["aggregate_train/#0", "eta/#0", "other"])
+def test_arrays_of_something_else_are_refused_and_change_nothing(name):
+    strategy = FedAdam()
     before = dict(vars(strategy))
-    with pytest.raises(ValueError, match="Expected the state of a run in"):
-        state.load(path, strategy)
+    with pytest.raises(ValueError, match="Expected arrays that FedAdam remembers, got"):
+        state.restore(strategy, {"m_t/w": np.zeros(2), name: np.zeros(2)})
     assert vars(strategy) == before
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flower_grid import counted
-from flwr.serverapp.strategy import FedAvgM
 from tests.deployments import deployment
 
 from randquant import stochastic_rounding
-from randquant.integrations.flower import state
+from randquant.rounds import ServerStore
 from randquant.training import load_dataset, models
 
 CLIENTS, RATE, CLIP, MARGIN = 4, 1.5, 0.05, 0.02
@@ -55,9 +54,9 @@ def test_the_sum_is_exact_without_the_killed_clients_mask(deployed):
     lattice = stochastic_rounding(clip=CLIP, levels=2, margin=MARGIN).lattice
     assert lattice is not None
     first, step = lattice
-    _, saved, _ = state.load(folder / "server" / "server.state", FedAvgM())
+    saved = ServerStore(folder / "server" / "server.sqlite").read().arrays
     for name, old in model.state_dict().items():
-        mean = (saved[name].numpy() - old.numpy()) / RATE
+        mean = (saved[f"model/{name}"] - old.numpy()) / RATE
         totals = (mean - 2 * first) / step * (CLIENTS - 1)  # of both rounds
         assert np.abs(totals - totals.round()).max() < 1e-3
         assert totals.round().min() >= 0

@@ -50,7 +50,8 @@ def observed(strategy):
         "least": terms["least"], "neighbours": terms["neighbours"], "timeout": timeout,
         "limit": account.max_epsilon, "delta": account.delta, "relation": account.neighboring,
         "stable": account.stable, "patience": run.patience,
-        "strategy": type(strategy.strategy).__name__, "folder": strategy._path,
+        "strategy": type(strategy.strategy).__name__,
+        "folder": None if run.store is None else run.store.path,
     }  # fmt: skip
 
 
@@ -96,7 +97,7 @@ def test_a_setting_of_a_strategy_changes_what_it_must_and_nothing_else(name, tmp
     usual = observed(strategy_of())
     for value, changes in STRATEGY[name]:
         if name == "folder":
-            value, changes = tmp_path, {"folder": tmp_path / "server.state"}
+            value, changes = tmp_path, {"folder": tmp_path / "server.sqlite"}
         found = observed(strategy_of(**{name: value}))
         assert found == usual | changes != usual, name
 

@@ -135,11 +135,11 @@ def test_a_run_that_is_over_still_gives_a_new_job_its_model(tmp_path):
 def test_a_state_of_another_run_is_refused(tmp_path):
     Server(tmp_path, rounds=1).run()
     other = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.2), clip_norm=1.0)
-    with pytest.raises(ValueError, match="another mechanism or model"):
+    with pytest.raises(ValueError, match="of this mechanism, model and step, got another"):
         Server(tmp_path, mechanism=other).run()
     server = Server(tmp_path)
     server.controller._model["bias"] = np.zeros(2)  # float64
-    with pytest.raises(ValueError, match="another mechanism or model"):
+    with pytest.raises(ValueError, match="of this mechanism, model and step, got another"):
         server.run()
 
 

@@ -15,8 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_grid import spent
 
-from randquant.rounds import service, write_certificates
-from randquant.rounds import state as server_state
+from randquant.rounds import ServerStore, service, write_certificates
 from randquant.secure_sums import Helper
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
@@ -86,8 +85,8 @@ def printed_by(run, attempt):
 
 def state(folder):
     """(rounds done, how often each site was asked) of the server's file."""
-    record, _ = server_state.read(folder / "server" / "server.state")
-    return record["rounds"], [sum(c.values()) for c in record["accountant"]["clients"].values()]
+    stored = ServerStore(folder / "server" / "server.sqlite").read()
+    return stored.done["rounds"], [sum(c.values()) for c in stored.account["clients"].values()]
 
 
 def answered(folder, site, delta=1e-5):

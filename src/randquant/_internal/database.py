@@ -11,8 +11,8 @@ import contextlib
 import functools
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from randquant._internal.files import (
@@ -27,6 +27,9 @@ from randquant._internal.files import (
 LOCK_TIMEOUT_SECONDS = 60.0
 """Time that a process waits for another one's transaction, which takes far less; with a longer
 time, requests would wait in vain for a process that hangs."""
+
+PARTIAL = ".partial"
+"""Added to the name of a file that is not whole yet."""
 
 # Each protects against a machine that loses power, or against somebody who gets the disk.
 SETTINGS = (
@@ -75,6 +78,23 @@ class Database:
             sync_folder(self.path.parent)
         with self.transaction(new=True):
             pass
+
+    def create_whole(self, fill: Callable[[sqlite3.Connection], object]) -> None:
+        """Create the file with its first content; if this is interrupted, there is no file.
+
+        A file of its name was whole once: an empty one is damaged, and not taken for a new one.
+
+        Args:
+            fill: writes the content.
+        """
+        new = replace(self, path=self.path.with_name(self.path.name + PARTIAL))
+        for left in (new.path, new.journal):  # by a process that was killed
+            left.unlink(missing_ok=True)
+        new.create()
+        with new.transaction() as database:
+            fill(database)
+        os.replace(new.path, self.path)
+        sync_folder(self.path.parent)
 
     @property
     def journal(self) -> Path:

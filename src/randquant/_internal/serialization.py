@@ -9,9 +9,12 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from randquant._internal import validate
 from randquant._internal.files import flush, opener, read_regular, sync_folder
@@ -188,6 +191,63 @@ def read(path: Path, advice: str, before: str = "") -> dict[str, Any]:
         return unseal(read_regular(path), before)[0]
     except ValueError as error:
         raise ValueError(f"Expected {path} as it was written, but: {error}. {advice}") from None
+
+
+# Arrays of numbers as bytes: the length of a head, the head, the arrays, each in its own bytes.
+
+HASH_BYTES = 32
+DTYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
+
+
+def pack_arrays(record: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return a record of JSON data and arrays of numbers by name as bytes, with their checksum.
+
+    Raises:
+        ValueError: an array is of something else, which could not be read again.
+    """
+    for name, array in arrays.items():
+        if not DTYPE.fullmatch(array.dtype.str):
+            raise ValueError(f"Expected arrays of numbers, got {name!r} of {array.dtype}.")
+    fields = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+    head = json.dumps({"record": record, "arrays": fields}).encode()
+    parts = [len(head).to_bytes(8, "little"), head, *(a.tobytes() for a in arrays.values())]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return b"".join([digest.digest(), *parts])
+
+
+def unpack_arrays(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Invert `pack_arrays`: return (record, arrays).
+
+    Raises:
+        ValueError: the content is damaged.
+    """
+    body = memoryview(content)[HASH_BYTES:]
+    if content[:HASH_BYTES] != hashlib.sha256(body).digest():
+        raise ValueError("it is damaged")
+    try:
+        return _unpacked(body)
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"it is something else: {error}") from None
+
+
+def _unpacked(body: memoryview) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    start = 8 + int.from_bytes(body[:8], "little")
+    head: dict[str, Any] = json.loads(bytes(body[8:start]))
+    arrays = {}
+    for name, dtype, shape in head["arrays"]:
+        if not DTYPE.fullmatch(dtype) or name in arrays:
+            raise ValueError(f"{name!r} is not an array of numbers, or comes twice")
+        sides = [validate.whole("side", side, low=0, high=len(body)) for side in shape]
+        size = math.prod(sides) * np.dtype(dtype).itemsize
+        if size > len(body) - start:  # before memory is taken for it
+            raise ValueError("its arrays end too soon")
+        arrays[name] = np.ndarray(sides, dtype, bytearray(body[start : start + size]))
+        start += size
+    if start != len(body) or not isinstance(head["record"], dict):
+        raise ValueError("it has other bytes after its arrays, or no record")
+    return head["record"], arrays
 
 
 def _checksum(data: dict[str, Any], before: str) -> str:

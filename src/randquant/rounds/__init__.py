@@ -44,7 +44,8 @@ if TYPE_CHECKING:
         terms_text,
         upload_format,
     )
-    from randquant.rounds.run import RoundsFailed
+    from randquant.rounds.run import RoundsFailed, ServerRun
+    from randquant.rounds.store import ServerStore, StoredRounds
     from randquant.rounds.sums import Intake, PlainSum
     from randquant.rounds.trained import Layout
     from randquant.rounds.untuned import REACH

@@ -1,14 +1,7 @@
 """A client's own account: what it has answered, and which steps of which sums it has taken.
 
-One file, replaced as a whole and on the disk before anything that it counts is sent:
-
-offset  bytes  field
-0       8      magic "RQSPENT2"
-8       32     SHA-256 of what follows
-40      8      how often it was written
-48      8      n
-56      n      JSON: the account
-56 + n  16·k   each step that was taken, in order
+One SQLite file, which is on the disk before anything that it counts is sent. Its table `account`
+has one JSON record with a checksum, which covers all `steps` too.
 """
 
 from __future__ import annotations
@@ -17,13 +10,13 @@ import contextlib
 import hashlib
 import json
 import os
+import sqlite3
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, Self
 
-from randquant._internal import files
-from randquant._internal.files import read_own
-from randquant._internal.serialization import write_atomic
+from randquant._internal import files, serialization, validate
+from randquant._internal.database import LOCK_TIMEOUT_SECONDS, Database
 from randquant.rounds.accountant import RunAccountant
 from randquant.rounds.foreign import DamagedFile
 from randquant.secure_sums.secagg.terms import ProtocolError
@@ -31,15 +24,15 @@ from randquant.secure_sums.secagg.terms import ProtocolError
 OWN = 0
 """The client's number in its own account, independent of its number in a run."""
 
-MAGIC = b"RQSPENT2"
-START = len(MAGIC) + 32
+VERSION = 1
+TABLES = (
+    "CREATE TABLE account (only INTEGER PRIMARY KEY, content TEXT)",
+    "CREATE TABLE steps (step BLOB PRIMARY KEY) WITHOUT ROWID",
+)
 STEP_BYTES = 16
 """Bytes kept of a step's hash: of two steps that share them the second is refused, no more."""
 TRIES = 20
 """How often an account is checked again that others have changed meanwhile."""
-
-PATIENCE = 60.0
-"""Seconds that a process waits for another one of the same client."""
 
 SPENT = "randquant.spent"
 """Record in a client's state: its account if it has no file for it, else the file's version."""
@@ -58,12 +51,12 @@ class AnswerLedger:
         state: of the run: it knows how often the file had been written when this run last saw it.
 
     Guarantees:
-        A step that was taken is refused for ever, which costs 16 bytes per step. Processes that
-        share the file take each step once, and count every answer.
-        Whenever a process ends, the file has the content before a step or after it. Once `save` has
-        returned, it has the content after it, on the disk.
+        A step that was taken is refused for ever, which costs some 20 bytes per step. Processes
+        that share the file take each step once, and count every answer.
+        Whenever a process ends, the file has the content before a step or after it. Once the
+        context of `held` or `checked` has ended, it has the content after it, on the disk.
         Only this user can read the file. A file with any other content is refused, and a link to
-        one: replacing it would separate the names. Not detected are: a restored copy of an older
+        one: its two names would have two locks. Not detected are: a restored copy of an older
         account, unless this run has seen a newer one, and a file whose checksum was recomputed.
     """
 
@@ -71,10 +64,12 @@ class AnswerLedger:
         self, accountant: RunAccountant, path: str | Path | None, state: State | None = None
     ) -> None:
         self._accountant = accountant
-        self._unread: bytes | None = None  # the account as the file has it
-        self._path = None if path is None else Path(path)
+        self._unread: dict[str, Any] | None = None  # the account as the file has it
+        self._database = _database_of(path)
+        self._connection: sqlite3.Connection | None = None
         self._state: State = {} if state is None else state
-        self._taken: dict[bytes, None] = {}
+        self._taken: set[bytes] = set()
+        self._new: list[bytes] = []
         self._written = 0
 
     @property
@@ -86,12 +81,16 @@ class AnswerLedger:
         """
         if self._unread is not None:
             with _readable():
-                state: dict[str, Any] = json.loads(self._unread)
-                if not set(state["clients"]) <= {str(OWN)}:
+                if not set(self._unread["clients"]) <= {str(OWN)}:
                     raise ValueError("it is of other clients")
-                self._accountant.load_state_dict(state)
+                self._accountant.load_state_dict(self._unread)
             self._unread = None
         return self._accountant
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+        return len(self._taken)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Self]:
@@ -99,23 +98,24 @@ class AnswerLedger:
 
         Raises:
             DamagedFile: it is damaged, or older than what this run has seen.
-            BlockingIOError: another process holds the lock for longer than PATIENCE.
-            OSError: the file is a link, or cannot be read.
+            OSError: the file is a link, cannot be read, or another process holds it for longer
+                than LOCK_TIMEOUT_SECONDS.
         """
-        known = self._state.get(SPENT, {})
-        if self._path is None:
-            self._load(known.get("account"))
+        if self._database is None:
+            self._look()
             yield self
             return
-        with files.exclusive(self._path.with_name(self._path.name + ".lock"), wait=PATIENCE):
-            self._load(read_own(self._path) if os.path.lexists(self._path) else None)
-            if self._written < known.get("written", 0):
-                raise DamagedFile("Expected this client's newest account, got an older one.")
+        self._create(self._database)
+        with self._database.transaction() as self._connection:
+            self._read(self._connection)
             yield self
+        self._connection = None
+        if self._written:  # the run has seen this version now that it is on the disk
+            self._state[SPENT] = {"written": self._written}
 
     @contextlib.contextmanager
     def checked(self, check: Callable[[RunAccountant], None]) -> Iterator[Self]:
-        """Hold the file once its account has passed a check, which may take long.
+        """Hold the account once it has passed a check, which may take long.
 
         Others of this client may use the account during the check; if they change it, the new one
         is checked.
@@ -125,8 +125,8 @@ class AnswerLedger:
             Exception: that of `check`, or of `held`.
         """
         for _ in range(TRIES):
-            with self.held():
-                before = self._unread
+            self._look()
+            before = self._unread
             check(self.accountant)
             with self.held():
                 if self._unread == before:
@@ -134,8 +134,8 @@ class AnswerLedger:
                     yield self
                     return
         raise BlockingIOError(
-            f"Expected {self._path} to be left alone during a check, but other processes of this "
-            f"client changed it {TRIES} times: send it fewer requests at once."
+            f"Expected a client's account to be left alone during a check, but other processes of "
+            f"this client changed it {TRIES} times: send it fewer requests at once."
         )
 
     def take(self, session: bytes, step: str) -> None:
@@ -143,39 +143,91 @@ class AnswerLedger:
         name = hashlib.sha256(repr((session, step)).encode()).digest()[:STEP_BYTES]
         if name in self._taken:
             raise ProtocolError(f"Expected each step of a round once, got {step!r} again.")
-        self._taken[name] = None
+        self._taken.add(name)
+        self._new.append(name)
 
     def save(self) -> None:
-        """Write the account, before anything that it counts is sent."""
+        """Write the account; it is on the disk when the context ends, before anything is sent."""
         self._written += 1
-        if self._path is None:
-            self._state[SPENT] = {"account": self._to_bytes()}
-        else:
-            write_atomic(self._path, self._to_bytes(), private=True)
-            self._state[SPENT] = {"written": self._written}
-
-    def _to_bytes(self) -> bytes:
         account = self._unread
         if account is None:
-            account = json.dumps(self._accountant.state_dict()).encode()
-        numbers = (number.to_bytes(8, "little") for number in (self._written, len(account)))
-        body = b"".join([*numbers, account, *self._taken])
-        return MAGIC + hashlib.sha256(body).digest() + body
+            account = self._accountant.state_dict()
+        record = {"written": self._written, "account": account}
+        content = serialization.seal(record, _digest(self._taken))
+        if self._connection is None:
+            steps = [step.hex() for step in sorted(self._taken)]
+            self._state[SPENT] = {"account": json.dumps({**content, "steps": steps}).encode()}
+        else:
+            self._connection.execute("REPLACE INTO account VALUES (0, ?)", [json.dumps(content)])
+            rows = ([step] for step in self._new)
+            self._connection.executemany("INSERT INTO steps VALUES (?)", rows)
+        self._new = []
 
-    def _load(self, data: bytes | None) -> None:
-        if data is None:
+    def look(self) -> RunAccountant:
+        """Read what this client has answered, without a lock: no other process waits.
+
+        Raises:
+            DamagedFile, OSError: as `held`.
+        """
+        self._look()
+        return self.accountant
+
+    def _look(self) -> None:
+        if self._database is None:
+            if (kept := self._state.get(SPENT, {}).get("account")) is not None:
+                with _readable():
+                    content = json.loads(kept)
+                    steps = list(map(bytes.fromhex, content.pop("steps")))
+                    self._load(json.dumps(content), steps)
+        elif os.path.lexists(self._database.path):
+            with self._database.reading() as database:
+                self._read(database)
+        else:
+            self._check_newest()
+
+    def _create(self, database: Database) -> None:
+        """Create the file of a new client's account."""
+        path = database.path
+        if os.path.lexists(path):
             return
+        self._check_newest()
+        # Another process of this client would replace an account that already counts an answer.
+        lock = path.with_name(path.name + ".lock")
+        with files.exclusive(lock, wait=LOCK_TIMEOUT_SECONDS):
+            if not os.path.lexists(path):
+                database.create_whole(lambda _: None)
+
+    def _read(self, database: sqlite3.Connection) -> None:
+        rows = database.execute("SELECT only, content FROM account").fetchall()
+        steps = [step for (step,) in database.execute("SELECT step FROM steps")]
         with _readable():
-            body = data[START:]
-            if data[:START] != MAGIC + hashlib.sha256(body).digest():
-                raise ValueError("it is damaged, or of another version")
-            end = 16 + int.from_bytes(body[8:16], "little")
-            steps = range(end, len(body), STEP_BYTES)
-            taken = {body[start : start + STEP_BYTES]: None for start in steps}
-            if len(body) != end + STEP_BYTES * len(taken):
-                raise ValueError("its steps are not whole, or one comes twice")
-        self._unread, self._taken = body[16:end], taken
-        self._written = int.from_bytes(body[:8], "little")
+            if rows or steps:
+                [(only, content)] = rows
+                if only != 0:
+                    raise ValueError("it is another row")
+                self._load(content, steps)
+        self._check_newest()
+
+    def _check_newest(self) -> None:
+        if self._written < self._state.get(SPENT, {}).get("written", 0):
+            raise DamagedFile("Expected this client's newest account, got an older one.")
+
+    def _load(self, content: str, steps: list[bytes]) -> None:
+        taken = set(steps)
+        if len(taken) < len(steps) or any(len(step) != STEP_BYTES for step in taken):
+            raise ValueError("one of its steps comes twice, or is none")
+        record, _ = serialization.unseal(content, _digest(taken))
+        self._written = validate.whole("written", record["written"], low=1)
+        self._unread, self._taken, self._new = record["account"], taken, []
+
+
+def _database_of(path: str | Path | None) -> Database | None:
+    return None if path is None else Database(Path(path), TABLES, VERSION, "a client's account")
+
+
+def _digest(steps: set[bytes]) -> str:
+    """What the account's checksum covers of its steps: a lost one could be taken again."""
+    return hashlib.sha256(b"".join(sorted(steps))).hexdigest()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.rounds import protocol
-from randquant.rounds.accountant import RoundEvent
+from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.foreign import DamagedFile, logged
 from randquant.rounds.ledger import OWN, AnswerLedger, State
 from randquant.rounds.limits import ClientLimits, Membership, identity, whether_known
@@ -141,9 +141,14 @@ class Member:
             ProtocolError: a limit does not allow it, or this request was answered before.
         """
         ledger, terms = self.ledger, own.terms
-        with ledger.checked(lambda each: self.limits.check_offer(own.offer, terms, each)):
-            if not step:
-                return
+
+        def check(account: RunAccountant) -> None:
+            self.limits.check_offer(own.offer, terms, account)
+
+        if not step:
+            check(ledger.look())
+            return
+        with ledger.checked(check):
             ledger.take(own.session, step)
             ledger.accountant.compose(RoundEvent(own.offer, frozenset({OWN})))
             ledger.save()

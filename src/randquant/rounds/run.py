@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import ERROR, INFO
-from typing import Any
 
 import numpy as np
 
@@ -17,9 +15,17 @@ from randquant.planning.privacy import CLIP_NORM, Privacy
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.history import History, Measured, RoundRow
 from randquant.rounds.offer import Offer
+from randquant.rounds.store import ServerStore, StoredRounds
 from randquant.rounds.sums import Log, RoundSum
 from randquant.rounds.trained import Arrays, Buffers, Layout
 from randquant.rounds.untuned import START, UntunedSteps
+
+MODEL, STEP, RUN = "model/", "step/", "run/"
+"""What the names of arrays in a store begin with: the model, what the engine's own step remembers,
+what the run's does."""
+
+Kept = tuple[Arrays, Arrays]
+"""A model, and the arrays that the engine's own step remembers."""
 
 
 class RoundsFailed(RuntimeError):
@@ -36,6 +42,7 @@ class ServerRun:
         alongside: what clients send beside their updates; None for nothing.
         patience: how many rounds in a row may fail.
         untuned: steps without a rate; None if another step is taken with a mean.
+        store: where the run is kept; None keeps it in memory alone.
 
     Attributes:
         done: rounds that are over, those before a restart included.
@@ -44,7 +51,7 @@ class ServerRun:
         numbers: the last round's numbers.
 
     Guarantees:
-        A round is in the account, and `save` has returned, before it has requests.
+        A round is in the account, and in the store, before it has requests.
     """
 
     def __init__(
@@ -55,7 +62,9 @@ class ServerRun:
         alongside: Alongside | None = None,
         patience: int = 3,
         untuned: UntunedSteps | None = None,
+        store: ServerStore | None = None,
     ) -> None:
+        self.store = store
         self.mechanism, self.accountant, self.alongside = mechanism, accountant, alongside
         self.untuned = untuned
         if untuned is not None and mechanism.clip_norm is None:
@@ -93,10 +102,25 @@ class ServerRun:
         exceeds = self.accountant.would_exceed
         return [c for c in connected if not exceeds(RoundEvent(offer, frozenset({c})))]
 
-    def charge(self, offer: Offer, clients: Collection[int], save: Callable[[], object]) -> None:
-        """Count a round, before its requests leave: once asked, a client may send an update."""
+    def charge(
+        self, offer: Offer, clients: Collection[int], first: Callable[[], Kept], step: str = ""
+    ) -> None:
+        """Count a round, before its requests leave: once asked, a client may send an update.
+
+        Args:
+            offer: of the round.
+            clients: who is asked.
+            first: gives what a run begins with.
+            step: the name of what steps with the mean.
+        """
         self.accountant.compose(RoundEvent(offer, frozenset(clients)))
-        save()
+        if self.store is not None:
+            account = self.accountant.state_dict()
+            if self.store.exists():
+                self.store.record_before_sending(account)
+            else:
+                run = {"offer": offer.digest, "step": step}
+                self.store.create(run, account, self._arrays(*first()))
         told = self._hostile
         self._hostile = one_client(offer.mechanism, offer.dimension, len(clients))
         if self._hostile and not told:
@@ -128,47 +152,74 @@ class ServerRun:
         return found
 
     def succeeded(
-        self, number: int, asked: int, clients: int, sizes: Mapping[str, int]
+        self, number: int, asked: int, clients: int, sizes: Mapping[str, int], kept: Kept
     ) -> RoundRow:
-        """Note a round with so many clients in its mean."""
+        """Note a round with so many clients in its mean, and keep what it has made."""
         self._failures = 0
         if self.untuned is not None:
             self.untuned.taken()
-        return self._note(number, asked, asked - clients, sizes)
+        row = self._note(number, asked, asked - clients, sizes)
+        if self.store is not None:
+            untuned = {} if self.untuned is None else self.untuned.record()
+            done = {"rounds": number, "untuned": untuned}
+            self.store.commit(row, done, self._arrays(*kept))
+        return row
 
     def failed(self, number: int, asked: int, error: Exception) -> None:
         """Note a round that failed; RoundsFailed if that were too many in a row."""
         self._log(ERROR, f"randquant: round {number} failed, the model is as before: {error}")
         self._failures += 1
-        self._note(number, asked, asked, {}, str(error))
+        row = self._note(number, asked, asked, {}, str(error))
+        if self.store is not None and self.store.exists():
+            self.store.note(row)
         if self._failures >= self.patience:
             raise RoundsFailed(
                 f"Expected a round to succeed, got {self._failures} failures in a row, the last: "
                 f"{error}"
             ) from error
 
-    def record(self, rounds: int) -> dict[str, Any]:
-        """JSON data of all this, after so many rounds."""
-        return {
-            "rounds": rounds,
-            "accountant": self.accountant.state_dict(),
-            "history": [dataclasses.asdict(row) for row in self.history],
-            "untuned": {} if self.untuned is None else self.untuned.record(),
-        }
+    def stored(self, offer: Offer, model: Arrays, step: str = "") -> StoredRounds | None:
+        """Read the store; None if the run has not begun there.
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Arrays by name that belong to the record."""
-        return {} if self.untuned is None else self.untuned.arrays()
+        Args:
+            offer: what clients are offered.
+            model: has the names, shapes and dtypes of the run's.
+            step: as in `charge`.
 
-    def restore(self, record: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Undo `record` and `arrays`; ValueError if it is none, or of another account."""
+        Raises:
+            ValueError: it is damaged, or of another offer, model or step.
+        """
+        if self.store is None or not self.store.exists():
+            return None
+        stored = self.store.read()
+        same = stored.run == {"offer": offer.digest, "step": step}
+        if not same or _kinds(_named(stored, MODEL)) != _kinds(model):
+            raise ValueError(
+                f"Expected {self.store.path} to be of this mechanism, model and step, got another "
+                "run's: choose another folder."
+            )
+        return stored
+
+    def restore(self, stored: StoredRounds) -> Kept:
+        """Go on from what the store has.
+
+        Raises:
+            ValueError: it is of another account.
+        """
         self.begin()
         if self.untuned is not None:
-            self.untuned.restore(record.get("untuned", {}), arrays.get(START))
-        done = validate.whole("rounds", record.get("rounds"), low=0)
-        self.accountant.load_state_dict(record.get("accountant", {}))
-        self.done = done
-        self.history = [RoundRow(**row) for row in record.get("history", [])]
+            start = _named(stored, RUN).get(START)
+            self.untuned.restore(stored.done.get("untuned", {}), start)
+        done = validate.whole("rounds", stored.done.get("rounds"), low=0)
+        self.accountant.load_state_dict(stored.account)
+        self.done, self.history = done, stored.history
+        return _named(stored, MODEL), _named(stored, STEP)
+
+    def _arrays(self, model: Arrays, step: Arrays) -> dict[str, np.ndarray]:
+        """All arrays of a state, by their names in the store."""
+        run = {} if self.untuned is None else self.untuned.arrays()
+        parts = {MODEL: model, STEP: step, RUN: run}
+        return {kind + name: a for kind, arrays in parts.items() for name, a in arrays.items()}
 
     @property
     def names(self) -> list[str]:
@@ -192,6 +243,16 @@ class ServerRun:
         self.history.append(row)
         self._log(INFO, f"randquant: {row.line()}.")
         return row
+
+
+def _named(stored: StoredRounds, kind: str) -> dict[str, np.ndarray]:
+    """The arrays whose names begin with `kind`, without it."""
+    arrays = stored.arrays.items()
+    return {name.removeprefix(kind): each for name, each in arrays if name.startswith(kind)}
+
+
+def _kinds(model: Arrays) -> list[tuple[str, np.dtype, tuple[int, ...]]]:
+    return [(name, array.dtype, array.shape) for name, array in model.items()]
 
 
 def beside(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | None:

@@ -27,7 +27,8 @@ from randquant.rounds.among_clients import AmongClients
 from randquant.rounds.history import History, RoundRow
 from randquant.rounds.offer import Offer
 from randquant.rounds.protocol import UPLOAD
-from randquant.rounds.run import RoundsFailed, ServerRun, beside
+from randquant.rounds.run import Kept, RoundsFailed, ServerRun, beside
+from randquant.rounds.store import ServerStore
 from randquant.rounds.trained import Arrays, Layout, parts_of
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
@@ -35,7 +36,7 @@ from randquant.secure_sums.secagg.terms import ProtocolError
 
 __all__ = ["QuantizedStrategy", "RoundsFailed"]
 
-STATE_FILE = "server.state"
+STORE = "server.sqlite"
 
 
 class QuantizedStrategy(Strategy):
@@ -58,9 +59,9 @@ class QuantizedStrategy(Strategy):
             norm): `refuse` it, train with `frozen` ones, which clients check, or let the `server`
             have its own: clients may compute others, which they do not send.
         sums: how secure sums are made: `AmongClients`, or `WithHelper` in one message.
-        folder: folder for the model, the strategy's moments and the account, which are written
-            after every round and before clients are asked. A run started again with the same
-            folder continues.
+        folder: folder for the model, the strategy's moments and the account, in `server.sqlite`:
+            the account is written before clients are asked, all after every round. A run started
+            again with the same folder continues.
         patience: how many rounds in a row may fail before `start` raises RoundsFailed.
 
     Guarantees:
@@ -109,10 +110,10 @@ class QuantizedStrategy(Strategy):
             stable=sums.stable_numbers,
             counts_on=sums.counts_on,
         )
-        self.run = ServerRun(mechanism, accountant, log, along, patience, untuned)
+        store = None if folder is None else ServerStore(Path(folder) / STORE)
+        self.run = ServerRun(mechanism, accountant, log, along, patience, untuned, store)
         self.least = sums.fewest(mechanism)
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
-        self._path = None if folder is None else Path(folder) / STATE_FILE
         self._round: FlowerRound | None = None
         self._last, self._statistics = 0, None
 
@@ -159,7 +160,7 @@ class QuantizedStrategy(Strategy):
         except ValueError as error:
             self.run.failed(number, 0, error)
             return []
-        self.run.charge(offer, begun.pending, lambda: self._save(number - 1, arrays))
+        self.run.charge(offer, begun.pending, lambda: self._kept(arrays), self._step)
         self._round = current
         return current.uploads()
 
@@ -195,8 +196,7 @@ class QuantizedStrategy(Strategy):
             "upload_bytes": taken.upload_bytes,
             "plain_bytes": taken.offer.plain_bytes,
         }
-        row = run.succeeded(number, asked, taken.clients, sizes)
-        self._save(number, arrays)
+        row = run.succeeded(number, asked, taken.clients, sizes, self._kept(arrays))
         own = {"clients": taken.clients, "dropped": row.dropped, "epsilon": row.epsilon, **sizes}
         own |= run.figures(taken.offer, taken.clients)
         return arrays, MetricRecord({**(metrics or {}), **own})
@@ -254,9 +254,9 @@ class QuantizedStrategy(Strategy):
             raise ValueError(f"Expected buffers='server' with statistics, got {buffers=}.")
         grid = PollingGrid.over(grid)
         with contextlib.ExitStack() as stack:
-            if self._path is not None:
-                make_folder(self._path.parent)
-                stack.enter_context(files.folder(self._path.parent))
+            if self.run.store is not None:
+                make_folder(self.run.store.path.parent)
+                stack.enter_context(files.folder(self.run.store.path.parent))
             arrays = self._restored(initial_arrays)
             done, planned = self.run.done, self.rounds if num_rounds is None else num_rounds
             self._last, self._statistics = planned, statistics
@@ -323,13 +323,15 @@ class QuantizedStrategy(Strategy):
             for name, value in layout.settled(old, messages.arrays_of(arrays), given).items():
                 arrays[name] = Array(value)
 
-    def _save(self, rounds: int, arrays: ArrayRecord) -> None:
-        """Write the model, the strategy's moments and the account after so many rounds."""
-        if self._path is not None:
-            offer = self.run.offer(self._layout(messages.arrays_of(arrays)), self.local.buffers)
-            own = {"offer": offer.digest, "strategy": type(self.strategy).__name__}
-            record = {**self.run.record(rounds), **own}
-            state.save(self._path, record, arrays, self.strategy, self.run.arrays())
+    @property
+    def _step(self) -> str:
+        """What a run's store calls its step."""
+        return type(self.strategy).__name__
+
+    def _kept(self, arrays: ArrayRecord) -> Kept:
+        """The model, and the strategy's moments."""
+        model = {name: messages.read_array(array) for name, array in arrays.items()}
+        return model, state.arrays_in(self.strategy)
 
     def _restored(self, initial: ArrayRecord) -> ArrayRecord:
         """The model to continue with: the folder's, if it has one."""
@@ -337,16 +339,11 @@ class QuantizedStrategy(Strategy):
         model = messages.arrays_of(initial)
         layout = self._layout(model)  # checks it
         layout.check_tied(model)
-        if self._path is None or not self._path.exists():
+        offer = self.run.offer(layout, self.local.buffers)
+        stored = self.run.stored(offer, model, self._step)
+        if stored is None:
             return initial
-        record, arrays, of_run = state.load(self._path, self.strategy)
-        wanted = self.run.offer(layout, self.local.buffers).digest, type(self.strategy).__name__
-        same = Layout.of(messages.arrays_of(arrays)) == Layout.of(model)
-        if (record.get("offer"), record.get("strategy")) != wanted or not same:
-            raise ValueError(
-                f"Expected {self._path} to be of this mechanism, model and strategy, got another "
-                "run's: choose another folder."
-            )
-        self.run.restore(record, of_run)
+        kept, moments = self.run.restore(stored)
+        state.restore(self.strategy, moments)
         log(INFO, "randquant: continuing after round %d.", self.run.done)
-        return arrays
+        return ArrayRecord({name: Array(array) for name, array in kept.items()})

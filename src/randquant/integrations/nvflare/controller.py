@@ -24,15 +24,15 @@ from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import from_record
 from randquant.integrations.nvflare.tasks import number, read, site_name, task_of
 from randquant.privacy.guarantee import Neighboring
-from randquant.rounds import state
 from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.foreign import logged
 from randquant.rounds.offer import Offer
 from randquant.rounds.protocol import RoundMessage
 from randquant.rounds.run import RoundsFailed, ServerRun
+from randquant.rounds.store import ServerStore
 from randquant.rounds.sums import Log, PlainSum, RoundSum
 from randquant.rounds.trained import Layout
-from randquant.rounds.untuned import START, Predicts, UntunedSteps
+from randquant.rounds.untuned import Predicts, UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 
 
@@ -77,7 +77,7 @@ class QuantizeController(Controller):
     Args:
         mechanism: the `record()` of a mechanism of local trust, or with `sums` of aggregate trust.
         rounds: rounds of the run, those before a restart included.
-        folder: holds the model and the account, `server.state`, written before sites are asked and
+        folder: holds `server.sqlite`: the account, written before sites are asked, and the model
             after every round. A job that is started again with the same folder continues.
         stop_at_epsilon: sites whose epsilon would exceed this are not asked; with fewer than
             `min_clients` left, training ends.
@@ -118,8 +118,6 @@ class QuantizeController(Controller):
         """Load the first model."""
         self._run = self._begun(self._logger(fl_ctx))
         self._learnable: ModelLearnable = self._persistor.load(fl_ctx)
-        if START in self._model:
-            raise ValueError(f"Expected a model without an array {START!r}, which is the run's.")
         self._take_over(self._model)
         self._layout().check_tied(self._model)
         self._offer()  # checks the model
@@ -137,8 +135,7 @@ class QuantizeController(Controller):
             stack.enter_context(files.folder(self._path.parent))
             if self.sums is not None:
                 self.sums.check(log)  # ValueError: there is no helper
-            if self._path.exists():  # read under the lock: nobody adds a round meanwhile
-                self._restore()
+            if self._restored():  # read under the lock: nobody adds a round meanwhile
                 self._persistor.save(self._learnable, fl_ctx)  # this job's has not seen it
                 log(INFO, f"randquant: continuing after round {run.done}.")
             while run.done < self.rounds and not abort_signal.triggered:
@@ -174,7 +171,7 @@ class QuantizeController(Controller):
 
     @property
     def _path(self) -> Path:
-        return Path(self.folder) / "server.state"
+        return Path(self.folder) / "server.sqlite"
 
     @property
     def _persistor(self) -> Any:
@@ -208,7 +205,9 @@ class QuantizeController(Controller):
         options, untuned = self.options, None
         if options.learning_rate == "auto":
             untuned = UntunedSteps(options.predicts)
-        return ServerRun(mechanism, accountant, log, patience=options.patience, untuned=untuned)
+        return ServerRun(
+            mechanism, accountant, log, None, options.patience, untuned, ServerStore(self._path)
+        )
 
     def _logger(self, fl_ctx: FLContext) -> Log:
         def log(level: int, line: str) -> None:
@@ -242,7 +241,7 @@ class QuantizeController(Controller):
         run, log = self._run, self._logger(fl_ctx)
         now = self._asking(sites, log)
         session = next(iter(now.pending.values())).session
-        run.charge(offer := now.offer, now.pending.keys(), self._save)
+        run.charge(offer := now.offer, now.pending.keys(), lambda: (self._model, {}))
         received: list[tuple[int, RoundMessage | Exception]] = []
 
         def take(client_task: ClientTask, fl_ctx: FLContext) -> None:
@@ -265,8 +264,7 @@ class QuantizeController(Controller):
         self._take_over(self._model | layout.moved(self._model, step))
         run.done += 1
         sizes = {"upload_bytes": now.upload_bytes, "plain_bytes": offer.plain_bytes}
-        run.succeeded(run.done, len(sites), now.clients, sizes)
-        self._save()
+        run.succeeded(run.done, len(sites), now.clients, sizes, (self._model, {}))
         self._persistor.save(self._learnable, fl_ctx)
         told = f"{run.accountant.told()}; {SO_FAR}"
         log(INFO, f"randquant: round {run.done} of {self.rounds}: {told}")
@@ -286,21 +284,11 @@ class QuantizeController(Controller):
         arrays = {name: np.asarray(array) for name, array in model.items()}
         self._learnable[ModelLearnableKey.WEIGHTS] = arrays
 
-    def _save(self) -> None:
-        record = {**self._run.record(self._run.done), "offer": self._offer().digest}
-        state.write(self._path, record, {**self._model, **self._run.arrays()})
-
-    def _restore(self) -> None:
-        try:
-            record, model = state.read(self._path)
-            of_run = {START: model.pop(START)} if START in model else {}
-            if record["offer"] != self._offer().digest or _kinds(model) != _kinds(self._model):
-                raise ValueError("it is of another mechanism or model")
-            self._run.restore(record, of_run)
-        except state.ERRORS as error:
-            raise state.refused(self._path, error) from error
+    def _restored(self) -> bool:
+        """Go on with the folder's model and account, if it has them."""
+        stored = self._run.stored(self._offer(), self._model)
+        if stored is None:
+            return False
+        model, _ = self._run.restore(stored)
         self._take_over(model)
-
-
-def _kinds(model: Mapping[str, np.ndarray]) -> list[tuple]:
-    return [(name, array.dtype, array.shape) for name, array in model.items()]
+        return True

@@ -15,36 +15,24 @@ follow each other, and all are bound to the run by the digest of its settings an
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import hashlib
 import json
 import os
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from randquant._internal import files, serialization
-from randquant._internal.database import Database
+from randquant._internal import files
+from randquant._internal.database import PARTIAL
 from randquant._internal.files import make_folder, sync_folder
-from randquant._internal.serialization import CHECKSUM, from_json, to_json
+from randquant._internal.serialization import from_json, to_json
 from randquant.channels.keys import Key
+from randquant.rounds.store import RESTORE, Contents, Store
 from randquant.training.config import NAMES, TrainConfig, check_config, value_of
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
 
 NAME, REPORT, BASELINE = "run.sqlite", "report.html", "baseline"
-PARTIAL = NAME + ".partial"
-VERSION = 1
-TABLES = (
-    "CREATE TABLE records (name TEXT PRIMARY KEY, content TEXT) WITHOUT ROWID",
-    "CREATE TABLE rounds (round INTEGER PRIMARY KEY, content TEXT)",
-    "CREATE TABLE states (part INTEGER PRIMARY KEY, name TEXT, content BLOB)",
-)
-MAX_PART_BYTES = 2**26
-"""Bytes of a state in one row. SQLite has a whole row in memory, and rows have at most 1e9 bytes.
-With half of this a large model has twice as many rows, which takes no longer."""
 
 RECORDS = {
     "config": "the settings of the run",
@@ -62,8 +50,6 @@ STATES = ("initial", "latest")
 FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
 """Settings that may change when a run is resumed: how soon to end, and what to print. What that
 may not be is in `Schedule.check`."""
-
-RESTORE = "Restore it from a copy, or begin a new run."
 
 
 class Secret:
@@ -143,11 +129,11 @@ class RunStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / NAME
-        self._database = Database(self.path, TABLES, VERSION, "a run's store", keeps_deleted=True)
+        self._store = Store(self.path, "a run's store", RECORDS, STATES)
 
     def exists(self) -> bool:
         """Return whether there is a run, which may be damaged."""
-        return os.path.lexists(self.path)
+        return self._store.exists()
 
     def create(self, records: Mapping[str, Any], initial: bytes = b"") -> None:
         """Begin a run: afterwards its folder has all of this, or there is no run.
@@ -157,34 +143,23 @@ class RunStore:
             initial: its first state; empty if its configuration names the model.
         """
         make_folder(self.folder)
-        # Under another name until it is whole. A file of the right name was whole once, so an empty
-        # one is damaged: it is not taken for a run that has sent nothing.
-        new = dataclasses.replace(self._database, path=self.folder / PARTIAL)
-        for left in (new.path, new.journal):
-            left.unlink(missing_ok=True)
-        new.create()
-        with new.transaction() as database:
-            for name, record in records.items():
-                _write(database, name, record)
-            _write_state(database, "initial", initial)
-        os.replace(new.path, self.path)
-        sync_folder(self.folder)
+        self._store.create(records, {"initial": initial})
 
     def config(self) -> TrainConfig:
         """Return the settings of the run."""
-        with self._reading() as database:
-            return self._config(database)
+        with self._store.reading() as contents:
+            return self._config(contents)
 
     def sent(self) -> SentRounds:
         """Return what the run has declared and sent."""
-        with self._reading() as database:
-            return self._sent(database, self._config(database))
+        with self._store.reading() as contents:
+            return self._sent(contents, self._config(contents))
 
     def begun(self) -> bool | None:
         """Return whether the run has begun to ask or send; None if no record says."""
         try:
-            with self._reading() as database:
-                return from_json(SentRounds, self._record(database, "sent")).begun
+            with self._store.reading() as contents:
+                return from_json(SentRounds, contents.record("sent")).begun
         except (ValueError, OSError):
             return None
 
@@ -194,22 +169,22 @@ class RunStore:
         Args:
             results: whether to read the summary.
         """
-        with self._reading() as database:
-            config = self._config(database)
-            sent = self._sent(database, config)
-            metrics, last = self._rounds(database, sent)
-            summary = self._summary(database, last, len(metrics), sent) if results else None
+        with self._store.reading() as contents:
+            config = self._config(contents)
+            sent = self._sent(contents, config)
+            metrics, last = self._rounds(contents, sent)
+            summary = self._summary(contents, last, len(metrics), sent) if results else None
             return StoredRun(config, sent, metrics, summary)
 
     def has(self, name: str) -> bool:
         """Return whether the run has a record of that name."""
-        with self._reading() as database:
-            return _content(database, name) is not None
+        with self._store.reading() as contents:
+            return contents.has(name)
 
     def record(self, name: str, before: str = "") -> dict[str, Any]:
         """Return a record, which was written with that `before`."""
-        with self._reading() as database:
-            return self._record(database, name, before)
+        with self._store.reading() as contents:
+            return contents.record(name, before)
 
     def secret(self) -> Secret:
         """Return the run's secret."""
@@ -223,14 +198,13 @@ class RunStore:
 
     def state(self, name: Literal["initial", "latest"]) -> bytes:
         """Return a state of the run; empty if it has none yet."""
-        with self._reading() as database:
-            parts = "SELECT content FROM states WHERE name = ? ORDER BY part"
-            return b"".join(part for (part,) in database.execute(parts, [name]))
+        with self._store.reading() as contents:
+            return contents.state(name)
 
     def write(self, name: str, record: Any, before: str = "") -> None:
         """Write a record; `before` is what it must follow, and is needed to read it."""
-        with self._database.transaction() as database:
-            _write(database, name, record, before)
+        with self._store.changing() as contents:
+            contents.write(name, record, before)
 
     def write_sent(self, sent: SentRounds, metrics: Sequence[RoundMetrics] | None = None) -> None:
         """Write what is declared and sent, before it is sent.
@@ -244,15 +218,11 @@ class RunStore:
         if report.exists():  # neither it nor the summary covers what follows
             report.unlink()
             sync_folder(self.folder)
-        with self._database.transaction() as database:
+        with self._store.changing() as contents:
             if metrics is not None:
-                (before,) = database.execute("SELECT COUNT(*) FROM rounds").fetchone()
-                if len(metrics) < before:
-                    raise ValueError(f"Expected {before} rounds or more, got {len(metrics)}.")
-                database.execute("DELETE FROM rounds")
-                _append(database, metrics)
-            database.execute("DELETE FROM records WHERE name = 'summary'")
-            _write(database, "sent", sent)
+                contents.write_rounds(metrics, _identity(contents))
+            contents.delete("summary")
+            contents.write("sent", sent)
 
     def commit(self, metrics: RoundMetrics | None, state: bytes = b"") -> None:
         """Write a finished round; None if it was written before.
@@ -261,54 +231,23 @@ class RunStore:
             metrics: of the round.
             state: a checkpoint after it; empty for none.
         """
-        with self._database.transaction() as database:
+        with self._store.changing() as contents:
             if metrics is not None:
-                _append(database, [metrics])
+                contents.append([metrics], contents.last() or _identity(contents))
             if state:
-                _write_state(database, "latest", state)
+                contents.write_state("latest", state)
 
     def write_summary(self, summary: RunSummary) -> None:
         """Write the results of a run that has ended."""
-        with self._database.transaction() as database:
-            _write(database, "summary", summary, _last(database))
+        with self._store.changing() as contents:
+            contents.write("summary", summary, contents.last() or _identity(contents))
 
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with self._database.reading() as database:
-                names = "SELECT name FROM records UNION SELECT name FROM states"
-                # A damaged name would hide its row. It is not shown: damage may have made the
-                # secret key a part of it.
-                if {name for (name,) in database.execute(names)} - {*RECORDS, *STATES}:
-                    raise ValueError(
-                        f"Expected records of a run in {self.path}, got one of another name. "
-                        f"{RESTORE}"
-                    )
-                yield database
-        except (FileNotFoundError, NotADirectoryError):
-            raise ValueError(f"Expected a run in {self.folder}, found no {NAME} there.") from None
-
-    def _record(
-        self, database: sqlite3.Connection, name: str, before: str = "", advice: str = RESTORE
-    ) -> dict[str, Any]:
-        content = _content(database, name)
-        if content is None:
-            raise ValueError(
-                f"Expected {RECORDS[name]} in {self.path}, found none: no record {name!r}. {advice}"
-            )
-        try:
-            return serialization.unseal(content, before)[0]
-        except ValueError as error:
-            raise ValueError(
-                f"Expected {RECORDS[name]} in {self.path} as it was written, but: {error}. {advice}"
-            ) from None
-
-    def _config(self, database: sqlite3.Connection) -> TrainConfig:
+    def _config(self, contents: Contents) -> TrainConfig:
         advice = (
             f"Restore it: settings that may change ({', '.join(FREE)}) are given to the command or "
             "call that goes on with the run; for anything else begin a new run."
         )
-        record = self._record(database, "config", advice=advice)
+        record = contents.record("config", advice=advice)
         try:
             config = TrainConfig.from_json(record)
             check_config(config)
@@ -316,8 +255,8 @@ class RunStore:
             raise ValueError(f"Expected valid settings in {self.path}: {error}") from None
         return config
 
-    def _sent(self, database: sqlite3.Connection, config: TrainConfig) -> SentRounds:
-        sent = from_json(SentRounds, self._record(database, "sent"))
+    def _sent(self, contents: Contents, config: TrainConfig) -> SentRounds:
+        sent = from_json(SentRounds, contents.record("sent"))
         if sent.settings != digest(config):
             raise ValueError(
                 f"Expected the configuration that the run in {self.folder} began with, got "
@@ -326,23 +265,16 @@ class RunStore:
             )
         return sent
 
-    def _rounds(
-        self, database: sqlite3.Connection, sent: SentRounds
-    ) -> tuple[tuple[RoundMetrics, ...], str]:
+    def _rounds(self, contents: Contents, sent: SentRounds) -> tuple[tuple[RoundMetrics, ...], str]:
         """Return the metrics of all rounds, and the last checksum or the run's identity."""
         last, metrics = sent.identity, []
-        for number, content in database.execute("SELECT round, content FROM rounds ORDER BY round"):
+        for record, last in contents.rounds(last):  # noqa: B007, B020 - the last one is returned
             try:
-                record, last = serialization.unseal(content, last)
                 metrics.append(from_json(RoundMetrics, record))
-                if not metrics[-1].round == number == len(metrics):
+                if metrics[-1].round != len(metrics):
                     raise ValueError(f"it is round {metrics[-1].round}")
             except (TypeError, ValueError) as error:
-                reason = str(error).rstrip(".")
-                raise ValueError(
-                    f"Expected round {len(metrics) or 1} in {self.path} as it was written, but: "
-                    f"{reason}. {RESTORE}"
-                ) from None
+                raise contents.wrong_round(len(metrics) or 1, error) from None
         # All rounds that were sent are there, except perhaps the last, interrupted one.
         if not sent.round - 1 <= len(metrics) <= sent.round:
             raise ValueError(
@@ -352,18 +284,23 @@ class RunStore:
         return tuple(metrics), last
 
     def _summary(
-        self, database: sqlite3.Connection, last: str, rounds: int, sent: SentRounds
+        self, contents: Contents, last: str, rounds: int, sent: SentRounds
     ) -> RunSummary | None:
-        if _content(database, "summary") is None:
+        if not contents.has("summary"):
             return None
         advice = "The command or call that began the run writes it again."
-        record = self._record(database, "summary", last, advice)
+        record = contents.record("summary", last, advice)
         if rounds != sent.round:
             raise ValueError(
                 f"Expected the results in {self.path} to cover all {sent.round} rounds that were "
                 f"sent, got {rounds}. {advice}"
             )
         return RunSummary.from_json(record)
+
+
+def _identity(contents: Contents) -> str:
+    """What a run's first round follows."""
+    return from_json(SentRounds, contents.record("sent")).identity
 
 
 def is_run(folder: Path) -> bool:
@@ -397,7 +334,7 @@ def make_way(folder: Path, overwrite: bool) -> None:
 
 def _is_unborn(folder: Path) -> bool:
     """Whether a folder holds nothing but what a creation that was cut off leaves."""
-    left = {files.NAME, PARTIAL, f"{PARTIAL}-journal"}
+    left = {files.NAME, NAME + PARTIAL, f"{NAME}{PARTIAL}-journal"}
     baseline, own = RunStore(folder / BASELINE), None
     if baseline.folder.is_dir() and not baseline.folder.is_symlink():
         # A baseline is trained before its run: if it has begun, a run was here, and is gone.
@@ -452,51 +389,3 @@ def key_of(config: TrainConfig, store: RunStore) -> Key:
 def commitment(config: TrainConfig, key: Key) -> str:
     """What binds a run to its secret key without revealing it; empty for a simulation seed."""
     return key.fold_in("commitment").words(2).tobytes().hex() if config.seed is None else ""
-
-
-def _content(database: sqlite3.Connection, name: str) -> str | None:
-    row = database.execute("SELECT content FROM records WHERE name = ?", [name]).fetchone()
-    if row is None:
-        return None
-    return row[0] if isinstance(row[0], str) else ""  # of a damaged file it may be a number
-
-
-def _write(database: sqlite3.Connection, name: str, record: Any, before: str = "") -> None:
-    database.execute("REPLACE INTO records VALUES (?, ?)", [name, _sealed(record, before)[0]])
-
-
-def _sealed(record: Any, before: str) -> tuple[str, str]:
-    data = serialization.seal(record, before)
-    return json.dumps(data, allow_nan=False), data[CHECKSUM]
-
-
-def _last(database: sqlite3.Connection) -> str:
-    """The checksum of the last round; the run's identity if there is no round."""
-    row = database.execute("SELECT content FROM rounds ORDER BY round DESC LIMIT 1").fetchone()
-    if row is not None:
-        return json.loads(row[0])[CHECKSUM]
-    sent = json.loads(_content(database, "sent") or "{}")
-    del sent[CHECKSUM]
-    return from_json(SentRounds, sent).identity
-
-
-def _append(database: sqlite3.Connection, metrics: Sequence[RoundMetrics]) -> None:
-    last = _last(database) if metrics else ""
-    for each in metrics:
-        content, last = _sealed(each, last)
-        database.execute("INSERT INTO rounds VALUES (?, ?)", [each.round, content])
-
-
-def _write_state(database: sqlite3.Connection, name: str, content: bytes) -> None:
-    # The new parts first, into pages that were free before: what they held need not be kept for a
-    # rollback, which would write the state a second time.
-    (last,) = database.execute("SELECT COALESCE(MAX(part), 0) FROM states").fetchone()
-    whole = memoryview(content)
-    database.executemany(
-        "INSERT INTO states (name, content) VALUES (?, ?)",
-        (
-            (name, whole[start : start + MAX_PART_BYTES])
-            for start in range(0, len(content), MAX_PART_BYTES)
-        ),
-    )
-    database.execute("DELETE FROM states WHERE name = ? AND part <= ?", [name, last])

@@ -1,0 +1,327 @@
+"""What one party of a run keeps: records by name, rounds in order, and arrays, in one SQLite file.
+
+SQLite keeps what was committed through a loss of power, and nothing of what was not. Against
+changes from outside each record has a checksum, which is part of the next one's where records
+follow each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from randquant._internal import serialization
+from randquant._internal.database import Database
+from randquant._internal.serialization import CHECKSUM, from_json, pack_arrays, unpack_arrays
+from randquant.rounds.history import RoundRow
+
+VERSION = 1
+TABLES = (
+    "CREATE TABLE records (name TEXT PRIMARY KEY, content TEXT) WITHOUT ROWID",
+    "CREATE TABLE rounds (round INTEGER PRIMARY KEY, content TEXT)",
+    "CREATE TABLE states (part INTEGER PRIMARY KEY, name TEXT, content BLOB)",
+)
+MAX_PART_BYTES = 2**26
+"""Bytes of a state in one row. SQLite has a whole row in memory, and rows have at most 1e9 bytes.
+With half of this a large model has twice as many rows, which takes no longer."""
+
+RESTORE = "Restore it from a copy, or begin a new run."
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Reads and writes one party's file.
+
+    Attributes:
+        path: the file. Nothing is read or created before a method is called.
+        kind: what the file is, with its article, for messages.
+        records: the names of its records, and what each is.
+        states: the names of its states.
+
+    Raises:
+        ValueError: (all that reads) there is no such file, or a record was changed.
+        OSError: (all methods) the file cannot be read or written, or SQLite finds it damaged.
+    """
+
+    path: Path
+    kind: str
+    records: Mapping[str, str]
+    states: Sequence[str]
+
+    @property
+    def _database(self) -> Database:
+        # What is overwritten is no secret: a run's key is written once, and goes with its file.
+        return Database(self.path, TABLES, VERSION, self.kind, keeps_deleted=True)
+
+    def exists(self) -> bool:
+        """Return whether there is a file, which may be damaged."""
+        return os.path.lexists(self.path)
+
+    def create(self, records: Mapping[str, Any], states: Mapping[str, bytes]) -> None:
+        """Begin: afterwards the file has all of this, or there is none."""
+
+        def fill(database: sqlite3.Connection) -> None:
+            contents = Contents(self, database)
+            for name, record in records.items():
+                contents.write(name, record)
+            for name, state in states.items():
+                contents.write_state(name, state)
+
+        self._database.create_whole(fill)
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[Contents]:
+        """Read and write as one step; after an error nothing is changed."""
+        with self._database.transaction() as database:
+            yield Contents(self, database)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Contents]:
+        """Read what the file has at one moment, while others may write to it."""
+        try:
+            with self._database.reading() as database:
+                names = "SELECT name FROM records UNION SELECT name FROM states"
+                # A damaged name would hide its row. It is not shown: damage may have made a secret
+                # key a part of it.
+                if {name for (name,) in database.execute(names)} - {*self.records, *self.states}:
+                    raise ValueError(
+                        f"Expected records of a run in {self.path}, got one of another name. "
+                        f"{RESTORE}"
+                    )
+                yield Contents(self, database)
+        except (FileNotFoundError, NotADirectoryError):
+            raise ValueError(
+                f"Expected a run in {self.path.parent}, found no {self.path.name} there."
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A store's contents within one transaction.
+
+    Attributes:
+        store: the store.
+        database: the connection.
+    """
+
+    store: Store
+    database: sqlite3.Connection
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a record of that name."""
+        return self._text(name) is not None
+
+    def record(self, name: str, before: str = "", advice: str = RESTORE) -> dict[str, Any]:
+        """Return a record, which was written with that `before`; `advice` if it was changed."""
+        return self.sealed(name, before, advice)[0]
+
+    def sealed(
+        self, name: str, before: str = "", advice: str = RESTORE
+    ) -> tuple[dict[str, Any], str]:
+        """Return a record, and its checksum."""
+        content, what, path = self._text(name), self.store.records[name], self.store.path
+        if content is None:
+            raise ValueError(f"Expected {what} in {path}, found none: no record {name!r}. {advice}")
+        try:
+            return serialization.unseal(content, before)
+        except ValueError as error:
+            raise ValueError(
+                f"Expected {what} in {path} as it was written, but: {error}. {advice}"
+            ) from None
+
+    def write(self, name: str, record: Any, before: str = "") -> None:
+        """Write a record; `before` is what it must follow, and is needed to read it."""
+        row = [name, _sealed(record, before)[0]]
+        self.database.execute("REPLACE INTO records VALUES (?, ?)", row)
+
+    def delete(self, name: str) -> None:
+        """Delete a record, if there is one of that name."""
+        self.database.execute("DELETE FROM records WHERE name = ?", [name])
+
+    def rounds(self, first: str) -> Iterator[tuple[dict[str, Any], str]]:
+        """Read the rounds in order, each with its checksum.
+
+        Args:
+            first: what the first one follows.
+
+        Raises:
+            ValueError: a round was changed, or one is missing or moved.
+        """
+        last, rows = first, "SELECT round, content FROM rounds ORDER BY round"
+        for place, (number, content) in enumerate(self.database.execute(rows), 1):
+            try:
+                record, last = serialization.unseal(content, last)
+                if number != place:
+                    raise ValueError(f"it is round {number}")
+            except (TypeError, ValueError) as error:
+                raise self.wrong_round(place, error) from None
+            yield record, last
+
+    def wrong_round(self, place: int, error: Exception) -> ValueError:
+        """Return the error of a round that is not as it was written."""
+        reason = str(error).rstrip(".")
+        return ValueError(
+            f"Expected round {place} in {self.store.path} as it was written, but: {reason}. "
+            f"{RESTORE}"
+        )
+
+    def last(self) -> str | None:
+        """Return the checksum of the last round; None if there is no round."""
+        content = "SELECT content FROM rounds ORDER BY round DESC LIMIT 1"
+        row = self.database.execute(content).fetchone()
+        return None if row is None else json.loads(row[0])[CHECKSUM]
+
+    def append(self, rounds: Sequence[Any], last: str) -> None:
+        """Append rounds; `last` is the checksum that the first of them follows."""
+        (count,) = self.database.execute("SELECT COUNT(*) FROM rounds").fetchone()
+        for place, each in enumerate(rounds, count + 1):
+            content, last = _sealed(each, last)
+            self.database.execute("INSERT INTO rounds VALUES (?, ?)", [place, content])
+
+    def write_rounds(self, rounds: Sequence[Any], first: str) -> None:
+        """Write all rounds again; `first` is what the first one follows."""
+        (before,) = self.database.execute("SELECT COUNT(*) FROM rounds").fetchone()
+        if len(rounds) < before:
+            raise ValueError(f"Expected {before} rounds or more, got {len(rounds)}.")
+        self.database.execute("DELETE FROM rounds")
+        self.append(rounds, first)
+
+    def state(self, name: str) -> bytes:
+        """Return a state; empty if there is none of that name."""
+        parts = "SELECT content FROM states WHERE name = ? ORDER BY part"
+        return b"".join(part for (part,) in self.database.execute(parts, [name]))
+
+    def write_state(self, name: str, content: bytes) -> None:
+        """Write a state in the place of the one of that name."""
+        # The new parts first, into pages that were free before: what they held need not be kept for
+        # a rollback, which would write the state a second time.
+        (last,) = self.database.execute("SELECT COALESCE(MAX(part), 0) FROM states").fetchone()
+        whole = memoryview(content)
+        self.database.executemany(
+            "INSERT INTO states (name, content) VALUES (?, ?)",
+            (
+                (name, whole[start : start + MAX_PART_BYTES])
+                for start in range(0, len(content), MAX_PART_BYTES)
+            ),
+        )
+        self.database.execute("DELETE FROM states WHERE name = ? AND part <= ?", [name, last])
+
+    def _text(self, name: str) -> str | None:
+        content = "SELECT content FROM records WHERE name = ?"
+        row = self.database.execute(content, [name]).fetchone()
+        if row is None:
+            return None
+        return row[0] if isinstance(row[0], str) else ""  # of a damaged file it may be a number
+
+
+def _sealed(record: Any, before: str) -> tuple[str, str]:
+    data = serialization.seal(record, before)
+    return json.dumps(data, allow_nan=False), data[CHECKSUM]
+
+
+SERVER_RECORDS = {
+    "run": "what the run is of",
+    "asked": "the account of what was asked for",
+    "done": "what the run has done",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRounds:
+    """A run on a server as its store has it.
+
+    Attributes:
+        run: what the run is of: its offer and step, as they were when it began.
+        account: `RunAccountant.state_dict` of all that was asked for, the last round included.
+        done: what `ServerStore.commit` was given, of the last round that succeeded.
+        history: all rounds, with those that failed.
+        arrays: the model after that round, and what belongs to it.
+    """
+
+    run: dict[str, Any]
+    account: dict[str, Any]
+    done: dict[str, Any]
+    history: list[RoundRow]
+    arrays: dict[str, np.ndarray]
+
+
+class ServerStore:
+    """The store of a server on an engine: what it is asking for, its rounds, and its model.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ValueError: (all that reads) the file is damaged; (all that writes) a record or an array
+            could not be read again.
+        OSError: the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._store = Store(path, "the state of a run", SERVER_RECORDS, ("model",))
+
+    def exists(self) -> bool:
+        """Return whether there is a file, which may be damaged."""
+        return self._store.exists()
+
+    def create(self, run: Mapping[str, Any], account: Any, arrays: Mapping[str, Any]) -> None:
+        """Begin, before the first round is asked for: with its account, and the initial model."""
+        done = {"rounds": 0}
+        records = {"run": run, "asked": {"account": account}, "done": done}
+        self._store.create(records, {"model": pack_arrays(done, arrays)})
+
+    def record_before_sending(self, account: Any) -> None:
+        """Write the account of a round that is about to be asked for."""
+        with self._store.changing() as contents:
+            contents.write("asked", {"account": account})
+
+    def commit(self, row: RoundRow, done: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+        """Write a round that has succeeded.
+
+        Args:
+            row: the round.
+            done: `rounds` that are done, and what the steps remember.
+            arrays: the model after the round, and what belongs to it.
+        """
+        state = pack_arrays(done, arrays)
+        with self._store.changing() as contents:
+            contents.append([row], contents.last() or _first(contents))
+            contents.write("done", done)
+            contents.write_state("model", state)
+
+    def note(self, row: RoundRow) -> None:
+        """Write a round that has failed: the model is as it was."""
+        with self._store.changing() as contents:
+            contents.append([row], contents.last() or _first(contents))
+
+    def read(self) -> StoredRounds:
+        """Return all that the run goes on from."""
+        advice = "Restore it from a copy, or begin again in another folder."
+        with self._store.reading() as contents:
+            run, asked, done = (contents.record(n, advice=advice) for n in SERVER_RECORDS)
+            history = [from_json(RoundRow, row) for row, _ in contents.rounds(_first(contents))]
+            content = contents.state("model")
+        try:
+            after, arrays = unpack_arrays(content)
+            # The model is of the round that the account and the rounds are of, and no earlier one.
+            if after != done:
+                raise ValueError("its model is of another round")
+        except ValueError as error:
+            raise ValueError(
+                f"Expected the state of a run in {self.path}, but: {error}. {advice}"
+            ) from None
+        return StoredRounds(run, asked.get("account", {}), done, history, arrays)
+
+
+def _first(contents: Contents) -> str:
+    """What a server's first round follows: the run that it is of."""
+    return contents.sealed("run")[1]
