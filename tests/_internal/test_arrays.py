@@ -56,7 +56,7 @@ def test_arrays_come_back_as_they_were():
 def test_a_head_of_something_else_is_refused(change):
     content = pack_arrays({"round": 1}, ARRAYS)
     assert with_head(content, lambda head: None) == content
-    with pytest.raises(ValueError, match=r"^(it|its|Expected|'w') "):
+    with pytest.raises(ValueError, match="it is none of ours"):
         unpack_arrays(with_head(content, change))
 
 

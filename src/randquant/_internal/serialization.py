@@ -228,8 +228,8 @@ def unpack_arrays(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]
         raise ValueError("it is damaged")
     try:
         return _unpacked(body)
-    except (AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"it is something else: {error}") from None
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"it is none of ours: {error}") from None
 
 
 def _unpacked(body: memoryview) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

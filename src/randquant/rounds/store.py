@@ -197,7 +197,9 @@ class Contents:
     def state(self, name: str) -> bytes:
         """Return a state; empty if there is none of that name."""
         parts = "SELECT content FROM states WHERE name = ? ORDER BY part"
-        return b"".join(part for (part,) in self.database.execute(parts, [name]))
+        rows = self.database.execute(parts, [name])
+        # What is no bytes is damaged: without it the checksum does not fit.
+        return b"".join(part for (part,) in rows if isinstance(part, bytes))
 
     def write_state(self, name: str, content: bytes) -> None:
         """Write a state in the place of the one of that name."""
