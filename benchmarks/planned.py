@@ -12,6 +12,7 @@ from results import save
 
 from randquant.planning.planner import plan
 from randquant.training import TrainConfig, create_run, train_run
+from randquant_papers.problems import inputs_of
 
 MODEL, DIMENSION = "wide", 1_201_290
 POPULATION, COHORT, EPSILON, DELTA = 10_000, 100, 8.0, 1e-6
@@ -29,13 +30,14 @@ if __name__ == "__main__":
         population=POPULATION, cohort=COHORT, rounds=rounds, delta=DELTA, learning_rate=0.02,
         max_participations=planned.need.participations, stop_at_epsilon=EPSILON,
     )  # fmt: skip
+    inputs = inputs_of(config)
     if not path.exists():
-        create_run(path, config, overwrite=False)
-    run = train_run(path)
+        create_run(path, config, inputs)
+    run = train_run(path, inputs)
     summary = run.summary
     print(best.guarantee, summary.guarantee, sep="\n")
     assert summary.rounds == rounds
-    assert summary.guarantee["epsilon"] == best.guarantee.epsilon, "not what was planned"
+    assert summary.guarantee.epsilon == best.guarantee.epsilon, "not what was planned"
     save(
         "planned",
         {
@@ -44,7 +46,7 @@ if __name__ == "__main__":
             "verdict": planned.verdict,
             "noise_of_the_run": best.noise.share,
             "planned_epsilon": best.guarantee.epsilon,
-            "trained_epsilon": summary.guarantee["epsilon"],
+            "trained_epsilon": summary.guarantee.epsilon,
             "participations": planned.need.participations,
             "rounds": rounds,
             "accuracy": summary.accuracy,

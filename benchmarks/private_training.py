@@ -16,6 +16,7 @@ from results import save
 from randquant.aggregation import update_mechanism
 from randquant.planning import calibrate
 from randquant.training import TrainConfig, create_run, train_run
+from randquant_papers.problems import inputs_of
 
 EPSILON, DELTA = 8.0, 1e-5
 DIGITS = TrainConfig.of(
@@ -79,11 +80,12 @@ def clipped(config: TrainConfig, dimension: int) -> TrainConfig:
 def trained(config: TrainConfig) -> tuple[float, float | None, float]:
     """Return (accuracy, epsilon, seconds) of a run; epsilon is None without privacy."""
     with tempfile.TemporaryDirectory() as folder:
-        create_run(Path(folder), config, overwrite=True)
-        run = train_run(Path(folder))
+        inputs = inputs_of(config)
+        create_run(Path(folder) / "run", config, inputs)
+        run = train_run(Path(folder) / "run", inputs)
     summary = run.summary
     assert summary.rounds == config.rounds
-    epsilon = summary.guarantee["epsilon"] if summary.guarantee else None
+    epsilon = summary.guarantee.epsilon if summary.guarantee else None
     return summary.accuracy, epsilon, run.seconds
 
 

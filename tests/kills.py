@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import problems
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_grid import counted
 from flower_rounds import ANYTHING, exact, fedavg, grid_of, mean_of, model
@@ -40,7 +41,7 @@ from randquant.integrations import (
 )
 from randquant.integrations.flower import state
 from randquant.secure_sums import Helper, HelperJournal, HelperLimits
-from randquant.training import create_run, is_run, load_parameters, read_run, train_run
+from randquant.training import is_run, load_parameters, read_run
 
 Report = Callable[[int], None]
 
@@ -67,15 +68,15 @@ class Training:
     config = SMALL.changed(rounds=120, checkpoint_every=7, evaluate_every=50)
 
     def __init__(self, folder: Path) -> None:
-        create_run(folder, self.config, overwrite=False)
-        self.wanted = train_run(folder).summary.guarantee
+        problems.create_run(folder, self.config)
+        self.wanted = problems.train_run(folder).summary.guarantee
         self.parameters = load_parameters(folder).tobytes()
         self.sent = 0
 
     def run(self, folder: Path, report: Report) -> None:
         if not is_run(folder):
-            create_run(folder, self.config, overwrite=False)
-        train_run(folder, lambda config, metrics: report(metrics.round))
+            problems.create_run(folder, self.config)
+        problems.train_run(folder, lambda config, metrics: report(metrics.round))
 
     def check(self, folder: Path, told: list[int]) -> None:
         self.sent = max([self.sent, *told])
@@ -93,7 +94,7 @@ class Training:
         self.run(folder, lambda number: None)
         assert read_run(folder).state == "finished"
         assert load_parameters(folder).tobytes() == self.parameters, "other parameters"
-        assert train_run(folder).summary.guarantee == self.wanted
+        assert problems.train_run(folder).summary.guarantee == self.wanted
 
 
 class Rounds:

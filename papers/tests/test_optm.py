@@ -18,6 +18,7 @@ from randquant_papers.experiment import Setting
 from randquant_papers.optm import training as optm_training
 from randquant_papers.optm import vectors as optm_vectors
 from randquant_papers.optm.vectors import BALL, UNIFORM, VectorErrors
+from randquant_papers.problems import inputs_of
 from randquant_papers.qmgeo import training as qmgeo
 from randquant_papers.result import as_text
 from randquant_papers.saved import as_json
@@ -32,10 +33,15 @@ CANCER = TrainConfig.of(
 # Channels of an equal guarantee.
 
 
+def trained(config, folder):
+    inputs = inputs_of(config)
+    create_run(folder, config, inputs)
+    return train_run(folder, inputs)
+
+
 def certified(config, folder):
     """Of a real run, by full accounting for the client that was called most often."""
-    create_run(folder, config, overwrite=False)
-    return train_run(folder).summary.guarantee.epsilon
+    return trained(config, folder).summary.guarantee.epsilon
 
 
 @pytest.mark.parametrize(
@@ -195,8 +201,7 @@ def test_optms_figure_4_runs(fast, monkeypatch, tmp_path, in_process):
 
 def test_accuracy_on_training_data_is_that_of_the_final_model(tmp_path):
     config = CANCER.changed(mechanism="clipped-sgd", parameters={"clip": 1.0})
-    create_run(tmp_path / "run", config, overwrite=False)
-    train_run(tmp_path / "run")
+    trained(config, tmp_path / "run")
     from randquant.training import read_run
 
     data = fitted.breast_cancer()

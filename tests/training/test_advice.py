@@ -4,6 +4,7 @@ import dataclasses
 import html
 
 import numpy as np
+import problems
 import pytest
 import torch
 from by_name import train
@@ -18,7 +19,6 @@ from randquant.local_training import problem_of
 from randquant.training import (
     ParameterFreeStep,
     RunRecord,
-    TrainConfig,
     about_constant,
     about_steps,
     best_constant,
@@ -106,7 +106,7 @@ def simulated(means, mechanism=SKELLAM, **settings):
     error = mechanism.expected_error(means.shape[1])
     noise = np.random.default_rng(0).normal(size=means.shape) * error.deviation(CLIENTS, 0.0)
     released = means + noise
-    config = TrainConfig.of(
+    config = problems.config_of(
         "own", "own", "", population=CLIENTS, cohort=CLIENTS, rounds=len(means), **settings
     )
     norm = mechanism.clip_norm

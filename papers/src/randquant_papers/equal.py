@@ -10,7 +10,10 @@ from randquant import Channel, account, certify
 from randquant.aggregation import update_mechanism
 from randquant.mechanisms import build
 from randquant.privacy import round_up
-from randquant.training import Dataset, TrainConfig, build_model, load_dataset
+from randquant.training import TrainConfig
+from randquant_papers.data import sets
+from randquant_papers.data.datasets import Dataset
+from randquant_papers.problems import build as build_model
 
 LARGEST = 24.0
 """Most nats per coordinate that are tried: beyond, a designed channel gains nothing, and its
@@ -89,7 +92,7 @@ def dimension(config: TrainConfig) -> int:
 
 def dataset(config: TrainConfig) -> Dataset:
     """The data set of a run."""
-    return load_dataset(config.task.dataset, config.task.data_dir or None)
+    return sets.load(config.task.dataset, config.task.data_dir or None)
 
 
 def channel(config: TrainConfig) -> Channel:

@@ -13,17 +13,10 @@ from scipy import stats
 
 from randquant import Interval
 from randquant.reports import Figure, formatting, line_chart
-from randquant.training import (
-    Dataset,
-    RoundMetrics,
-    RunStatus,
-    TrainConfig,
-    create_run,
-    is_run,
-    load_dataset,
-    read_run,
-)
+from randquant.training import RoundMetrics, RunStatus, TrainConfig, create_run, is_run, read_run
 from randquant_papers.data import fitted, sets
+from randquant_papers.data.datasets import Dataset
+from randquant_papers.problems import inputs_of
 from randquant_papers.result import Claim, Scale, Stated, Table, Verdict
 from randquant_papers.sweep import names
 from randquant_papers.sweep.workers import Workers
@@ -105,14 +98,13 @@ class Setting:
 
     def loaded(self, wanted: str) -> Dataset:
         """Load the paper's data set, or else the stand-in; raises as `source` does."""
-        sets.register()
         try:
-            return load_dataset(wanted, self.data_dir or None)
+            return sets.load(wanted, self.data_dir or None)
         except FileNotFoundError as error:
             if not self.stand_in:
                 advice = f"Or train on other data in place of {TITLES[wanted]}: --stand-in NAME."
                 raise FileNotFoundError(f"{error} {advice}") from None
-        return load_dataset(self.stand_in, self.data_dir or None)
+        return sets.load(self.stand_in, self.data_dir or None)
 
     def command(self, name: str) -> str:
         """The command that runs the experiment again."""
@@ -224,10 +216,10 @@ def _train_all(wanted: Mapping[Path, TrainConfig], setting: Setting) -> None:
     with Workers(setting.jobs, setting.on_round) as workers:
         for folder in open_runs:
             if not is_run(folder):
-                create_run(folder, wanted[folder], overwrite=False)
+                create_run(folder, wanted[folder], inputs_of(wanted[folder]))
             while not workers.free:
                 wait()
-            workers.begin(folder)
+            workers.begin(folder, wanted[folder])
         while workers.training:
             wait()
 

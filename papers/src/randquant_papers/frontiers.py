@@ -21,8 +21,9 @@ from randquant.aggregation import UpdateMechanism, all_mechanisms
 from randquant.mechanisms import UpdateSetting
 from randquant.planning import tune_update
 from randquant.reports import Axis, Mark, ScatterPlot, Series
-from randquant.training import TrainConfig, split_dataset
+from randquant.training import TrainConfig
 from randquant_papers import equal, experiment
+from randquant_papers.data.datasets import split as split_dataset
 from randquant_papers.experiment import Curve, Setting, Trained
 from randquant_papers.result import Claim, Stated, Table, Verdict
 from randquant_papers.sweep.pareto import frontier

@@ -30,7 +30,7 @@ from randquant.training.config import TrainConfig
 from randquant.training.records import RoundMetrics
 from randquant.training.request import complete
 from randquant.training.runs import binding, execution
-from randquant.training.runs.setup import Overrides
+from randquant.training.runs.setup import RunInputs
 from randquant.training.runs.store import RunStore, Secret, digest, key_of
 from randquant.training.server import Callback, Server
 from randquant.training.task import OWN, Task
@@ -182,23 +182,23 @@ def train(
         privacy=privacy,
     )  # fmt: skip
     make = server.optimizer
-    overrides = Overrides(problem, mechanism, None if isinstance(make, str) else make)
-    return _trained(config, overrides, folder, server.on_round, progress)
+    inputs = RunInputs(problem, mechanism, None if isinstance(make, str) else make)
+    return _trained(config, inputs, folder, server.on_round, progress)
 
 
 def _trained(
     config: TrainConfig,
-    overrides: Overrides,
+    inputs: RunInputs,
     folder: str | Path | None,
     callbacks: Sequence[Callback],
     progress: bool,
 ) -> Run:
     if folder is not None:
         home = validate.path("folder", folder).absolute()  # whoever is called may change directory
-        return _in_folder(config, overrides, home, callbacks, progress)
+        return _in_folder(config, inputs, home, callbacks, progress)
     home = Path(tempfile.mkdtemp(prefix="randquant-"))
     try:
-        return _in_folder(config, overrides, home, callbacks, progress, temporary=True)
+        return _in_folder(config, inputs, home, callbacks, progress, temporary=True)
     except BaseException:
         store = RunStore(home)
         if not store.exists() or store.begun() is False:  # else it is all that is left of the run
@@ -208,7 +208,7 @@ def _trained(
 
 def _in_folder(
     config: TrainConfig,
-    overrides: Overrides,
+    inputs: RunInputs,
     home: Path,
     callbacks: Sequence[Callback],
     progress: bool,
@@ -218,14 +218,14 @@ def _in_folder(
     changes: dict[str, Any] = {}
     overwrite = _OVERWRITES.get()
     if RunStore(home).exists() and not overwrite:
-        config, overrides = _as_begun(home, config, overrides)
-        changes = _changes(home, config, overrides)
+        config, inputs = _as_begun(home, config, inputs)
+        changes = _changes(home, config, inputs)
     else:
         own = Secret.fresh()
         key = own.key if config.seed is None else Key.from_seed(config.seed)
         with waiting(progress):
-            config = complete(config, overrides, key)
-        execution.create(home, config, overwrite=overwrite, overrides=overrides, own_secret=own)
+            config = complete(config, inputs, key)
+        execution.create(home, config, inputs, overwrite=overwrite, own_secret=own)
     bars = Bars(None if progress else False)
     measured: dict[str, str] = {}
     with _advised(home, temporary), bars:
@@ -239,9 +239,8 @@ def _in_folder(
             for each in callbacks if config.protects else ():
                 each(metrics)
 
-        record = execution.execute(home, on_round, changes, overrides)
-    assert overrides.problem is not None
-    problem, figures = overrides.problem, execution.load_figures(home, overrides.problem)
+        record = execution.execute(home, inputs, on_round, changes)
+    problem, figures = inputs.problem, execution.load_figures(home, inputs.problem)
     learner = Learner(problem if figures is None else standardized(problem, figures),
                       record.config.local.work())  # fmt: skip
     learner.load(execution.load_parameters(home))
@@ -252,40 +251,36 @@ def _in_folder(
     return Run(trained, record, home, temporary=temporary)
 
 
-def _as_begun(
-    home: Path, config: TrainConfig, overrides: Overrides
-) -> tuple[TrainConfig, Overrides]:
+def _as_begun(home: Path, config: TrainConfig, inputs: RunInputs) -> tuple[TrainConfig, RunInputs]:
     """The same from the initial weights of the run in a folder, if all else is as it began."""
-    begun, problem = RunStore(home).config(), overrides.problem
-    assert problem is not None
-    if not begun.task.by_objects or problem.digest == begun.task.problem:
-        return config, overrides
+    begun, problem = RunStore(home).config(), inputs.problem
+    if problem.digest == begun.task.problem:
+        return config, inputs
     weights = execution.load_initial(home)
     own = problem.starting_at(weights) if len(weights) == problem.dimension else problem
     if own.digest != begun.task.problem:
-        return config, overrides  # it is refused
+        return config, inputs  # it is refused
     warnings.warn(
         f"The run in {home} goes on from the initial weights that it began with. Those of the "
         "model that was given are others, and are not used: choose another folder to train it.",
         UserWarning,
         stacklevel=validate.callers(),
     )
-    return config.changed(problem=own.digest), replace(overrides, problem=own)
+    return config.changed(problem=own.digest), replace(inputs, problem=own)
 
 
-def _changes(home: Path, config: TrainConfig, overrides: Overrides) -> dict[str, Any]:
+def _changes(home: Path, config: TrainConfig, inputs: RunInputs) -> dict[str, Any]:
     """The settings that the run in a folder goes on with; ValueError if it is another run."""
     store = RunStore(home)
     begun = store.config()
     if begun.seed != config.seed:
         raise _other(home, ["seed"])
     key = key_of(begun, store)
-    asked = complete(config, overrides, key)
+    asked = complete(config, inputs, key)
     differing = settings.changes(begun, asked)
     if digest(asked) != digest(begun):
         if "problem" in differing:  # it says of what
-            assert overrides.problem is not None
-            binding.check(store, binding.bind(overrides.problem, key))
+            binding.check(store, binding.bind(inputs.problem, key))
         raise _other(home, list(differing))
     return differing
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from randquant.reports import Figure
-from randquant.training import RunStatus, TrainConfig, build_model, load_parameters
+from randquant.training import RunStatus, TrainConfig, load_parameters
 from randquant_papers import equal, experiment
 from randquant_papers.data import fitted
 from randquant_papers.experiment import Curve, Setting, Trained
 from randquant_papers.optm import vectors as optm_vectors
 from randquant_papers.optm.tables import PAPER
+from randquant_papers.problems import build as build_model
 from randquant_papers.result import Claim, Reproduction, Table, Value
 
 

@@ -18,8 +18,8 @@ from typing import Protocol
 from filelock import FileLock, Timeout
 
 from randquant.training import RoundMetrics, RunStatus, TrainConfig, create_run, is_run
-from randquant_papers.data import sets
 from randquant_papers.files import write_atomic
+from randquant_papers.problems import inputs_of
 from randquant_papers.sweep import names, status
 from randquant_papers.sweep.search import Search
 from randquant_papers.sweep.spec import Spec, read
@@ -107,7 +107,6 @@ def conduct(
     spec = read(text)
     fresh = not is_sweep(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    sets.register()
     with _locked(folder):
         write_atomic(folder / SPEC, text.encode())
         plan = _plan(folder, spec, jobs)
@@ -193,7 +192,7 @@ def _run(plan: _Plan, folder: Path, workers: Workers, watcher: Watcher) -> None:
             if path in workers.training:
                 continue
             if _trainable(path, config):
-                workers.begin(path)
+                workers.begin(path, config)
             else:
                 recorded = _note(plan, path, config, ended, asked.pop(path), recorded, watcher)
         if not workers.training:
@@ -237,7 +236,7 @@ def _trainable(path: Path, config: TrainConfig) -> bool:
         return state != "finished" or not (path / REPORT).exists()
     (path / FAILED).unlink(missing_ok=True)
     try:
-        create_run(path, config, overwrite=False)
+        create_run(path, config, inputs_of(config))
     except (ValueError, TypeError, ArithmeticError, MemoryError, FileExistsError) as error:
         status.give_up(path, " ".join(str(error).split()), lasting=True)
         return False
