@@ -13,11 +13,12 @@ import numpy as np
 from results import save
 
 from randquant.cli import progress
-from randquant.training import RunRecord, TrainConfig, create_run, train_run
-from randquant_papers.problems import inputs_of
+from randquant.training import RunRecord, train_run
+from randquant_papers.configuration import PaperConfig
+from randquant_papers.problems import create
 
 CLIP = 0.003
-CONFIG = TrainConfig.of(
+CONFIG = PaperConfig.of(
     dataset="fashion-mnist",
     model="cnn",
     mechanism="rqm",
@@ -31,13 +32,11 @@ CONFIG = TrainConfig.of(
 )
 
 
-def trained(config: TrainConfig, folder: Path) -> RunRecord:
-    inputs = inputs_of(config)
-    create_run(folder, config.changed(baseline=True), inputs, overwrite=True)
-    return train_run(folder, inputs)
+def trained(config: PaperConfig, folder: Path) -> RunRecord:
+    return train_run(folder, create(folder, config.changed(baseline=True), overwrite=True))
 
 
-def accuracies(config: TrainConfig, folder: Path) -> tuple[float, float]:
+def accuracies(config: PaperConfig, folder: Path) -> tuple[float, float]:
     beside = folder.with_name(f"{folder.name}-seed{config.seed}")
     result = progress.result(beside, trained(config, beside))
     return result["accuracy"], result["baseline_accuracy"]

@@ -8,6 +8,7 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from torch import nn
 
+import randquant as rq
 from randquant import training
 from randquant.training import RunInputs, RunStore, TrainConfig, problem_of
 
@@ -71,20 +72,42 @@ def problem(dataset, model, population, seed=0, skew=False):
     return problem_of(made, clients, test=tuple(test))
 
 
+_NAMES = {}
+"""Data set, model and seed of the problems of this process, by digest."""
+
+
+def _inputs(names, population):
+    dataset, model, seed = names
+    inputs = RunInputs(problem(dataset, model, population, seed))
+    _NAMES[inputs.problem.digest] = names
+    return inputs
+
+
 def config_of(dataset, model, mechanism, parameters=None, **settings):
-    """The configuration of a run on such a problem."""
-    return TrainConfig.of(dataset, model, mechanism, parameters, **settings)
+    """The configuration of a run on such a problem.
+
+    From seed 0, 300 rounds of 40 clients of 200 that send one gradient each, whose coordinates are
+    clipped one by one, unless the settings say otherwise.
+    """
+    names = dataset, model, settings.get("seed") or 0
+    plain = TrainConfig(
+        _inputs(names, settings.get("population", 200)).task, mechanism, parameters or {},
+        cohort=40, rounds=300, trust=None, seed=0, local=rq.Local(epochs=1, learning_rate=0.0),
+        privacy=rq.Privacy(clip_norm=None),
+    )  # fmt: skip
+    return plain.changed(**settings)
 
 
 def inputs_of(config):
     """What a run of `config_of` is trained with."""
-    task = config.task
-    return RunInputs(problem(task.dataset, task.model, task.population, config.seed or 0))
+    return _inputs(_NAMES[config.task.problem], config.task.population)
 
 
 def create_run(folder, config, **options):
-    """Make the folder of a run of `config_of`."""
-    training.create_run(folder, config, inputs_of(config), **options)
+    """Make the folder of a run of `config_of`, whose population may have been changed."""
+    inputs = inputs_of(config)
+    config = config.changed(problem=inputs.problem.digest)
+    training.create_run(folder, config, inputs, **options)
 
 
 def train_run(folder, *args, **options):

@@ -8,7 +8,8 @@ from sklearn import datasets
 from sklearn.model_selection import train_test_split
 from small_mnist import small_mnist
 
-from randquant.training import RunStatus, TrainConfig
+from randquant.training import RunStatus
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.data import fitted, sets
 
 
@@ -45,7 +46,7 @@ def test_breast_cancer_is_standardised_by_all_of_its_training_data():
 
 @pytest.mark.parametrize("name", [fitted.BREAST_CANCER, f"digits{fitted.PCA}"])
 def test_what_is_said_beside_an_epsilon(name):
-    config = TrainConfig.of(name, "softmax", "rqm")
+    config = PaperConfig.of(name, "softmax", "rqm")
     assert fitted.statement(RunStatus(Path("a"), "unfinished", config)) == fitted.NOT_COVERED
     assert fitted.spent(2.0, config) == "2 (without features)"
     assert fitted.spent(None, config) == ""

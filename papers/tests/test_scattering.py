@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from kymatio.scattering2d.frontend.numpy_frontend import ScatteringNumPy2D
 
-from randquant.training import RunStatus, TrainConfig
+from randquant.training import RunStatus
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.data import datasets, fitted, scattering, sets
 
 
@@ -58,7 +59,7 @@ def test_scattering_of_a_data_set(monkeypatch):
 
 def test_nothing_is_fitted():
     """No epsilon has to be marked: an example's features depend on no other example."""
-    run = RunStatus(Path("a"), "unfinished", TrainConfig.of("mnist-scattering", "softmax", "rqm"))
+    run = RunStatus(Path("a"), "unfinished", PaperConfig.of("mnist-scattering", "softmax", "rqm"))
     assert (fitted.statement(run), fitted.mark(run.config)) == ("", "")
 
 

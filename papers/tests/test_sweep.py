@@ -10,9 +10,9 @@ from filelock import FileLock
 from made_runs import measured, promise
 
 from randquant.training import RunStatus as Status
-from randquant.training import create_run, load_parameters, train_run
+from randquant.training import load_parameters, train_run
 from randquant_papers import cli, sweep
-from randquant_papers.problems import inputs_of
+from randquant_papers.problems import create
 from randquant_papers.sweep import names
 from randquant_papers.sweep import status as sweep_status
 from randquant_papers.sweep.conductor import JOURNAL
@@ -116,8 +116,7 @@ def test_a_grid_trains_what_can_be_trained(grid, tmp_path):
     assert "diverged" in found[4].error
     for status in (found[0], found[3]):
         assert (folder / status.folder.name / "report.html").exists()
-        inputs = inputs_of(status.config)
-        create_run(tmp_path / status.folder.name, status.config, inputs)
+        inputs = create(tmp_path / status.folder.name, status.config)
         train_run(tmp_path / status.folder.name, inputs)
         alone = load_parameters(tmp_path / status.folder.name)
         assert alone.tobytes() == load_parameters(status.folder).tobytes()

@@ -35,7 +35,7 @@ from randquant.reports import comparison as compare_page
 from randquant.reports import plan as plan_page
 from randquant.reports import run as report
 from randquant.reports import run as runs_page
-from randquant.training import RoundMetrics, RunSummary, display, records, schedule
+from randquant.training import RoundMetrics, RunSummary, federated, records, schedule
 from randquant.training import RunStatus as Status
 
 CHANNEL = rq.stochastic_rounding(clip=0.1, levels=2, margin=0.1)
@@ -131,7 +131,7 @@ UPPERS = {
     "certificate": lambda: str(CERTIFICATE),
     "certificate of a sum": of_a_sum,
     "metric certificate": of_a_metric,
-    "progress bar": lambda: display.spent(ROUND),
+    "progress bar": lambda: federated._spent(ROUND),
     "table of a run": of_a_table,
     "page of a run": lambda: report.render(RUN),
     "list of runs": lambda: "\n".join(runs_command._listed(FINISHED)),

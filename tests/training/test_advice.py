@@ -4,7 +4,6 @@ import dataclasses
 import html
 
 import numpy as np
-import problems
 import pytest
 import torch
 from by_name import train
@@ -19,6 +18,8 @@ from randquant.local_training import problem_of
 from randquant.training import (
     ParameterFreeStep,
     RunRecord,
+    Task,
+    TrainConfig,
     about_constant,
     about_steps,
     best_constant,
@@ -106,9 +107,11 @@ def simulated(means, mechanism=SKELLAM, **settings):
     error = mechanism.expected_error(means.shape[1])
     noise = np.random.default_rng(0).normal(size=means.shape) * error.deviation(CLIENTS, 0.0)
     released = means + noise
-    config = problems.config_of(
-        "own", "own", "", population=CLIENTS, cohort=CLIENTS, rounds=len(means), **settings
-    )
+    plain = TrainConfig(
+        Task(CLIENTS), "", cohort=CLIENTS, rounds=len(means), trust=None, seed=0,
+        local=rq.Local(epochs=1, learning_rate=0.0), privacy=rq.Privacy(clip_norm=None),
+    )  # fmt: skip
+    config = plain.changed(**settings)
     norm = mechanism.clip_norm
     step = ParameterFreeStep(
         [(means.shape[1],)], len(means), error.gain * norm, error.deviation(CLIENTS, 0.0) / norm

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import json
 import os
@@ -14,10 +15,14 @@ from randquant.channels import Key
 from randquant.privacy import GaussianRelease, account
 from randquant.reports import report_run
 from randquant.training import (
+    RunInputs,
     RunStore,
+    create_run,
     load_parameters,
     read_finished,
+    read_run,
     sample_cohort,
+    train_run,
 )
 from randquant.training.runs import checkpoint, store
 
@@ -130,7 +135,6 @@ def test_a_store_of_another_version_or_kind_is_refused(finished, tmp_path):
 
 
 STOPPING = CONFIG.changed(
-    model="softmax",
     mechanism="sign-sgd",
     parameters={"clip_norm": 0.5, "noise_multiplier": 2.0},
     neighboring="zero_out",
@@ -241,7 +245,6 @@ IMPOSSIBLE = {
     "rounds": {"rounds": 0},
     "magic": {"mechanism": "magic"},
     "trust": {"trust": "central"},
-    "fair": {"partition": "fair"},
     "learning_rate": {"learning_rate": float("nan")},
     "delta": {"delta": 1.0},
     "margin, levels, keep": {"parameters": {"clip": 0.03}},
@@ -270,6 +273,23 @@ def test_impossible_configurations_leave_no_folder(sentence, change, tmp_path):
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match=r"no run\.sqlite"):
         problems.train_run(tmp_path / "run")
+
+
+def test_a_configuration_of_another_problem_is_refused(tmp_path):
+    config, inputs = CONFIG.changed(population=30), problems.inputs_of(CONFIG)
+    for wrong in (config, CONFIG.changed(problem="ab" * 32), CONFIG.changed(loss="mse_loss")):
+        with pytest.raises(ValueError, match="the configuration of a run on this problem"):
+            create_run(tmp_path / "run", wrong, inputs)
+        assert not (tmp_path / "run").exists()
+    create_run(tmp_path / "run", CONFIG, inputs)
+    for wrong, said in (
+        (problems.problem("digits", "softmax", 30), "the data of 50 clients"),
+        (problems.problem("digits", "softmax", 50, seed=1), "model, frozen weights"),
+        (dataclasses.replace(inputs.problem, test=None), "test data"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            train_run(tmp_path / "run", RunInputs(wrong))
+    assert read_run(tmp_path / "run").rounds == 0
 
 
 # Every mechanism under every trust

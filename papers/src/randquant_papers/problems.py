@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from randquant.training import Problem, RunInputs, TrainConfig, problem_of
+from randquant.training import Problem, RunInputs, create_run, problem_of
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.data import datasets, sets
 
 
@@ -115,15 +118,22 @@ def problem(
     return problem_of(made, clients, test=(data.test_features, data.test_labels))
 
 
-def inputs_of(config: TrainConfig) -> RunInputs:
+def inputs_of(config: PaperConfig) -> RunInputs:
     """Load what a run's configuration names.
 
     Raises:
         ValueError, FileNotFoundError: as `problem`.
     """
-    task = config.task
+    data = config.data
     return RunInputs(problem(
-        task.dataset, task.model, task.population, data_dir=task.data_dir,
-        partition=task.partition, concentration=task.concentration,
+        data.dataset, data.model, config.task.population, data_dir=data.data_dir,
+        partition=data.partition, concentration=data.concentration,
         seed=config.seed or 0,  # a run with a secret key has a public split and initial weights
     ))  # fmt: skip
+
+
+def create(folder: Path, config: PaperConfig, **options: Any) -> RunInputs:
+    """Make the folder of a new run, and return what it is trained with; see `create_run`."""
+    inputs = inputs_of(config)
+    create_run(folder, config.stored(inputs.task), inputs, **options)
+    return inputs

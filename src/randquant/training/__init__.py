@@ -1,7 +1,7 @@
 """Federated training: clients, server, cohorts, data, runs.
 
 `randquant.train` is the front door. The names here train in folders, by a configuration: a
-TrainConfig names the data set, the model and all settings of a run.
+TrainConfig has all settings of a run, and RunInputs what no file holds: model, data and loss.
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from randquant.local_training.problem import Problem, problem_of
     from randquant.training.algorithm import Algorithm, State, distributed_sgd
     from randquant.training.cohort import ZEROS_AT_ONCE, RoundCollector
-    from randquant.training.config import PLACES, TrainConfig, check_config
+    from randquant.training.config import PLACES, Task, TrainConfig, check_config
+    from randquant.training.config import flat as settings_of
     from randquant.training.configured import mechanism_of
     from randquant.training.federated import train
     from randquant.training.optimizer import (
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
     from randquant.training.runs.store import RunStore, Secret, StoredRun, is_run, read_finished
     from randquant.training.schedule import Schedule, sample
     from randquant.training.server import Server
-    from randquant.training.settings import check as check_settings
-    from randquant.training.settings import config as config_of
-    from randquant.training.settings import flat as settings_of
-    from randquant.training.task import Task
     from randquant.training.trained import Run
 
 __all__ = [
@@ -53,9 +50,8 @@ __all__ = [
     "RoundMetrics",
     "RunInputs",
     "RunStatus",
+    "Task",
     "TrainConfig",
-    "check_settings",
-    "config_of",
     "create_run",
     "is_run",
     "load_parameters",

@@ -18,6 +18,7 @@ from torch import nn
 
 from randquant._internal import validate
 from randquant._internal.progress import Bars, waiting
+from randquant._internal.rounding import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
@@ -25,15 +26,13 @@ from randquant.local_training.local import Local
 from randquant.local_training.problem import Loss, problem_of
 from randquant.local_training.raw_units import Standardized, standardized
 from randquant.planning.privacy import Privacy
-from randquant.training import display, settings
-from randquant.training.config import TrainConfig
-from randquant.training.records import RoundMetrics
+from randquant.training.config import TrainConfig, changes_between
+from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.request import complete
 from randquant.training.runs import binding, execution
 from randquant.training.runs.setup import RunInputs
 from randquant.training.runs.store import RunStore, Secret, digest, key_of
 from randquant.training.server import Callback, Server
-from randquant.training.task import OWN, Task
 from randquant.training.trained import Run
 
 LARGEST_COHORT = 1000
@@ -54,6 +53,10 @@ ELSEWHERE = {
     "there is no penalty on the way to them",
 }
 """What to write instead of arguments that `train` does not have."""
+
+
+class Advice(UserWarning):
+    """What the released means say about a run that has ended."""
 
 
 _OVERWRITES = contextvars.ContextVar("overwrites", default=False)
@@ -173,16 +176,15 @@ def train(
         buffers=local.buffers, columns=local.columns, public=local.public,
     )  # fmt: skip
     population = len(problem.clients)
+    make = server.optimizer
+    inputs = RunInputs(problem, mechanism, None if isinstance(make, str) else make)
     config = TrainConfig(
-        Task(OWN, OWN, _named(loss), population=population, partition=OWN,
-             problem=problem.digest),
-        "", rounds=rounds, delta=delta, trust=trust, stop_at_epsilon=_limit(epsilon), seed=seed,
+        inputs.task, "", rounds=rounds, delta=delta, trust=trust,
+        stop_at_epsilon=_limit(epsilon), seed=seed,
         cohort=min(population, LARGEST_COHORT) if cohort is None else cohort,
         local=replace(local, public=None, columns=None), server=replace(server, on_round=()),
         privacy=privacy,
     )  # fmt: skip
-    make = server.optimizer
-    inputs = RunInputs(problem, mechanism, None if isinstance(make, str) else make)
     return _trained(config, inputs, folder, server.on_round, progress)
 
 
@@ -233,8 +235,8 @@ def _in_folder(
         def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
             name = "round" if config.protects else "round without privacy"
             # Not every round is evaluated: the last measurement stays visible.
-            measured[name] = display.evaluated(metrics) or measured.get(name, "")
-            text = f"{measured[name]} {display.spent(metrics)}"
+            measured[name] = _evaluated(metrics) or measured.get(name, "")
+            text = f"{measured[name]} {_spent(metrics)}"
             bars.show(name, metrics.round, config.rounds, text)
             for each in callbacks if config.protects else ():
                 each(metrics)
@@ -244,7 +246,7 @@ def _in_folder(
     learner = Learner(problem if figures is None else standardized(problem, figures),
                       record.config.local.work())  # fmt: skip
     learner.load(execution.load_parameters(home))
-    display.advise(record.summary)
+    _advise(record.summary)
     trained = learner.trained_model()
     if figures is not None:
         trained = Standardized(trained, figures).eval()
@@ -277,7 +279,7 @@ def _changes(home: Path, config: TrainConfig, inputs: RunInputs) -> dict[str, An
         raise _other(home, ["seed"])
     key = key_of(begun, store)
     asked = complete(config, inputs, key)
-    differing = settings.changes(begun, asked)
+    differing = changes_between(begun, asked)
     if digest(asked) != digest(begun):
         if "problem" in differing:  # it says of what
             binding.check(store, binding.bind(inputs.problem, key))
@@ -340,6 +342,22 @@ def _limit(epsilon: float | None) -> float | None:
     return validate.real("epsilon", epsilon, above=0)
 
 
-def _named(loss: Loss) -> str:
-    name = getattr(loss, "__name__", type(loss).__name__)
-    return name if getattr(F, name, None) is loss else f"{loss.__module__}:{name}"
+def _evaluated(metrics: RoundMetrics) -> str:
+    """What a round measured on test data; empty if nothing."""
+    if metrics.accuracy is not None:
+        return f"accuracy {metrics.accuracy:.3f}"
+    return "" if metrics.loss is None else f"loss {metrics.loss:.4g}"
+
+
+def _spent(metrics: RoundMetrics) -> str:
+    """The bound of epsilon if the run were to end here as declared; empty without privacy."""
+    if metrics.epsilon is None:
+        return ""
+    bound = round_up(metrics.epsilon, 4) if math.isfinite(metrics.epsilon) else "infinity"
+    return f"epsilon so far <= {bound}"
+
+
+def _advise(summary: RunSummary) -> None:
+    """Warn the caller of `train` of what the released means say about the run, if anything."""
+    if summary.advice:
+        warnings.warn(summary.advice, Advice, stacklevel=5)

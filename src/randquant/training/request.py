@@ -13,12 +13,11 @@ from randquant.local_training.problem import Problem
 from randquant.planning.choice import choose
 from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM
-from randquant.training.config import TrainConfig, check_config
+from randquant.training.config import OWN, TrainConfig, check_config
 from randquant.training.configured import record_of
 from randquant.training.runs.setup import RunInputs, optimizer_step, spent_of
 from randquant.training.schedule import most_participations
 from randquant.training.server import AUTO
-from randquant.training.task import OWN
 
 
 def complete(config: TrainConfig, inputs: RunInputs, key: Key) -> TrainConfig:

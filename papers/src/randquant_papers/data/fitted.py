@@ -9,6 +9,7 @@ import numpy as np
 
 from randquant.reports import formatting
 from randquant.training import RunStatus, TrainConfig, notes_on_runs
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.data.datasets import Dataset
 
 SUFFIX = "-fitted-on-all"
@@ -26,7 +27,7 @@ NOT_COVERED = "features were fitted on all clients' data, which no epsilon here 
 
 def mark(config: TrainConfig | None) -> str:
     """What to print after an epsilon that does not cover the data of a run's features."""
-    fitted = config is not None and config.task.dataset.endswith(SUFFIX)
+    fitted = isinstance(config, PaperConfig) and config.data.dataset.endswith(SUFFIX)
     return " (without features)" * fitted
 
 

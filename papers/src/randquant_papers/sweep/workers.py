@@ -16,8 +16,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from randquant.training import RoundMetrics, TrainConfig
+from randquant_papers.configuration import PaperConfig
 
-OnRound = Callable[[Path, TrainConfig, RoundMetrics], None]
+OnRound = Callable[[Path, PaperConfig, RoundMetrics], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Workers:
         """Whether another run can start."""
         return len(self.training) < self._jobs
 
-    def begin(self, folder: Path, config: TrainConfig) -> None:
+    def begin(self, folder: Path, config: PaperConfig) -> None:
         """Start training the run in a folder, from its last checkpoint if it has one.
 
         Args:
@@ -159,13 +160,13 @@ def _serve(link: Connection) -> None:
         link.send(_trained(folder, config, link))
 
 
-def _trained(folder: Path, config: TrainConfig, link: Connection) -> Ended:
+def _trained(folder: Path, config: PaperConfig, link: Connection) -> Ended:
     try:
         from randquant.reports import report_run
         from randquant.training import train_run  # with torch
         from randquant_papers.problems import inputs_of
 
-        def tell(config: TrainConfig, metrics: RoundMetrics) -> None:
+        def tell(_: TrainConfig, metrics: RoundMetrics) -> None:
             link.send((folder, config, metrics))
 
         train_run(folder, inputs_of(config), tell)

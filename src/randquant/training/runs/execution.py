@@ -23,9 +23,9 @@ from randquant._internal.files import make_folder
 from randquant.channels.keys import Key
 from randquant.local_training.problem import Problem
 from randquant.local_training.standardize import FeatureStatistics
-from randquant.training import records, settings
+from randquant.training import records
 from randquant.training.algorithm import Algorithm, State, distributed_sgd
-from randquant.training.config import TrainConfig, check_config
+from randquant.training.config import TrainConfig, changes_between, check_config
 from randquant.training.records import RoundMetrics, SentRounds
 from randquant.training.runs import binding, checkpoint, standardization
 from randquant.training.runs.outcome import evaluated, measured, same, summarized
@@ -79,6 +79,11 @@ def create(
             stop_at_epsilon.
         FileExistsError: the folder holds something that may not be overwritten.
     """
+    if config.task != inputs.task:
+        raise ValueError(
+            f"Expected the configuration of a run on this problem, {inputs.task}, got "
+            f"{config.task}: take RunInputs(problem).task."
+        )
     check_config(config)
     secret = own_secret or Secret.fresh()
     key = secret.key if config.seed is None else Key.from_seed(config.seed)
@@ -222,7 +227,7 @@ def _change(folder: Path, changes: Mapping[str, Any], inputs: RunInputs) -> None
     config = before.changed(**changes)
     check_config(config)
     if digest(config) != digest(before):
-        names = ", ".join(settings.changes(before, config))
+        names = ", ".join(changes_between(before, config))
         raise ValueError(
             f"Expected changes of {', '.join(FREE)} (of rounds only without "
             f"max_participations), got {names}: the guarantee covers all rounds, so begin a new "

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.baselines import UNPROTECTED
 from randquant.aggregation.mechanism import UpdateMechanism
@@ -19,7 +21,7 @@ from randquant.local_training.work import Work
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee
 from randquant.training.algorithm import State
-from randquant.training.config import TrainConfig
+from randquant.training.config import Task, TrainConfig
 from randquant.training.configured import alongside_of, fingerprint_of, mechanism_of
 from randquant.training.optimizer import (
     MakeOptimizer,
@@ -53,6 +55,15 @@ class RunInputs:
     problem: Problem
     mechanism: UpdateMechanism | None = None
     optimizer: MakeOptimizer | None = None
+
+    @property
+    def task(self) -> Task:
+        """What the store of a run on this problem says of it."""
+        loss = self.problem.loss
+        name = getattr(loss, "__name__", type(loss).__name__)
+        if getattr(torch.nn.functional, name, None) is not loss:
+            name = f"{loss.__module__}:{name}"
+        return Task(len(self.problem.clients), name, self.problem.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +127,9 @@ def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
     Raises:
         ValueError: the configuration cannot be trained.
     """
-    mechanism, problem = inputs.mechanism or mechanism_of(config), inputs.problem
+    mechanism, problem = inputs.mechanism, inputs.problem
+    if mechanism is None:
+        mechanism = mechanism_of(config)
     _check_sums(config, mechanism)
     if len(problem.clients) != config.task.population:
         raise ValueError(
