@@ -13,10 +13,12 @@ import numpy as np
 from results import save
 
 from randquant.cli import progress
-from randquant.training import TrainConfig, create_run, train_run
+from randquant.training import RunRecord, train_run
+from randquant_papers.configuration import PaperConfig
+from randquant_papers.problems import create
 
 CLIP = 0.003
-CONFIG = TrainConfig.of(
+CONFIG = PaperConfig.of(
     dataset="fashion-mnist",
     model="cnn",
     mechanism="rqm",
@@ -30,18 +32,19 @@ CONFIG = TrainConfig.of(
 )
 
 
-def accuracies(config: TrainConfig, folder: Path) -> tuple[float, float]:
+def trained(config: PaperConfig, folder: Path) -> RunRecord:
+    return train_run(folder, create(folder, config.changed(baseline=True), overwrite=True))
+
+
+def accuracies(config: PaperConfig, folder: Path) -> tuple[float, float]:
     beside = folder.with_name(f"{folder.name}-seed{config.seed}")
-    create_run(beside, config.changed(baseline=True), overwrite=True)
-    result = progress.result(beside, train_run(beside))
+    result = progress.result(beside, trained(config, beside))
     return result["accuracy"], result["baseline_accuracy"]
 
 
 def main(data_dir: str, folder: Path) -> None:
     config = CONFIG.changed(data_dir=data_dir)
-    create_run(folder, config.changed(baseline=True), overwrite=True)
-    with progress.Display() as display:
-        run = train_run(folder, display.round)
+    run = trained(config, folder)
     result = progress.result(folder, run)
     print("\n".join(progress.table(folder, run)))
     others = [accuracies(config.changed(seed=seed), folder) for seed in (1, 2)]

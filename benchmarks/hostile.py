@@ -40,7 +40,7 @@ from randquant.secure_sums import (
     masked_message,
     proven_message,
 )
-from randquant.training import load_dataset
+from randquant_papers.data import datasets
 
 EPSILON, DELTA, ROUNDS, CLASSES = 8.0, 1e-5, 30, 10
 TASKS = {"digits": (200, 5), "fashion-mnist": (700, 2)}
@@ -63,7 +63,7 @@ class Task:
     """Data of equally many examples for each client, with a feature that is always 1."""
 
     def __init__(self, name: str, folder: str | None, clients: int, seed: int) -> None:
-        data = load_dataset(name, folder)
+        data = datasets.load(name, folder)
         each = len(data.train_labels) // clients
         mixed = np.random.default_rng(seed).permutation(len(data.train_labels))[: clients * each]
         self.x = _with_one(data.train_features[mixed]).reshape(clients, each, -1)

@@ -11,7 +11,9 @@ from pathlib import Path
 from results import save
 
 from randquant.planning.planner import plan
-from randquant.training import TrainConfig, create_run, train_run
+from randquant.training import train_run
+from randquant_papers.configuration import PaperConfig
+from randquant_papers.problems import create, inputs_of
 
 MODEL, DIMENSION = "wide", 1_201_290
 POPULATION, COHORT, EPSILON, DELTA = 10_000, 100, 8.0, 1e-6
@@ -23,19 +25,17 @@ if __name__ == "__main__":
     best = planned.recommended
     assert best is not None
     assert best.noise is not None
-    config = TrainConfig.of(
+    config = PaperConfig.of(
         dataset="fashion-mnist", data_dir=sys.argv[1], model=MODEL, mechanism=best.mechanism,
         parameters=best.parameters, trust="aggregate", clip_norm=planned.need.clip_norm,
         population=POPULATION, cohort=COHORT, rounds=rounds, delta=DELTA, learning_rate=0.02,
         max_participations=planned.need.participations, stop_at_epsilon=EPSILON,
     )  # fmt: skip
-    if not path.exists():
-        create_run(path, config, overwrite=False)
-    run = train_run(path)
+    run = train_run(path, inputs_of(config) if path.exists() else create(path, config))
     summary = run.summary
     print(best.guarantee, summary.guarantee, sep="\n")
     assert summary.rounds == rounds
-    assert summary.guarantee["epsilon"] == best.guarantee.epsilon, "not what was planned"
+    assert summary.guarantee.epsilon == best.guarantee.epsilon, "not what was planned"
     save(
         "planned",
         {
@@ -44,7 +44,7 @@ if __name__ == "__main__":
             "verdict": planned.verdict,
             "noise_of_the_run": best.noise.share,
             "planned_epsilon": best.guarantee.epsilon,
-            "trained_epsilon": summary.guarantee["epsilon"],
+            "trained_epsilon": summary.guarantee.epsilon,
             "participations": planned.need.participations,
             "rounds": rounds,
             "accuracy": summary.accuracy,

@@ -15,10 +15,12 @@ from results import save
 
 from randquant.aggregation import update_mechanism
 from randquant.planning import calibrate
-from randquant.training import TrainConfig, create_run, train_run
+from randquant.training import train_run
+from randquant_papers.configuration import PaperConfig
+from randquant_papers.problems import create
 
 EPSILON, DELTA = 8.0, 1e-5
-DIGITS = TrainConfig.of(
+DIGITS = PaperConfig.of(
     dataset="digits", model="softmax", mechanism="", population=200, cohort=200, rounds=50,
     learning_rate=2.0, clip_norm=0.5, stop_at_epsilon=EPSILON,
 )  # fmt: skip
@@ -35,7 +37,7 @@ RATES = {  # step sizes: less noise allows larger ones
 }
 
 
-def one_bit(config: TrainConfig, dimension: int) -> TrainConfig:
+def one_bit(config: PaperConfig, dimension: int) -> PaperConfig:
     """One bit per coordinate; coordinates are clipped at 3 deviations of a rotated update's."""
     size = 1 << (dimension - 1).bit_length()
     clip = float(f"{3 * config.privacy.clip_norm / size**0.5:.4g}")
@@ -54,7 +56,7 @@ def one_bit(config: TrainConfig, dimension: int) -> TrainConfig:
     return config.changed(mechanism="stochastic-rounding", parameters=parameters, trust="aggregate")
 
 
-def gaussian(config: TrainConfig, dimension: int) -> TrainConfig:
+def gaussian(config: PaperConfig, dimension: int) -> PaperConfig:
     """Gaussian noise on the exact sum."""
     parameters = {"clip_norm": config.privacy.clip_norm}
 
@@ -68,7 +70,7 @@ def gaussian(config: TrainConfig, dimension: int) -> TrainConfig:
     return config.changed(mechanism="gaussian", parameters=parameters, clip_norm=None)
 
 
-def clipped(config: TrainConfig, dimension: int) -> TrainConfig:
+def clipped(config: PaperConfig, dimension: int) -> PaperConfig:
     """Clipping alone: no privacy."""
     parameters = {"clip_norm": config.privacy.clip_norm}
     return config.changed(
@@ -76,27 +78,27 @@ def clipped(config: TrainConfig, dimension: int) -> TrainConfig:
     )
 
 
-def trained(config: TrainConfig) -> tuple[float, float | None, float]:
+def trained(config: PaperConfig) -> tuple[float, float | None, float]:
     """Return (accuracy, epsilon, seconds) of a run; epsilon is None without privacy."""
     with tempfile.TemporaryDirectory() as folder:
-        create_run(Path(folder), config, overwrite=True)
-        run = train_run(Path(folder))
+        home = Path(folder) / "run"
+        run = train_run(home, create(home, config))
     summary = run.summary
     assert summary.rounds == config.rounds
-    epsilon = summary.guarantee["epsilon"] if summary.guarantee else None
+    epsilon = summary.guarantee.epsilon if summary.guarantee else None
     return summary.accuracy, epsilon, run.seconds
 
 
-def measured(start: TrainConfig, dimension: int, seeds: range) -> list[dict]:
+def measured(start: PaperConfig, dimension: int, seeds: range) -> list[dict]:
     rows = []
-    for neighboring, rate in RATES[start.task.dataset].items():
+    for neighboring, rate in RATES[start.data.dataset].items():
         for make in (one_bit, gaussian, clipped):
             asked = start.changed(neighboring=neighboring, learning_rate=rate)
             config = make(asked, dimension)
             results = [trained(config.changed(seed=seed)) for seed in seeds]
             accuracy = [run[0] for run in results]
             row = {
-                "dataset": config.task.dataset,
+                "dataset": config.data.dataset,
                 "neighboring": neighboring,
                 "mechanism": config.mechanism,
                 "parameters": dict(config.parameters),

@@ -24,16 +24,12 @@ from results import save
 
 from randquant.aggregation import update_mechanism
 from randquant.channels import Key
-from randquant.local_training import Learner
-from randquant.training import (
-    OptimizerStep,
-    distributed_sgd,
-    load_dataset,
-    models,
-    of_dataset,
-    sample_cohort,
-    torch_optimizer,
-)
+from randquant.local_training import Learner, StoredExamples
+from randquant.local_training.clients import of_table
+from randquant.local_training.problem import checked_problem
+from randquant.training import OptimizerStep, distributed_sgd, sample_cohort, torch_optimizer
+from randquant_papers import problems
+from randquant_papers.data import datasets
 
 POPULATION, COHORT, IMAGES, RATE = 3400, 40, 100, 0.1
 WARM, TIMED, PASSES = 3, 12, 3
@@ -50,7 +46,7 @@ def cohort(number):
 
 
 def initial(name):
-    return models.build(name, (1, 28, 28), 10, seed=0)
+    return problems.build(name, (1, 28, 28), 10, seed=0)
 
 
 def flat(model):
@@ -60,7 +56,7 @@ def flat(model):
 def bare(name, folder, rounds, private, layout=torch.contiguous_format):
     """Forward and backward of every client's images, and plain SGD: nothing is encoded."""
     torch.set_num_threads(2)
-    data, parts, model = load_dataset("fashion-mnist", folder), split(), initial(name)
+    data, parts, model = datasets.load("fashion-mnist", folder), split(), initial(name)
     model = model.to(memory_format=layout)
     held = {
         c: (torch.from_numpy(data.train_features[parts[c]]).contiguous(memory_format=layout),
@@ -94,8 +90,12 @@ def ours_on_gpu(name, folder, rounds, private):
 
 def ours(name, folder, rounds, private, device="cpu"):
     """Gradients, clip, encode, pack, unpack, sum, decode, step: the package's own loop."""
-    data, workers = load_dataset("fashion-mnist", folder), 2
-    learner = Learner(of_dataset(initial(name), data, list(split())), device=device)
+    data, workers = datasets.load("fashion-mnist", folder), 2
+    table = StoredExamples(*map(torch.from_numpy, (data.train_features, data.train_labels)))
+    test = StoredExamples(*map(torch.from_numpy, (data.test_features, data.test_labels)))
+    shared = of_table(table, list(split()))  # images are not copied, though clients share them
+    loss = torch.nn.functional.cross_entropy
+    learner = Learner(checked_problem(initial(name), shared, loss, test), device=device)
     size = (learner._data.table.features.nbytes + learner._data.table.targets.nbytes) / 2**20
     del data
     mechanism = update_mechanism(*(("rqm", RQM) if private else ("clipped-sgd", {"clip": 1e30})))
@@ -128,7 +128,7 @@ def pfl(name, folder, rounds, private):
     from pfl.privacy.gaussian_mechanism import GaussianMechanism
 
     torch.set_num_threads(1)
-    data, parts, network = load_dataset("fashion-mnist", folder), split(), initial(name)
+    data, parts, network = datasets.load("fashion-mnist", folder), split(), initial(name)
     features, labels = torch.from_numpy(data.train_features), torch.from_numpy(data.train_labels)
     order = iter([c for number in range(1, rounds + 2) for c in cohort(number)])
     held = {c: (features[parts[c]], labels[parts[c]])

@@ -27,7 +27,8 @@ from randquant.aggregation import CentralGaussian, ClippedSGD, update_mechanism
 from randquant.channels import Key
 from randquant.planning import gaussian_multiplier
 from randquant.reports import Axis, Mark, ScatterPlot, Series
-from randquant.training import load_dataset, models, partition_dataset
+from randquant_papers import problems
+from randquant_papers.data import datasets
 from randquant_papers.gallery import gallery
 from randquant_papers.result import Reproduction, Table
 
@@ -42,8 +43,8 @@ WAYS = (SENT[0], "gaussian", *SENT[1:4], "no privacy", *SENT[4:])
 
 def federated(data_dir: str) -> tuple[list, tuple]:
     """Clients' examples, split at random, and the test data."""
-    dataset = load_dataset("fashion-mnist", data_dir)
-    places = partition_dataset(dataset.train_labels, POPULATION, "iid", seed=0)
+    dataset = datasets.load("fashion-mnist", data_dir)
+    places = datasets.partition(dataset.train_labels, POPULATION, "iid", seed=0)
     clients = [(dataset.train_features[own], dataset.train_labels[own]) for own in places]
     return clients, (dataset.test_features, dataset.test_labels)
 
@@ -63,7 +64,7 @@ def how(way: str | int) -> dict:
 def trained(clients: list, test: tuple, way: str | int, seed: int) -> dict:
     """One run, in figures."""
     started = time.process_time()
-    model = models.build("mlp", (28, 28), 10, seed)
+    model = problems.build("mlp", (28, 28), 10, seed)
     run = rq.train(
         model, clients, test=test, delta=DELTA, rounds=ROUNDS, cohort=COHORT, seed=seed,
         local=rq.Local(threads=1, learning_rate=0.1), progress=False, **how(way),

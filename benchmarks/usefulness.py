@@ -15,7 +15,8 @@ from results import save
 
 from randquant.channels import Key
 from randquant.local_training import Learner
-from randquant.training import load_dataset, models, of_dataset, partition_dataset, sample_cohort
+from randquant.training import sample_cohort
+from randquant_papers import problems
 
 SHARES = (0.0, 0.1, 0.3, 1.0, 3.0)
 STEPS = (0.06, 0.2, 0.6)
@@ -33,10 +34,7 @@ SETTINGS = (
 
 def accuracy(setting, share: float, step: float, seed: int) -> tuple[float, int]:
     name, model, rounds, cohort, clip_norm = setting
-    data = load_dataset(name)
-    clients = partition_dataset(data.train_labels, 200, "iid", concentration=0.3, seed=seed)
-    built = models.build(model, data.train_features.shape[1:], data.classes, seed)
-    learner = Learner(of_dataset(built, data, clients))
+    learner = Learner(problems.problem(name, model, 200, seed=seed))
     parameters, noise = learner.parameters(), np.random.default_rng(seed)
     deviation = share * clip_norm * math.sqrt(rounds / learner.dimension)
     for number in range(1, rounds + 1):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import problems
 import torch
 from flower_grid import context_of, ledger_of
 from flower_rounds import fedavg, grid_of, model, noisy
@@ -36,7 +37,7 @@ from randquant.channels import wire
 from randquant.integrations import ClientState, QuantizedStrategy
 from randquant.privacy import channel_record
 from randquant.rounds import SUM, Membership, RunAccountant, ServerStore, terms_text
-from randquant.training import RunStore, TrainConfig, create_run, read_run, train, train_run
+from randquant.training import RunStore, TrainConfig, read_run, train
 from randquant.training.runs import binding, checkpoint
 from randquant.training.runs.store import BASELINE, NAME, commitment, key_of, read_finished
 
@@ -109,8 +110,8 @@ SECRET = SMALL.changed(
 def _run(folder: Path, name: str = "run", config: TrainConfig = SMALL) -> Iterator[Kind]:
     folder.mkdir(exist_ok=True)
     home = folder / name
-    create_run(home, config.changed(baseline=config is SMALL), overwrite=False)
-    train_run(home)
+    problems.create_run(home, config.changed(baseline=config is SMALL))
+    problems.train_run(home)
     yield from _of_run(name, home)
 
 

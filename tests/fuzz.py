@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gzip
 import hashlib
 import json
 import logging
@@ -29,6 +28,7 @@ import fuzz_flower
 import fuzz_helper
 import fuzz_nvflare
 import numpy as np
+import problems
 import stores
 from damage import damaged, damaged_json
 from flwr.serverapp.strategy import FedAdam
@@ -51,8 +51,7 @@ from randquant.rounds import (
     terms_text,
 )
 from randquant.secure_sums import Client, SumServer, Terms, random_word
-from randquant.training import RoundMetrics, RunStore, SentRounds, State, TrainConfig
-from randquant.training.data import datasets
+from randquant.training import RoundMetrics, RunStore, SentRounds, State
 from randquant.training.runs import checkpoint
 from randquant.training.runs.store import digest
 
@@ -145,24 +144,6 @@ def _read_checkpoint(data: bytes, folder: Path) -> None:
     assert serialization.unpack_arrays(data)[0]["round"] == 7
 
 
-SHAPE = (3, 4)
-
-
-def _idx_files() -> list[bytes]:
-    header = np.array([0x803, 5, *SHAPE], dtype=">u4").tobytes()
-    plain = header + np.arange(60, dtype=np.uint8).tobytes()
-    return [b"p" + plain, b"g" + gzip.compress(plain, mtime=0)]
-
-
-def _read_idx(data: bytes, folder: Path) -> None:
-    path = folder / ("f.gz" if data[:1] == b"g" else "f")
-    path.write_bytes(data[1:])
-    items = datasets.read(path, datasets.IMAGES, SHAPE)
-    raw = gzip.decompress(data[1:]) if path.suffix else data[1:]
-    assert items.tobytes() == raw[16:], "not the items of these bytes"
-    assert items.shape == (int.from_bytes(raw[4:8], "big"), *SHAPE), "another shape"
-
-
 def _damaged_sealed(rng: random.Random, data: bytes) -> bytes:
     """What a sealed record says, half of the time with a right checksum, or the bytes of it."""
     if rng.random() < 0.5:
@@ -180,7 +161,7 @@ def _sealed(record: Any) -> list[bytes]:
     return [json.dumps(serialization.seal(record)).encode()]
 
 
-CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
+CONFIG = problems.config_of("digits", "softmax", "rqm", {"clip": 1.0, "levels": 16}, clip_norm=1.0)
 SENT = SentRounds(digest(CONFIG), "ab" * 32, 3, 9, 2, 1.5, 1e-5, "replace_one")
 
 
@@ -444,7 +425,6 @@ TARGETS = {
     "payload": Target(_payloads, _damaged_payload, _read_payload),
     "channel file": Target(_channels, damaged_json, _read_channel),
     "checkpoint": Target(_checkpoints, damaged, _read_checkpoint),
-    "IDX file": Target(_idx_files, damaged, _read_idx),
     "configuration": Target(lambda: _sealed(CONFIG), _damaged_sealed, _read_config),
     "what was sent": Target(lambda: _sealed(SENT), _damaged_sealed, _read_sent),
     "rounds of a run": Target(_stored_rounds, _damaged_rounds, _read_rounds),

@@ -1,10 +1,9 @@
 """Stored runs that are interrupted after a round, to be gone on with."""
 
+import problems
 import pytest
 
-from randquant.training import TrainConfig, create_run, train_run
-
-SMALL = TrainConfig.of(
+SMALL = problems.config_of(
     "breast-cancer", "softmax", "gaussian", {"clip_norm": 0.5, "noise_multiplier": 4.0},
     population=8, cohort=2, rounds=9, checkpoint_every=4, evaluate_every=3, threads=1,
 )  # fmt: skip
@@ -64,7 +63,7 @@ def dying(real, left):
 
 def begin(folder, config, last, **options):
     """Create a run, and interrupt it after round `last`; return its folder."""
-    create_run(folder, config, overwrite=False)
+    problems.create_run(folder, config)
     go_on(folder, last, **options)
     return folder
 
@@ -72,10 +71,10 @@ def begin(folder, config, last, **options):
 def go_on(folder, last, **options):
     """Go on with a run, and interrupt it after round `last`."""
     with pytest.raises(Interrupted):
-        train_run(folder, stop_after(last), **options)
+        problems.train_run(folder, stop_after(last), **options)
 
 
 def whole(folder, config, **options):
     """Create a run, and run it to its end; return the run."""
-    create_run(folder, config, overwrite=False)
-    return train_run(folder, **options)
+    problems.create_run(folder, config)
+    return problems.train_run(folder, **options)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import problems
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_grid import counted
 from flower_rounds import ANYTHING, exact, fedavg, grid_of, mean_of, model
@@ -34,7 +35,7 @@ from randquant._internal.files import make_folder
 from randquant.integrations import QuantizedStrategy, QuantizeMod
 from randquant.rounds import AmongClients, RunAccountant, ServerStore, StoredRounds, WithHelper
 from randquant.secure_sums import Helper, HelperJournal, HelperLimits
-from randquant.training import create_run, is_run, load_parameters, read_run, train_run
+from randquant.training import is_run, load_parameters, read_run
 
 Report = Callable[[int], None]
 
@@ -61,15 +62,15 @@ class Training:
     config = SMALL.changed(rounds=120, checkpoint_every=7, evaluate_every=50)
 
     def __init__(self, folder: Path) -> None:
-        create_run(folder, self.config, overwrite=False)
-        self.wanted = train_run(folder).summary.guarantee
+        problems.create_run(folder, self.config)
+        self.wanted = problems.train_run(folder).summary.guarantee
         self.parameters = load_parameters(folder).tobytes()
         self.sent = 0
 
     def run(self, folder: Path, report: Report) -> None:
         if not is_run(folder):
-            create_run(folder, self.config, overwrite=False)
-        train_run(folder, lambda config, metrics: report(metrics.round))
+            problems.create_run(folder, self.config)
+        problems.train_run(folder, lambda config, metrics: report(metrics.round))
 
     def check(self, folder: Path, told: list[int]) -> None:
         self.sent = max([self.sent, *told])
@@ -87,7 +88,7 @@ class Training:
         self.run(folder, lambda number: None)
         assert read_run(folder).state == "finished"
         assert load_parameters(folder).tobytes() == self.parameters, "other parameters"
-        assert train_run(folder).summary.guarantee == self.wanted
+        assert problems.train_run(folder).summary.guarantee == self.wanted
 
 
 class Rounds:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import problems
+
 from randquant.privacy import Guarantee, Trust
 from randquant.training import RoundMetrics, RunRecord, RunSummary, TrainConfig
 from randquant.training import RunStatus as Status
@@ -36,7 +38,7 @@ def record(
         for at in range(1, rounds + 1)
     ]
     summary = RunSummary(0.873, 0.41, 650, 365, 75, guarantee, rounds)
-    return RunRecord(TrainConfig.of(**settings), metrics, summary)
+    return RunRecord(problems.config_of(**settings), metrics, summary)
 
 
 def finished(

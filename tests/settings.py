@@ -323,23 +323,10 @@ def _of_training(call: Callable[..., Call]) -> Iterator[Call]:
                evaluate_every=100, checkpoint_every=100)  # fmt: skip
     yield call("Standardize", rq.Standardize, lower=0.1, upper=[1.1, 100.0], target=(0.1, 1.1),
                share=0.3)  # fmt: skip
-    yield call("Task", Task, dataset="digits", model="mlp", population=100,
-               concentration=0.7)  # fmt: skip
-    yield call("TrainConfig", training.TrainConfig, task=Task("digits", "mlp"),
+    yield call("Task", Task, population=100)
+    yield call("TrainConfig", training.TrainConfig, task=Task(200),
                mechanism="rqm", parameters={"clip": 1.0, "margin": 1.0, "levels": 4, "keep": 0.4},
                cohort=100, rounds=100, delta=1e-5, stop_at_epsilon=0.7, seed=100)  # fmt: skip
-    yield call(
-        "config_of",
-        lambda **given: training.config_of(
-            {"dataset": "digits", "model": "mlp", "mechanism": "rqm", "clip": 1.0, **given}
-        ),
-        margin=1.1,
-        levels=16,
-        keep=0.4,
-        cohort=100,
-        delta=1e-5,
-        local_learning_rate=0.1,
-    )
     drawn = {"population": 100, "cohort": 10, "round": 100, "key": KEY}
     yield call("sample_cohort", participation.sample_cohort, **drawn)
     yield call("sample_hidden", participation.sample_hidden, **drawn)

@@ -23,7 +23,7 @@ FRONT = {"__init__.py", "__main__.py", "flower.py", "py.typed"}
 
 EXTRAS = {
     "torch": {"local_training", "training", "cli"},
-    "sklearn": {"training"},
+    "sklearn": set(),
     "kymatio": set(),
     "tensorboard": set(),
     "optuna": set(),

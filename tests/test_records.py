@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import problems
 import pytest
 from helper_sums import PINNED, helper_in, messages_of, seeds_of
 from settings import differences
@@ -156,9 +157,9 @@ SURVEYS = {
     "pure": survey({"age": rq.Mean(18, 100)}, 4.0, 1e-30, "aggregate", 7, 7),
     "alone": survey({"age": rq.Mean(18, 100)}, 1.0, 1e-5, "local", 7, 7),
 }
-CONFIG = TrainConfig.of(
+CONFIG = problems.config_of(
     "digits", "mlp", "rqm", {"clip": 0.5, "margin": 0.75, "levels": 4, "keep": 0.375},
-    population=50, partition="dirichlet", concentration=0.25, cohort=6, rounds=11, delta=1e-6,
+    population=50, cohort=6, rounds=11, delta=1e-6,
     trust="local", stop_at_epsilon=9.5, seed=3, local_epochs=2, batch=5, local_learning_rate=0.125,
     parts=("a", "b"), buffers="frozen", threads=4, server_optimizer="SGD",
     server_options={"momentum": 0.875}, learning_rate=0.625, evaluate_every=7, checkpoint_every=8,
@@ -300,7 +301,7 @@ def test_what_is_written_is_read(name):
 
 
 USUAL = {
-    "device", "public", "columns", "standardize", "frozen", "loss", "data_dir", "problem",
+    "device", "public", "columns", "standardize", "frozen", "loss",
     "coordinates", "sampling", "unit", "on_round", "baseline", "optimizer", "split_seed",
     "subset_seed", "channel", "tuned_to", "clip", "everybody_sends",
 }  # fmt: skip

@@ -19,14 +19,15 @@ class InProcess:
     def __init__(self, jobs, on_round):
         self.on_round, self.training, self.free = on_round, [], True
 
-    def begin(self, folder):
+    def begin(self, folder, config):
         self.training.append(folder)
+        self.config = config
         self.free = False
 
     def wait(self):
         from randquant_papers.sweep import workers
 
-        ended = workers._trained(self.training[0], self)
+        ended = workers._trained(self.training[0], self.config, self)
         self.training, self.free = [], True
         return [ended]
 

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 from small_mnist import idx
 
-from randquant.training import load_dataset, split_dataset
-from randquant_papers.data import leaf, sets
-
-sets.register()
+from randquant_papers.data import datasets, leaf, sets
 
 
 def write(folder, files):
@@ -46,7 +43,7 @@ CIFAR_10 = {
 
 @pytest.mark.parametrize("where", ["", "cifar-100-binary"])
 def test_images_and_fine_labels_of_cifar_100_are_read(tmp_path, where):
-    found = load_dataset("cifar-100", write(tmp_path, CIFAR_100) / where)
+    found = sets.load("cifar-100", write(tmp_path, CIFAR_100) / where)
     made = records(7)
     assert found.classes == 100
     assert found.train_features.shape == (7, 3, 32, 32)
@@ -58,7 +55,7 @@ def test_images_and_fine_labels_of_cifar_100_are_read(tmp_path, where):
 
 
 def test_batches_of_cifar_10_are_read_in_order(tmp_path):
-    found = load_dataset("cifar-10", write(tmp_path, CIFAR_10))
+    found = sets.load("cifar-10", write(tmp_path, CIFAR_10))
     assert (found.classes, found.train_features.shape) == (10, (10, 3, 32, 32))
     assert np.array_equal(found.train_labels, BATCHES[:10, 0])
     assert np.array_equal(found.test_labels, BATCHES[10:, 0])
@@ -82,7 +79,7 @@ ZIPPED = {f"{name}.gz": gzip.compress(data) for name, data in EMNIST.items()}
 @pytest.mark.parametrize("where", [".", "emnist"])
 def test_images_of_emnist_are_turned_upright(tmp_path, where, files):
     write(tmp_path / where, files)
-    data = load_dataset("emnist", tmp_path)
+    data = sets.load("emnist", tmp_path)
     assert (data.name, data.classes) == ("emnist", 62)
     for features, labels in (
         (data.train_features, data.train_labels),
@@ -119,7 +116,7 @@ FEMNIST = all_data(written(13), written(10, first=13))
 
 @pytest.fixture
 def data(tmp_path):
-    return load_dataset("femnist", write(tmp_path, FEMNIST))
+    return sets.load("femnist", write(tmp_path, FEMNIST))
 
 
 def test_every_sample_comes_back_once_with_its_writer(data):
@@ -147,23 +144,23 @@ def test_a_tenth_of_the_writers_is_tested_and_none_of_them_is_trained_on(data):
 def test_how_files_lie_does_not_matter(tmp_path, folder, data):
     parts = [written(3, first=first) for first in (20, 0, 3, 6, 9, 12, 15)] + [written(2, first=18)]
     write(tmp_path / "again" / folder, all_data(*parts))
-    again = load_dataset("femnist", tmp_path / "again")
+    again = sets.load("femnist", tmp_path / "again")
     assert np.array_equal(again.train_features, data.train_features)
     assert all(map(np.array_equal, again.clients, data.clients))
 
 
 def test_clients_hold_what_one_writer_wrote(data):
-    everyone = split_dataset(data, WRITERS - 2, "own")
+    everyone = datasets.split(data, WRITERS - 2, "own")
     assert np.concatenate(everyone).tolist() == list(range(len(data.train_labels)))
     of = {int(samples[0]): samples for samples in everyone}
-    drawn = [split_dataset(data, 5, "own", seed=seed) for seed in range(4)]
+    drawn = [datasets.split(data, 5, "own", seed=seed) for seed in range(4)]
     for samples in drawn[1]:
         assert np.array_equal(samples, of[int(samples[0])])
     assert len({tuple(int(samples[0]) for samples in some) for some in drawn}) == 4  # of 20,349
     with pytest.raises(ValueError, match=r"population .* 21.*femnist comes with that many clients"):
-        split_dataset(data, WRITERS - 1, "own")
+        datasets.split(data, WRITERS - 1, "own")
     with pytest.raises(ValueError, match="come by client for partition own, got digits"):
-        split_dataset(load_dataset("digits"), 5, "own")
+        datasets.split(sets.load("digits"), 5, "own")
 
 
 # What is refused.
@@ -239,7 +236,7 @@ FILES = {"cifar-100": CIFAR_100, "cifar-10": CIFAR_10, "emnist": EMNIST, "femnis
 @pytest.mark.parametrize(("name", "damage", "sentence"), DAMAGED.values(), ids=DAMAGED)
 def test_damaged_files_get_one_sentence(tmp_path, name, damage, sentence):
     with pytest.raises(ValueError, match=sentence) as caught:
-        load_dataset(name, write(tmp_path, FILES[name] | damage))
+        sets.load(name, write(tmp_path, FILES[name] | damage))
     said = str(caught.value)
     assert said.startswith("Expected ")
     assert said.endswith(".")
@@ -249,13 +246,13 @@ def test_damaged_files_get_one_sentence(tmp_path, name, damage, sentence):
 
 def test_what_cannot_be_unpacked_is_a_value_error(tmp_path):
     with pytest.raises(ValueError, match="to be readable"):
-        load_dataset("emnist", write(tmp_path, {**ZIPPED, f"{NAMES[0]}.gz": b"garbage"}))
+        sets.load("emnist", write(tmp_path, {**ZIPPED, f"{NAMES[0]}.gz": b"garbage"}))
 
 
 def test_a_large_file_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(leaf, "LARGEST", 1000)
     with pytest.raises(ValueError, match="at most 1,000 bytes"):
-        load_dataset("femnist", write(tmp_path, FEMNIST))
+        sets.load("femnist", write(tmp_path, FEMNIST))
 
 
 @pytest.mark.parametrize(
@@ -274,9 +271,9 @@ def test_a_large_file_is_not_read(tmp_path, monkeypatch):
 def test_missing_files_are_named(tmp_path, name, absent, sentence):
     files = {file: data for file, data in FILES[name].items() if file != absent}
     with pytest.raises(FileNotFoundError, match=sentence):
-        load_dataset(name, write(tmp_path, files))
+        sets.load(name, write(tmp_path, files))
 
 
 def test_without_a_folder_the_option_is_named():
     with pytest.raises(FileNotFoundError, match=r"for emnist, got none: give it with --data-dir"):
-        load_dataset("emnist")
+        sets.load("emnist")

@@ -13,12 +13,12 @@ from made_runs import measured
 from small_mnist import small_mnist
 
 from randquant.privacy import Interval
-from randquant.training import TrainConfig
 from randquant_papers import cli, experiment
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.experiment import Curve, Setting, Trained
 from randquant_papers.registry import ENTRIES, EXPERIMENTS
 
-CONFIG = TrainConfig.of(
+CONFIG = PaperConfig.of(
     "digits", "softmax", "clipped-sgd", {"clip": 0.1}, population=20, cohort=5, rounds=6,
     evaluate_every=2, checkpoint_every=2, threads=1,
 )  # fmt: skip

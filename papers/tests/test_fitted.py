@@ -8,15 +8,14 @@ from sklearn import datasets
 from sklearn.model_selection import train_test_split
 from small_mnist import small_mnist
 
-from randquant.training import RunStatus, TrainConfig, load_dataset
+from randquant.training import RunStatus
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.data import fitted, sets
-
-sets.register()
 
 
 def test_principal_components_are_those_of_the_svd(tmp_path):
     folder = small_mnist(tmp_path, 120)
-    plain, found = (load_dataset(f"mnist{end}", folder) for end in ("", fitted.PCA))
+    plain, found = (sets.load(f"mnist{end}", folder) for end in ("", fitted.PCA))
     train, test = (
         part.reshape(len(part), -1).astype(np.float64)
         for part in (plain.train_features, plain.test_features)
@@ -37,7 +36,7 @@ def test_breast_cancer_is_standardised_by_all_of_its_training_data():
     train, test, *truth = train_test_split(
         samples, labels, test_size=0.2, stratify=labels, random_state=0
     )
-    found = load_dataset(fitted.BREAST_CANCER)
+    found = sets.load(fitted.BREAST_CANCER)
     assert (found.name, len(found.train_labels)) == (fitted.BREAST_CANCER, 455)
     for got, part in ((found.train_features, train), (found.test_features, test)):
         assert np.abs(got - (part - train.mean(axis=0)) / train.std(axis=0)).max() < 1e-5
@@ -47,7 +46,7 @@ def test_breast_cancer_is_standardised_by_all_of_its_training_data():
 
 @pytest.mark.parametrize("name", [fitted.BREAST_CANCER, f"digits{fitted.PCA}"])
 def test_what_is_said_beside_an_epsilon(name):
-    config = TrainConfig.of(name, "softmax", "rqm")
+    config = PaperConfig.of(name, "softmax", "rqm")
     assert fitted.statement(RunStatus(Path("a"), "unfinished", config)) == fitted.NOT_COVERED
     assert fitted.spent(2.0, config) == "2 (without features)"
     assert fitted.spent(None, config) == ""

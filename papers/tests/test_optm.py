@@ -11,18 +11,20 @@ from small_mnist import small_mnist
 
 import randquant as rq
 from randquant.mechanisms import designed
-from randquant.training import TrainConfig, create_run, load_parameters, train_run
+from randquant.training import load_parameters, train_run
 from randquant_papers import equal
+from randquant_papers.configuration import PaperConfig, read
 from randquant_papers.data import fitted
 from randquant_papers.experiment import Setting
 from randquant_papers.optm import training as optm_training
 from randquant_papers.optm import vectors as optm_vectors
 from randquant_papers.optm.vectors import BALL, UNIFORM, VectorErrors
+from randquant_papers.problems import create
 from randquant_papers.qmgeo import training as qmgeo
 from randquant_papers.result import as_text
 from randquant_papers.saved import as_json
 
-CANCER = TrainConfig.of(
+CANCER = PaperConfig.of(
     fitted.BREAST_CANCER, "softmax", "optm",
     {"clip": 0.1, "bins": [-0.22, -0.04, 0.04, 0.22], "epsilon": 1.0},
     population=455, cohort=100, rounds=9, max_participations=2, evaluate_every=9, threads=1,
@@ -32,10 +34,13 @@ CANCER = TrainConfig.of(
 # Channels of an equal guarantee.
 
 
+def trained(config, folder):
+    return train_run(folder, create(folder, config))
+
+
 def certified(config, folder):
     """Of a real run, by full accounting for the client that was called most often."""
-    create_run(folder, config, overwrite=False)
-    return train_run(folder).summary.guarantee.epsilon
+    return trained(config, folder).summary.guarantee.epsilon
 
 
 @pytest.mark.parametrize(
@@ -195,15 +200,12 @@ def test_optms_figure_4_runs(fast, monkeypatch, tmp_path, in_process):
 
 def test_accuracy_on_training_data_is_that_of_the_final_model(tmp_path):
     config = CANCER.changed(mechanism="clipped-sgd", parameters={"clip": 1.0})
-    create_run(tmp_path / "run", config, overwrite=False)
-    train_run(tmp_path / "run")
-    from randquant.training import read_run
-
+    trained(config, tmp_path / "run")
     data = fitted.breast_cancer()
     weights = load_parameters(tmp_path / "run")
     matrix, bias = weights[:60].reshape(2, 30), weights[60:]
     right = (data.train_features @ matrix.T + bias).argmax(axis=1) == data.train_labels
-    found = optm_training.training_accuracy(read_run(tmp_path / "run"))
+    found = optm_training.training_accuracy(read(tmp_path / "run", config))
     assert found == pytest.approx(right.mean(), abs=1 / len(right) + 1e-9)
     assert found > 0.9
 

@@ -9,13 +9,13 @@ from outward import LOWER, PARAMETERS, UPPER, check_outward, to_nearest_in
 
 import randquant_papers
 from randquant import Guarantee, Interval
-from randquant.training import TrainConfig
 from randquant_papers import page, progress
 from randquant_papers import result as reproduced
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.sweep import page as sweep_page
 from randquant_papers.sweep.summary import as_text, results
 
-CONFIG = TrainConfig.of("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
+CONFIG = PaperConfig.of("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
 GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10)
 ROUND = measured(1, epsilon=UPPER)
 FINISHED = [

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from kymatio.scattering2d.frontend.numpy_frontend import ScatteringNumPy2D
 
-from randquant.training import RunStatus, TrainConfig, load_dataset
-from randquant_papers.data import fitted, scattering, sets
+from randquant.training import RunStatus
+from randquant_papers.configuration import PaperConfig
+from randquant_papers.data import datasets, fitted, scattering, sets
 
 
 @pytest.fixture(scope="module")
@@ -40,26 +41,25 @@ def test_scattering_depends_on_one_image_only(grey, monkeypatch):
 
 
 def test_scattering_of_a_data_set(monkeypatch):
-    digits = load_dataset("digits")
+    digits = sets.load("digits")
     few = dataclasses.replace(
         digits, train_features=digits.train_features[:30], test_features=digits.test_features[:20]
     )
-    monkeypatch.setattr(scattering, "load_dataset", lambda name, data_dir: few)
-    sets.register()
-    scattering.load.cache_clear()
-    found = load_dataset("digits-scattering")
+    monkeypatch.setattr(datasets, "load", lambda name, data_dir: few)
+    sets._features.cache_clear()
+    found = sets.load("digits-scattering")
     assert found.name == "digits-scattering"
     assert np.array_equal(found.train_features, scattering.scattering(few.train_features))
     assert np.array_equal(found.test_features, scattering.scattering(few.test_features))
     assert found.test_features.shape == (20, 81, 2, 2)
     assert found.train_labels is digits.train_labels
-    assert load_dataset("digits-scattering") is found  # kept
-    scattering.load.cache_clear()
+    assert sets.load("digits-scattering") is found  # kept
+    sets._features.cache_clear()
 
 
 def test_nothing_is_fitted():
     """No epsilon has to be marked: an example's features depend on no other example."""
-    run = RunStatus(Path("a"), "unfinished", TrainConfig.of("mnist-scattering", "softmax", "rqm"))
+    run = RunStatus(Path("a"), "unfinished", PaperConfig.of("mnist-scattering", "softmax", "rqm"))
     assert (fitted.statement(run), fitted.mark(run.config)) == ("", "")
 
 

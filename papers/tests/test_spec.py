@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from randquant.training import TrainConfig, settings_of
+from randquant_papers.configuration import PaperConfig, named_settings
 from randquant_papers.sweep import names
 from randquant_papers.sweep.spec import Range, read
 
@@ -73,7 +73,7 @@ def test_ranges_are_read():
     }
 
 
-CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 1, "keep": 0.5}, learning_rate=1.0)
+CONFIG = PaperConfig.of("digits", "softmax", "rqm", {"clip": 1, "keep": 0.5}, learning_rate=1.0)
 
 
 OTHERS = {
@@ -88,11 +88,11 @@ OTHERS = {
 """Another value of a setting than CONFIG's; of the others the doubled one."""
 
 
-@pytest.mark.parametrize("name", settings_of(CONFIG) | {"parameters": {}})
+@pytest.mark.parametrize("name", named_settings(CONFIG) | {"parameters": {}})
 def test_runs_share_a_folder_exactly_if_they_are_equal(name):
     if name in CONFIG.parameters:
         return
-    other = OTHERS[name] if name in OTHERS else settings_of(CONFIG)[name] * 2 or "x"
+    other = OTHERS[name] if name in OTHERS else named_settings(CONFIG)[name] * 2 or "x"
     assert names.folder(CONFIG.changed(**{name: other})) != names.folder(CONFIG)
     assert names.folder(CONFIG.changed()) == names.folder(CONFIG)
 

@@ -10,8 +10,9 @@ from filelock import FileLock
 from made_runs import measured, promise
 
 from randquant.training import RunStatus as Status
-from randquant.training import create_run, load_parameters, train_run
+from randquant.training import load_parameters, train_run
 from randquant_papers import cli, sweep
+from randquant_papers.problems import create
 from randquant_papers.sweep import names
 from randquant_papers.sweep import status as sweep_status
 from randquant_papers.sweep.conductor import JOURNAL
@@ -115,8 +116,8 @@ def test_a_grid_trains_what_can_be_trained(grid, tmp_path):
     assert "diverged" in found[4].error
     for status in (found[0], found[3]):
         assert (folder / status.folder.name / "report.html").exists()
-        create_run(tmp_path / status.folder.name, status.config, overwrite=False)
-        train_run(tmp_path / status.folder.name)
+        inputs = create(tmp_path / status.folder.name, status.config)
+        train_run(tmp_path / status.folder.name, inputs)
         alone = load_parameters(tmp_path / status.folder.name)
         assert alone.tobytes() == load_parameters(status.folder).tobytes()
 
@@ -152,7 +153,7 @@ def test_what_may_not_be_begun_is_refused(grid, tmp_path, capsys):
 def test_a_process_that_dies_takes_its_own_run_along(tmp_path):
     with Workers(2) as workers:
         for name in ("a", "b"):
-            workers.begin(tmp_path / name)
+            workers.begin(tmp_path / name, None)
         assert (workers.free, workers.training) == (False, [tmp_path / "a", tmp_path / "b"])
         for child in multiprocessing.active_children():
             child.kill()

@@ -10,11 +10,11 @@ from made_runs import measured, promise
 from pages import Page, check_charts, drawn
 
 from randquant.training import RunStatus as Status
-from randquant.training import TrainConfig
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.sweep import page
 from randquant_papers.sweep.summary import as_json, as_text, results
 
-CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 0.03, "keep": 0.4}, rounds=1)
+CONFIG = PaperConfig.of("digits", "softmax", "rqm", {"clip": 0.03, "keep": 0.4}, rounds=1)
 HOSTILE = "<script>alert('1')</script>"
 
 

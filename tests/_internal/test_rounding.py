@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import problems
 import pytest
 from outward import FORMATTED, LOWER, PARAMETERS, UPPER, check_outward, to_nearest_in
 
@@ -34,13 +35,13 @@ from randquant.reports import comparison as compare_page
 from randquant.reports import plan as plan_page
 from randquant.reports import run as report
 from randquant.reports import run as runs_page
-from randquant.training import RoundMetrics, RunSummary, TrainConfig, display, records, schedule
+from randquant.training import RoundMetrics, RunSummary, federated, records, schedule
 from randquant.training import RunStatus as Status
 
 CHANNEL = rq.stochastic_rounding(clip=0.1, levels=2, margin=0.1)
 GUARANTEE = Guarantee(UPPER, 1e-5, "replace_one", "local", 2.0, 10)
 CERTIFICATE = dataclasses.replace(rq.certify(CHANNEL), epsilon=Interval(LOWER, UPPER))
-CONFIG = TrainConfig.of("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
+CONFIG = problems.config_of("digits", "softmax", "stochastic-rounding", PARAMETERS, rounds=2)
 ROUND = RoundMetrics(
     round=1,
     accuracy=0.9,
@@ -130,7 +131,7 @@ UPPERS = {
     "certificate": lambda: str(CERTIFICATE),
     "certificate of a sum": of_a_sum,
     "metric certificate": of_a_metric,
-    "progress bar": lambda: display.spent(ROUND),
+    "progress bar": lambda: federated._spent(ROUND),
     "table of a run": of_a_table,
     "page of a run": lambda: report.render(RUN),
     "list of runs": lambda: "\n".join(runs_command._listed(FINISHED)),

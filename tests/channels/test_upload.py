@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import problems
 from sum_rounds import Round, terms_of
 
 import randquant as rq
@@ -32,17 +33,9 @@ def test_the_width_holds_every_sum_and_no_more():
 def test_a_round_counts_what_travels():
     """A simulation hands plain codes around; its bytes are those of masked vectors."""
     from randquant.local_training import Learner
-    from randquant.training import (
-        RoundCollector,
-        load_dataset,
-        models,
-        of_dataset,
-        partition_dataset,
-    )
+    from randquant.training import RoundCollector
 
-    digits = load_dataset("digits")
-    clients = partition_dataset(digits.train_labels, 12, "iid")
-    learner = Learner(of_dataset(models.build("softmax", (1, 8, 8), 10, 0), digits, clients))
+    learner = Learner(problems.problem("digits", "softmax", 12))
     for trust, each in (("aggregate", 40 + 4 * 650 // 8), ("local", 40 + -(-650 // 8))):
         mechanism = ChannelMechanism(BIT, trust, 12 if trust == "aggregate" else 1)
         with ThreadPoolExecutor(1) as pool:

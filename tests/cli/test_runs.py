@@ -3,15 +3,16 @@
 import shutil
 
 import interrupted
+import problems
 import pytest
 import stores
 from command_line import as_json, printed, refused
 from pages import Page, check_charts, check_self_contained
 
 from randquant._internal import files, round_up
-from randquant.training import TrainConfig, create_run, read_run, train_run
+from randquant.training import read_run
 
-CONFIG = TrainConfig.of(
+CONFIG = problems.config_of(
     dataset="digits",
     model="softmax",
     mechanism="gaussian",
@@ -28,8 +29,8 @@ CONFIG = TrainConfig.of(
 def folder(tmp_path_factory):
     """Runs in every state: a/baseline, a, half, broken."""
     root = tmp_path_factory.mktemp("runs")
-    create_run(root / "a", CONFIG.changed(baseline=True), overwrite=False)
-    train_run(root / "a")
+    problems.create_run(root / "a", CONFIG.changed(baseline=True))
+    problems.train_run(root / "a")
     half = CONFIG.changed(mechanism="sign-sgd", seed=1)
     interrupted.begin(root / "half", half, 5)
     stores.put(shutil.copytree(root / "half", root / "broken"), "config", "{}")

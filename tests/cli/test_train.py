@@ -120,7 +120,7 @@ def test_the_options_are_the_arguments_of_train_with_its_defaults():
 
 
 def test_a_configuration_s_defaults_are_those_of_train():
-    config = TrainConfig(rq.training.Task("own", "own"), "", cohort=1)
+    config = TrainConfig(rq.training.Task(1), "", cohort=1)
     signature = inspect.signature(rq.train).parameters
     for name in ("rounds", "delta", "trust", "seed", "server", "privacy"):
         assert getattr(config, name) == signature[name].default
@@ -336,14 +336,14 @@ def test_what_cannot_be_trained_is_one_sentence(line, word, here, capsys):
 
 def interrupted(monkeypatch, last: int):
     """Stop runs after a round, as Ctrl-C does."""
-    real = federated.display.spent
+    real = federated._spent
 
     def stop(metrics):
         if metrics.round == last:
             raise KeyboardInterrupt
         return real(metrics)
 
-    monkeypatch.setattr(federated.display, "spent", stop)
+    monkeypatch.setattr(federated, "_spent", stop)
 
 
 def test_the_same_command_goes_on_with_a_run_that_was_stopped(here, capsys, monkeypatch):

@@ -25,9 +25,8 @@ from randquant.local_training import (
 )
 from randquant.planning import choice
 from randquant.reports import render_run
-from randquant.training import RunStore, TrainConfig, read_run, request
+from randquant.training import RunStore, Task, TrainConfig, read_run, request
 from randquant.training.runs import execution, setup, standardization
-from randquant.training.task import Task
 
 WEIGHTS = torch.tensor([[0.9], [-40.0]])
 SCALED = rq.Standardize([0, 0.0], [400, 10.0], target=(-600, 600))
@@ -309,7 +308,7 @@ def test_what_was_spent_before_counts_beside_what_standardises():
     """The table has a tenth of what is left, and a run's ledger begins with both."""
     before = spent_of(2.0, 1e-6, trust="local")
     config = TrainConfig(
-        Task("own", "own", "mse_loss", population=20), "", cohort=20, stop_at_epsilon=8.0,
+        Task(20, "mse_loss"), "", cohort=20, stop_at_epsilon=8.0,
         trust="local", seed=0, local=rq.Local(standardize=rq.Standardize([0, 0], [400, 10])),
         privacy=rq.Privacy(spent=before),
     )  # fmt: skip

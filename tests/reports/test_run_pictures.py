@@ -2,12 +2,13 @@
 
 import math
 
+import problems
 from made_runs import measured, promise
 
 from randquant.reports import run_pictures as pictures
-from randquant.training import RunRecord, RunSummary, TrainConfig
+from randquant.training import RunRecord, RunSummary
 
-CONFIG = TrainConfig.of("digits", "softmax", "rqm", {"clip": 1.5}, rounds=3)
+CONFIG = problems.config_of("digits", "softmax", "rqm", {"clip": 1.5}, rounds=3)
 
 
 def run_of(accuracy, loss, guarantee, epsilon) -> RunRecord:

@@ -16,7 +16,14 @@ from randquant.aggregation import AdditiveMechanism, CentralGaussian, ClippedSGD
 from randquant.cli import progress
 from randquant.local_training import problem_of
 from randquant.rounds import ParameterFreeStep
-from randquant.training import RunRecord, TrainConfig, about_constant, about_steps, best_constant
+from randquant.training import (
+    RunRecord,
+    Task,
+    TrainConfig,
+    about_constant,
+    about_steps,
+    best_constant,
+)
 
 PUBLIC_MEAN, PUBLIC_DEVIATION = 150.0, 75.0
 NOISY = CentralGaussian(None, noise_multiplier=3.2, clip_norm=1.0)
@@ -100,9 +107,11 @@ def simulated(means, mechanism=SKELLAM, **settings):
     error = mechanism.expected_error(means.shape[1])
     noise = np.random.default_rng(0).normal(size=means.shape) * error.deviation(CLIENTS, 0.0)
     released = means + noise
-    config = TrainConfig.of(
-        "own", "own", "", population=CLIENTS, cohort=CLIENTS, rounds=len(means), **settings
-    )
+    plain = TrainConfig(
+        Task(CLIENTS), "", cohort=CLIENTS, rounds=len(means), trust=None, seed=0,
+        local=rq.Local(epochs=1, learning_rate=0.0), privacy=rq.Privacy(clip_norm=None),
+    )  # fmt: skip
+    config = plain.changed(**settings)
     norm = mechanism.clip_norm
     step = ParameterFreeStep(
         [(means.shape[1],)], len(means), error.gain * norm, error.deviation(CLIENTS, 0.0) / norm

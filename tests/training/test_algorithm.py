@@ -2,6 +2,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import problems
 import pytest
 from around import Around
 
@@ -10,30 +11,15 @@ from randquant.aggregation import ChannelMechanism, ClippedSGD
 from randquant.channels import Key, wire
 from randquant.local_training import Learner, together
 from randquant.local_training import client as learner_module
-from randquant.training import (
-    OptimizerStep,
-    distributed_sgd,
-    load_dataset,
-    models,
-    of_dataset,
-    partition_dataset,
-    torch_optimizer,
-)
+from randquant.training import OptimizerStep, distributed_sgd, torch_optimizer
 
 POPULATION = 30
 IMAGES = ["softmax", "mlp", "mlp32", "wide", "cnn"]
 CHANNEL = rq.rqm(clip=0.05, margin=0.05, levels=16, keep=0.42)
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return load_dataset("digits")
-
-
-def make_learner(dataset, model: str, how: str = "dirichlet") -> Learner:
-    clients = partition_dataset(dataset.train_labels, POPULATION, how, seed=3)
-    module = models.build(model, dataset.train_features.shape[1:], dataset.classes, 3)
-    return Learner(of_dataset(module, dataset, clients))
+def make_learner(model: str) -> Learner:
+    return Learner(problems.problem("digits", model, POPULATION, seed=3, skew=True))
 
 
 @pytest.fixture
@@ -57,9 +43,9 @@ def algorithm(learner, mechanism, pool, workers=2):
     )
 
 
-def test_threads_compute_gradients_on_models_of_their_own(digits, pool, monkeypatch):
+def test_threads_compute_gradients_on_models_of_their_own(pool, monkeypatch):
     """A functional call swaps weights into its model while it runs: two at once must not share."""
-    learner = make_learner(digits, "mlp")
+    learner = make_learner("mlp")
     expected = learner.updates([0, 7])[0]
     both, seen = threading.Barrier(2, timeout=300), []
 
@@ -76,8 +62,8 @@ def test_threads_compute_gradients_on_models_of_their_own(digits, pool, monkeypa
 
 
 @pytest.mark.parametrize("model", IMAGES)
-def test_a_round_is_algorithm_1_of_the_paper(digits, model, pool):
-    learner = make_learner(digits, model)
+def test_a_round_is_algorithm_1_of_the_paper(model, pool):
+    learner = make_learner(model)
     run = algorithm(learner, ChannelMechanism(CHANNEL), pool)
     state, cohort, root = run.init(), [1, 4, 9, 16, 25], Key.from_seed(8)
     after, cost = run.apply(state, cohort, root)
@@ -117,10 +103,10 @@ def exact(encode=None):
     return Around(plain, encode or noted, mean), clients, server
 
 
-def test_keys_of_a_round_are_those_of_its_number_and_its_clients(digits, pool):
+def test_keys_of_a_round_are_those_of_its_number_and_its_clients(pool):
     """By name, so that a run that is resumed, or done elsewhere, draws the same."""
     (mechanism, clients, server), root = exact(), Key.from_seed(1)
-    run = algorithm(make_learner(digits, "cnn"), mechanism, pool)  # of several groups
+    run = algorithm(make_learner("cnn"), mechanism, pool)  # of several groups
     state, cohort = run.init(), [9, 2, 5, 11, 3, 4]
     for _ in range(2):
         state, _ = run.apply(state, cohort, root)
@@ -135,8 +121,8 @@ def test_keys_of_a_round_are_those_of_its_number_and_its_clients(digits, pool):
     ("name", "options"), [("SGD", {}), ("Adam", {}), ("SGD", {"momentum": 0.9})]
 )
 @pytest.mark.parametrize("model", ["softmax", "cnn"])
-def test_rounds_are_steps_of_the_server_at_the_weights_so_far(digits, pool, model, name, options):
-    learner, other = (make_learner(digits, model) for _ in range(2))
+def test_rounds_are_steps_of_the_server_at_the_weights_so_far(pool, model, name, options):
+    learner, other = (make_learner(model) for _ in range(2))
     server = server_of(learner, 0.1, name, **options)
     run = distributed_sgd(
         learner, exact()[0], population=POPULATION, server=server, pool=pool, workers=2
@@ -164,8 +150,8 @@ def test_rounds_are_steps_of_the_server_at_the_weights_so_far(digits, pool, mode
     assert state.participations.max() == state.participations[cohort].min() == 3
 
 
-def test_a_round_without_clients_only_counts(digits, pool):
-    run = algorithm(make_learner(digits, "softmax"), ChannelMechanism(CHANNEL), pool)
+def test_a_round_without_clients_only_counts(pool):
+    run = algorithm(make_learner("softmax"), ChannelMechanism(CHANNEL), pool)
     state = run.init()
     after, cost = run.apply(state, [], Key.from_seed(0))
     assert (after.round, cost.bytes_up, cost.train_loss) == (1, 0, None)
@@ -174,10 +160,10 @@ def test_a_round_without_clients_only_counts(digits, pool):
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_every_clients_update_is_checked_whoever_it_is_with(digits, pool, together, monkeypatch):
+def test_every_clients_update_is_checked_whoever_it_is_with(pool, together, monkeypatch):
     """In the middle of a group and in the last one; a mechanism might send what it is given."""
     monkeypatch.setattr(learner_module, "GATHERED", 2**23 if together else 1)
-    learner = make_learner(digits, "softmax")
+    learner = make_learner("softmax")
 
     def encode(update, key):
         return np.nan_to_num(update).astype("<f4").tobytes()
@@ -198,14 +184,7 @@ def test_every_clients_update_is_checked_whoever_it_is_with(digits, pool, togeth
 
 
 @pytest.mark.parametrize("cohort", [[4, 4], [4, 1, 4], [1, 2, 3, 1]])
-def test_a_client_cannot_be_in_a_cohort_twice(digits, pool, cohort):
-    run = algorithm(make_learner(digits, "softmax"), ChannelMechanism(CHANNEL), pool)
+def test_a_client_cannot_be_in_a_cohort_twice(pool, cohort):
+    run = algorithm(make_learner("softmax"), ChannelMechanism(CHANNEL), pool)
     with pytest.raises(ValueError, match="once in a cohort"):
         run.apply(run.init(), cohort, Key.from_seed(0))
-
-
-def test_the_cnn_has_about_fifty_thousand_parameters():
-    module = models.build("cnn", (1, 28, 28), 10, 0)
-    assert sum(p.numel() for p in module.parameters()) == 50_226
-    with pytest.raises(ValueError, match="images"):
-        models.build("cnn", (30,), 2, 0)

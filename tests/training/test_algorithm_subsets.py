@@ -2,6 +2,7 @@
 
 import json
 
+import problems
 import pytest
 import stores
 import torch
@@ -10,8 +11,6 @@ from torch import nn
 
 from randquant import cli
 from randquant.aggregation import VectorMechanism, update_mechanism
-from randquant.training import TrainConfig, create_run, train_run
-from randquant.training import config_of as of_settings
 from randquant.training import settings_of as flat
 from randquant.training.runs.store import digest
 
@@ -22,7 +21,7 @@ pytestmark = [
 
 FEATURES, CLASSES, CLIENTS = 6, 3, 20
 BITS = {"clip": 0.3, "levels": 2, "margin": 1.0}
-CONFIG = TrainConfig.of(
+CONFIG = problems.config_of(
     dataset="breast-cancer", model="softmax", mechanism="stochastic-rounding", parameters=BITS,
     trust="aggregate", clip_norm=0.5, coordinates=20, population=8, cohort=4, rounds=5,
     checkpoint_every=2, evaluate_every=5, threads=1, seed=3,
@@ -83,20 +82,20 @@ def test_the_subsets_do_not_come_from_the_runs_key(seeds):
 
 def test_settings_of_files_and_commands_carry_the_number(tmp_path):
     config = CONFIG.changed(baseline=True)
-    create_run(tmp_path / "run", config, overwrite=False)
+    problems.create_run(tmp_path / "run", config)
     assert stores.read_config(tmp_path / "run") == config
     beside = stores.read_config(tmp_path / "run" / "baseline")
     assert (beside.mechanism, beside.privacy.coordinates) == ("clipped-sgd", None)
-    assert of_settings(flat(CONFIG)).privacy.coordinates == 20
+    assert flat(CONFIG)["coordinates"] == 20
     plain = CONFIG.changed(coordinates=None)
     assert digest(plain) != digest(CONFIG)
-    run = train_run(tmp_path / "run")
+    run = problems.train_run(tmp_path / "run")
     assert run.summary.bytes_per_upload == 40 + 20 * 3 // 8 + 1
 
 
 def test_a_run_whose_number_cannot_be_sent_is_refused(tmp_path, capsys):
     with pytest.raises(ValueError, match=r"^Expected coordinates <= 64, as many as a rotated"):
-        create_run(
+        problems.create_run(
             tmp_path / "run", CONFIG.changed(coordinates=65),
             overwrite=False,
         )  # fmt: skip

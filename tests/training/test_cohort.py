@@ -9,6 +9,7 @@ from fractions import Fraction
 import chance
 import interrupted
 import numpy as np
+import problems
 import pytest
 import torch
 from around import Around
@@ -30,7 +31,7 @@ from randquant.mechanisms import UpdateSetting
 from randquant.planning import tune_update
 from randquant.privacy import MODEL_TERMS, HiddenCohorts, account
 from randquant.reports import report_run
-from randquant.training import ZEROS_AT_ONCE, RoundCollector, TrainConfig, read_finished
+from randquant.training import ZEROS_AT_ONCE, RoundCollector, read_finished
 from randquant.training.runs import execution as runs
 
 TWO = rq.stochastic_rounding(1.0, 2, margin=1.0)
@@ -194,7 +195,7 @@ def test_a_sum_without_zeros_of_absent_clients_is_not_hidden():
         hidden.release(ChannelMechanism(TWO, "aggregate", cohort=3), 1, 2, "replace_one")
 
 
-CONFIG = TrainConfig.of(
+CONFIG = problems.config_of(
     "digits", "softmax", "skellam", {"clip_norm": 0.5, "noise_multiplier": 2.0},
     population=12, cohort=4, rounds=3, trust="model", evaluate_every=3, threads=1,
 )  # fmt: skip
@@ -203,10 +204,10 @@ CONFIG = TrainConfig.of(
 @pytest.mark.parametrize("draw", ["poisson", *seldom("fixed")])
 def test_a_run_states_the_account_of_its_cohorts_and_names_its_terms(draw, tmp_path):
     config = CONFIG.changed(sampling=draw)
-    runs.create(tmp_path / "run", config, overwrite=False)
-    run = runs.execute(tmp_path / "run")
+    problems.create_run(tmp_path / "run", config)
+    run = problems.train_run(tmp_path / "run")
     hidden = HiddenCohorts(draw, 12, 4, 3)
-    mechanism = runs._prepared(tmp_path / "run", config, runs.NO_OVERRIDES).mechanism
+    mechanism = runs._prepared(tmp_path / "run", config, problems.inputs_of(config)).mechanism
     assert (mechanism.trust, mechanism.cohort) == ("aggregate", 4 if draw == "fixed" else 12)
     release = hidden.release(mechanism, 650, 3, "replace_one")
     assert run.summary.guarantee == dataclasses.replace(account([release], 1e-5), simulated=True)
@@ -221,8 +222,8 @@ def test_a_run_states_the_account_of_its_cohorts_and_names_its_terms(draw, tmp_p
 
 def test_a_round_in_which_nobody_takes_part_is_published_like_any_other(tmp_path):
     config = CONFIG.changed(sampling="poisson", cohort=1, rounds=6, seed=1)
-    runs.create(tmp_path / "run", config, overwrite=False)
-    metrics = runs.execute(tmp_path / "run").metrics
+    problems.create_run(tmp_path / "run", config)
+    metrics = problems.train_run(tmp_path / "run").metrics
     empty = [m for m in metrics if m.train_loss is None]
     assert 0 < len(empty) < 6
     assert all(m.mean for m in metrics)
@@ -233,13 +234,13 @@ def test_a_limit_is_compared_with_what_all_declared_rounds_cost(tmp_path):
     """Also where rounds count and not participations: the figure at the end is that of them all."""
     folder = tmp_path / "run"
     interrupted.begin(folder, CONFIG, 1)
-    schedule = runs._prepared(folder, CONFIG, runs.NO_OVERRIDES).schedule
+    schedule = runs._prepared(folder, CONFIG, problems.inputs_of(CONFIG)).schedule
     costs = [schedule.epsilon(rounds, 1) for rounds in (1, 2, 3)]
     assert costs == sorted(set(costs))
     for limit in (costs[0], costs[1], 0.999 * costs[2]):
         with pytest.raises(ValueError, match="which the 3 rounds declared before the first cost"):
-            runs.execute(folder, changes={"stop_at_epsilon": limit})
-    summary = runs.execute(folder, changes={"stop_at_epsilon": costs[2]}).summary
+            problems.train_run(folder, changes={"stop_at_epsilon": limit})
+    summary = problems.train_run(folder, changes={"stop_at_epsilon": costs[2]}).summary
     assert (summary.rounds, summary.guarantee.epsilon <= costs[2]) == (3, True)
 
 

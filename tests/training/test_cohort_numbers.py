@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import interrupted
 import numpy as np
+import problems
 import pytest
 import torch
 from by_name import train
@@ -18,19 +19,12 @@ from randquant.local_training import Learner, problem_of
 from randquant.privacy import HiddenCohorts, account
 from randquant.reports import run as page
 from randquant.reports import run_pictures as pictures
-from randquant.training import (
-    RoundCollector,
-    TrainConfig,
-    create_run,
-    mechanism_of,
-    prepare,
-    train_run,
-)
+from randquant.training import RoundCollector, mechanism_of, prepare
 
 NUMBERS = (Number("accuracy"), Number("num-examples", 0, 40, 0.1), Number("loss", 0, 5, 0.1))
 CHANNEL = {"clip": 0.1, "margin": 0.1, "levels": 16, "keep": 0.4}
 TEXTS = tuple(number.text for number in NUMBERS)
-NOISY = TrainConfig.of(
+NOISY = problems.config_of(
     "breast-cancer", "softmax", "local-gaussian", {"clip_norm": 0.05, "noise_multiplier": 2.0},
     population=20, cohort=8, rounds=4, numbers=TEXTS, weighted_by="num-examples",
     checkpoint_every=1, threads=1,
@@ -110,7 +104,7 @@ def test_the_front_door_accounts_for_the_numbers_and_has_them_in_its_history():
 
 
 def test_numbers_are_in_the_account_and_on_the_page(tmp_path):
-    prepared = prepare(NOISY, Key.from_seed(0))
+    prepared = prepare(NOISY, Key.from_seed(0), problems.inputs_of(NOISY))
     assert prepared.dimension == prepared.learner.dimension + 3 == 62 + 3
     assert prepared.schedule.ledger.release(4).releases == 4 * (62 + 3)
     whole = interrupted.whole(tmp_path / "whole", NOISY)
@@ -134,7 +128,7 @@ def test_other_numbers_of_a_round_that_was_sent_are_refused(tmp_path, monkeypatc
 
     monkeypatch.setattr(Learner, "evaluate", wrong)
     with pytest.raises(ValueError, match="second release"):
-        train_run(tmp_path / "run")
+        problems.train_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +151,7 @@ def test_other_numbers_of_a_round_that_was_sent_are_refused(tmp_path, monkeypatc
 def test_what_cannot_be_sent_soundly_is_refused_before_anything_is_written(tmp_path, change, says):
     config = NOISY.changed(**change)
     with pytest.raises(ValueError, match=says):
-        create_run(tmp_path / "run", config, overwrite=False)
+        problems.create_run(tmp_path / "run", config)
     assert not (tmp_path / "run").exists()
 
 

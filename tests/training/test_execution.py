@@ -1,9 +1,11 @@
+import dataclasses
 import itertools
 import json
 import os
 import shutil
 
 import numpy as np
+import problems
 import pytest
 import stores
 
@@ -13,17 +15,18 @@ from randquant.channels import Key
 from randquant.privacy import GaussianRelease, account
 from randquant.reports import report_run
 from randquant.training import (
+    RunInputs,
     RunStore,
-    TrainConfig,
     create_run,
     load_parameters,
     read_finished,
+    read_run,
     sample_cohort,
     train_run,
 )
 from randquant.training.runs import checkpoint, store
 
-CONFIG = TrainConfig.of(
+CONFIG = problems.config_of(
     dataset="digits",
     model="softmax",
     mechanism="rqm",
@@ -45,8 +48,8 @@ def stored(folder) -> list[str]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "whole"
-    create_run(folder, CONFIG.changed(baseline=True), overwrite=False)
-    return folder, train_run(folder)
+    problems.create_run(folder, CONFIG.changed(baseline=True))
+    return folder, problems.train_run(folder)
 
 
 def test_a_run_leaves_what_it_promises(finished):
@@ -82,11 +85,11 @@ def test_a_run_does_not_go_on_with_another_configuration(change, finished, tmp_p
     shutil.copytree(finished[0], folder)
     stores.seal(folder, "config", CONFIG.changed(rounds=17, **change))
     with pytest.raises(ValueError, match="Expected the configuration"):
-        train_run(folder)
+        problems.train_run(folder)
     before = stores.text_of(finished[0], "config")
     stores.put(folder, "config", before)
     with pytest.raises(ValueError, match=r"Expected changes of rounds.*so begin a new run"):
-        train_run(folder, changes={"rounds": 17, **change})
+        problems.train_run(folder, changes={"rounds": 17, **change})
     assert stores.text_of(folder, "config") == before
 
 
@@ -100,7 +103,7 @@ def test_a_pipe_or_a_link_in_a_run_is_not_waited_for_or_followed(plant, name, fi
         path.rename(folder / "key")
     plant(path)
     with pytest.raises(OSError, match=r"to be a regular file, got a (pipe|symbolic link)"):
-        train_run(folder)
+        problems.train_run(folder)
 
 
 def test_who_took_part_is_in_a_file_that_only_the_user_can_read(finished, tmp_path):
@@ -109,7 +112,7 @@ def test_who_took_part_is_in_a_file_that_only_the_user_can_read(finished, tmp_pa
     shutil.copytree(finished[0], folder)
     (folder / "run.sqlite").chmod(0o644)
     with pytest.raises(OSError, match="a file for its owner alone, got mode 644"):
-        train_run(folder)
+        problems.train_run(folder)
 
 
 def test_a_store_of_another_version_or_kind_is_refused(finished, tmp_path):
@@ -117,22 +120,21 @@ def test_a_store_of_another_version_or_kind_is_refused(finished, tmp_path):
     shutil.copytree(finished[0], folder)
     stores.drop(folder, "sent")
     with pytest.raises(ValueError, match=r"the record of what was sent in .*, found none"):
-        train_run(folder)
+        problems.train_run(folder)
     stores.sql(folder, "PRAGMA user_version = 2")
     with pytest.raises(OSError, match=r"version 1 of a run's store in .*run\.sqlite, got 2"):
-        train_run(folder)
+        problems.train_run(folder)
     (folder / "run.sqlite").write_bytes(b"{}" * 50)
     with pytest.raises(OSError, match="but: file is not a database"):
-        train_run(folder)
+        problems.train_run(folder)
     (folder / "run.sqlite").write_bytes(b"")  # and not: a run that has sent nothing
     with pytest.raises(OSError, match=r"version 1 of a run's store in .*, got 0"):
-        train_run(folder)
+        problems.train_run(folder)
     with pytest.raises(FileExistsError, match="--overwrite"):
-        create_run(folder, CONFIG, overwrite=False)
+        problems.create_run(folder, CONFIG)
 
 
 STOPPING = CONFIG.changed(
-    model="softmax",
     mechanism="sign-sgd",
     parameters={"clip_norm": 0.5, "noise_multiplier": 2.0},
     neighboring="zero_out",
@@ -145,8 +147,8 @@ STOPPING = CONFIG.changed(
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "stopped"
-    create_run(folder, STOPPING.changed(baseline=True), overwrite=False)
-    return folder, train_run(folder)
+    problems.create_run(folder, STOPPING.changed(baseline=True))
+    return folder, problems.train_run(folder)
 
 
 def epsilon_of(run, participations: int) -> float:
@@ -179,57 +181,57 @@ def test_a_run_ends_before_its_epsilon_would_be_exceeded(stopped):
 def test_nobody_takes_part_more_often_than_the_cap(tmp_path):
     config = STOPPING.changed(stop_at_epsilon=None, max_participations=4, rounds=10)
     folder = tmp_path / "run"
-    create_run(folder, config.changed(baseline=True), overwrite=False)
-    run = train_run(folder)
+    problems.create_run(folder, config.changed(baseline=True))
+    run = problems.train_run(folder)
     latest = RunStore(folder).state("latest")
     last = checkpoint.from_bytes(latest, stores.read_sent(folder).identity, folder)
     assert last.participations.tolist() == [4] * 50
     assert run.summary.participations == 4
     assert run.summary.guarantee.epsilon == epsilon_of(run, 4)
     with pytest.raises(ValueError, match="without max_participations"):  # its cohorts were others
-        train_run(folder, changes={"rounds": 9})
+        problems.train_run(folder, changes={"rounds": 9})
 
 
 def test_a_run_belongs_to_one_process_at_a_time(finished):
     with files.folder(finished[0]):
         with pytest.raises(BlockingIOError, match="another process"):
-            train_run(finished[0])
+            problems.train_run(finished[0])
         with pytest.raises(BlockingIOError, match="another process"):
-            create_run(finished[0], CONFIG, overwrite=True)
-    train_run(finished[0])
+            problems.create_run(finished[0], CONFIG, overwrite=True)
+    problems.train_run(finished[0])
 
 
 def test_training_that_diverges_says_so(tmp_path):
     wide = {**CONFIG.parameters, "clip": 1e15, "margin": 1e15}
     config = CONFIG.changed(learning_rate=1e30, parameters=wide)
-    create_run(tmp_path / "run", config, overwrite=False)
+    problems.create_run(tmp_path / "run", config)
     with pytest.raises(ValueError, match=r"Round 1: .*diverged; lower learning_rate"):
-        train_run(tmp_path / "run")
+        problems.train_run(tmp_path / "run")
 
 
 def test_only_a_run_without_privacy_can_be_prolonged(finished, tmp_path):
     with pytest.raises(ValueError, match="at most the 16 rounds declared before the first, got 19"):
-        train_run(finished[0], changes={"rounds": 19})
+        problems.train_run(finished[0], changes={"rounds": 19})
     folder = tmp_path / "prolonged"
     shutil.copytree(finished[0] / "baseline", folder)
     stores.put(folder, "problem", stores.text_of(finished[0], "problem"))
     plain = stores.read_config(folder)
-    run = train_run(folder, changes={"rounds": 19})
+    run = problems.train_run(folder, changes={"rounds": 19})
     assert (run.summary.rounds, run.config.rounds) == (19, 19)
     longer = plain.changed(rounds=19)
-    create_run(tmp_path / "whole", longer, overwrite=False)
-    train_run(tmp_path / "whole")
+    problems.create_run(tmp_path / "whole", longer)
+    problems.train_run(tmp_path / "whole")
     assert (load_parameters(folder) == load_parameters(tmp_path / "whole")).all()
 
 
 def test_nothing_is_overwritten_unasked(finished, tmp_path):
     with pytest.raises(FileExistsError, match="--overwrite"):
-        create_run(finished[0], CONFIG, overwrite=False)
+        problems.create_run(finished[0], CONFIG)
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.tex").write_text("x")
     with pytest.raises(FileExistsError):
-        create_run(precious, CONFIG, overwrite=True)
+        problems.create_run(precious, CONFIG, overwrite=True)
     assert (precious / "thesis.tex").exists()
 
 
@@ -241,12 +243,8 @@ HIDDEN = {
 IMPOSSIBLE = {
     "cohort": {"cohort": 51},
     "rounds": {"rounds": 0},
-    "population": {"population": 10**6},
-    "transformer": {"model": "transformer"},
-    "imagenet": {"dataset": "imagenet"},
     "magic": {"mechanism": "magic"},
     "trust": {"trust": "central"},
-    "fair": {"partition": "fair"},
     "learning_rate": {"learning_rate": float("nan")},
     "delta": {"delta": 1.0},
     "margin, levels, keep": {"parameters": {"clip": 0.03}},
@@ -271,12 +269,27 @@ IMPOSSIBLE = {
 @pytest.mark.parametrize(("sentence", "change"), IMPOSSIBLE.items(), ids=IMPOSSIBLE)
 def test_impossible_configurations_leave_no_folder(sentence, change, tmp_path):
     with pytest.raises(ValueError, match=f"^(?=Expected).*{sentence}"):
-        create_run(
-            tmp_path / "run", CONFIG.changed(**change).changed(baseline=True), overwrite=False
-        )
+        problems.create_run(tmp_path / "run", CONFIG.changed(**change).changed(baseline=True))
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match=r"no run\.sqlite"):
-        train_run(tmp_path / "run")
+        problems.train_run(tmp_path / "run")
+
+
+def test_a_configuration_of_another_problem_is_refused(tmp_path):
+    config, inputs = CONFIG.changed(population=30), problems.inputs_of(CONFIG)
+    for wrong in (config, CONFIG.changed(problem="ab" * 32), CONFIG.changed(loss="mse_loss")):
+        with pytest.raises(ValueError, match="the configuration of a run on this problem"):
+            create_run(tmp_path / "run", wrong, inputs)
+        assert not (tmp_path / "run").exists()
+    create_run(tmp_path / "run", CONFIG, inputs)
+    for wrong, said in (
+        (problems.problem("digits", "softmax", 30), "the data of 50 clients"),
+        (problems.problem("digits", "softmax", 50, seed=1), "model, frozen weights"),
+        (dataclasses.replace(inputs.problem, test=None), "test data"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            train_run(tmp_path / "run", RunInputs(wrong))
+    assert read_run(tmp_path / "run").rounds == 0
 
 
 # Every mechanism under every trust
@@ -286,7 +299,7 @@ TRUSTS = (None, "local", "aggregate", "central")
 
 
 def config(name, trust, sampling):
-    return TrainConfig.of(
+    return problems.config_of(
         "breast-cancer", "softmax", name, PARAMETERS[name], population=6, cohort=2, rounds=3,
         trust=trust, sampling=sampling, evaluate_every=3, threads=1, seed=1,
     )  # fmt: skip
@@ -310,9 +323,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(name, tmp_path):
             continue
         folder = tmp_path / f"{trust}-{sampling}"
         with pytest.raises(ValueError, match="trust"):
-            create_run(
-                folder, config(name, trust, sampling).changed(baseline=True), overwrite=False
-            )
+            problems.create_run(folder, config(name, trust, sampling).changed(baseline=True))
         assert not folder.exists()
 
 
@@ -324,8 +335,8 @@ def test_what_is_not_refused_trains(name, tmp_path, monkeypatch):
         if not can_work(name, None, sampling):
             continue
         folder = tmp_path / sampling
-        create_run(folder, config(name, None, sampling), overwrite=False)
-        run = train_run(folder)
+        problems.create_run(folder, config(name, None, sampling))
+        run = problems.train_run(folder)
         assert run.summary.rounds == 3
         sizes = {metrics.bytes_up // run.summary.bytes_per_upload for metrics in run.metrics}
         assert sizes == {2} if sampling == "fixed" else len(sizes) > 1

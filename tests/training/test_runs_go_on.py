@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import interrupted
+import problems
 import pytest
 import stores
 import torch
@@ -13,7 +14,7 @@ from data_forms import Pairs
 from torch import nn
 
 from randquant.aggregation import ClippedSGD, LocalGaussian
-from randquant.training import Secret, load_parameters, train_run
+from randquant.training import Secret, load_parameters
 
 LAST = 5
 """The round after which runs are interrupted: a checkpoint is behind them, or the round before."""
@@ -37,7 +38,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(settings, tmp_path, monkeyp
     with_key(monkeypatch)
     whole = interrupted.whole(tmp_path / "whole", config)
     interrupted.begin(tmp_path / "parts", config, LAST)
-    parts = train_run(tmp_path / "parts")
+    parts = problems.train_run(tmp_path / "parts")
     assert told(parts.metrics) == told(whole.metrics)
     assert parts.summary.guarantee == whole.summary.guarantee
     assert parts.summary.stopped == whole.summary.stopped

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 
+import problems
 import pytest
 import stores
 from interrupted import SMALL, Interrupted, begin, go_on
@@ -51,7 +52,7 @@ def kill_in(folder, last, before_round, **options):
 
     before_round(kill)
     with pytest.raises(Interrupted):
-        runs.execute(folder, **options)
+        problems.train_run(folder, **options)
     before_round(lambda round: None)
 
 
@@ -66,8 +67,8 @@ def epsilon(folder) -> float:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "whole"
-    runs.create(folder, SMALL.changed(baseline=True), overwrite=False)
-    return folder, runs.execute(folder)
+    problems.create_run(folder, SMALL.changed(baseline=True))
+    return folder, problems.train_run(folder)
 
 
 @pytest.fixture
@@ -83,10 +84,10 @@ def run(finished, tmp_path):
 def test_what_a_round_costs_is_on_disk_before_it_is_sent(tmp_path, before_round):
     folder, seen = tmp_path / "run", []
     before_round(lambda round: seen.append(stores.read_sent(folder)))
-    runs.create(folder, SMALL, overwrite=False)
+    problems.create_run(folder, SMALL)
     declared = stores.read_sent(folder)
     assert (declared.round, declared.declared) == (0, 9)
-    metrics = runs.execute(folder).metrics
+    metrics = problems.train_run(folder).metrics
     assert seen == [dataclasses.replace(declared, round=number) for number in range(1, 10)]
     assert declared.epsilon == metrics[-1].epsilon
     assert declared.participations == metrics[-1].participations
@@ -102,9 +103,9 @@ def test_a_run_that_was_killed_cannot_end_below_what_was_sent(sampling, tmp_path
     for changes in ({"stop_at_epsilon": 0.99 * before}, {"rounds": 6}, {"delta": 1e-300}):
         wanted = {"stop_at_epsilon": before} if "delta" in changes else {}
         with pytest.raises(ValueError, match=r"which .*(were sent|declared before the first cost)"):
-            runs.execute(folder, changes={**wanted, **changes})
+            problems.train_run(folder, changes={**wanted, **changes})
         assert stores.rounds_of(folder) == log
-    ended = runs.execute(folder, changes={"stop_at_epsilon": before})
+    ended = problems.train_run(folder, changes={"stop_at_epsilon": before})
     assert ended.summary.guarantee.epsilon >= before
     kept = ("round", "epsilon", "train_loss", "seconds_gradient")  # not measured again
     assert [[getattr(m, name) for name in kept] for m in ended.metrics[:7]] == [
@@ -116,14 +117,14 @@ def test_the_round_under_way_counts_as_sent(finished, tmp_path, before_round):
     spent = [m.epsilon for m in finished[1].metrics]
     last = max(number for number in range(2, 10) if spent[number - 1] > spent[number - 2])
     folder = tmp_path / "run"
-    runs.create(folder, SMALL, overwrite=False)
+    problems.create_run(folder, SMALL)
     kill_in(folder, last, before_round)
     found = read_run(folder)
     assert (found.rounds, found.sent.round) == (last - 1, last)
     assert found.epsilon == spent[-1] > found.metrics[-1].epsilon
     with pytest.raises(ValueError, match="cannot be taken back"):
-        runs.execute(folder, changes={"rounds": last - 1})
-    assert len(runs.execute(folder).metrics) == 9
+        problems.train_run(folder, changes={"rounds": last - 1})
+    assert len(problems.train_run(folder).metrics) == 9
 
 
 def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
@@ -140,10 +141,12 @@ def test_another_delta_is_stated_for_what_was_sent(tmp_path, capsys):
     go_on(folder, 8)
     found = read_run(folder)
     assert {(m.delta, m.neighboring) for m in found.metrics} == {(1e-9, "zero_out")}
-    runs.create(tmp_path / "whole", config, overwrite=False)
-    whole = runs.execute(tmp_path / "whole")
+    problems.create_run(tmp_path / "whole", config)
+    whole = problems.train_run(tmp_path / "whole")
     assert (found.epsilon, found.delta) == (whole.metrics[-1].epsilon, 1e-9)
-    assert [m.epsilon for m in runs.execute(folder).metrics] == [m.epsilon for m in whole.metrics]
+    assert [m.epsilon for m in problems.train_run(folder).metrics] == [
+        m.epsilon for m in whole.metrics
+    ]
     assert runs.load_parameters(folder).tobytes() == parameters(tmp_path / "whole")
 
 
@@ -164,7 +167,7 @@ def parameters(folder) -> bytes:
 
 def test_a_run_that_ended_early_and_goes_on_is_not_finished_any_more(tmp_path):
     folder = begin(tmp_path / "run", SMALL.changed(baseline=True), 7)
-    early = runs.execute(folder, changes={"rounds": 7})
+    early = problems.train_run(folder, changes={"rounds": 7})
     assert report_run(folder).exists()
     assert read_run(folder).state == "finished"
     go_on(folder, 8, changes={"rounds": 9})
@@ -174,7 +177,7 @@ def test_a_run_that_ended_early_and_goes_on_is_not_finished_any_more(tmp_path):
     assert not (folder / "report.html").exists()
     with pytest.raises(ValueError, match="call that began it"):
         report_run(folder)
-    whole = runs.execute(folder)
+    whole = problems.train_run(folder)
     assert (whole.summary.rounds, whole.summary.stopped) == (9, "")
     assert whole.summary.guarantee == early.summary.guarantee
     assert read_finished(folder / "baseline").summary.rounds == 9
@@ -183,7 +186,7 @@ def test_a_run_that_ended_early_and_goes_on_is_not_finished_any_more(tmp_path):
 def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, before_round):
     """Its checksum follows from the log, which holds no more than when it was written."""
     folder = begin(tmp_path / "run", SMALL, 7)
-    assert runs.execute(folder, changes={"rounds": 7}).summary.stopped
+    assert problems.train_run(folder, changes={"rounds": 7}).summary.stopped
     old = stores.text_of(folder, "summary")
     kill_in(folder, 8, before_round, changes={"rounds": 9})
     stores.put(folder, "summary", old)
@@ -191,12 +194,12 @@ def test_an_old_summary_does_not_speak_for_the_round_under_way(tmp_path, before_
     assert (found.state, found.epsilon) == ("damaged", None)
     with pytest.raises(ValueError, match=r"cover all .* rounds that were sent"):
         report_run(folder)
-    assert runs.execute(folder).summary.rounds == 9
+    assert problems.train_run(folder).summary.rounds == 9
 
 
 def test_the_twin_keeps_the_rounds_it_has_done(tmp_path):
     folder = begin(tmp_path / "run", SMALL.changed(baseline=True), 5)
-    assert runs.execute(folder, changes={"rounds": 6}).summary.rounds == 6
+    assert problems.train_run(folder, changes={"rounds": 6}).summary.rounds == 6
     assert read_finished(folder / "baseline").summary.rounds == 9
 
 
@@ -206,7 +209,7 @@ def test_a_round_that_would_be_another_release_is_refused(tmp_path):
     others = [dataclasses.replace(m, train_loss=0.5) for m in before.metrics]
     store.write_sent(before.sent, others)
     with pytest.raises(ValueError, match=r"Expected round 5 .* second release"):
-        runs.execute(folder)
+        problems.train_run(folder)
     with pytest.raises(ValueError, match="Expected 7 rounds or more"):
         store.write_sent(before.sent, others[:6])
     assert store.read().metrics == tuple(others)
@@ -214,14 +217,14 @@ def test_a_round_that_would_be_another_release_is_refused(tmp_path):
 
 def test_what_may_change_is_changed(tmp_path):
     folder = begin(tmp_path / "run", SMALL, 2)
-    run = runs.execute(folder, changes={"rounds": 5, "delta": 1e-6, "stop_at_epsilon": 50.0})
+    run = problems.train_run(folder, changes={"rounds": 5, "delta": 1e-6, "stop_at_epsilon": 50.0})
     assert (run.summary.rounds, run.summary.guarantee.delta) == (5, 1e-6)
     assert stores.read_config(folder).stop_at_epsilon == 50
-    runs.execute(folder, changes={"stop_at_epsilon": math.inf, "neighboring": "zero_out"})
+    problems.train_run(folder, changes={"stop_at_epsilon": math.inf, "neighboring": "zero_out"})
     assert stores.read_config(folder).stop_at_epsilon is None
     for wrong in ({"rounds": 4}, {"seed": 1}, {"parameters": {"clip": 1.0}}):
         with pytest.raises(ValueError, match="Expected"):
-            runs.execute(folder, changes=wrong)
+            problems.train_run(folder, changes=wrong)
 
 
 # What a run is
@@ -229,28 +232,28 @@ def test_what_may_change_is_changed(tmp_path):
 
 def test_a_run_is_bound_to_its_settings_before_its_first_round(tmp_path):
     folder = tmp_path / "run"
-    runs.create(folder, SMALL, overwrite=False)
+    problems.create_run(folder, SMALL)
     other = SMALL.changed(parameters={"clip_norm": 0.5, "noise_multiplier": 40.0})
     good = stores.text_of(folder, "config")
     stores.put(folder, "config", good.replace("4.0", "40.0"))
     with pytest.raises(ValueError, match=r"the settings .* as it was written.*the command or call"):
-        runs.execute(folder)
+        problems.train_run(folder)
     stores.seal(folder, "config", other)
     with pytest.raises(ValueError, match="Expected the configuration that the run"):
-        runs.execute(folder)
+        problems.train_run(folder)
     assert read_run(folder).state == "damaged"
     stores.put(folder, "config", good)
-    runs.execute(folder)
+    problems.train_run(folder)
 
 
 def test_a_channel_that_was_exchanged_is_noticed(tmp_path):
     path, folder = tmp_path / "channel.json", tmp_path / "run"
     save_channel(path, build("rqm", {"clip": 0.1, "margin": 1.0, "levels": 4, "keep": 0.4}))
     config = SMALL.changed(mechanism="channel-file", parameters={"path": str(path)})
-    runs.create(folder, config, overwrite=False)
+    problems.create_run(folder, config)
     save_channel(path, build("rqm", {"clip": 0.1, "margin": 0.1, "levels": 4, "keep": 0.4}))
     with pytest.raises(ValueError, match="Expected the mechanism that the run"):
-        runs.execute(folder)
+        problems.train_run(folder)
 
 
 def test_an_epsilon_that_was_edited_is_not_printed(run, capsys):
@@ -265,7 +268,7 @@ def test_an_epsilon_that_was_edited_is_not_printed(run, capsys):
     assert "damaged" in capsys.readouterr().out
     assert cli.main(["report", str(run)]) == 2
     assert "the results of the run" in capsys.readouterr().err
-    runs.execute(run)  # computes it again
+    problems.train_run(run)  # computes it again
     assert stores.text_of(run, "summary") == summary
 
 
@@ -285,15 +288,15 @@ def test_rounds_that_are_missing_or_moved_are_noticed(change, run):
     stores.put_rounds(run, change(stores.rounds_of(run)))
     assert read_run(run).state == "damaged"
     with pytest.raises(ValueError, match=r"^Expected"):
-        runs.execute(run)
+        problems.train_run(run)
 
 
 @pytest.mark.parametrize("name", ["config", "sent", "rounds", "summary"])
 def test_records_of_another_run_are_noticed(name, run, tmp_path):
     other = tmp_path / "other"
     config = SMALL.changed(seed=1, rounds=3)
-    runs.create(other, config, overwrite=False)
-    runs.execute(other)
+    problems.create_run(other, config)
+    problems.train_run(other)
     if name == "rounds":
         stores.put_rounds(run, stores.rounds_of(other))
     else:
@@ -342,7 +345,7 @@ def test_a_store_that_cannot_be_written_says_so_and_stays_as_it_was(run, finishe
 
 def test_no_damage_makes_an_error_show_the_secret_key(tmp_path):
     folder = tmp_path / "run"
-    runs.create(folder, SMALL.changed(seed=None), overwrite=False)
+    problems.create_run(folder, SMALL.changed(seed=None))
     path, key = folder / "run.sqlite", stores.record_of(folder, "key")["key"]
     good = path.read_bytes()
     start = good.index(key.encode())
@@ -363,7 +366,7 @@ def test_what_is_a_users_own_is_not_taken_for_a_run_that_was_cut_off(tmp_path):
         (tmp_path / "own" / place / "thesis.tex").touch()
         for overwrite in (False, True):
             with pytest.raises(OSError, match=r"^Expected"):
-                runs.create(tmp_path / "own", SMALL, overwrite=overwrite)
+                problems.create_run(tmp_path / "own", SMALL, overwrite=overwrite)
         assert (tmp_path / "own" / place / "thesis.tex").exists()
         shutil.rmtree(tmp_path / "own")
 
@@ -372,7 +375,7 @@ def test_of_two_processes_that_begin_a_run_in_a_folder_one_is_refused(tmp_path, 
     folder = tmp_path / "run"
     folder.mkdir()
     with files.folder(folder), pytest.raises(BlockingIOError, match="another process"):
-        runs.create(folder, SMALL, overwrite=False)
+        problems.create_run(folder, SMALL)
     make = runs.make_folder
     other = []
 
@@ -385,7 +388,7 @@ def test_of_two_processes_that_begin_a_run_in_a_folder_one_is_refused(tmp_path, 
     monkeypatch.setattr(runs, "make_folder", slow)
     shutil.rmtree(folder)
     with pytest.raises(FileExistsError, match="another process has begun a run"):
-        runs.create(folder, SMALL, overwrite=False)
+        problems.create_run(folder, SMALL)
     assert read_run(folder).rounds == 2
 
 
@@ -401,7 +404,7 @@ def logged(folder) -> float:
 def test_a_run_goes_on_after_a_kill_at_any_write(number, after, finished, tmp_path, monkeypatch):
     """Before or after the transaction of that number is on the disk; SQLite knows no between."""
     folder, real, left = tmp_path / "run", Database.transaction, [number]
-    runs.create(folder, SMALL, overwrite=False)
+    problems.create_run(folder, SMALL)
 
     @contextlib.contextmanager
     def dying(self, **options):
@@ -419,7 +422,7 @@ def test_a_run_goes_on_after_a_kill_at_any_write(number, after, finished, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr(Database, "transaction", dying)
         with pytest.raises(Interrupted):
-            runs.execute(folder)
+            problems.train_run(folder)
     assert epsilon(folder) >= logged(folder)
-    assert runs.execute(folder).summary.guarantee == finished[1].summary.guarantee
+    assert problems.train_run(folder).summary.guarantee == finished[1].summary.guarantee
     assert parameters(folder) == parameters(finished[0])

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import problems
 import pytest
 
 from randquant.aggregation import update_mechanism
@@ -27,7 +28,7 @@ MECHANISMS = [
 
 def a_config(name: str, parameters: dict, **settings) -> TrainConfig:
     given = {"population": 12, "cohort": 4, "rounds": 40, **settings}
-    return TrainConfig.of("digits", "softmax", name, parameters, **given)
+    return problems.config_of("digits", "softmax", name, parameters, **given)
 
 
 def mechanism_of(config: TrainConfig):

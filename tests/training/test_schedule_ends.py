@@ -4,6 +4,7 @@ import json
 import math
 
 import interrupted
+import problems
 import pytest
 import torch
 
@@ -14,9 +15,8 @@ from randquant.local_training import Local
 from randquant.privacy import GaussianRelease, Guarantee, account
 from randquant.privacy.accounting import ledger
 from randquant.reports import report_run
-from randquant.training import Server, TrainConfig, read_finished, read_run, train
+from randquant.training import Server, read_finished, read_run, train
 from randquant.training.records import SentRounds
-from randquant.training.runs import execution
 from randquant.training.runs.status import Status
 
 Z, DELTA = 4.0, 1e-5
@@ -62,7 +62,9 @@ def test_what_is_printed_at_any_end_is_the_figure_of_all_declared_rounds(tmp_pat
 @pytest.mark.parametrize("now", ["replace_one", "zero_out"])
 def test_a_figure_for_zeros_is_none_for_any_two_updates(declared, now, tmp_path):
     """Of a run that was switched to other neighbours, and has not gone on since."""
-    config = TrainConfig.of("digits", "softmax", "rqm", population=10, cohort=4, neighboring=now)
+    config = problems.config_of(
+        "digits", "softmax", "rqm", population=10, cohort=4, neighboring=now
+    )
     sent = SentRounds("", "", 1, 5, 5, 2.0, DELTA, declared)
     found = Status(tmp_path, "unfinished", config, sent=sent).epsilon
     assert found == (math.inf if (declared, now) == ("zero_out", "replace_one") else 2.0)
@@ -95,7 +97,7 @@ CONFIG = interrupted.SMALL.changed(population=4, cohort=4, rounds=PLANNED)
 def test_fewer_rounds_after_a_look_leave_the_figure_of_those_declared(rounds, tmp_path, capsys):
     folder = tmp_path / "run"
     interrupted.begin(folder, CONFIG, 5)
-    run = execution.execute(folder, changes={"rounds": rounds})
+    run = problems.train_run(folder, changes={"rounds": rounds})
     report_run(folder)
     said = "\n".join(progress.table(folder, run))
     assert "epsilon <= 5.81237 at delta = 1e-05" in said
@@ -119,7 +121,7 @@ def test_where_nobody_sees_who_takes_part_fewer_rounds_cost_all_those_declared(
     monkeypatch.setattr(ledger, "account", account)
     config = CONFIG.changed(trust="model", cohort=2, rounds=6)
     interrupted.begin(tmp_path / "run", config, 2)
-    run = execution.execute(tmp_path / "run", changes={"rounds": 3})
+    run = problems.train_run(tmp_path / "run", changes={"rounds": 3})
     assert (run.rounds, run.summary.guarantee.epsilon) == (3, 0.1 * 6)
 
 
@@ -128,12 +130,12 @@ def test_rounds_are_not_added_after_a_look(tmp_path):
     interrupted.begin(folder, CONFIG, 5)
     for changes in ({"rounds": 27}, {"rounds": 400, "stop_at_epsilon": 50.0}):
         with pytest.raises(ValueError, match="at most the 26 rounds declared before the first"):
-            execution.execute(folder, changes=changes)
+            problems.train_run(folder, changes=changes)
     # What was lowered may be raised again, as far as was declared.
-    execution.execute(folder, changes={"rounds": 7})
+    problems.train_run(folder, changes={"rounds": 7})
     with pytest.raises(ValueError, match="at most the 26 rounds"):
-        execution.execute(folder, changes={"rounds": 27})
-    summary = execution.execute(folder, changes={"rounds": 26}).summary
+        problems.train_run(folder, changes={"rounds": 27})
+    summary = problems.train_run(folder, changes={"rounds": 26}).summary
     assert (summary.rounds, summary.stopped) == (26, "")
     assert summary.guarantee is not None
     assert summary.guarantee.epsilon == accounted(PLANNED)

@@ -47,9 +47,9 @@ def reached(monkeypatch, *, norm=False, clients=PAIRS, **settings):
     """What a call of `train` would train with."""
     caught, shown = [], []
 
-    def create(home, config, *, overwrite, overrides, own_secret):
+    def create(home, config, inputs, *, overwrite, own_secret):
         key = own_secret.key if config.seed is None else Key.from_seed(config.seed)
-        caught.append((home, prepare(config, key, overrides), config))
+        caught.append((home, prepare(config, key, inputs), config))
         raise _Stop
 
     torch.manual_seed(0)

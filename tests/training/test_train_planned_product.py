@@ -92,8 +92,8 @@ def planned(row, monkeypatch):
             return Calibrated("skellam", noise, None)
         return Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.9}, norm)
 
-    def create(home, config, *, overwrite, overrides, own_secret):
-        made.append((config, prepare(config, Key.from_seed(config.seed), overrides)))
+    def create(home, config, inputs, *, overwrite, own_secret):
+        made.append((config, prepare(config, Key.from_seed(config.seed), inputs)))
         raise _Stop
 
     monkeypatch.setattr(

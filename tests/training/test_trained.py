@@ -2,6 +2,7 @@
 
 import json
 
+import problems
 import pytest
 from interrupted import SMALL
 
@@ -9,7 +10,6 @@ from randquant import cli
 from randquant.cli import progress
 from randquant.privacy import SIMULATED
 from randquant.reports import run_pictures as pictures
-from randquant.training import create_run, train_run
 
 
 @pytest.fixture(scope="module", params=[0, None])
@@ -17,8 +17,8 @@ def trained(request, tmp_path_factory):
     """A run, and whether it is from a seed."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     config = SMALL.changed(rounds=2, seed=request.param)
-    create_run(folder, config, overwrite=False)
-    return folder, train_run(folder), request.param is not None
+    problems.create_run(folder, config)
+    return folder, problems.train_run(folder), request.param is not None
 
 
 def test_it_is_in_the_line_of_the_guarantee(trained):

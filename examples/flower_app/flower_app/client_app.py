@@ -23,8 +23,7 @@ def train(message: Message, context: Context) -> Message:
     from flower_app import task
 
     client = int(context.node_config["partition-id"])
-    data_dir = str(context.node_config.get("data-dir", ""))
-    model, learner = task.build(context.run_config, client, data_dir)
+    model, learner = task.build(context.run_config, client)
     (old,) = message.content.array_records.values()
     model.load_state_dict(old.to_torch_state_dict())
     learner.load(task.weights(model))

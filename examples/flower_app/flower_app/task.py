@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from torch import nn
 
     from randquant.aggregation import UpdateMechanism
     from randquant.local_training import Learner
+
+TRAINED = 1500
+"""Examples that the clients share; the others are test data."""
 
 
 def mechanism(config: Mapping[str, Any]) -> UpdateMechanism:
@@ -30,24 +34,26 @@ def mechanism(config: Mapping[str, Any]) -> UpdateMechanism:
     )
 
 
-def build(config: Mapping[str, Any], client: int, data_dir: str = "") -> tuple[nn.Module, Learner]:
+def build(config: Mapping[str, Any], client: int) -> tuple[nn.Module, Learner]:
     """Return the model with its initial weights, and a learner for one client's data.
 
     Args:
         config: the run's configuration.
         client: which part of the data, from 0.
-        data_dir: folder of the data on this machine, if it differs from the run's.
     """
+    import torch
+
     from randquant.local_training import Learner
-    from randquant.training import models, of_dataset
+    from randquant.training import problem_of
 
     population, seed = config["num-partitions"], config["seed"]
     if not 0 <= client < population:
         raise ValueError(f"Expected partition-id from 0 to {population - 1}, got {client}.")
-    dataset, clients = _data(config["dataset"], data_dir or config["data-dir"], population, seed)
-    shape = dataset.train_features.shape[1:]
-    model = models.build(config["model"], shape, dataset.classes, seed)
-    return model, Learner(of_dataset(model, dataset, [clients[client]]))
+    x, y = _digits()
+    own = torch.arange(client, TRAINED, population)
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(64, 10)
+    return model, Learner(problem_of(model, [(x[own], y[own])], test=(x[TRAINED:], y[TRAINED:])))
 
 
 def weights(model: nn.Module) -> np.ndarray:
@@ -58,8 +64,9 @@ def weights(model: nn.Module) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=1)  # one process of a simulation computes many clients
-def _data(name: str, data_dir: str, population: int, seed: int):
-    from randquant.training import load_dataset, partition_dataset
+def _digits() -> tuple[torch.Tensor, torch.Tensor]:
+    import torch
+    from sklearn.datasets import load_digits
 
-    dataset = load_dataset(name, data_dir or None)
-    return dataset, partition_dataset(dataset.train_labels, population, "iid", seed=seed)
+    images, labels = load_digits(return_X_y=True)
+    return torch.tensor(images / 16).float(), torch.tensor(labels)

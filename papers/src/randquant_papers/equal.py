@@ -10,7 +10,10 @@ from randquant import Channel, account, certify
 from randquant.aggregation import update_mechanism
 from randquant.mechanisms import build
 from randquant.privacy import round_up
-from randquant.training import Dataset, TrainConfig, build_model, load_dataset
+from randquant_papers.configuration import PaperConfig
+from randquant_papers.data import sets
+from randquant_papers.data.datasets import Dataset
+from randquant_papers.problems import build as build_model
 
 LARGEST = 24.0
 """Most nats per coordinate that are tried: beyond, a designed channel gains nothing, and its
@@ -18,8 +21,8 @@ programme has coefficients that the solver refuses."""
 
 
 def optimum(
-    reference: TrainConfig, values: Sequence[float] | None = None, inputs: int = 17
-) -> TrainConfig:
+    reference: PaperConfig, values: Sequence[float] | None = None, inputs: int = 17
+) -> PaperConfig:
     """The run whose channel has the least mean squared error at the reference's guarantee.
 
     Args:
@@ -66,7 +69,7 @@ def optimum(
     return equal_run
 
 
-def epsilon(config: TrainConfig) -> float:
+def epsilon(config: PaperConfig) -> float:
     """Certified epsilon for the participations that one client may have, at the run's delta.
 
     Without a cap these are twice the average number: few clients have more.
@@ -80,29 +83,29 @@ def epsilon(config: TrainConfig) -> float:
     return account([release], config.delta, quick=True).epsilon
 
 
-def dimension(config: TrainConfig) -> int:
+def dimension(config: PaperConfig) -> int:
     """Coordinates of an update of a run."""
     data = dataset(config)
-    model = build_model(config.task.model, data.train_features.shape[1:], data.classes, 0)
+    model = build_model(config.data.model, data.train_features.shape[1:], data.classes, 0)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def dataset(config: TrainConfig) -> Dataset:
+def dataset(config: PaperConfig) -> Dataset:
     """The data set of a run."""
-    return load_dataset(config.task.dataset, config.task.data_dir or None)
+    return sets.load(config.data.dataset, config.data.data_dir or None)
 
 
-def channel(config: TrainConfig) -> Channel:
+def channel(config: PaperConfig) -> Channel:
     """The channel that every coordinate of a run is sent through."""
     return build(config.mechanism, config.parameters)
 
 
-def with_mechanism(config: TrainConfig, mechanism: str, parameters: dict[str, Any]) -> TrainConfig:
+def with_mechanism(config: PaperConfig, mechanism: str, parameters: dict[str, Any]) -> PaperConfig:
     """The same run with another mechanism."""
     return config.changed(mechanism=mechanism, parameters=parameters)
 
 
-def _cost(config: TrainConfig) -> float:
+def _cost(config: PaperConfig) -> float:
     """Like `epsilon`; NaN if no unbiased channel has so small a pure epsilon."""
     try:
         channel(config)

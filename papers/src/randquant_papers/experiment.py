@@ -13,17 +13,11 @@ from scipy import stats
 
 from randquant import Interval
 from randquant.reports import Figure, formatting, line_chart
-from randquant.training import (
-    Dataset,
-    RoundMetrics,
-    RunStatus,
-    TrainConfig,
-    create_run,
-    is_run,
-    load_dataset,
-    read_run,
-)
+from randquant.training import RoundMetrics, RunStatus, is_run
+from randquant_papers.configuration import PaperConfig, read
 from randquant_papers.data import fitted, sets
+from randquant_papers.data.datasets import Dataset
+from randquant_papers.problems import create
 from randquant_papers.result import Claim, Scale, Stated, Table, Verdict
 from randquant_papers.sweep import names
 from randquant_papers.sweep.workers import Workers
@@ -73,7 +67,7 @@ class Setting:
     jobs: int = 2
     folder: Path = Path("runs/reproduce")
     on_begin: Callable[[int, int], None] = lambda *_: None
-    on_round: Callable[[Path, TrainConfig, RoundMetrics], None] = lambda *_: None
+    on_round: Callable[[Path, PaperConfig, RoundMetrics], None] = lambda *_: None
     on_end: Callable[[RunStatus], None] = lambda *_: None
 
     @property
@@ -105,14 +99,13 @@ class Setting:
 
     def loaded(self, wanted: str) -> Dataset:
         """Load the paper's data set, or else the stand-in; raises as `source` does."""
-        sets.register()
         try:
-            return load_dataset(wanted, self.data_dir or None)
+            return sets.load(wanted, self.data_dir or None)
         except FileNotFoundError as error:
             if not self.stand_in:
                 advice = f"Or train on other data in place of {TITLES[wanted]}: --stand-in NAME."
                 raise FileNotFoundError(f"{error} {advice}") from None
-        return load_dataset(self.stand_in, self.data_dir or None)
+        return sets.load(self.stand_in, self.data_dir or None)
 
     def command(self, name: str) -> str:
         """The command that runs the experiment again."""
@@ -138,7 +131,7 @@ class Curve:
 
     label: str
     style: str
-    config: TrainConfig
+    config: PaperConfig
     paper: str | None = None
     why: str = ""
 
@@ -205,13 +198,13 @@ def train(curves: Sequence[Curve], setting: Setting) -> list[Trained]:
     wanted = {setting.folder / names.folder(config): config for row in configs for config in row}
     _train_all(wanted, setting)
     return [
-        Trained(curve, tuple(read_run(setting.folder / names.folder(c)) for c in row))
+        Trained(curve, tuple(read(setting.folder / names.folder(c), c) for c in row))
         for curve, row in zip(curves, configs, strict=True)
     ]
 
 
-def _train_all(wanted: Mapping[Path, TrainConfig], setting: Setting) -> None:
-    open_runs = [folder for folder in wanted if not _finished(folder)]
+def _train_all(wanted: Mapping[Path, PaperConfig], setting: Setting) -> None:
+    open_runs = [folder for folder in wanted if not _finished(folder, wanted[folder])]
     setting.on_begin(len(wanted), len(wanted) - len(open_runs))
 
     def wait() -> None:
@@ -219,21 +212,21 @@ def _train_all(wanted: Mapping[Path, TrainConfig], setting: Setting) -> None:
             if ended.error:
                 name = wanted[ended.folder].mechanism
                 raise ValueError(f"{name} in {ended.folder}: {ended.error}")
-            setting.on_end(read_run(ended.folder))
+            setting.on_end(read(ended.folder, wanted[ended.folder]))
 
     with Workers(setting.jobs, setting.on_round) as workers:
         for folder in open_runs:
             if not is_run(folder):
-                create_run(folder, wanted[folder], overwrite=False)
+                create(folder, wanted[folder])
             while not workers.free:
                 wait()
-            workers.begin(folder)
+            workers.begin(folder, wanted[folder])
         while workers.training:
             wait()
 
 
-def _finished(folder: Path) -> bool:
-    return is_run(folder) and read_run(folder).state == "finished"
+def _finished(folder: Path, config: PaperConfig) -> bool:
+    return is_run(folder) and read(folder, config).state == "finished"
 
 
 def charts(trained: Sequence[Trained], of: str = "") -> list[Figure]:

@@ -21,8 +21,9 @@ from randquant.aggregation import UpdateMechanism, all_mechanisms
 from randquant.mechanisms import UpdateSetting
 from randquant.planning import tune_update
 from randquant.reports import Axis, Mark, ScatterPlot, Series
-from randquant.training import TrainConfig, split_dataset
 from randquant_papers import equal, experiment
+from randquant_papers.configuration import PaperConfig
+from randquant_papers.data.datasets import split as split_dataset
 from randquant_papers.experiment import Curve, Setting, Trained
 from randquant_papers.result import Claim, Stated, Table, Verdict
 from randquant_papers.sweep.pareto import frontier
@@ -95,7 +96,7 @@ class Frontiers:
         return 100 * experiment.half_width(variance, len(pairs) * (seeds - 1), seeds)
 
 
-def train(start: TrainConfig, kinds: Sequence[Kind], grid: Grid, setting: Setting) -> Frontiers:
+def train(start: PaperConfig, kinds: Sequence[Kind], grid: Grid, setting: Setting) -> Frontiers:
     """Train every mechanism at every point of the grid.
 
     Args:
@@ -136,7 +137,7 @@ def train(start: TrainConfig, kinds: Sequence[Kind], grid: Grid, setting: Settin
 GAUSSIAN = Kind("Gaussian, not compressed", "local-gaussian", 32)
 
 
-def _sizes(start: TrainConfig, seeds: int) -> tuple[int, int | None]:
+def _sizes(start: PaperConfig, seeds: int) -> tuple[int, int | None]:
     """Coordinates of an update, and with unit example the least number of examples in one."""
     dimension = equal.dimension(start)
     if start.privacy.unit == "client":
@@ -144,7 +145,7 @@ def _sizes(start: TrainConfig, seeds: int) -> tuple[int, int | None]:
     dataset = equal.dataset(start)
     splits = [
         split_dataset(
-            dataset, start.task.population, start.task.partition, seed=(start.seed or 0) + seed
+            dataset, start.task.population, start.data.partition, seed=(start.seed or 0) + seed
         )
         for seed in range(seeds)
     ]
@@ -152,8 +153,8 @@ def _sizes(start: TrainConfig, seeds: int) -> tuple[int, int | None]:
 
 
 def _calibrated(
-    start: TrainConfig, kind: Kind, epsilon: float, dimension: int, examples: int | None
-) -> tuple[TrainConfig, UpdateMechanism]:
+    start: PaperConfig, kind: Kind, epsilon: float, dimension: int, examples: int | None
+) -> tuple[PaperConfig, UpdateMechanism]:
     """The run with the least noise that certifies epsilon for everything that one client sends."""
     assert start.privacy.clip_norm is not None
     assert start.privacy.max_participations is not None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from randquant.training import RoundMetrics, RunStatus, TrainConfig
+from randquant.training import RoundMetrics, RunStatus
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.data import fitted
 
 
@@ -39,7 +40,7 @@ class RunBars:
         self._done = done
         self._show("runs", done, total, "")
 
-    def round(self, folder: Path, config: TrainConfig, metrics: RoundMetrics) -> None:
+    def round(self, folder: Path, config: PaperConfig, metrics: RoundMetrics) -> None:
         """Show that a run has finished a round."""
         name = folder.name
         if metrics.accuracy is not None:

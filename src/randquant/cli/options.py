@@ -35,7 +35,7 @@ from randquant.aggregation.registry import all_mechanisms
 from randquant.cli import commands
 from randquant.mechanisms.record import MechanismRecord, parameter_hint
 from randquant.mechanisms.registry import channel_mechanisms
-from randquant.training import settings
+from randquant.training import config
 
 # From declarations to options of the command line.
 
@@ -78,7 +78,7 @@ class Common:
 
 
 # The options of `train` have these meanings in other commands too, unless `Common` has another.
-COMMON = {**settings.FIELDS, **declared.hints(Common)}
+COMMON = {**config.FIELDS, **declared.hints(Common)}
 """Default help text and group of an option, by name; a command's own docstring comes first."""
 
 

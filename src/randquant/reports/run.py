@@ -24,8 +24,7 @@ from randquant.reports.figures import COLORS, Axis, Figure, line_chart
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Part, Section
 from randquant.reports.run_pictures import SO_FAR
-from randquant.training import settings
-from randquant.training.config import NAMES, TrainConfig, value_of
+from randquant.training.config import NAMES, TrainConfig, differing, flat, value_of
 from randquant.training.configured import sent
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs.setup import stored_mechanism
@@ -381,14 +380,15 @@ def render_runs(runs: Sequence[Status]) -> str:
         raise ValueError(f"Expected runs to draw, got {runs[0].folder}: {runs[0].error}")
     labels = _labels(readable)
     title = f"{formatting.count(len(readable), 'run')} side by side"
-    datasets = ", ".join(sorted({run.config.task.dataset for run in readable if run.config}))
+    mechanisms = ", ".join(sorted({run.config.mechanism for run in readable if run.config}))
     sections = [
         Section("Training", _charts(readable, labels)),
         Section("Outcomes", _outcomes(readable, labels)),
         Section("Settings", _settings(readable, labels)),
         Section("Runs that cannot be read", _damaged(runs)),
     ]
-    return pages.report(title, "Training runs compared", title, f"Data: {datasets}.", sections)
+    lead = f"Mechanisms: {mechanisms}."
+    return pages.report(title, "Training runs compared", title, lead, sections)
 
 
 def _labels(runs: Sequence[Status]) -> list[str]:
@@ -473,17 +473,17 @@ def _hidden(run: Status) -> str:
 def _settings(runs: Sequence[Status], labels: Sequence[str]) -> list[Part]:
     # First the settings that differ, a row per run; then those that all runs share.
     configs = [run.config for run in runs if run.config is not None]
-    differ = settings.differing(configs)
-    flat = [settings.flat(config) for config in configs]
+    differ = differing(configs)
+    values = [flat(config) for config in configs]
     tables: list[Part] = []
     if differ:
         rows = [
             (label, *(_shown(name, run.get(name)) for name in differ))
-            for label, run in zip(labels, flat, strict=True)
+            for label, run in zip(labels, values, strict=True)
         ]
         columns = ("run", *differ)
         tables.append(DataTable("Settings that differ", columns, rows, "numbers", wide=True))
-    same = [(name, _shown(name, value)) for name, value in flat[0].items() if name not in differ]
+    same = [(name, _shown(name, value)) for name, value in values[0].items() if name not in differ]
     tables.append(DataTable("Settings of all runs", ("setting", "value"), same, "settings"))
     return tables
 

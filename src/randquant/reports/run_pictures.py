@@ -25,13 +25,9 @@ Drawn = tuple[str, Sequence[tuple[float, float]], str]  # label, points, style o
 
 
 def titled(config: TrainConfig) -> str:
-    """Return the title of a run; data and models that were passed as objects have no names."""
-    task = (
-        "own model and data"
-        if config.task.by_objects
-        else f"{config.task.dataset} · {config.task.model}"
-    )
-    return f"{task} · {'own mechanism' if config.own_mechanism else config.mechanism}"
+    """Return the title of a run: its clients and its mechanism."""
+    mechanism = "own mechanism" if config.own_mechanism else config.mechanism
+    return f"{formatting.count(config.task.population, 'client')} · {mechanism}"
 
 
 def training(run: RunRecord, baseline: RunRecord | None) -> list[Figure]:

@@ -1,7 +1,7 @@
 """Federated training: clients, server, cohorts, data, runs.
 
 `randquant.train` is the front door. The names here train in folders, by a configuration: a
-TrainConfig names the data set, the model and all settings of a run.
+TrainConfig has all settings of a run, and RunInputs what no file holds: model, data and loss.
 """
 
 from typing import TYPE_CHECKING
@@ -9,23 +9,13 @@ from typing import TYPE_CHECKING
 from randquant._internal.faces import lazily
 
 if TYPE_CHECKING:
+    from randquant.local_training.problem import Problem, problem_of
     from randquant.training.algorithm import Algorithm, State, distributed_sgd
     from randquant.training.cohort import ZEROS_AT_ONCE, RoundCollector
-    from randquant.training.config import PLACES, TrainConfig, check_config
+    from randquant.training.config import PLACES, Task, TrainConfig, check_config
+    from randquant.training.config import flat as settings_of
     from randquant.training.configured import mechanism_of
-    from randquant.training.data.datasets import (
-        DATASETS,
-        MAX_ITEMS,
-        PARTITIONS,
-        Dataset,
-        register_dataset,
-    )
-    from randquant.training.data.datasets import load as load_dataset
-    from randquant.training.data.datasets import partition as partition_dataset
-    from randquant.training.data.datasets import split as split_dataset
     from randquant.training.federated import train
-    from randquant.training.models import build as build_model
-    from randquant.training.named import of_dataset
     from randquant.training.optimizer import (
         OptimizerStep,
         from_tensors,
@@ -45,36 +35,29 @@ if TYPE_CHECKING:
     from randquant.training.runs.execution import create as create_run
     from randquant.training.runs.execution import execute as train_run
     from randquant.training.runs.execution import load_parameters
-    from randquant.training.runs.setup import TrainingSetup, prepare
+    from randquant.training.runs.setup import RunInputs, TrainingSetup, prepare
     from randquant.training.runs.status import Status as RunStatus
     from randquant.training.runs.status import notes as notes_on_runs
     from randquant.training.runs.status import read as read_run
     from randquant.training.runs.store import RunStore, Secret, StoredRun, is_run, read_finished
     from randquant.training.schedule import Schedule, sample
     from randquant.training.server import Server
-    from randquant.training.settings import check as check_settings
-    from randquant.training.settings import config as config_of
-    from randquant.training.settings import flat as settings_of
-    from randquant.training.task import Task
     from randquant.training.trained import Run
 
 __all__ = [
-    "Dataset",
+    "Problem",
     "RoundMetrics",
+    "RunInputs",
     "RunStatus",
+    "Task",
     "TrainConfig",
-    "build_model",
-    "check_settings",
-    "config_of",
     "create_run",
     "is_run",
-    "load_dataset",
     "load_parameters",
     "notes_on_runs",
+    "problem_of",
     "read_run",
-    "register_dataset",
     "settings_of",
-    "split_dataset",
     "train_run",
 ]
 

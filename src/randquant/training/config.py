@@ -1,4 +1,4 @@
-"""What was run: one frozen record of small parts that is converted to JSON and back.
+"""What is run: one frozen record of small parts that is converted to JSON and back.
 
 No key and no client's update ever enters a record. A simulation's seed does, and so does the mean
 training loss of a cohort: neither is covered by a run's guarantee (`docs/theory/accounting.md`).
@@ -7,9 +7,9 @@ training loss of a cohort: neither is covered by a run's guarantee (`docs/theory
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -17,12 +17,11 @@ from randquant._internal import declared, validate
 from randquant._internal.declared import Clients, Count, Mechanism
 from randquant._internal.serialization import from_json
 from randquant.aggregation.registry import all_mechanisms
-from randquant.local_training.local import ONE_GRADIENT, Local
+from randquant.local_training.local import Local
 from randquant.planning.privacy import Privacy
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.privacy.guarantee import Trust
 from randquant.training.server import Server
-from randquant.training.task import OWN, Task
 
 Rounds = Annotated[int, Meta(ge=1, le=1_000_000)]
 Delta = Annotated[float, Meta(ge=0, lt=1)]
@@ -30,6 +29,31 @@ Delta = Annotated[float, Meta(ge=0, lt=1)]
 MEASURED = ("accuracy", "loss", "num-examples")
 """Numbers that a client may send beside its update: of the model that it is given, on its own data;
 and how many examples it has."""
+
+OWN = "own"
+"""Name of a mechanism that was passed as an object; its record are the parameters."""
+
+CROSS_ENTROPY = "cross_entropy"
+"""The usual loss, in torch.nn.functional."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is trained on how many clients' data: what a file can hold of a problem.
+
+    Attributes:
+        population: how many clients there are.
+        loss: what clients minimise: a name in torch.nn.functional, or module:function.
+        problem: digest of the model, the loss and the names of the clients.
+    """
+
+    population: Clients[Count]
+    loss: str = CROSS_ENTROPY
+    problem: str = ""
+
+    def __post_init__(self) -> None:
+        declared.checked(self)
+
 
 PARTS: dict[str, type] = {"task": Task, "local": Local, "server": Server, "privacy": Privacy}
 """The parts of a configuration."""
@@ -59,7 +83,7 @@ class TrainConfig:
     setting is left to a default that depends on others.
 
     Attributes:
-        task: what is trained on whose data.
+        task: what is trained, on how many clients' data.
         mechanism: what protects an update.
         parameters: the mechanism's parameters, by name.
         cohort: how many clients take part in each round; by default all, but at most 1,000.
@@ -95,28 +119,6 @@ class TrainConfig:
         declared.checked(self)
         object.__setattr__(self, "local", self.local.complete(self.privacy.unit))
 
-    @classmethod
-    def of(
-        cls, dataset: str, model: str, mechanism: str, parameters: Mapping[str, Any] | None = None,
-        **settings: Any,
-    ) -> TrainConfig:  # fmt: skip
-        """A configuration from the names of all settings, whatever parts they are in.
-
-        It is a simulation as in the papers unless said otherwise: from seed 0, 300 rounds of 40
-        clients that send one gradient each, every coordinate clipped alone.
-
-        Example:
-            >>> config = TrainConfig.of("digits", "mlp", "rqm", {"clip": 0.03}, local_epochs=2,
-            ...                         local_learning_rate=0.1)
-            >>> config.local.epochs, config.rounds
-            (2, 300)
-        """
-        plain = cls(
-            Task(dataset, model), mechanism, parameters or {}, cohort=40, rounds=300, trust=None,
-            seed=0, local=ONE_GRADIENT, privacy=Privacy(clip_norm=None),
-        )  # fmt: skip
-        return plain.changed(**settings)
-
     def changed(self, **settings: Any) -> TrainConfig:
         """The same with some settings changed, by their names among all settings.
 
@@ -125,7 +127,7 @@ class TrainConfig:
             ValueError: one is out of bounds.
 
         Example:
-            >>> TrainConfig.of("digits", "mlp", "rqm").changed(batch=8, rounds=5).local.batch
+            >>> TrainConfig(Task(200), "rqm", cohort=40).changed(batch=8, rounds=5).local.batch
             8
         """
         parts: dict[str, dict[str, Any]] = {}
@@ -165,7 +167,7 @@ class TrainConfig:
         """How clients take part if the adversary sees the models only; None if it sees more.
 
         Example:
-            >>> TrainConfig.of("digits", "softmax", "rqm", trust="model").hidden_cohorts.draw
+            >>> TrainConfig(Task(200), "rqm", cohort=40, trust="model").hidden_cohorts.draw
             'fixed'
         """
         if self.trust != "model":
@@ -183,11 +185,83 @@ def value_of(config: TrainConfig, name: str) -> Any:
     """A setting by its name among all settings.
 
     Example:
-        >>> value_of(TrainConfig.of("digits", "softmax", "rqm"), "local_epochs")
-        1
+        >>> value_of(TrainConfig(Task(200), "rqm", cohort=40), "evaluate_every") is None
+        True
     """
     part, within = PLACES.get(name, ("", name))
     return getattr(getattr(config, part) if part else config, within)
+
+
+_TEXTS: dict[str, Any] = {
+    "server_optimizer": declared.Server[str],
+    "numbers": declared.Clients[tuple[str, ...]],
+}
+"""How settings that may be objects in Python are given as texts."""
+
+
+def _fields() -> dict[str, Any]:
+    of_parts = {part: declared.hints(kind) for part, kind in PARTS.items()}
+    own = declared.hints(TrainConfig)
+    found = {}
+    for name in NAMES:
+        part, within = PLACES.get(name, ("", name))
+        hint = of_parts[part][within] if part else own[name]
+        if name in _TEXTS:
+            hint = declared.meaning(_TEXTS[name], declared.text(hint))
+        found[name] = hint
+    return {name: hint for name, hint in found.items() if declared.group(hint)}
+
+
+FIELDS = {name: hint for name, hint in _fields().items() if name != "parameters"}
+"""The declarations of a run's settings by name, as users give them on the command line or in a
+file; those of its mechanism are in its record."""
+
+
+def declarations() -> dict[str, Any]:
+    """Declarations of what users give, with the mechanisms there are."""
+    words = Literal[tuple(all_mechanisms())]  # pyright: ignore[reportInvalidTypeForm]
+    text = declared.text(FIELDS["mechanism"])
+    return {**FIELDS, "mechanism": declared.meaning(declared.Mechanism[words], text)}
+
+
+def flat(config: TrainConfig) -> dict[str, Any]:
+    """Return all settings of a run by name, including the mechanism's parameters.
+
+    Example:
+        >>> settings = flat(TrainConfig(Task(200), "rqm", {"clip": 0.03}, cohort=40))
+        >>> settings["mechanism"], settings["clip"], "parameters" in settings
+        ('rqm', 0.03, False)
+    """
+    # A baseline's own clip_norm and a channel's mean the same; only one of them is set.
+    return {**{name: value_of(config, name) for name in FIELDS}, **config.parameters}
+
+
+def changes_between(before: TrainConfig, after: TrainConfig) -> dict[str, Any]:
+    """Return what differs in a configuration from another one, by name.
+
+    Example:
+        >>> before = TrainConfig(Task(200), "rqm", cohort=40)
+        >>> changes_between(before, before.changed(batch=16))
+        {'batch': 16}
+    """
+    return {
+        name: value_of(after, name)
+        for name in NAMES
+        if value_of(before, name) != value_of(after, name)
+    }
+
+
+def differing(configs: Sequence[TrainConfig]) -> list[str]:
+    """Return the names of the settings that are not the same in all runs, the mechanism first.
+
+    Example:
+        >>> differing([TrainConfig(Task(9), "rqm", cohort=4, seed=seed) for seed in (1, 2)])
+        ['seed']
+    """
+    settings = [flat(config) for config in configs]
+    names = dict.fromkeys(name for run in settings for name in run)
+    differ = [name for name in names if len({repr(run.get(name)) for run in settings}) > 1]
+    return sorted(differ, key=lambda name: name != "mechanism")
 
 
 def check_config(config: TrainConfig) -> None:

@@ -26,8 +26,12 @@ def mechanism_of(config: TrainConfig) -> UpdateMechanism:
             does not work under that trust.
 
     Example:
+        >>> from randquant import Privacy
+        >>> from randquant.training.config import Task
         >>> noise = {"clip_norm": 1.0, "noise_multiplier": 2.0}
-        >>> mechanism_of(TrainConfig.of("digits", "softmax", "local-gaussian", noise)).trust
+        >>> config = TrainConfig(Task(200), "local-gaussian", noise, cohort=40, trust=None,
+        ...                      privacy=Privacy(clip_norm=None))
+        >>> mechanism_of(config).trust
         'local'
     """
     if config.own_mechanism:
@@ -52,7 +56,10 @@ def sent(config: TrainConfig, dimension: int) -> str:
     """What a client sends in a round, in words.
 
     Example:
-        >>> sent(TrainConfig.of("digits", "softmax", "rqm", numbers=("accuracy",)), 650)
+        >>> from randquant import Privacy
+        >>> from randquant.training.config import Task
+        >>> beside = Privacy(numbers=("accuracy",))
+        >>> sent(TrainConfig(Task(200), "rqm", cohort=40, privacy=beside), 650)
         '650 coordinates and 1 number beside them'
     """
     count = len(config.privacy.numbers)

@@ -18,6 +18,7 @@ from torch import nn
 
 from randquant._internal import validate
 from randquant._internal.progress import Bars, waiting
+from randquant._internal.rounding import round_up
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
@@ -25,15 +26,13 @@ from randquant.local_training.local import Local
 from randquant.local_training.problem import Loss, problem_of
 from randquant.local_training.raw_units import Standardized, standardized
 from randquant.planning.privacy import Privacy
-from randquant.training import display, settings
-from randquant.training.config import TrainConfig
-from randquant.training.records import RoundMetrics
+from randquant.training.config import TrainConfig, changes_between
+from randquant.training.records import RoundMetrics, RunSummary
 from randquant.training.request import complete
 from randquant.training.runs import binding, execution
-from randquant.training.runs.setup import Overrides
+from randquant.training.runs.setup import RunInputs
 from randquant.training.runs.store import RunStore, Secret, digest, key_of
 from randquant.training.server import Callback, Server
-from randquant.training.task import OWN, Task
 from randquant.training.trained import Run
 
 LARGEST_COHORT = 1000
@@ -54,6 +53,10 @@ ELSEWHERE = {
     "there is no penalty on the way to them",
 }
 """What to write instead of arguments that `train` does not have."""
+
+
+class Advice(UserWarning):
+    """What the released means say about a run that has ended."""
 
 
 _OVERWRITES = contextvars.ContextVar("overwrites", default=False)
@@ -173,32 +176,31 @@ def train(
         buffers=local.buffers, columns=local.columns, public=local.public,
     )  # fmt: skip
     population = len(problem.clients)
+    make = server.optimizer
+    inputs = RunInputs(problem, mechanism, None if isinstance(make, str) else make)
     config = TrainConfig(
-        Task(OWN, OWN, _named(loss), population=population, partition=OWN,
-             problem=problem.digest),
-        "", rounds=rounds, delta=delta, trust=trust, stop_at_epsilon=_limit(epsilon), seed=seed,
+        inputs.task, "", rounds=rounds, delta=delta, trust=trust,
+        stop_at_epsilon=_limit(epsilon), seed=seed,
         cohort=min(population, LARGEST_COHORT) if cohort is None else cohort,
         local=replace(local, public=None, columns=None), server=replace(server, on_round=()),
         privacy=privacy,
     )  # fmt: skip
-    make = server.optimizer
-    overrides = Overrides(problem, mechanism, None if isinstance(make, str) else make)
-    return _trained(config, overrides, folder, server.on_round, progress)
+    return _trained(config, inputs, folder, server.on_round, progress)
 
 
 def _trained(
     config: TrainConfig,
-    overrides: Overrides,
+    inputs: RunInputs,
     folder: str | Path | None,
     callbacks: Sequence[Callback],
     progress: bool,
 ) -> Run:
     if folder is not None:
         home = validate.path("folder", folder).absolute()  # whoever is called may change directory
-        return _in_folder(config, overrides, home, callbacks, progress)
+        return _in_folder(config, inputs, home, callbacks, progress)
     home = Path(tempfile.mkdtemp(prefix="randquant-"))
     try:
-        return _in_folder(config, overrides, home, callbacks, progress, temporary=True)
+        return _in_folder(config, inputs, home, callbacks, progress, temporary=True)
     except BaseException:
         store = RunStore(home)
         if not store.exists() or store.begun() is False:  # else it is all that is left of the run
@@ -208,7 +210,7 @@ def _trained(
 
 def _in_folder(
     config: TrainConfig,
-    overrides: Overrides,
+    inputs: RunInputs,
     home: Path,
     callbacks: Sequence[Callback],
     progress: bool,
@@ -218,14 +220,14 @@ def _in_folder(
     changes: dict[str, Any] = {}
     overwrite = _OVERWRITES.get()
     if RunStore(home).exists() and not overwrite:
-        config, overrides = _as_begun(home, config, overrides)
-        changes = _changes(home, config, overrides)
+        config, inputs = _as_begun(home, config, inputs)
+        changes = _changes(home, config, inputs)
     else:
         own = Secret.fresh()
         key = own.key if config.seed is None else Key.from_seed(config.seed)
         with waiting(progress):
-            config = complete(config, overrides, key)
-        execution.create(home, config, overwrite=overwrite, overrides=overrides, own_secret=own)
+            config = complete(config, inputs, key)
+        execution.create(home, config, inputs, overwrite=overwrite, own_secret=own)
     bars = Bars(None if progress else False)
     measured: dict[str, str] = {}
     with _advised(home, temporary), bars:
@@ -233,59 +235,54 @@ def _in_folder(
         def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
             name = "round" if config.protects else "round without privacy"
             # Not every round is evaluated: the last measurement stays visible.
-            measured[name] = display.evaluated(metrics) or measured.get(name, "")
-            text = f"{measured[name]} {display.spent(metrics)}"
+            measured[name] = _evaluated(metrics) or measured.get(name, "")
+            text = f"{measured[name]} {_spent(metrics)}"
             bars.show(name, metrics.round, config.rounds, text)
             for each in callbacks if config.protects else ():
                 each(metrics)
 
-        record = execution.execute(home, on_round, changes, overrides)
-    assert overrides.problem is not None
-    problem, figures = overrides.problem, execution.load_figures(home, overrides.problem)
+        record = execution.execute(home, inputs, on_round, changes)
+    problem, figures = inputs.problem, execution.load_figures(home, inputs.problem)
     learner = Learner(problem if figures is None else standardized(problem, figures),
                       record.config.local.work())  # fmt: skip
     learner.load(execution.load_parameters(home))
-    display.advise(record.summary)
+    _advise(record.summary)
     trained = learner.trained_model()
     if figures is not None:
         trained = Standardized(trained, figures).eval()
     return Run(trained, record, home, temporary=temporary)
 
 
-def _as_begun(
-    home: Path, config: TrainConfig, overrides: Overrides
-) -> tuple[TrainConfig, Overrides]:
+def _as_begun(home: Path, config: TrainConfig, inputs: RunInputs) -> tuple[TrainConfig, RunInputs]:
     """The same from the initial weights of the run in a folder, if all else is as it began."""
-    begun, problem = RunStore(home).config(), overrides.problem
-    assert problem is not None
-    if not begun.task.by_objects or problem.digest == begun.task.problem:
-        return config, overrides
+    begun, problem = RunStore(home).config(), inputs.problem
+    if problem.digest == begun.task.problem:
+        return config, inputs
     weights = execution.load_initial(home)
     own = problem.starting_at(weights) if len(weights) == problem.dimension else problem
     if own.digest != begun.task.problem:
-        return config, overrides  # it is refused
+        return config, inputs  # it is refused
     warnings.warn(
         f"The run in {home} goes on from the initial weights that it began with. Those of the "
         "model that was given are others, and are not used: choose another folder to train it.",
         UserWarning,
         stacklevel=validate.callers(),
     )
-    return config.changed(problem=own.digest), replace(overrides, problem=own)
+    return config.changed(problem=own.digest), replace(inputs, problem=own)
 
 
-def _changes(home: Path, config: TrainConfig, overrides: Overrides) -> dict[str, Any]:
+def _changes(home: Path, config: TrainConfig, inputs: RunInputs) -> dict[str, Any]:
     """The settings that the run in a folder goes on with; ValueError if it is another run."""
     store = RunStore(home)
     begun = store.config()
     if begun.seed != config.seed:
         raise _other(home, ["seed"])
     key = key_of(begun, store)
-    asked = complete(config, overrides, key)
-    differing = settings.changes(begun, asked)
+    asked = complete(config, inputs, key)
+    differing = changes_between(begun, asked)
     if digest(asked) != digest(begun):
         if "problem" in differing:  # it says of what
-            assert overrides.problem is not None
-            binding.check(store, binding.bind(overrides.problem, key))
+            binding.check(store, binding.bind(inputs.problem, key))
         raise _other(home, list(differing))
     return differing
 
@@ -345,6 +342,22 @@ def _limit(epsilon: float | None) -> float | None:
     return validate.real("epsilon", epsilon, above=0)
 
 
-def _named(loss: Loss) -> str:
-    name = getattr(loss, "__name__", type(loss).__name__)
-    return name if getattr(F, name, None) is loss else f"{loss.__module__}:{name}"
+def _evaluated(metrics: RoundMetrics) -> str:
+    """What a round measured on test data; empty if nothing."""
+    if metrics.accuracy is not None:
+        return f"accuracy {metrics.accuracy:.3f}"
+    return "" if metrics.loss is None else f"loss {metrics.loss:.4g}"
+
+
+def _spent(metrics: RoundMetrics) -> str:
+    """The bound of epsilon if the run were to end here as declared; empty without privacy."""
+    if metrics.epsilon is None:
+        return ""
+    bound = round_up(metrics.epsilon, 4) if math.isfinite(metrics.epsilon) else "infinity"
+    return f"epsilon so far <= {bound}"
+
+
+def _advise(summary: RunSummary) -> None:
+    """Warn the caller of `train` of what the released means say about the run, if anything."""
+    if summary.advice:
+        warnings.warn(summary.advice, Advice, stacklevel=5)

@@ -13,32 +13,30 @@ from randquant.local_training.problem import Problem
 from randquant.planning.choice import choose
 from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM
-from randquant.training.config import TrainConfig, check_config
+from randquant.training.config import OWN, TrainConfig, check_config
 from randquant.training.configured import record_of
-from randquant.training.runs.setup import Overrides, optimizer_step, spent_of
+from randquant.training.runs.setup import RunInputs, optimizer_step, spent_of
 from randquant.training.schedule import most_participations
 from randquant.training.server import AUTO
-from randquant.training.task import OWN
 
 
-def complete(config: TrainConfig, overrides: Overrides, key: Key) -> TrainConfig:
+def complete(config: TrainConfig, inputs: RunInputs, key: Key) -> TrainConfig:
     """The configuration with its mechanism and optimiser.
 
     Args:
         config: everything but the mechanism, and with the optimiser as it was given.
-        overrides: the problem, and a mechanism of one's own unless one is to be calibrated.
+        inputs: the problem, and a mechanism of one's own unless one is to be calibrated.
         key: the run's; it determines the cohorts.
     """
-    assert overrides.problem is not None
     config = _capped(config)
-    if overrides.mechanism is not None:
-        _check_own(config, overrides.mechanism)
-        config = _with_own(config, overrides.mechanism)
+    if inputs.mechanism is not None:
+        _check_own(config, inputs.mechanism)
+        config = _with_own(config, inputs.mechanism)
     check_config(config)
-    config = _with_optimizer(config, overrides.problem)
-    if overrides.mechanism is not None:
+    config = _with_optimizer(config, inputs.problem)
+    if inputs.mechanism is not None:
         return config
-    need, examples = _need(config, overrides.problem, key)
+    need, examples = _need(config, inputs.problem, key)
     chosen = choose(need, examples=examples)
     if chosen.warning:
         warnings.warn(chosen.warning, UserWarning, stacklevel=validate.callers())

@@ -204,8 +204,10 @@ def most_participations(config: TrainConfig, key: Key) -> int:
     Cohorts depend on no data, so they are known before the first round.
 
     Example:
-        >>> config = TrainConfig.of("digits", "softmax", "rqm", population=10, cohort=4,
-        ...                         rounds=5, max_participations=2)
+        >>> from randquant import Privacy
+        >>> from randquant.training.config import Task
+        >>> privacy = Privacy(max_participations=2)
+        >>> config = TrainConfig(Task(10), "rqm", cohort=4, rounds=5, privacy=privacy)
         >>> most_participations(config, Key.from_seed(0))
         2
     """

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from randquant.reports import formatting
-from randquant.training import Dataset, RunStatus, TrainConfig, load_dataset, notes_on_runs
+from randquant.training import RunStatus, TrainConfig, notes_on_runs
+from randquant_papers.configuration import PaperConfig
+from randquant_papers.data.datasets import Dataset
 
 SUFFIX = "-fitted-on-all"
 """How the names of these data sets end."""
@@ -27,7 +27,7 @@ NOT_COVERED = "features were fitted on all clients' data, which no epsilon here 
 
 def mark(config: TrainConfig | None) -> str:
     """What to print after an epsilon that does not cover the data of a run's features."""
-    fitted = config is not None and config.task.dataset.endswith(SUFFIX)
+    fitted = isinstance(config, PaperConfig) and config.data.dataset.endswith(SUFFIX)
     return " (without features)" * fitted
 
 
@@ -48,35 +48,30 @@ def notes(runs: Sequence[RunStatus]) -> list[str]:
     return [*notes_on_runs(runs), *of_these]
 
 
-@functools.lru_cache(maxsize=1)
-def components(name: str, data_dir: str | Path | None) -> Dataset:
-    """Load a data set with 100 principal components of its training samples as features.
-
-    Args:
-        name, data_dir: as for `randquant.training.load_dataset`.
+def components(dataset: Dataset) -> Dataset:
+    """Return a data set with 100 principal components of its training samples as features.
 
     Returns:
-        A Dataset named NAME-pca-100-fitted-on-all. The last result is cached: do not change it.
+        A Dataset named NAME-pca-100-fitted-on-all.
 
     Raises:
         ValueError: there are fewer than 100 samples, or values in one.
-        FileNotFoundError: the files of the data set are missing.
     """
     from sklearn import decomposition
 
-    dataset = load_dataset(name, data_dir)
     flat = dataset.train_features.reshape(len(dataset.train_features), -1)
     solver = "full" if min(flat.shape) < 500 else "covariance_eigh"
     turn = decomposition.PCA(100, svd_solver=solver).fit(flat)
-    return _mapped(dataset, name + PCA, lambda part: turn.transform(part.reshape(len(part), -1)))
+    name = dataset.name + PCA
+    return _mapped(dataset, name, lambda part: turn.transform(part.reshape(len(part), -1)))
 
 
-def breast_cancer(data_dir: str | Path | None = None) -> Dataset:
+def breast_cancer() -> Dataset:
     """Load breast-cancer with all 455 training examples, standardised by them."""
     from sklearn import datasets, model_selection
 
     samples, labels = map(np.asarray, datasets.load_breast_cancer(return_X_y=True))
-    split = model_selection.train_test_split(  # as randquant splits it
+    split = model_selection.train_test_split(  # as `datasets.load` splits it
         samples, labels.astype(np.int64), test_size=0.2, stratify=labels, random_state=0
     )
     train, test, *truth = map(np.asarray, split)

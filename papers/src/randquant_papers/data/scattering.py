@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from pathlib import Path
 
 import numpy as np
 
-from randquant.training import Dataset, load_dataset
+from randquant_papers.data.datasets import Dataset
 
 GROUPS = 27
 """Groups of channels in which scattering features are normalised."""
@@ -17,24 +15,15 @@ AT_ONCE = 500
 """Images per scattering transform: about 160 MB."""
 
 
-@functools.lru_cache(maxsize=1)
-def load(name: str, data_dir: str | Path | None) -> Dataset:
-    """Load a data set of images with their scattering features as samples.
-
-    Args:
-        name, data_dir: of the images, as for `randquant.training.load_dataset`.
-
-    Returns:
-        A Dataset named NAME-scattering. The last result is cached: do not change it.
+def with_features(images: Dataset, name: str) -> Dataset:
+    """Return a data set of images with their scattering features as samples, under a new name.
 
     Raises:
         ValueError: samples are not images.
-        FileNotFoundError: the files of the data set are missing.
     """
-    images = load_dataset(name, data_dir)
     return dataclasses.replace(
         images,
-        name=f"{name}-scattering",
+        name=name,
         train_features=scattering(images.train_features),
         test_features=scattering(images.test_features),
     )

@@ -1,4 +1,4 @@
-"""What a process registers before it trains a run of the papers: data sets by name."""
+"""All data sets of the papers' experiments, by their names."""
 
 from __future__ import annotations
 
@@ -7,32 +7,58 @@ from pathlib import Path
 
 import numpy as np
 
-from randquant.training import Dataset, register_dataset
-from randquant_papers.data import cifar, emnist, fitted, leaf, scattering
+from randquant_papers.data import cifar, datasets, emnist, fitted, leaf, scattering
+from randquant_papers.data.datasets import Dataset
 
 IMAGES = ("digits", "mnist", "fashion-mnist", "emnist", *cifar.KINDS, "femnist")
 """Data sets of images: NAME-scattering has their scattering features, and NAME with `fitted.PCA`
 their principal components."""
 
+SCATTERING = "-scattering"
+"""NAME and this is the data set of the scattering features of NAME."""
 
-def register() -> None:
-    """Make the papers' data sets known to `randquant.training` in this process."""
-    for name in cifar.KINDS:
-        register_dataset(name, functools.partial(_cifar, name))
-    register_dataset("emnist", _emnist)
-    register_dataset("femnist", _femnist)
-    register_dataset(fitted.BREAST_CANCER, fitted.breast_cancer)
-    for name in IMAGES:
-        register_dataset(f"{name}-scattering", functools.partial(scattering.load, name))
-        register_dataset(name + fitted.PCA, functools.partial(fitted.components, name))
+NAMES = (
+    *datasets.DATASETS, *cifar.KINDS, "emnist", "femnist", fitted.BREAST_CANCER,
+    *(name + suffix for name in IMAGES for suffix in (SCATTERING, fitted.PCA)),
+)  # fmt: skip
+"""The names that `load` accepts."""
 
 
-def _cifar(name: str, data_dir: str | Path | None) -> Dataset:
-    return Dataset(name, *cifar.load(name, data_dir), classes=cifar.KINDS[name].classes)
+def load(name: str, data_dir: str | Path | None = None) -> Dataset:
+    """Load a data set by name, with its fixed training and test split.
+
+    Args:
+        name: one of NAMES.
+        data_dir: the folder of its files, `--data-dir` on the command line; those of scikit-learn
+            need none.
+
+    Raises:
+        FileNotFoundError: files are missing, or data_dir is not given.
+        ValueError: the name is unknown, or a file is damaged or of another kind.
+
+    Example:
+        >>> load("digits")
+        Dataset('digits', train=1437, test=360, shape=(1, 8, 8), classes=10)
+    """
+    datasets.choice("dataset", name, NAMES)
+    if name in datasets.DATASETS:
+        return datasets.load(name, data_dir)
+    if name in cifar.KINDS:
+        return Dataset(name, *cifar.load(name, data_dir), classes=cifar.KINDS[name].classes)
+    if name == "emnist":
+        return Dataset("emnist", *emnist.load(data_dir), classes=emnist.CLASSES)
+    return _femnist(data_dir) if name == "femnist" else _features(name, data_dir)
 
 
-def _emnist(data_dir: str | Path | None) -> Dataset:
-    return Dataset("emnist", *emnist.load(data_dir), classes=emnist.CLASSES)
+@functools.lru_cache(maxsize=1)
+def _features(name: str, data_dir: str | Path | None) -> Dataset:
+    """Features that are computed from a data set; the last result is kept: do not change it."""
+    if name == fitted.BREAST_CANCER:
+        return fitted.breast_cancer()
+    if name.endswith(SCATTERING):
+        images = load(name.removesuffix(SCATTERING), data_dir)
+        return scattering.with_features(images, name)
+    return fitted.components(load(name.removesuffix(fitted.PCA), data_dir))
 
 
 def _femnist(data_dir: str | Path | None) -> Dataset:

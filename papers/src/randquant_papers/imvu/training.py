@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from randquant.training import TrainConfig
 from randquant_papers import frontiers
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.experiment import Setting
 from randquant_papers.frontiers import GAUSSIAN, Frontiers, Grid, Kind, alike, better, less_noise
 from randquant_papers.imvu.tables import PAPER
@@ -74,7 +74,7 @@ def _single_samples(name: str, wanted: str, figure: str, setting: Setting) -> Re
     clients = len(setting.loaded(wanted).train_labels)
     rounds = clients // SAMPLE_COHORT
     rounds = min(rounds, SAMPLE_QUICK_ROUNDS) if setting.quick else rounds
-    start = TrainConfig.of(
+    start = PaperConfig.of(
         **source, mechanism="", model="softmax", population=clients, cohort=SAMPLE_COHORT,
         rounds=rounds, max_participations=1, evaluate_every=5, threads=1, clip_norm=1.0,
         neighboring="zero_out",
@@ -139,9 +139,9 @@ def figure_4(setting: Setting) -> Reproduction:
     return _reproduction("imvu-fig4", "figure 4", "D", "femnist", text, claims, results, setting)
 
 
-def _femnist(setting: Setting) -> tuple[TrainConfig, Grid]:
+def _femnist(setting: Setting) -> tuple[PaperConfig, Grid]:
     source: dict[str, Any] = setting.source("femnist")
-    start = TrainConfig.of(
+    start = PaperConfig.of(
         **source, **FEMNIST_SIZE, mechanism="", model="cnn", unit="example",
         rounds=FEMNIST_QUICK_ROUNDS if setting.quick else FEMNIST_ROUNDS, max_participations=1,
         partition="own" if source["dataset"] == "femnist" else "iid",
@@ -151,7 +151,7 @@ def _femnist(setting: Setting) -> tuple[TrainConfig, Grid]:
     return start, FEMNIST_QUICK if setting.quick else FEMNIST
 
 
-def _femnist_text(start: TrainConfig, grid: Grid) -> str:
+def _femnist_text(start: PaperConfig, grid: Grid) -> str:
     return (
         f"{start.task.population:,} clients, {start.cohort} a round, each in at most one of "
         f"{start.rounds} rounds, "

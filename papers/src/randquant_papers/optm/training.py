@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from randquant.reports import Figure
-from randquant.training import RunStatus, TrainConfig, build_model, load_parameters
+from randquant.training import RunStatus, load_parameters
 from randquant_papers import equal, experiment
+from randquant_papers.configuration import PaperConfig, config_of
 from randquant_papers.data import fitted
 from randquant_papers.experiment import Curve, Setting, Trained
 from randquant_papers.optm import vectors as optm_vectors
 from randquant_papers.optm.tables import PAPER
+from randquant_papers.problems import build as build_model
 from randquant_papers.result import Claim, Reproduction, Table, Value
 
 
@@ -167,9 +169,9 @@ def _start(task: Task, mean: bool, setting: Setting) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _config(start: dict[str, Any], mechanism: str, **parameters: Any) -> TrainConfig:
+def _config(start: dict[str, Any], mechanism: str, **parameters: Any) -> PaperConfig:
     given = {name: value for name, value in start.items() if name != "clip"}
-    return TrainConfig.of(
+    return PaperConfig.of(
         mechanism=mechanism, parameters={"clip": start["clip"], **parameters}, **given
     )
 
@@ -214,10 +216,9 @@ def training_accuracy(run: RunStatus) -> float:
     """Accuracy of a finished run's final model on all training data, in [0, 1]."""
     import torch
 
-    config = run.config
-    assert config is not None
+    config = config_of(run)
     data = equal.dataset(config)
-    model = build_model(config.task.model, data.train_features.shape[1:], data.classes, 0)
+    model = build_model(config.data.model, data.train_features.shape[1:], data.classes, 0)
     final = torch.from_numpy(load_parameters(run.folder))
     torch.nn.utils.vector_to_parameters(final, model.parameters())
     with torch.no_grad():

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from randquant import moments
-from randquant.training import TrainConfig
 from randquant_papers import equal, experiment
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.data import fitted
 from randquant_papers.experiment import Curve, Setting, Trained
 from randquant_papers.qmgeo.tables import MIXING, PAPER, PRINTED, printed_claim
@@ -89,11 +89,11 @@ def _start(setting: Setting) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _config(start: dict[str, Any], mechanism: str, **parameters: Any) -> TrainConfig:
-    return TrainConfig.of(mechanism=mechanism, parameters={"clip": CLIP, **parameters}, **start)
+def _config(start: dict[str, Any], mechanism: str, **parameters: Any) -> PaperConfig:
+    return PaperConfig.of(mechanism=mechanism, parameters={"clip": CLIP, **parameters}, **start)
 
 
-def optimum(repaired: TrainConfig) -> TrainConfig:
+def optimum(repaired: PaperConfig) -> PaperConfig:
     """The best channel with as many evenly spaced levels and at most the same guarantee."""
     levels, tried = repaired.parameters["levels"], []
     for reach in REACHES:
@@ -134,7 +134,7 @@ def _reproduction(
     )
 
 
-def _setting(config: TrainConfig) -> str:
+def _setting(config: PaperConfig) -> str:
     return (
         "5 users with equal shares of the training data, all in every round, each with the "
         "gradient of a batch of 64 on 100 principal components (of all users' data, as in the "

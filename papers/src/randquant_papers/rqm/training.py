@@ -9,9 +9,9 @@ from typing import Any
 from randquant import certify
 from randquant.privacy import round_down, round_up
 from randquant.reports import Figure, line_chart
-from randquant.training import TrainConfig
 from randquant_papers import equal, experiment
 from randquant_papers.axes import DIVERGENCE, ORDER
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.experiment import Curve, Setting, Trained
 from randquant_papers.result import Claim, Reproduction
 from randquant_papers.rqm.tables import ORDERS, PAPER
@@ -148,25 +148,25 @@ def _start(wanted: str, setting: Setting) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _config(start: dict[str, Any], mechanism: str, **parameters: Any) -> TrainConfig:
+def _config(start: dict[str, Any], mechanism: str, **parameters: Any) -> PaperConfig:
     own = {"clip": start["clip"], **parameters}
     given = {name: value for name, value in start.items() if name != "clip"}
-    return TrainConfig.of(mechanism=mechanism, parameters=own, **given)
+    return PaperConfig.of(mechanism=mechanism, parameters=own, **given)
 
 
-def _rqm(start: dict[str, Any], ratio: float, keep: float) -> TrainConfig:
+def _rqm(start: dict[str, Any], ratio: float, keep: float) -> PaperConfig:
     return _config(start, "rqm", margin=ratio * start["clip"], levels=16, keep=keep)
 
 
-def _pbm(start: dict[str, Any], theta: float) -> TrainConfig:
+def _pbm(start: dict[str, Any], theta: float) -> PaperConfig:
     return _config(start, "pbm", theta=theta, trials=15)
 
 
-def _noise_free(start: dict[str, Any]) -> TrainConfig:
+def _noise_free(start: dict[str, Any]) -> PaperConfig:
     return _config(start, "clipped-sgd")
 
 
-def _not_clipped(start: dict[str, Any]) -> TrainConfig:
+def _not_clipped(start: dict[str, Any]) -> PaperConfig:
     """Step sizes of SGD without clipping: its gradients are about 10^3 times longer."""
     return _config({**start, "learning_rate": 0.1}, "clipped-sgd", clip=1e30)
 
@@ -175,7 +175,7 @@ def _label(ratio: float, keep: float) -> str:
     return f"RQM, margin {ratio:g} clip, keep {keep}"
 
 
-def _gaussian(reference: TrainConfig) -> TrainConfig:
+def _gaussian(reference: PaperConfig) -> PaperConfig:
     """Central noise with at most the reference's epsilon, by bisection on its logarithm."""
     limit, low, high = equal.epsilon(reference), math.log(1e-6), math.log(1e3)
     for _ in range(40):
@@ -185,7 +185,7 @@ def _gaussian(reference: TrainConfig) -> TrainConfig:
     return _gauss(reference, math.exp(high))
 
 
-def _gauss(reference: TrainConfig, multiplier: float) -> TrainConfig:
+def _gauss(reference: PaperConfig, multiplier: float) -> PaperConfig:
     clip = reference.parameters["clip"]
     return equal.with_mechanism(
         reference, "gaussian", {"clip": clip, "noise_multiplier": multiplier}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from randquant.training import RunStatus
+from randquant_papers.configuration import config_of
 from randquant_papers.sweep import names
 from randquant_papers.sweep.pareto import frontier
 
@@ -41,7 +42,7 @@ def averages(runs: Sequence[RunStatus]) -> list[Average]:
     groups: dict[str, list[RunStatus]] = {}
     for run in runs:
         if run.state == "finished" and run.config is not None and run.accuracy is not None:
-            groups.setdefault(names.folder(run.config.changed(seed=0)), []).append(run)
+            groups.setdefault(names.folder(config_of(run).changed(seed=0)), []).append(run)
     averaged = sorted((_average(group) for group in groups.values() if len(group) > 1), key=_place)
     best = frontier([(average.accuracy, _bound(average)) for average in averaged])
     return [dataclasses.replace(average, best=k in best) for k, average in enumerate(averaged)]

@@ -17,9 +17,10 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
-from randquant.training import RoundMetrics, RunStatus, TrainConfig, create_run, is_run
-from randquant_papers.data import sets
+from randquant.training import RoundMetrics, RunStatus, is_run
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.files import write_atomic
+from randquant_papers.problems import create
 from randquant_papers.sweep import names, status
 from randquant_papers.sweep.search import Search
 from randquant_papers.sweep.spec import Spec, read
@@ -36,7 +37,7 @@ class Watcher(Protocol):
         """A sweep of `total` runs starts, or continues after `done` runs."""
         ...
 
-    def round(self, folder: Path, config: TrainConfig, metrics: RoundMetrics) -> None:
+    def round(self, folder: Path, config: PaperConfig, metrics: RoundMetrics) -> None:
         """A run has finished a round."""
         ...
 
@@ -52,8 +53,8 @@ class _Plan(Protocol):
     def done(self) -> int: ...
     @property
     def total(self) -> int: ...
-    def config(self, number: int) -> TrainConfig | None: ...
-    def recorded(self) -> list[TrainConfig]: ...
+    def config(self, number: int) -> PaperConfig | None: ...
+    def recorded(self) -> list[PaperConfig]: ...
     def record(self, number: int, status: RunStatus) -> None: ...
 
 
@@ -66,10 +67,10 @@ class _Grid:
         self._configs = list(spec.grid())
         self.total = len(self._configs)
 
-    def config(self, number: int) -> TrainConfig | None:
+    def config(self, number: int) -> PaperConfig | None:
         return self._configs[number] if number < self.total else None
 
-    def recorded(self) -> list[TrainConfig]:
+    def recorded(self) -> list[PaperConfig]:
         return self._configs
 
     def record(self, number: int, status: RunStatus) -> None:
@@ -107,7 +108,6 @@ def conduct(
     spec = read(text)
     fresh = not is_sweep(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    sets.register()
     with _locked(folder):
         write_atomic(folder / SPEC, text.encode())
         plan = _plan(folder, spec, jobs)
@@ -193,7 +193,7 @@ def _run(plan: _Plan, folder: Path, workers: Workers, watcher: Watcher) -> None:
             if path in workers.training:
                 continue
             if _trainable(path, config):
-                workers.begin(path)
+                workers.begin(path, config)
             else:
                 recorded = _note(plan, path, config, ended, asked.pop(path), recorded, watcher)
         if not workers.training:
@@ -210,7 +210,7 @@ def _run(plan: _Plan, folder: Path, workers: Workers, watcher: Watcher) -> None:
 def _note(
     plan: _Plan,
     path: Path,
-    config: TrainConfig,
+    config: PaperConfig,
     ended: dict[int, RunStatus],
     numbers: Sequence[int],
     recorded: int,
@@ -227,7 +227,7 @@ def _note(
     return recorded
 
 
-def _trainable(path: Path, config: TrainConfig) -> bool:
+def _trainable(path: Path, config: PaperConfig) -> bool:
     """Create a run's folder if it has none; return False for a run that is over or has failed."""
     if is_run(path):
         if status.failure(path, lasting=True):
@@ -237,7 +237,7 @@ def _trainable(path: Path, config: TrainConfig) -> bool:
         return state != "finished" or not (path / REPORT).exists()
     (path / FAILED).unlink(missing_ok=True)
     try:
-        create_run(path, config, overwrite=False)
+        create(path, config)
     except (ValueError, TypeError, ArithmeticError, MemoryError, FileExistsError) as error:
         status.give_up(path, " ".join(str(error).split()), lasting=True)
         return False

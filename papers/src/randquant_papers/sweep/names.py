@@ -7,11 +7,11 @@ import hashlib
 import json
 from typing import Any
 
-from randquant.training import TrainConfig
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.files import to_json
 
 
-def folder(config: TrainConfig) -> str:
+def folder(config: PaperConfig) -> str:
     """Return the name of a run's folder: the mechanism, and a digest of non-default settings.
 
     Guarantees:

@@ -18,7 +18,8 @@ from randquant.reports import (
     formatting,
     report_page,
 )
-from randquant.training import RunStatus, settings_of
+from randquant.training import RunStatus
+from randquant_papers.configuration import config_of, named_settings
 from randquant_papers.data import fitted
 from randquant_papers.files import write_atomic
 from randquant_papers.page import TEMPLATES
@@ -209,7 +210,7 @@ def _shared_tables(outcome: Results) -> list[DataTable]:
     by_mechanism: dict[str, dict[str, object]] = {}
     for run in outcome.runs:
         if run.config is not None:
-            by_mechanism.setdefault(run.config.mechanism, settings_of(run.config))
+            by_mechanism.setdefault(run.config.mechanism, named_settings(config_of(run)))
     names = dict.fromkeys(name for common in by_mechanism.values() for name in common)
     shared, own = [], []
     for name in names:

@@ -12,7 +12,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from randquant.training import RunStatus, TrainConfig
+from randquant.training import RunStatus
+from randquant_papers.configuration import PaperConfig
 from randquant_papers.files import write_atomic
 from randquant_papers.sweep.spec import Range, Spec
 
@@ -58,7 +59,7 @@ class Search:
         """How many trials the search makes."""
         return self._spec.trials or 0
 
-    def config(self, number: int) -> TrainConfig | None:
+    def config(self, number: int) -> PaperConfig | None:
         """The configuration of a trial, from 0; None if there is none, or none yet."""
         known = max(0, number - self._jobs + 1)
         if number >= self.total or known > self.done:
@@ -67,7 +68,7 @@ class Search:
             self._asked[number] = self._ask(number, known)
         return _config(self._asked[number], self._spec)
 
-    def recorded(self) -> list[TrainConfig]:
+    def recorded(self) -> list[PaperConfig]:
         """The configurations of the trials that are recorded."""
         fixed = _optuna().trial.FixedTrial
         return [_config(fixed(trial.params), self._spec) for trial in self._done]
@@ -101,7 +102,7 @@ class Search:
         return trial
 
 
-def _config(trial: Any, spec: Spec) -> TrainConfig:
+def _config(trial: Any, spec: Spec) -> PaperConfig:
     """The configuration that a trial chooses, or has chosen."""
     place, prefix = 0, ""
     if len(spec.cases) > 1:

@@ -1,6 +1,6 @@
 """The description of a sweep, read from a TOML file and checked.
 
-[train]          settings common to all runs: TrainConfig's fields and mechanism parameters
+[train]          settings common to all runs, by name, and mechanism parameters
 [grid]           lists; every combination of their values is run
 [ranges]         instead of lists, ranges that are searched
 [search]         trials = how many runs the search makes, seed = of its choices
@@ -21,13 +21,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from randquant.training import TrainConfig, check_settings, config_of, settings_of
+from randquant_papers.configuration import USUAL, PaperConfig, check_settings, of_settings
 from randquant_papers.sweep import names
 
 REQUIRED = {"dataset", "model", "mechanism"}
-DEFAULTS = settings_of(TrainConfig.of("", "", ""))
-"""Settings without a default."""
-
 Values = Annotated[tuple[Any, ...], Meta(min_length=1)]
 
 
@@ -77,10 +74,10 @@ class Case:
     ranges: Mapping[str, Range]
     common: Set[str]
 
-    def config(self, chosen: Mapping[str, Any]) -> TrainConfig:
+    def config(self, chosen: Mapping[str, Any]) -> PaperConfig:
         """The configuration of the run with these values for the lists or ranges."""
         first = {name: values[0] for name, values in self.values.items()}
-        return config_of({**first, **chosen}, self.common)
+        return of_settings({**first, **chosen}, self.common)
 
     def possible(self) -> dict[str, tuple[Any, ...]]:
         """The values that each setting may have; a range is represented by its ends."""
@@ -102,7 +99,7 @@ class Spec:
     trials: int | None = None
     seed: int = 0
 
-    def grid(self) -> Iterator[TrainConfig]:
+    def grid(self) -> Iterator[PaperConfig]:
         """Every combination of every case, without duplicates."""
         seen: set[str] = set()
         for case in self.cases:
@@ -220,11 +217,9 @@ def _check(cases: Sequence[Case], searching: bool) -> None:
             raise ValueError(f"Expected {name} in [train], got none: every run needs one.")
     everything = {mechanism for each in possible for mechanism in each["mechanism"]}
     for case, each in zip(cases, possible, strict=True):
-        own = {name: values for name, values in each.items() if name not in case.common}
-        check_settings(own, each["mechanism"])
-        check_settings({name: each[name] for name in case.common}, everything)
+        check_settings(each, case.common, everything)
     for name in ("delta", "neighboring", "unit"):
-        if len({v for each in possible for v in each.get(name, [DEFAULTS[name]])}) > 1:
+        if len({v for each in possible for v in each.get(name, [USUAL[name]])}) > 1:
             raise ValueError(
                 f"Expected one {name} in a sweep, got several: epsilons at different ones cannot "
                 "be compared."

@@ -8,13 +8,15 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from randquant.training import RunStatus, TrainConfig, is_run, read_run, settings_of
+from randquant.training import RunStatus, is_run
+from randquant_papers import configuration
+from randquant_papers.configuration import PaperConfig, named_settings
 from randquant_papers.files import seal, unseal, write_atomic
 
 REPORT, FAILED = "report.html", "failed.json"
 
 
-def read(folder: Path, config: TrainConfig) -> RunStatus:
+def read(folder: Path, config: PaperConfig) -> RunStatus:
     """Return the status of a run of a sweep, with state `failed` if the sweep gave up on it.
 
     Args:
@@ -23,7 +25,7 @@ def read(folder: Path, config: TrainConfig) -> RunStatus:
     """
     status = RunStatus(folder, "unfinished", config)
     if is_run(folder):
-        status = read_run(folder)
+        status = configuration.read(folder, config)
     if status.state != "unfinished":
         return status
     try:
@@ -67,19 +69,19 @@ def sorted_by_epsilon(runs: Iterable[RunStatus]) -> list[RunStatus]:
     return sorted(runs, key=place)
 
 
-def varied(configs: Sequence[TrainConfig]) -> list[str]:
+def varied(configs: Sequence[PaperConfig]) -> list[str]:
     """Return `mechanism` and the settings in which runs of one mechanism differ.
 
     A setting that differs only between mechanisms is not included.
 
     Example:
-        >>> rqm = [TrainConfig.of("digits", "mlp", "rqm", {"keep": keep}) for keep in (0.3, 0.4)]
-        >>> varied([*rqm, TrainConfig.of("digits", "mlp", "pbm", {"theta": 0.2})])
+        >>> rqm = [PaperConfig.of("digits", "mlp", "rqm", {"keep": keep}) for keep in (0.3, 0.4)]
+        >>> varied([*rqm, PaperConfig.of("digits", "mlp", "pbm", {"theta": 0.2})])
         ['mechanism', 'keep']
     """
     groups: dict[str, list[dict[str, object]]] = {}
     for config in configs:
-        groups.setdefault(config.mechanism, []).append(settings_of(config))
+        groups.setdefault(config.mechanism, []).append(named_settings(config))
     names = {"mechanism": None}
     for group in groups.values():
         known = dict.fromkeys(name for run in group for name in run)

@@ -12,7 +12,8 @@ from typing import Any
 
 from randquant.privacy import round_up
 from randquant.reports import formatting, text_table
-from randquant.training import RunStatus, settings_of
+from randquant.training import RunStatus
+from randquant_papers.configuration import config_of, named_settings
 from randquant_papers.data import fitted
 from randquant_papers.files import to_json
 from randquant_papers.sweep.averaging import Average, averages
@@ -53,7 +54,7 @@ class Results:
     @property
     def varied(self) -> list[str]:
         """`mechanism`, and the names of the settings in which runs of one mechanism differ."""
-        return varied([run.config for run in self.runs if run.config is not None])
+        return varied([config_of(run) for run in self.runs if run.config is not None])
 
 
 def series(run: RunStatus) -> str:
@@ -134,7 +135,7 @@ def _run_json(run: RunStatus, outcome: Results) -> dict[str, Any]:
 def cells(run: RunStatus, names: Sequence[str]) -> list[str]:
     """A run's settings as text, numbers to six digits, except an exact epsilon."""
     assert run.config is not None
-    values = settings_of(run.config)
+    values = named_settings(config_of(run))
     return [_short(name, values.get(name)) for name in names]
 
 

@@ -16,9 +16,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from randquant.training import RoundMetrics, TrainConfig
-from randquant_papers.data import sets
+from randquant_papers.configuration import PaperConfig
 
-OnRound = Callable[[Path, TrainConfig, RoundMetrics], None]
+OnRound = Callable[[Path, PaperConfig, RoundMetrics], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,18 @@ class Workers:
         """Whether another run can start."""
         return len(self.training) < self._jobs
 
-    def begin(self, folder: Path) -> None:
-        """Start training the run in a folder, from its last checkpoint if it has one."""
+    def begin(self, folder: Path, config: PaperConfig) -> None:
+        """Start training the run in a folder, from its last checkpoint if it has one.
+
+        Args:
+            folder: of the run.
+            config: which names its data set and model.
+        """
         idle = [worker for worker in self._workers if worker.folder is None]
         worker = idle[0] if idle else self._start()
         worker.folder = folder
         with contextlib.suppress(BrokenPipeError):  # the process died while idle: see `wait`
-            worker.link.send(folder)
+            worker.link.send((folder, config))
 
     def wait(self) -> list[Ended]:
         """Wait until a run is over, and return all runs that are."""
@@ -149,19 +154,22 @@ def _serve(link: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
-            folder = link.recv()
+            folder, config = link.recv()
         except EOFError:
             return
-        link.send(_trained(folder, link))
+        link.send(_trained(folder, config, link))
 
 
-def _trained(folder: Path, link: Connection) -> Ended:
+def _trained(folder: Path, config: PaperConfig, link: Connection) -> Ended:
     try:
         from randquant.reports import report_run
         from randquant.training import train_run
+        from randquant_papers.problems import inputs_of
 
-        sets.register()
-        train_run(folder, lambda config, metrics: link.send((folder, config, metrics)))
+        def tell(_: TrainConfig, metrics: RoundMetrics) -> None:
+            link.send((folder, config, metrics))
+
+        train_run(folder, inputs_of(config), tell)
         report_run(folder)
     except (ValueError, TypeError, ArithmeticError) as error:
         return Ended(folder, " ".join(str(error).split()), lasting=True)

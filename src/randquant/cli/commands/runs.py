@@ -10,7 +10,7 @@ from typing import Any
 from randquant._internal import formatting
 from randquant._internal.rounding import round_up
 from randquant.cli.options import Command, Output, selected_fields
-from randquant.training import settings
+from randquant.training.config import differing, flat
 from randquant.training.runs import status as run_status
 from randquant.training.runs.status import Status
 from randquant.training.runs.store import is_run
@@ -28,7 +28,7 @@ def run(*folders: str) -> Output:
     paths = arguments if compared else run_status.find(arguments or [Path("runs")])
     statuses = [run_status.read(folder) for folder in paths]
     configs = [status.config for status in statuses if status.config is not None]
-    differ = settings.differing(configs) if configs else []
+    differ = differing(configs) if configs else []
     shown = [_as_json(status) for status in statuses]
     result = {"runs": shown, "differing": differ}
     lines = _comparison(statuses, differ) if compared else _listed(statuses)
@@ -38,7 +38,7 @@ def run(*folders: str) -> Output:
 
 
 COLUMN_NAMES = (
-    "run", "data set", "model", "mechanism", "rounds", "accuracy", "epsilon <=", "delta",
+    "run", "mechanism", "clients", "rounds", "accuracy", "epsilon <=", "delta",
     "bytes", "state",
 )  # fmt: skip
 
@@ -53,9 +53,8 @@ def _row(status: Status) -> list[str]:
         return [str(status.folder), *[""] * (len(COLUMN_NAMES) - 2), status.state]
     return [
         str(status.folder),
-        config.task.dataset,
-        config.task.model,
         config.mechanism,
+        f"{config.task.population:,}",
         f"{status.rounds}/{config.rounds}",
         "" if status.accuracy is None else f"{status.accuracy:.4f}",
         _epsilon(status),
@@ -69,9 +68,9 @@ def _comparison(statuses: Sequence[Status], differ: Sequence[str]) -> list[str]:
     # The settings that differ, then the results: one column per run.
     # Damaged runs have no configuration; they are listed below the table.
     known = [status for status in statuses if status.config is not None]
-    flat = [settings.flat(status.config) for status in known if status.config is not None]
+    settings = [flat(status.config) for status in known if status.config is not None]
     rows = [
-        [name, *(formatting.plain(run.get(name, "")) or "-" for run in flat)] for name in differ
+        [name, *(formatting.plain(run.get(name, "")) or "-" for run in settings)] for name in differ
     ]
     rows += [
         ["state", *(status.state for status in known)],

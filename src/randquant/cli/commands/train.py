@@ -22,10 +22,8 @@ from randquant.cli.options import COMMON, EVERYTHING, Command, Option, Output, m
 from randquant.local_training.local import Local
 from randquant.mechanisms.registry import notes_on
 from randquant.planning.privacy import Privacy
-from randquant.training import settings
-from randquant.training.config import PLACES, TrainConfig, value_of
+from randquant.training.config import PLACES, Task, TrainConfig, declarations, value_of
 from randquant.training.server import Server
-from randquant.training.task import OWN, Task
 
 VALUES: dict[str, type] = {"local": Local, "server": Server, "privacy": Privacy}
 """The small values that `randquant.train` takes; each of their fields with a text is an option."""
@@ -109,10 +107,10 @@ def training_options(words: Sequence[str]) -> list[Option]:
 
 def _settings() -> dict[str, Option]:
     """Options for the arguments of `randquant.train` and the fields of its small values."""
-    usual = TrainConfig(Task(OWN, OWN), "", cohort=1)
+    usual = TrainConfig(Task(1), "", cohort=1)
     bits, baseline = declared.hints(Privacy)["bits"], declared.hints(Server)["baseline"]
     # Other users of these names need a group: a mechanism may have bits of its own.
-    hints = {**settings.given(), "bits": Mechanism[bits], "baseline": declared.Server[baseline]}
+    hints = {**declarations(), "bits": Mechanism[bits], "baseline": declared.Server[baseline]}
     found = {}
     for name, hint in hints.items():
         if PLACES.get(name, ("", name))[0] == "task":
@@ -178,7 +176,7 @@ def _built(name: str, parameters: Mapping[str, Any], given: Mapping[str, Any]) -
     settings = {each: given[each] for each in ("rounds", "seed") if each in given}
     usual = "aggregate" if "aggregate" in record.trusts else None  # else there is only its own
     config = TrainConfig(
-        Task(OWN, OWN, population=population),
+        Task(population),
         name,
         parameters,
         cohort=given.get("cohort") or min(population, federated.LARGEST_COHORT),
@@ -260,7 +258,7 @@ def _beside(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _one_line_warnings() -> Iterator[None]:
     """Write warnings about the run to standard error, one line each."""
-    from randquant.training.display import Advice
+    from randquant.training.federated import Advice
 
     def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
         if not issubclass(category, Advice):  # the table has it

@@ -23,15 +23,14 @@ from randquant._internal.files import make_folder
 from randquant.channels.keys import Key
 from randquant.local_training.problem import Problem
 from randquant.local_training.standardize import FeatureStatistics
-from randquant.training import records, settings
+from randquant.training import records
 from randquant.training.algorithm import Algorithm, State, distributed_sgd
-from randquant.training.config import TrainConfig, check_config
+from randquant.training.config import TrainConfig, changes_between, check_config
 from randquant.training.records import RoundMetrics, SentRounds
 from randquant.training.runs import binding, checkpoint, standardization
 from randquant.training.runs.outcome import evaluated, measured, same, summarized
 from randquant.training.runs.setup import (
-    NO_OVERRIDES,
-    Overrides,
+    RunInputs,
     TrainingSetup,
     prepare,
     standardization_query,
@@ -59,9 +58,9 @@ OnRound = Callable[[TrainConfig, RoundMetrics], None]
 def create(
     folder: Path,
     config: TrainConfig,
+    inputs: RunInputs,
     *,
-    overwrite: bool,
-    overrides: Overrides = NO_OVERRIDES,
+    overwrite: bool = False,
     own_secret: Secret | None = None,
 ) -> None:
     """Make the folder of a new run.
@@ -70,8 +69,8 @@ def create(
         folder: the run's folder; it must not exist, or hold a run if `overwrite` is given.
         config: the run's configuration; its server says whether the same run is also trained
             without privacy.
+        inputs: its problem, and a mechanism and an optimiser of one's own.
         overwrite: delete an existing run.
-        overrides: what is passed as objects instead of by name.
         own_secret: what the run's key is made of if its configuration has no seed; fresh by
             default.
 
@@ -80,11 +79,16 @@ def create(
             stop_at_epsilon.
         FileExistsError: the folder holds something that may not be overwritten.
     """
+    if config.task != inputs.task:
+        raise ValueError(
+            f"Expected the configuration of a run on this problem, {inputs.task}, got "
+            f"{config.task}: take RunInputs(problem).task."
+        )
     check_config(config)
     secret = own_secret or Secret.fresh()
     key = secret.key if config.seed is None else Key.from_seed(config.seed)
     # An invalid configuration must fail before anything is written.
-    setup = prepare(config, key, overrides)
+    setup = prepare(config, key, inputs)
     setup.learner.check()
     rounds, most = declared = setup.schedule.declared()
     sent = SentRounds(
@@ -94,10 +98,8 @@ def create(
     own: dict[str, Any] = {"problem": binding.bind(setup.problem, key)}
     if config.seed is None:
         own["key"] = {"key": secret.hexadecimal()}
-    initial = b""
-    if config.task.by_objects:
-        first = State(0, setup.learner.parameters(), np.zeros(0, dtype=np.int64))
-        initial = checkpoint.to_bytes(first, sent.identity)
+    first = State(0, setup.learner.parameters(), np.zeros(0, dtype=np.int64))
+    initial = checkpoint.to_bytes(first, sent.identity)
     if folder.exists() and any(folder.iterdir()):
         make_way(folder, overwrite)
     make_folder(folder)
@@ -119,17 +121,17 @@ def create(
 
 def execute(
     folder: Path,
+    inputs: RunInputs,
     on_round: OnRound = lambda config, metrics: None,
     changes: Mapping[str, Any] | None = None,
-    overrides: Overrides = NO_OVERRIDES,
 ) -> records.RunRecord:
     """Train the run in `folder` to its end, from its last checkpoint if there is one.
 
     Args:
         folder: made by `create`.
+        inputs: what the run was created with, again; another problem is refused.
         on_round: called after each round.
-        changes: settings to continue with, by name, among `folder.FREE`; they are saved.
-        overrides: what the run was created with as objects instead of by name, again.
+        changes: settings to continue with, by name, among `store.FREE`; they are saved.
 
     Returns:
         The finished run: all rounds are done, or the next one would exceed its stop_at_epsilon.
@@ -151,11 +153,11 @@ def execute(
     RunStore(folder).config()  # do not create a lock where there is no run
     with files.folder(folder), _threads_kept():
         if changes:
-            _change(folder, changes, overrides)
-        _ask(folder, overrides)
+            _change(folder, changes, inputs)
+        _ask(folder, inputs)
         if RunStore(folder / BASELINE).exists():
-            _execute_one(folder / BASELINE, on_round, overrides)
-        return _execute_one(folder, on_round, overrides)
+            _execute_one(folder / BASELINE, on_round, inputs)
+        return _execute_one(folder, on_round, inputs)
 
 
 @contextlib.contextmanager
@@ -177,7 +179,7 @@ def load_parameters(folder: Path) -> np.ndarray:
 
 
 def load_initial(folder: Path) -> np.ndarray:
-    """Return the weights that a run with a model passed as an object began with, (d,) float32."""
+    """Return the weights that a run began with, (d,) float32."""
     state = _state(store := RunStore(folder), "initial")
     if state is None:
         raise ValueError(
@@ -199,13 +201,13 @@ def _state(store: RunStore, name: Literal["initial", "latest"]) -> State | None:
     return checkpoint.from_bytes(content, sent.identity, store.path) if content else None
 
 
-def _ask(folder: Path, overrides: Overrides) -> None:
+def _ask(folder: Path, inputs: RunInputs) -> None:
     """Ask for what the run standardises by, if it has not been; the cost is on disk before."""
     store = RunStore(folder)
     config = store.config()
     if config.local.standardize is None or store.has("standardization"):
         return
-    setup = _prepared(folder, config, overrides)
+    setup = _prepared(folder, config, inputs)
     asked, sent = standardization_query(config, setup.problem), _stored_before(store, setup).sent
     if asked is None or asked.terms is None:
         return
@@ -218,20 +220,20 @@ def _ask(folder: Path, overrides: Overrides) -> None:
     standardization.ask(store, asked, setup.problem, setup.schedule.key, sent.identity)
 
 
-def _change(folder: Path, changes: Mapping[str, Any], overrides: Overrides) -> None:
+def _change(folder: Path, changes: Mapping[str, Any], inputs: RunInputs) -> None:
     """Change a run's settings; refuse changes that are no longer possible."""
     store = RunStore(folder)
     before = store.config()
     config = before.changed(**changes)
     check_config(config)
     if digest(config) != digest(before):
-        names = ", ".join(settings.changes(before, config))
+        names = ", ".join(changes_between(before, config))
         raise ValueError(
             f"Expected changes of {', '.join(FREE)} (of rounds only without "
             f"max_participations), got {names}: the guarantee covers all rounds, so begin a new "
             "run."
         )
-    setup = _prepared(folder, config, overrides)
+    setup = _prepared(folder, config, inputs)
     schedule = setup.schedule
     schedule.check(store.sent())
     rounds = schedule.declared()[0]
@@ -241,7 +243,7 @@ def _change(folder: Path, changes: Mapping[str, Any], overrides: Overrides) -> N
     store.write("config", config)
 
 
-def _prepared(folder: Path, config: TrainConfig, overrides: Overrides) -> TrainingSetup:
+def _prepared(folder: Path, config: TrainConfig, inputs: RunInputs) -> TrainingSetup:
     """What the run in a folder is trained with; ValueError if it is not what it began with."""
     # A baseline has the key and the problem of its run.
     home = RunStore(folder.parent if folder.name == BASELINE else folder)
@@ -252,17 +254,17 @@ def _prepared(folder: Path, config: TrainConfig, overrides: Overrides) -> Traini
             "rounds that were sent would be sent a second time. Restore it or begin a new run."
         )
     if home.folder != folder:
-        overrides = dataclasses.replace(overrides, mechanism=None)
-    setup = prepare(config, key, overrides)
+        inputs = dataclasses.replace(inputs, mechanism=None)
+    setup = prepare(config, key, inputs)
     binding.check(home, binding.bind(setup.problem, key))
     return setup
 
 
-def _execute_one(folder: Path, on_round: OnRound, overrides: Overrides) -> records.RunRecord:
+def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.RunRecord:
     store = RunStore(folder)
     config = store.config()
     torch.set_num_threads(config.local.threads)
-    setup = _prepared(folder, config, overrides)
+    setup = _prepared(folder, config, inputs)
     if (figures := load_figures(folder, setup.problem)) is not None:
         setup = setup.standardized(figures)
     upload = _warm_up(setup, config)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.baselines import UNPROTECTED
 from randquant.aggregation.mechanism import UpdateMechanism
@@ -26,9 +28,8 @@ from randquant.rounds.parameter_free import (
     squared_noise,
 )
 from randquant.training.algorithm import State
-from randquant.training.config import TrainConfig
+from randquant.training.config import Task, TrainConfig
 from randquant.training.configured import alongside_of, fingerprint_of, mechanism_of
-from randquant.training.named import named_problem
 from randquant.training.optimizer import (
     MakeOptimizer,
     OptimizerStep,
@@ -42,22 +43,27 @@ from randquant.training.server import AUTO
 
 
 @dataclass(frozen=True, slots=True)
-class Overrides:
-    """Objects that a run is trained with, where its configuration has names for them only.
+class RunInputs:
+    """What a run is trained with and its store does not hold: a run that goes on is given it again.
 
     Attributes:
-        problem: model, clients' data and loss; None to build them by the configuration's names.
+        problem: model, clients' data and loss.
         mechanism: the mechanism; None to build it from the configuration.
         optimizer: makes the server's optimiser; None for the configured class of torch.optim.
     """
 
-    problem: Problem | None = None
+    problem: Problem
     mechanism: UpdateMechanism | None = None
     optimizer: MakeOptimizer | None = None
 
-
-NO_OVERRIDES = Overrides()
-"""No object was passed: everything is built by the configuration's names."""
+    @property
+    def task(self) -> Task:
+        """What the store of a run on this problem says of it."""
+        loss = self.problem.loss
+        name = getattr(loss, "__name__", type(loss).__name__)
+        if getattr(torch.nn.functional, name, None) is not loss:
+            name = f"{loss.__module__}:{name}"
+        return Task(len(self.problem.clients), name, self.problem.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +116,26 @@ class TrainingSetup:
         return found or about_constant(losses, best_constant(self.problem))
 
 
-def prepare(config: TrainConfig, key: Key, overrides: Overrides = NO_OVERRIDES) -> TrainingSetup:
-    """Load a run's data and build its learner, mechanism and schedule.
+def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
+    """Build a run's learner, mechanism and schedule.
 
     Args:
         config: the run's configuration.
         key: the run's key.
-        overrides: what was passed as objects.
+        inputs: its problem, and a mechanism and an optimiser of one's own.
 
     Raises:
         ValueError: the configuration cannot be trained.
     """
-    mechanism = _mechanism(config) if overrides.mechanism is None else overrides.mechanism
+    mechanism, problem = inputs.mechanism, inputs.problem
+    if mechanism is None:
+        mechanism = mechanism_of(config)
     _check_sums(config, mechanism)
-    problem = problem_of(config) if overrides.problem is None else overrides.problem
+    if len(problem.clients) != config.task.population:
+        raise ValueError(
+            f"Expected the data of {config.task.population} clients, as the run's population, got "
+            f"those of {len(problem.clients)}."
+        )
     learner = _learner(config, mechanism, problem)
     size = learner.dimension + len(config.privacy.numbers)
     scalars = alongside_of(config, mechanism)
@@ -146,7 +158,7 @@ def prepare(config: TrainConfig, key: Key, overrides: Overrides = NO_OVERRIDES) 
     plain = (config.privacy.unit == "client" and not ledger.hidden) or ledger.spent is not None
     other = None if plain else Ledger(mechanism, size, **of_run)
     fingerprint = fingerprint_of(config, mechanism, size)
-    server = _server_step(config, problem, overrides.optimizer, mechanism)
+    server = _server_step(config, problem, inputs.optimizer, mechanism)
     schedule = Schedule(config, ledger, key)
     return TrainingSetup(problem, learner, mechanism, server, schedule, other, fingerprint, scalars)
 
@@ -207,20 +219,6 @@ def common_length(config: TrainConfig, mechanism: UpdateMechanism) -> float | No
     """
     untuned = config.local.learning_rate == "auto" or config.privacy.unit == "example"
     return mechanism.clip_norm if untuned else None
-
-
-def problem_of(config: TrainConfig) -> Problem:
-    """Build a run's model, clients and loss from their names.
-
-    Raises:
-        ValueError: they have none, or nothing can be trained with them.
-    """
-    if config.task.by_objects:
-        raise ValueError(
-            "Expected the model and the clients of the run, which no file holds: go on with the "
-            "call of randquant.train that began it, with the same folder."
-        )
-    return named_problem(config)
 
 
 def _learner(config: TrainConfig, mechanism: UpdateMechanism, problem: Problem) -> Learner:

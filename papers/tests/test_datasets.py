@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import re
 import struct
@@ -10,16 +9,23 @@ import tracemalloc
 import zlib
 from pathlib import Path
 
+import fuzz
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_mnist import idx
 
-from randquant.training import DATASETS, MAX_ITEMS, PARTITIONS, Dataset, register_dataset
-from randquant.training import load_dataset as load
-from randquant.training import partition_dataset as partition
-from randquant.training.data import datasets
+from randquant_papers import problems
+from randquant_papers.data import datasets, sets
+from randquant_papers.data.datasets import (
+    DATASETS,
+    MAX_ITEMS,
+    PARTITIONS,
+    Dataset,
+    load,
+    partition,
+)
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 DIGITS_CHECKSUM = 0xB9DAB0BB
@@ -111,15 +117,9 @@ def test_breast_cancer_is_standardised_by_examples_that_nobody_holds(monkeypatch
         assert held[moved].tolist() == ([place] if place in held else held.tolist())
 
 
-def test_a_registered_data_set_has_a_name_like_the_others(monkeypatch):
-    monkeypatch.setattr(datasets, "_REGISTERED", {})
-    made = dataclasses.replace(load("digits"), name="mine")
-    register_dataset("mine", lambda folder: made if folder else load("digits"))
-    assert load("mine", "folder") is made
-    with pytest.raises(ValueError, match=r"breast-cancer, .*, mine; got 'others'"):
-        load("others")
-    with pytest.raises(ValueError, match="new name for a data set, got digits: it is built in"):
-        register_dataset("digits", lambda folder: made)
+def test_an_unknown_name_gets_all_that_are_known():
+    with pytest.raises(ValueError, match=r"breast-cancer, .*, emnist, .*; got 'others'"):
+        sets.load("others")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -189,6 +189,27 @@ def test_memory_follows_neither_the_header_nor_a_bomb(tmp_path, claimed, suffix)
     finally:
         tracemalloc.stop()
     assert peak < 8 << 20
+
+
+def idx_files() -> list[bytes]:
+    header = np.array([0x803, 5, 3, 4], dtype=">u4").tobytes()
+    plain = header + np.arange(60, dtype=np.uint8).tobytes()
+    return [b"p" + plain, b"g" + gzip.compress(plain, mtime=0)]
+
+
+def read_idx(data: bytes, folder: Path) -> None:
+    path = folder / ("f.gz" if data[:1] == b"g" else "f")
+    path.write_bytes(data[1:])
+    items = datasets.read(path, datasets.IMAGES, (3, 4))
+    raw = gzip.decompress(data[1:]) if path.suffix else data[1:]
+    assert items.tobytes() == raw[16:], "not the items of these bytes"
+    assert items.shape == (int.from_bytes(raw[4:8], "big"), 3, 4), "another shape"
+
+
+@pytest.mark.parametrize("total", [200, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_hostile_files_are_refused_or_read_rightly(total, tmp_path, monkeypatch):
+    monkeypatch.setitem(fuzz.TARGETS, "IDX", fuzz.Target(idx_files, fuzz.damaged, read_idx))
+    assert fuzz.fuzz("IDX", total, 1, tmp_path) < total / 2
 
 
 def test_missing_files_are_named_with_the_folders(tmp_path):
@@ -281,3 +302,10 @@ def test_wrong_arguments_of_partition(change, error, message):
     arguments = {"labels": np.arange(10), "population": 2, "how": "dirichlet", **change}
     with pytest.raises(error, match=message):
         partition(**arguments)
+
+
+def test_the_cnn_has_about_fifty_thousand_parameters():
+    module = problems.build("cnn", (1, 28, 28), 10, 0)
+    assert sum(p.numel() for p in module.parameters()) == 50_226
+    with pytest.raises(ValueError, match="images"):
+        problems.build("cnn", (30,), 2, 0)

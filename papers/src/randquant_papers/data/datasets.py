@@ -1,7 +1,7 @@
 """Real data by client: load a data set and partition it over clients.
 
 Nothing is downloaded: `digits` and `breast-cancer` come with scikit-learn, the others are read from
-files in a folder the caller names. `register_dataset` adds more.
+files in a folder the caller names. `randquant_papers.data.sets` has more.
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ import gzip
 import math
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from randquant._internal import validate
-from randquant._internal.extras import needed
-from randquant.channels.keys import Key
-from randquant.training.task import OWN
+from randquant import Key
 
 # IDX files, the format of the MNIST data sets: every byte is checked on reading.
 #
@@ -122,10 +119,10 @@ STANDARDIZING = 10
 """One training example of breast-cancer in so many standardises the others; it is in no Dataset."""
 
 DATASETS = ("digits", "breast-cancer", *_FOLDERS)
-"""The names that `load` accepts, beside those that are registered."""
+"""The names that `load` accepts."""
 
-
-_REGISTERED: dict[str, Callable[[str | Path | None], Dataset]] = {}
+OWN = "own"
+"""The partition over the clients that data come with."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +130,7 @@ class Dataset:
     """Training and test samples of one data set; the arrays are C-contiguous and writable.
 
     Attributes:
-        name: one of DATASETS, or a registered name.
+        name: of the data set.
         train_features: (N, *shape) float32; shape is (1, 28, 28) for the MNIST kinds and
             (1, 8, 8) for digits, all within [0, 1], and (30,) for breast-cancer.
         train_labels: (N,) int64, from 0 to classes - 1.
@@ -173,7 +170,7 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     files is used. Pixels are divided by 255.
 
     Args:
-        name: one of DATASETS, or a registered name.
+        name: one of DATASETS.
         data_dir: the folder of the files, `--data-dir` on the command line.
 
     Returns:
@@ -186,7 +183,6 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
 
     Raises:
         FileNotFoundError: IDX files are missing, or data_dir is not given.
-        ImportError: scikit-learn is not installed (digits and breast-cancer).
         ValueError: the name is unknown, or a file is damaged or of another kind.
 
     References:
@@ -196,29 +192,28 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
         >>> load("digits")
         Dataset('digits', train=1437, test=360, shape=(1, 8, 8), classes=10)
     """
-    validate.choice("dataset", name, (*DATASETS, *_REGISTERED))
-    if name in _REGISTERED:
-        return _REGISTERED[name](data_dir)
+    choice("dataset", name, DATASETS)
     if name in _FOLDERS:
         return _from_files(name, data_dir)
     return _bundled(name)
 
 
-def register_dataset(name: str, read: Callable[[str | Path | None], Dataset]) -> None:
-    """Add a data set to those that runs know by name.
+def choice(name: str, value: Any, options: Collection[str]) -> str:
+    """Return a value that is one of some options; ValueError for another."""
+    if value not in options:
+        raise ValueError(f"Expected {name} to be one of {', '.join(options)}; got {value!r}.")
+    return value
 
-    A process that trains a run on it must have registered it too.
 
-    Args:
-        name: what it is called; registering it again replaces it.
-        read: from the folder of data files, or None, to the Dataset; or FileNotFoundError.
-
-    Raises:
-        ValueError: it is the name of a built-in data set.
-    """
-    if name in DATASETS:
-        raise ValueError(f"Expected a new name for a data set, got {name}: it is built in.")
-    _REGISTERED[name] = read
+def _whole(name: str, value: Any, low: int, high: float = math.inf, why: str = "") -> int:
+    """Return a whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"Expected {name} to be a whole number, got {value!r}.")
+    if not low <= value <= high:
+        most = "" if math.isinf(high) else f" and <= {high}"
+        reason = f": {why}" if why else ""
+        raise ValueError(f"Expected {name} >= {low}{most}, got {name}={value}{reason}.")
+    return int(value)
 
 
 def split(
@@ -241,7 +236,7 @@ def split(
         ValueError, TypeError: as `partition`, or the data come with too few clients, or none.
     """
     if how != OWN:
-        validate.choice("partition", how, (*PARTITIONS, OWN))
+        choice("partition", how, (*PARTITIONS, OWN))
         options = {"concentration": concentration, "seed": seed}
         return partition(dataset.train_labels, population, how, **options)
     if dataset.clients is None:
@@ -250,7 +245,7 @@ def split(
             "another partition."
         )
     count, why = len(dataset.clients), f"{dataset.name} comes with that many clients"
-    population = validate.whole("population", population, low=1, high=count, why=why)
+    population = _whole("population", population, 1, count, why)
     chosen = np.sort(_generator(seed).permutation(count)[:population])
     return [dataset.clients[client] for client in chosen]
 
@@ -302,12 +297,15 @@ def partition(
         [array([1, 2]), array([0, 3])]
     """
     labels = _checked_labels(labels)
-    validate.choice("partition", how, PARTITIONS)
-    why = "1e-6 gives about one class per client, 1e6 is nearly iid"
-    concentration = validate.real("concentration", concentration, low=1e-6, high=1e6, why=why)
+    choice("partition", how, PARTITIONS)
+    if not 1e-6 <= concentration <= 1e6:
+        raise ValueError(
+            f"Expected concentration >= 1e-06 and <= 1e6, got concentration={concentration}: 1e-6 "
+            "gives about one class per client, 1e6 is nearly iid."
+        )
     least = 2 if how == "shards" else 1
     why = f"with {len(labels)} samples every client must get at least {least}"
-    population = validate.whole("population", population, low=1, high=len(labels) // least, why=why)
+    population = _whole("population", population, 1, len(labels) // least, why)
     generator = _generator(seed)
     if how == "iid":
         owners = generator.permutation(np.arange(len(labels)) % population)
@@ -334,7 +332,7 @@ def _checked_labels(labels: np.ndarray) -> np.ndarray:
 def _generator(seed: int) -> np.random.Generator:
     # The purpose is part of the key: no other use of the same seed gets the same numbers.
     purpose = int.from_bytes(b"partition")
-    sequence = np.random.SeedSequence(validate.whole("seed", seed, low=0), spawn_key=(purpose,))
+    sequence = np.random.SeedSequence(_whole("seed", seed, 0), spawn_key=(purpose,))
     return np.random.Generator(np.random.Philox(sequence))
 
 
@@ -399,8 +397,8 @@ def _digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _bundled(name: str) -> Dataset:
-    with needed(f"the data set {name}", "train"):
-        from sklearn import datasets, model_selection
+    from sklearn import datasets, model_selection
+
     read = datasets.load_breast_cancer(return_X_y=True) if name != "digits" else _digits()
     features, labels = cast(tuple[np.ndarray, np.ndarray], read)
     split = model_selection.train_test_split(

@@ -1,13 +1,17 @@
-"""The models that are trained: softmax regression, three MLPs, a small CNN."""
+"""What the papers train, by names: softmax regression, three MLPs or a small CNN on a data set."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from randquant._internal import validate
+from randquant.training import Problem, RunInputs, create_run, problem_of
+from randquant_papers.configuration import PaperConfig
+from randquant_papers.data import datasets, sets
 
 
 def softmax(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -77,7 +81,59 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
         classes: how many classes.
         seed: simulation seed.
     """
-    architecture = MODELS[validate.choice("model", name, MODELS)]
+    architecture = MODELS[datasets.choice("model", name, MODELS)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return architecture(shape, classes)
+
+
+def problem(
+    name: str,
+    model: str,
+    population: int,
+    *,
+    data_dir: str = "",
+    partition: str = "iid",
+    concentration: float = 0.3,
+    seed: int = 0,
+) -> Problem:
+    """Load a data set, split it over clients, and build a model.
+
+    Args:
+        name: of the data set, one of `sets.NAMES`.
+        model: one of MODELS.
+        population: how many clients.
+        data_dir: folder of the data files.
+        partition, concentration: as for `datasets.split`.
+        seed: of the split and of the initial weights.
+
+    Raises:
+        ValueError, FileNotFoundError: a name is unknown, the data are not there, or nothing can be
+            trained with these.
+    """
+    data = sets.load(name, data_dir or None)
+    places = datasets.split(data, population, partition, concentration=concentration, seed=seed)
+    made = build(model, data.train_features.shape[1:], data.classes, seed)
+    clients = [(data.train_features[rows], data.train_labels[rows]) for rows in places]
+    return problem_of(made, clients, test=(data.test_features, data.test_labels))
+
+
+def inputs_of(config: PaperConfig) -> RunInputs:
+    """Load what a run's configuration names.
+
+    Raises:
+        ValueError, FileNotFoundError: as `problem`.
+    """
+    data = config.data
+    return RunInputs(problem(
+        data.dataset, data.model, config.task.population, data_dir=data.data_dir,
+        partition=data.partition, concentration=data.concentration,
+        seed=config.seed or 0,  # a run with a secret key has a public split and initial weights
+    ))  # fmt: skip
+
+
+def create(folder: Path, config: PaperConfig, **options: Any) -> RunInputs:
+    """Make the folder of a new run, and return what it is trained with; see `create_run`."""
+    inputs = inputs_of(config)
+    create_run(folder, config.stored(inputs.task), inputs, **options)
+    return inputs

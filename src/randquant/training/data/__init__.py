@@ -1,1 +1,0 @@
-"""Data sets, features, and how examples are split over clients."""
