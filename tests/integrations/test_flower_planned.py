@@ -10,6 +10,7 @@ from flower_grid import InProcessGrid, client_app
 from flower_rounds import ANYTHING, exact, fedavg, grid_of, model, mover, noisy, rounds_of, run
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
+from helper_sums import helper_in
 from pages import Page, drawn
 
 import randquant as rq
@@ -20,6 +21,7 @@ from randquant.integrations import (
     QuantizeMod,
     RoundRow,
     TooFewNodes,
+    WithHelper,
 )
 from randquant.integrations.flower import planned as planned_module
 from randquant.planning import Calibrated
@@ -146,6 +148,18 @@ def test_a_setting_changes_what_noise_is_planned_for_and_nothing_else(
         needs[0].epsilon,
         needs[0].delta,
     )
+
+
+@pytest.mark.parametrize(("helped", "most"), [(False, 1), (True, 4)])
+def test_as_many_dropouts_are_planned_for_as_a_sum_withstands(helped, most, monkeypatch, tmp_path):
+    """Among six clients two thirds of five neighbours must stay; with a helper any two clients."""
+    bit = {"clip": 0.3, "levels": 2, "margin": 0.7}
+    calibrated = Calibrated("stochastic-rounding", bit, 1.0)
+    monkeypatch.setattr(planned_module, "choose", lambda need: calibrated)
+    sums = WithHelper(helper_in(tmp_path)) if helped else AmongClients()
+    assert planned(sums=sums, dropouts=most).least == 6 - most
+    with pytest.raises(ValueError, match=f"Expected dropouts <= {most}"):
+        planned(sums=sums, dropouts=most + 1)
 
 
 @pytest.mark.parametrize(
