@@ -138,6 +138,16 @@ def test_clipping_as_a_whole_changes_what_central_noise_is_scaled_by():
             CentralGaussian(clip, 1.0, clip_norm)
 
 
+@pytest.mark.parametrize("cohort", [1, 7, 50])
+def test_the_error_that_is_stated_of_noise_on_a_sum_is_that_of_the_mean(cohort):
+    """It is added once, however many clients there are."""
+    central, plain = CentralGaussian(None, 0.5, clip_norm=3.0), ClippedSGD(None, 3.0)
+    payloads = [central.encode(u, ROOT) for u in updates(cohort, 1000)]
+    noise = central.mean(payloads, 1000, ROOT) - plain.mean(payloads, 1000, ROOT)
+    stated = central.expected_error(1000).deviation(cohort)
+    assert abs(noise.std() / stated - 1) < 6 * math.sqrt(0.5 / 1000)
+
+
 def test_uneven_values_refuse_aggregate_trust_and_name_the_way_out():
     channel = rq.erm(clip=1.0, bins=[-3.0, -0.5, 0.5, 3.0], gamma=1.0)
     assert ChannelMechanism(channel).trust == "local"

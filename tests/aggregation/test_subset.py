@@ -210,6 +210,12 @@ def test_a_mean_is_unbiased_over_subsets_and_codes_with_the_error_expected(mecha
         assert not centred(shrunk)
 
 
+@pytest.mark.parametrize("mechanism", [sending(100), skellam(100)], ids=["bits", "skellam"])
+def test_unless_a_length_is_given_the_error_is_that_of_means_as_long_as_they_can_be(mechanism):
+    error = mechanism.expected_error(200)
+    assert error.deviation(4) == error.deviation(4, mechanism.clip_norm) > error.deviation(4, 0.0)
+
+
 @pytest.mark.parametrize("k", [100, None])
 def test_the_length_of_the_mean_is_measured_on_released_means(k):
     mechanism, x = skellam(k, 0.1), updates(4, 200, 0.3)

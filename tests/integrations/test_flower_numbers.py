@@ -9,12 +9,13 @@ from flower_rounds import ANYTHING, fedavg, model, mover, refusals, steps_of
 from flwr.serverapp.strategy import FedAvg
 
 import randquant as rq
-from randquant.aggregation import Number, VectorMechanism
+from randquant.aggregation import Alongside, Number, VectorMechanism
 from randquant.integrations import HEAD, QuantizedStrategy
 from randquant.integrations.flower.messages import PAYLOAD
 from randquant.planning import Privacy
 from randquant.privacy import account
-from randquant.rounds import Offer
+from randquant.rounds import Membership, Offer
+from randquant.secure_sums import ProtocolError
 
 FINE = rq.stochastic_rounding(clip=4.0, levels=64, margin=0.5)  # little noise
 NODES = range(1, 7)
@@ -55,6 +56,17 @@ def test_numbers_arrive_in_the_same_payload_and_weights_are_theirs(trust, weight
     assert guarantee.epsilon >= account([release], 1e-5).epsilon * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("trust", ["aggregate", "local"])
+def test_the_noise_of_numbers_is_stated_for_the_clients_in_their_mean(trust):
+    """Not for those that the guarantee counts on, who may be fewer."""
+    strategy = QuantizedStrategy(fedavg(), fine(trust), privacy=Privacy(numbers=NUMBERS))
+    metrics = strategy.start(grid_with(), model(), 1).train_metrics_clientapp[1]
+    coordinate = fine(trust).expected_error(5 + 2).deviation(len(NODES))
+    for number in NUMBERS:
+        wanted = coordinate * (number.high - number.low) / 2 / (number.share * 4.0)
+        assert metrics[f"{number.name}_deviation"] == pytest.approx(wanted)
+
+
 @pytest.mark.parametrize(
     "metrics",
     [lambda node: {"accuracy": 0.5}, lambda node: {"accuracy": float("nan"), "num-examples": 3}],
@@ -84,6 +96,18 @@ def test_offers_say_which_numbers_and_are_read_again():
         assert change(text) != text
         with pytest.raises(ValueError, match="Expected an offer"):
             Offer.from_text(change(text))
+
+
+def test_with_numbers_beside_it_an_offer_counts_for_no_single_example():
+    """One example may move a number by its whole range."""
+    beside = Alongside(4.0, NUMBERS)
+    offer = Offer(fine(), 7, beside=beside)
+    with pytest.raises(ValueError, match="no numbers beside"):
+        offer.for_unit(8)
+    with pytest.raises(ValueError, match="no numbers beside"):
+        Offer(fine(), 7, beside=beside, examples=8)
+    with pytest.raises(ProtocolError, match="an offer that can be counted for one example"):
+        _ = Membership(b"s" * 16, offer.to_text(), examples=8).offer
 
 
 def test_mechanisms_that_do_not_clip_in_l2_are_refused():

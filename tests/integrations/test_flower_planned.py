@@ -10,6 +10,7 @@ from flower_grid import InProcessGrid, client_app
 from flower_rounds import ANYTHING, exact, fedavg, grid_of, model, mover, noisy, rounds_of, run
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
+from helper_sums import helper_in
 from pages import Page, drawn
 
 import randquant as rq
@@ -17,7 +18,7 @@ from randquant.integrations import QuantizedStrategy, QuantizeMod, TooFewNodes
 from randquant.integrations.flower import planned as planned_module
 from randquant.planning import Calibrated
 from randquant.reports.flower import page
-from randquant.rounds import AmongClients, History, RoundRow
+from randquant.rounds import AmongClients, History, RoundRow, WithHelper
 from randquant.secure_sums import Losses
 
 TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 650}
@@ -106,6 +107,55 @@ def test_delta_is_a_tenth_of_one_client_of_all_that_there_are(clients, delta, mo
 
 
 @pytest.mark.parametrize(
+    ("settings", "changes"),
+    [
+        ({}, {}),
+        ({"rounds": 7}, {"rounds": 7, "participations": 7}),
+        ({"privacy": rq.Privacy(max_participations=2)}, {"participations": 2}),
+        ({"privacy": rq.Privacy(max_participations=9)}, {"participations": 3}),
+        ({"privacy": rq.Privacy(numbers=[rq.Number("n", 0, 9)])}, {"dimension": 651}),
+        ({"clients": 90}, {"population": 90}),
+        ({"dropouts": 1}, {"cohort": 5}),
+        ({"trust": "local", "dropouts": 1}, {"trust": "local"}),
+        ({"epsilon": 2.0, "delta": 1e-7}, {"epsilon": 2.0, "delta": 1e-7}),
+    ],
+)
+def test_a_setting_changes_what_noise_is_planned_for_and_nothing_else(
+    settings, changes, monkeypatch
+):
+    needs = []
+
+    def choose(need):
+        needs.append(need)
+        return Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.7}, 1.0)
+
+    monkeypatch.setattr(planned_module, "choose", choose)
+    made = planned(**settings)
+    fields = ("dimension", "population", "cohort", "rounds", "epsilon", "delta", "trust",
+              "participations")  # fmt: skip
+    usual = dict(zip(fields, (650, 6, 6, 3, 8.0, 1e-5, "aggregate", 3), strict=True))
+    assert {name: getattr(needs[0], name) for name in fields} == usual | changes
+    # The guarantee counts on the noise that was planned for.
+    assert made.run.mechanism.cohort == (needs[0].cohort if needs[0].trust == "aggregate" else 1)
+    assert (made.accountant.max_epsilon, made.accountant.delta) == (
+        needs[0].epsilon,
+        needs[0].delta,
+    )
+
+
+@pytest.mark.parametrize(("helped", "most"), [(False, 1), (True, 4)])
+def test_as_many_dropouts_are_planned_for_as_a_sum_withstands(helped, most, monkeypatch, tmp_path):
+    """Among six clients two thirds of five neighbours must stay; with a helper any two clients."""
+    bit = {"clip": 0.3, "levels": 2, "margin": 0.7}
+    calibrated = Calibrated("stochastic-rounding", bit, 1.0)
+    monkeypatch.setattr(planned_module, "choose", lambda need: calibrated)
+    sums = WithHelper(helper_in(tmp_path)) if helped else AmongClients()
+    assert planned(sums=sums, dropouts=most).least == 6 - most
+    with pytest.raises(ValueError, match=f"Expected dropouts <= {most}"):
+        planned(sums=sums, dropouts=most + 1)
+
+
+@pytest.mark.parametrize(
     ("privacy", "said"),
     [
         ({}, "nothing: all clients count alike"),
@@ -135,6 +185,13 @@ def test_a_strategy_that_selects_too_few_is_refused_before_anybody_is_asked():
     assert run(
         planned(fedavg(fraction_train=0.2)), grid, model(650)
     ).train_metrics_clientapp  # it is raised
+
+
+@pytest.mark.parametrize(("own", "raised"), [(2, 6), (6, 6), (9, 9)])
+def test_the_fewest_nodes_of_a_strategy_are_raised_to_the_cohort_and_never_lowered(own, raised):
+    for name in ("min_train_nodes", "min_available_nodes"):
+        made = planned(fedavg(**{name: own})).strategy
+        assert getattr(made, name) == raised
 
 
 def test_a_model_with_a_batch_norm_is_refused_when_it_is_planned():

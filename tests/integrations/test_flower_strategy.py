@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 import randquant as rq
 from randquant.aggregation import update_mechanism
 from randquant.integrations import QuantizedStrategy, QuantizeMod
-from randquant.rounds import AmongClients
+from randquant.rounds import AmongClients, ServerStore
 from randquant.secure_sums import Losses
 
 
@@ -173,6 +173,25 @@ def test_any_strategy_takes_the_step_that_it_would_without_us():
         np.testing.assert_allclose(
             found, arrays["w"].numpy(), rtol=1e-5, atol=1e-7, err_msg=str(make())
         )
+
+
+def test_when_clients_are_asked_the_folder_has_the_rounds_done_their_model_and_this_ones_cost(
+    tmp_path,
+):
+    """A run that is killed then goes on with the round that it was in."""
+    nodes, kept = [1, 2, 3], []
+
+    def look(step, node, reply):
+        if step == "upload":
+            found = ServerStore(tmp_path / "server.sqlite").read()
+            asked = found.account["num_releases"]
+            kept.append((found.done["rounds"], asked, found.arrays["model/w"]))
+        return [reply]
+
+    one_round(exact(), nodes, fault=look, folder=tmp_path, rounds=3)
+    assert [each[:2] for each in kept] == [(n, n + 1) for n in range(3) for _ in nodes]
+    for done, _, array in kept:
+        np.testing.assert_allclose(array, done * mean_of(nodes), atol=1e-6)
 
 
 @pytest.mark.parametrize(

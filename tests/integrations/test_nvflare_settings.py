@@ -87,6 +87,14 @@ def test_with_a_helper_a_job_sums_and_says_what_it_counts_on(tmp_path):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("min_clients", [1, 2, 3])
+def test_with_a_helper_too_a_round_has_min_clients_or_more(min_clients, tmp_path):
+    sums = WithHelper(helper_in(tmp_path / "helper"))
+    of_two = dataclasses.replace(SUMMED, cohort=2)
+    server = Seen(tmp_path / "a", mechanism=of_two, sums=sums, min_clients=min_clients, patience=1)
+    assert server.run().sums[-1].terms.least == max(2, min_clients)
+
+
 SITE = {  # setting: (a value, what changes)
     "epsilon": (0.5, {"epsilon": 0.5}),
     "folder": ("other", None),

@@ -151,6 +151,20 @@ def test_augmentation_follows_from_the_key(local):
     assert learner.evaluate() == learner.evaluate()
 
 
+@pytest.mark.parametrize("local", [Work(None, 3, 0.1), Work(2, 3, 0.1)])
+def test_each_step_and_each_client_draws_anew_for_an_example(local):
+    views = []
+
+    def view(x):
+        views.append((*x.tolist(), float(torch.rand(1))))
+        return x
+
+    learner = Learner(problem_of(model(), [pairs(PARTS[0], view), pairs(PARTS[0], view)]), local)
+    views.clear()
+    learner.updates([0, 1], Key.from_seed(1))
+    assert len(set(views)) == len(views) == 2 * 3 * 5
+
+
 def states():
     numpys = np.random.get_state()  # noqa: NPY002
     return numpys[1].tolist(), numpys[2], random.getstate(), torch.get_rng_state().tolist()

@@ -25,6 +25,7 @@ from randquant.local_training import (
 )
 from randquant.planning import choice
 from randquant.reports import render_run
+from randquant.statistics import SurveyMechanism, survey
 from randquant.training import RunStore, Task, TrainConfig, read_run, request
 from randquant.training.runs import execution, setup, standardization
 
@@ -181,6 +182,16 @@ def test_statistics_of_public_examples_are_of_standardised_features():
     x, y = TEST
     predicted = run.model(x).detach()
     assert float(F.mse_loss(predicted, y)) == pytest.approx(run.loss, rel=1e-4)
+
+
+@pytest.mark.parametrize(("unit", "records", "most"), [("client", 3, 1), ("example", 17, 9)])
+def test_what_is_asked_is_the_survey_of_all_clients_and_records(unit, records, most):
+    """Of a client one record is drawn; examples are all asked, those of the largest client too."""
+    wanted, sizes = rq.Standardize(0, 100, share=0.25), np.array([5, 3, 9])
+    asked = plan_query(wanted, (2, 0), sizes, (8.0, 1e-5), "aggregate", unit)
+    queries = {name: rq.Mean(0, 100) for name in "01"}
+    same = survey(queries, 2.0, 0.25e-5, "aggregate", 3, records, unit=unit, most=most)
+    assert SurveyMechanism(asked.terms) == SurveyMechanism(same)
 
 
 def test_a_spread_that_noise_hides_is_as_large_as_the_noise():

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from randquant.aggregation import most_bits
+from randquant.aggregation import most_bits, update_mechanism
 from randquant.mechanisms import UpdateSetting
 from randquant.planning import (
     MAX_BITS_ERROR_RATIO,
@@ -17,6 +17,7 @@ from randquant.planning import (
     tune_update,
 )
 from randquant.planning.planner import plan
+from randquant.privacy import account
 from randquant.reports import as_json, as_text
 
 SMALL, LARGE = (11, 350, 350, 20, 8.0), (650, 200, 200, 50, 8.0)
@@ -75,6 +76,17 @@ def test_one_bit_that_leaves_epsilon_says_so():
 def test_one_bit_stays_where_it_is_enough(asked):
     """To the last digit what one bit was."""
     assert choose(target("auto", *asked)) == choose(target(1, *asked))
+
+
+def test_what_is_chosen_meets_the_target_for_the_client_called_most_often():
+    """Here in 9 rounds; in 5, if all took part equally often."""
+    need = Need(11, 40, 20, 10, 8.0, 1e-5, "aggregate", Privacy(), 9)
+    assert need.balanced == 5
+    found = choose(need)
+    mechanism = update_mechanism(
+        found.mechanism, found.parameters, clip_norm=found.clip_norm, cohort=20, trust="aggregate"
+    )
+    assert account([mechanism.release(11, 9)], 1e-5).epsilon <= 8.0
 
 
 def test_one_bit_is_recommended_where_it_is_enough():

@@ -109,6 +109,20 @@ def test_epsilon_so_far_is_drawn_and_tabled_where_it_is_known() -> None:
     assert "∞" in text
 
 
+@pytest.mark.parametrize("participations", [1, 7, 75])
+def test_the_guarantee_is_said_to_be_for_the_rounds_of_the_client_called_most_often(
+    participations: int,
+) -> None:
+    run = record(promise())
+    summary = dataclasses.replace(run.summary, participations=participations)
+    words = Page(render_run(dataclasses.replace(run, summary=summary))).words
+    rounds = f"{participations} round{'s' * (participations > 1)}"
+    assert (
+        f"the most-called client takes part in {rounds} with 650 coordinates in each, and 48,750 "
+        "releases were composed"
+    ) in words
+
+
 def test_an_infinite_epsilon_is_said_and_not_drawn() -> None:
     words = Page(render_run(*CASES["infinite"])).words
     assert "There is no guarantee." in words

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import randquant as rq
-from randquant.privacy import account
+from randquant.privacy import NEIGHBORINGS, account
 from randquant.rounds import Offer, RoundEvent, RunAccountant
 from randquant.statistics import SurveyMechanism, survey
 
@@ -123,11 +123,13 @@ def test_an_account_of_another_delta_or_other_neighbours_is_not_believed():
         assert other.get_epsilon(DELTA) == 0
 
 
-def test_beside_one_example_all_data_of_a_client_are_stated():
+@pytest.mark.parametrize("neighboring", NEIGHBORINGS)
+def test_beside_one_example_all_data_of_a_client_are_stated(neighboring):
     asked = survey({"x": rq.Mean(0, 1)}, 1.0, 1e-6, "local", 2, 10, unit="example", most=5)
     mechanism = SurveyMechanism(asked)
     offer = Offer(mechanism, mechanism.dimension)
-    accountant, whole, clients = RunAccountant(DELTA), RunAccountant(DELTA), frozenset({1, 2})
+    accountant, whole = (RunAccountant(DELTA, neighboring) for _ in range(2))
+    clients = frozenset({1, 2})
     accountant.compose(RoundEvent(offer.for_unit(5), clients), 3)
     whole.compose(RoundEvent(offer, clients), 3)
     one, every = accountant.get_privacy_spent(), whole.get_privacy_spent()

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sum_rounds import STEPS, Round, signers, terms_of, vectors_of
+from sum_rounds import STEPS, Round, signers, terms_of, vectors_of, wanted
 
 from randquant.secure_sums import ORDER, Client, ProtocolError
 from randquant.secure_sums.secagg import crypto
@@ -56,6 +56,14 @@ def test_the_sum_is_that_of_the_survivors_bit_for_bit(case, seed):
     played = Round(terms, vectors_of(terms, levels, seed), without(gone))
     assert played.exact()
     assert played.survivors == set(terms.clients).difference(*(gone[s] for s in STEPS[:3]))
+
+
+def test_a_sum_can_be_unmasked_again():
+    played = Round(terms_of(5), up=without({"mask": {4}}))
+    answers = played.revealed()
+    for _ in range(2):
+        found = played.server.unmask(answers)
+        assert np.array_equal(found, wanted(played.vectors, range(4)))
 
 
 def test_below_the_threshold_there_is_no_sum():
