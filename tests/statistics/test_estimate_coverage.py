@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from covering import Misses, Setting, allowed, misses, noisy_answer
+from covering import Misses, Setting, allowed, misses, noisy_answer, rows_of
 
 import randquant as rq
 from randquant.channels import Key
@@ -385,7 +385,8 @@ def test_a_log_rank_test_rejects_a_true_hypothesis_in_5_of_100(case):
     asked, rng, rejected = setting(case, "plenty"), np.random.default_rng(7), 0
     for run in range(100):
         sample = asked.sample(rng, asked.records)
-        z = noisy_answer(asked, sample, rng, Key.from_seed(run))["z"].estimate
+        rows = rows_of(asked.query, sample)
+        z = noisy_answer(asked, rows, rng, Key.from_seed(run))["z"].estimate
         rejected += abs(z) > 1.96
     assert rejected <= allowed(100)
 
