@@ -303,7 +303,7 @@ def test_every_test_is_run_by_make_test_or_by_make_test_all():
     assert recipes["test"] == '$(PYTEST) -m "not slow and not seldom"'
     assert recipes["papers-test"] == '$(PYTEST) -m "not slow and not seldom" $(PAPERS)'
     assert recipes["test-all"] == '$(PYTEST) -m "slow or seldom" tests src $(PAPERS)'
-    assert (ROOT / ".ci" / "run").read_text().endswith("\nmake test test-all\n")
+    assert (ROOT / ".ci" / "run").read_text().endswith("\nmake lint test test-all wheel-test\n")
 
 
 def result(name: str) -> dict:
