@@ -83,11 +83,11 @@ _cases: Counter[object] = Counter()
 
 
 def pytest_itemcollected(item):
-    """The first cases of a test that is `seldom(first)` are as usual."""
-    marks = [mark for mark in item.own_markers if mark.name == "seldom" and mark.args]
+    """The first cases of a test that is `slow(after=first)` are as usual."""
+    marks = [mark for mark in item.own_markers if mark.name == "slow" and mark.kwargs]
     for mark in marks:
         _cases[item.function] += 1
-        if _cases[item.function] <= mark.args[0]:
+        if _cases[item.function] <= mark.kwargs["after"]:
             item.own_markers.remove(mark)
 
 

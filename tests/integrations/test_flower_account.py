@@ -189,7 +189,7 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing(change, tmp_pa
     assert vars(strategy) == before
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_a_delta_is_the_inverse_of_an_epsilon():
     event = RoundEvent(Offer(noisy("local"), 650), frozenset({2}))
     accountant = RunAccountant(1e-5, max_epsilon=20.0)

@@ -30,7 +30,7 @@ from randquant.integrations import AmongClients, QuantizedStrategy, QuantizeMod
 from randquant.secure_sums import Losses
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 @settings(max_examples=12)
 @given(

@@ -136,7 +136,7 @@ def test_the_certified_distance_is_nearly_reached():
         assert 0.6 * certified(terms) < largest <= certified(terms)
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("trust", ["central", "aggregate", "local"])
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 8.0])
 def test_the_noise_that_is_drawn_is_the_noise_that_is_accounted(trust, epsilon):
@@ -154,7 +154,7 @@ def test_the_noise_that_is_drawn_is_the_noise_that_is_accounted(trust, epsilon):
     assert abs(ratio - 1) < 5 * math.sqrt(kurtosis / len(draws))
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_a_little_more_would_be_beyond_the_target():
     for epsilon, delta in ((1.0, 1e-6), (0.2, 1e-6), (1.0, 1e-30), (8.0, 1e-6)):
         release = survey(QUERIES, epsilon, delta, "central", 1, 100, {}).release
@@ -165,7 +165,7 @@ PEOPLE = [{"age": 20 + k % 60, "sex": "fm"[k % 2]} for k in range(60)]
 ASKED = {"age": rq.Mean(18, 100), "sex": rq.Counts(["f", "m"])}
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("trust", ["central", "aggregate", "local"])
 def test_a_seed_gives_the_same_table_and_a_secret_key_another(trust):
     def table(seed):

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 from covering import Misses, Setting, allowed, misses, noisy_answer, rows_of
-from seldom import seldom
+from slow import slow
 
 import randquant as rq
 from randquant.channels import Key
@@ -361,7 +361,7 @@ LONGEST = (
 """Each takes as long as ten others, and is of a query that others ask as well."""
 
 
-@pytest.mark.parametrize("case", [*(c for c in CASES if c not in LONGEST), *seldom(*LONGEST)])
+@pytest.mark.parametrize("case", [*(c for c in CASES if c not in LONGEST), *slow(*LONGEST)])
 def test_intervals_hold(case):
     """One noise each: what one case leaves out another has."""
     target = targets_of(case)[0]
