@@ -16,8 +16,8 @@ PAPERS := papers/tests papers/src
 
 SELDOM := /(tests?|testing|_inductor|onnx|ray|networkx|debugpy|pip|setuptools|sqlalchemy|IPython|jedi)/
 
-.PHONY: demo flower-demo test papers-test test-all docs wheel wheel-test fuzz mutants explore check format \
-	gallery clean
+.PHONY: demo flower-demo test papers-test test-all lint docs wheel wheel-test coverage fuzz mutants \
+	explore check format gallery clean
 
 .venv/ready: pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -35,13 +35,13 @@ flower-demo: .venv/ready     ## four clients on Flower as processes of their own
 	$(BIN)/python examples/flower_app/deploy.py --clients 4 --kill-client 2
 
 test: .venv/ready            ## what proves the product in a few minutes, on all cores
-	$(PYTEST) -m "not slow and not seldom"
+	$(PYTEST) -m "not slow"
 
 papers-test: .venv/ready     ## the same of randquant-papers
-	$(PYTEST) -m "not slow and not seldom" $(PAPERS)
+	$(PYTEST) -m "not slow" $(PAPERS)
 
 test-all: test papers-test   ## every test: those of `make test`, then what must be long
-	$(PYTEST) -m "slow or seldom" tests src $(PAPERS)
+	$(PYTEST) -m "slow" tests src $(PAPERS)
 
 docs: .venv/ready            ## the site, into build/site; notebooks are executed when they changed
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/site
@@ -57,6 +57,18 @@ wheel: build/tools           ## source distribution and wheel, into dist
 wheel-test: wheel            ## the wheel in empty environments of every Python 3.11 to 3.14 found
 	$(PYTHON) tests/wheels.py dist
 
+ROOMS := src/randquant
+
+# In one process, which takes a quarter of an hour: what Numba compiles, and what other processes
+# do, is not counted.
+coverage: .venv/ready        ## which branches of proofs, sums and rounds are not taken by their tests
+	$(BIN)/pip install --quiet --disable-pip-version-check 'coverage>=7'
+	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run --branch --data-file=build/coverage \
+		--source=$(ROOMS)/privacy,$(ROOMS)/secure_sums,$(ROOMS)/training,$(ROOMS)/integrations \
+		-m pytest -m "not slow" \
+		tests/privacy tests/secure_sums tests/training tests/integrations
+	$(BIN)/python -m coverage report --data-file=build/coverage --skip-covered --sort=cover
+
 fuzz: .venv/ready            ## a million hostile inputs for the parsers
 	$(BIN)/python tests/fuzz.py
 
@@ -70,11 +82,13 @@ mutants: .venv/mutation      ## a sample of faults, drawn by SEED: are all notic
 explore: .venv/ready         ## the property tests on many new examples
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest tests src $(PAPERS)
 
-check: .venv/ready           ## format, lint, types, tests, docs
+lint: .venv/ready            ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(PYTEST) -m "not slow and not seldom" tests src $(PAPERS)
+
+check: lint                  ## these, and the tests of a few minutes of both packages
+	$(PYTEST) -m "not slow" tests src $(PAPERS)
 
 format: .venv/ready
 	$(BIN)/ruff format .

@@ -7,6 +7,8 @@ from everywhere import (  # noqa: F401 - hooks and fixtures
     pytest_itemcollected,
     pytest_runtest_call,
     pytest_runtest_setup,
+    steady_examples,
+    written_tolerances,
 )
 
 LONGEST = (

@@ -54,17 +54,25 @@ def allowed(runs: int) -> int:
     return int(stats.binom.isf(FALSE_ALARM, runs, 0.05))
 
 
-def without_noise(query: Query, sample, norm: str = "l2"):
+def rows_of(query: Query, sample) -> np.ndarray:
+    """What is added up of each record: read once for all answers of a sample, for it takes long."""
+    return query.named("q", {}).rows(sample)
+
+
+def without_noise(query: Query, sample):
     """The answer from exact sums."""
+    return exact_answer(query, rows_of(query, sample))
+
+
+def exact_answer(query: Query, rows: np.ndarray, norm: str = "l2"):
     query = query.named("q", {})
-    rows = query.rows(sample)
     totals = query.block().total(rows, AMPLITUDE, norm, Key.from_seed(0))
     return query.answer(Totals(totals, len(rows), AMPLITUDE, norm, SumNoise(1e-9, NORMAL)))
 
 
-def estimates_of(query: Query, sample) -> dict[str, float]:
+def estimates_of(query: Query, rows: np.ndarray) -> dict[str, float]:
     """Estimates without noise."""
-    return {label: each.estimate for label, each in without_noise(query, sample).items()}
+    return {label: each.estimate for label, each in exact_answer(query, rows).items()}
 
 
 def curve_of(asked: KaplanMeier, sample) -> dict[str, float]:
@@ -92,10 +100,10 @@ def gap_of(asked: LogRank, sample) -> dict[str, float]:
 PLAINLY = {KaplanMeier: curve_of, LogRank: gap_of}
 
 
-def noisy_answer(setting: Setting, sample, rng: np.random.Generator, key: Key):
+def noisy_answer(setting: Setting, rows: np.ndarray, rng: np.random.Generator, key: Key):
     """The answer from noisy sums, which are made up: that the noise is drawn so has own tests."""
     query, norm = setting.query.named("q", {}), setting.norm
-    block, rows = query.block(), query.rows(sample)
+    block = query.block()
     apart = block.distance(AMPLITUDE, norm)
     totals = block.total(rows, AMPLITUDE, norm, key)
     if norm == "l1":
@@ -112,13 +120,14 @@ def misses(setting: Setting, runs: int, seed: int = 1) -> Misses:
     """Ask a query of so many samples of a population."""
     query, truth = setting.query, dict(setting.truth or {})
     if not truth:
-        truth = estimates_of(query, setting.sample(np.random.default_rng(0), HUGE))
+        truth = estimates_of(query, rows_of(query, setting.sample(np.random.default_rng(0), HUGE)))
     rng, key = np.random.default_rng(seed), Key.from_seed(seed)
     population, records, width = Counter(), Counter(), dict.fromkeys(truth, 0.0)
     for run in range(runs):
         sample = setting.sample(rng, setting.records)
-        plain = PLAINLY.get(type(query), estimates_of)(query, sample)
-        for label, each in noisy_answer(setting, sample, rng, key.fold_in(run)).items():
+        rows, plainly = rows_of(query, sample), PLAINLY.get(type(query))
+        plain = plainly(query, sample) if plainly else estimates_of(query, rows)
+        for label, each in noisy_answer(setting, rows, rng, key.fold_in(run)).items():
             if label in truth:
                 slack = 1e-9 + 2e-3 * abs(truth[label]) * (not setting.truth)
                 population[label] += not (

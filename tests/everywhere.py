@@ -1,4 +1,4 @@
-"""What holds for the tests of both packages: steady examples and draws, no disk, a browser.
+"""What holds for the tests of both packages: steady examples and draws, tolerances, a browser.
 
 `make test` draws the same examples each time, `make explore` new ones.
 """
@@ -24,19 +24,35 @@ quickly = (Phase.explicit, Phase.generate)
 settings.register_profile("mutants", derandomize=True, deadline=None, phases=quickly)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
-if settings.get_current_profile_name() != "explore":
-    # Hypothesis draws constants that it finds in the modules imported so far: examples would
-    # depend on which tests a worker has run before, and on every number in the package.
-    no_constants = providers.Constants()
-    providers._get_local_constants = lambda: no_constants
-
-pytest.approx = watched(pytest.approx)
-# No test can cut the power, so none waits for the disk: what is flushed, and when, is tested in
-# test_flower_ledger_power.py. `fstat` refuses what `fsync` refuses: a closed file.
-os.fsync = os.fstat
 # What is imported and collected stays to the end: a million objects that are not looked through
 # again and again for what may be forgotten.
 gc.disable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def steady_examples():
+    """The same examples in whatever order tests run, except in `make explore`.
+
+    Hypothesis draws constants that it finds in the modules imported so far: examples would depend
+    on which tests a worker has run before, and a failure could not be had again. It has no setting
+    for that.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if settings.get_current_profile_name() != "explore":
+            no_constants = providers.Constants()
+            patch.setattr(providers, "_get_local_constants", lambda: no_constants)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def written_tolerances():
+    """pytest.approx refuses a default absolute tolerance that is wider than the relative one.
+
+    Whether it is depends on numbers that are computed, so no reading of the tests finds it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pytest, "approx", watched(pytest.approx))
+        yield
 
 
 @pytest.hookimpl(wrapper=True)
@@ -67,11 +83,11 @@ _cases: Counter[object] = Counter()
 
 
 def pytest_itemcollected(item):
-    """The first cases of a test that is `seldom(first)` are as usual."""
-    marks = [mark for mark in item.own_markers if mark.name == "seldom" and mark.args]
+    """The first cases of a test that is `slow(after=first)` are as usual."""
+    marks = [mark for mark in item.own_markers if mark.name == "slow" and mark.kwargs]
     for mark in marks:
         _cases[item.function] += 1
-        if _cases[item.function] <= mark.args[0]:
+        if _cases[item.function] <= mark.kwargs["after"]:
             item.own_markers.remove(mark)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from seldom import seldom
+from slow import slow
 
 from randquant import cli
 from randquant._internal import round_up
@@ -149,7 +149,7 @@ def test_every_page_with_examples_is_among_them():
 
 @pytest.mark.parametrize(
     "command",
-    [*(c for c in SHORT if c not in DESIGNED), *seldom(*(c for c in SHORT if c in DESIGNED))],
+    [*(c for c in SHORT if c not in DESIGNED), *slow(*(c for c in SHORT if c in DESIGNED))],
 )
 def test_commands_of_the_docs_run(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -300,10 +300,10 @@ def test_every_test_that_the_docs_name_exists():
 def test_every_test_is_run_by_make_test_or_by_make_test_all():
     rules = re.findall(r"^(\S+):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     recipes = {name: recipe.strip() for name, recipe in rules}
-    assert recipes["test"] == '$(PYTEST) -m "not slow and not seldom"'
-    assert recipes["papers-test"] == '$(PYTEST) -m "not slow and not seldom" $(PAPERS)'
-    assert recipes["test-all"] == '$(PYTEST) -m "slow or seldom" tests src $(PAPERS)'
-    assert (ROOT / ".ci" / "run").read_text().endswith("\nmake test test-all\n")
+    assert recipes["test"] == '$(PYTEST) -m "not slow"'
+    assert recipes["papers-test"] == '$(PYTEST) -m "not slow" $(PAPERS)'
+    assert recipes["test-all"] == '$(PYTEST) -m "slow" tests src $(PAPERS)'
+    assert (ROOT / ".ci" / "run").read_text().endswith("\nmake lint test test-all wheel-test\n")
 
 
 def result(name: str) -> dict:
@@ -399,7 +399,7 @@ def rounded(table: str) -> list[list[str]]:
     ]
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_the_commands_of_the_own_mechanism_run(own_mechanism, monkeypatch, capsys):
     monkeypatch.chdir(own_mechanism.parent)
     Path("digits.py").symlink_to(ROOT / "examples" / "digits.py")

@@ -6,7 +6,7 @@ import pytest
 FAST = (flips._run, flips._servers, flips._mechanisms, flips._payloads)
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("made", FAST)
 def test_no_changed_byte_or_digit_is_believed(made, tmp_path):
     for kind in made(tmp_path / "files"):

@@ -4,7 +4,7 @@ import fuzz
 import pytest
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("total", [3_000, pytest.param(30_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_damaged_inputs_are_refused_or_read_rightly(name, total, tmp_path):

@@ -12,14 +12,14 @@ def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", CALLS)
 def test_the_right_values_are_accepted(name):
     """Otherwise wrong values would be refused for another reason."""
     CALLS[name].function(**CALLS[name].with_values())
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", CALLS)
 def test_every_wrong_value_is_refused_in_a_sentence(name):
     for argument in CALLS[name].values:

@@ -124,7 +124,7 @@ def mean_error(mechanism, update, clients):
     return error / deviation
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("update", "clients"),
     [

@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 from randquant_papers.rank import gain, graded, top_sum, two_levels
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 12])
 def test_sums_of_order_statistics_are_those_of_their_densities(size):
     for count in {1, (size + 1) // 2, size}:

@@ -6,7 +6,7 @@ import oracle
 import pytest
 import rank_attack  # noqa: F401 - adds the attack on ranks
 from lower_ends import lower_end
-from seldom import seldom
+from slow import slow
 
 from randquant.privacy import account
 from randquant_papers.rank import RankRelease, RankTable, graded, two_levels
@@ -14,10 +14,10 @@ from randquant_papers.rank import RankRelease, RankTable, graded, two_levels
 TABLES = (RankTable((1, 3), (5, 1)), RankTable((1, 2, 5), (9, 4, 1)), RankTable((2, 2), (11, 10)))
 
 
-@pytest.mark.seldom(2)
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize(("rounds", "delta"), [(1, 1e-2), (2, 1e-3), (4, 0.1), *seldom((4, 1e-4))])
+@pytest.mark.parametrize(("rounds", "delta"), [(1, 1e-2), (2, 1e-3), (4, 0.1), *slow((4, 1e-4))])
 def test_an_account_holds_and_is_tight_by_enumeration(table, neighboring, rounds, delta):
     release = RankRelease(table, rounds, neighboring)
     found, lower = account([release], delta), lower_end([release], delta)
@@ -30,8 +30,8 @@ def test_an_account_holds_and_is_tight_by_enumeration(table, neighboring, rounds
     assert lower >= found.epsilon - 0.01
 
 
-@pytest.mark.seldom(1)
-@pytest.mark.parametrize("neighboring", ["replace_one", *seldom("zero_out")])
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize("neighboring", ["replace_one", *slow("zero_out")])
 @pytest.mark.parametrize(
     ("table", "rounds"),
     [(two_levels(8192, 8.0), 1), (two_levels(8192, 1.6), 5), (two_levels(8192, 0.41), 20),

@@ -153,7 +153,7 @@ LOWERS = {
 }
 
 
-@pytest.mark.seldom(5)
+@pytest.mark.slow(after=5)
 @pytest.mark.parametrize("name", [*LOWERS, *UPPERS])
 def test_a_bound_is_printed_outward(name, monkeypatch):
     show, value = (UPPERS[name], UPPER) if name in UPPERS else (LOWERS[name], LOWER)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seldom import seldom
+from slow import slow
 
 from randquant.aggregation import (
     AdditiveMechanism,
@@ -171,7 +171,7 @@ def convolved(a: dict, b: dict) -> dict:
 
 
 @pytest.mark.parametrize(
-    "kind", [*(kind for kind in NOISES if kind != "binomial"), *seldom("binomial")]
+    "kind", [*(kind for kind in NOISES if kind != "binomial"), *slow("binomial")]
 )
 def test_the_guarantee_holds_for_the_modular_sum_that_is_really_sent(kind):
     """One coordinate: every outcome's exact chance, from the tables that noise is drawn from."""

@@ -54,7 +54,7 @@ def test_facts(mechanism):
     assert mechanism.size(DIMENSION) in (SOME, 5, 8)
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 def test_many_payloads_are_those_of_each(mechanism):
     expected = [mechanism.encode(*each) for each in zip(UPDATES, keys(), strict=True)]
     assert mechanism.encode_many(UPDATES, keys()) == expected

@@ -48,7 +48,7 @@ def furthest(mechanism, dimension):
     return found
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_no_valid_codes_move_the_mean_beyond_the_bound(name):
     mechanism, dimension, attained = MECHANISMS[name]
@@ -83,7 +83,7 @@ def of_any_vector(mechanism, dimension, clients=CLIENTS):
     return float(np.linalg.norm(ends[0].astype(float) - ends[1]))
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize("clients", [CLIENTS, 3000])  # of 3000 the sum is in a narrow modulus
 def test_the_line_bounds_what_valid_codes_and_any_vector_do(name, clients):

@@ -25,7 +25,7 @@ def of(mechanisms):
     return pytest.mark.parametrize("mechanism", mechanisms.values(), ids=mechanisms)
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @of(BUILT)
 @pytest.mark.parametrize("dimension", [1, 65])
 def test_bytes_are_as_stated_in_any_dimension(mechanism, dimension):
@@ -70,7 +70,7 @@ LONG = 2 * CHUNK_SIZE + 3
 """More than two parts of every loop over the coordinates of one update."""
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @of(RANDOM)
 def test_no_part_of_a_long_update_has_the_draws_of_another(mechanism):
     """Of zeros: whatever is sent then is drawn. Each byte has 1/2 bit of min-entropy and more."""
@@ -117,7 +117,7 @@ LARGE = {
 }
 
 
-@pytest.mark.seldom(3)
+@pytest.mark.slow(after=3)
 @of(LARGE)
 def test_decoded_means_have_the_mean_and_the_spread_that_are_stated(mechanism):
     """Of clients with one update: what noise there is, as it was drawn, against `decoded`.

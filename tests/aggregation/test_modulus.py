@@ -68,7 +68,7 @@ def test_no_inputs_wrap_more_often_than_the_bound(channel):
             assert wrapped(channel, inputs, bits) <= bound
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("channel", CHANNELS, ids=repr)
 def test_no_rotated_updates_wrap_more_often_than_the_bound(channel):
     """All 16 signs of a rotation of four coordinates, exactly."""

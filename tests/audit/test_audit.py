@@ -166,7 +166,7 @@ def test_the_linear_statistic_weighs_coordinates_by_their_noise():
     assert 1.9 < (inside.mean() - outside.mean()) / inside.std() < 2.1
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_an_event_is_not_counted_where_it_was_chosen():
     """Two equal inputs: a bound above 0 is an error, and as rare as for one event fixed before.
 
@@ -183,7 +183,7 @@ def test_an_event_is_not_counted_where_it_was_chosen():
     assert wrong <= stats.binom.isf(1e-6, 40, chance) < 20
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("mechanism", "truth", "share"),
     [(RESPONSE, math.log(3), 0.88), (PAPER, 5.469888, 0.85)],

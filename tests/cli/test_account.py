@@ -2,7 +2,7 @@
 
 import pytest
 from command_line import printed
-from seldom import seldom
+from slow import slow
 
 import randquant as rq
 from randquant.aggregation import CentralGaussian
@@ -11,7 +11,7 @@ from randquant.privacy import MODEL_TERMS
 GAUSSIAN = "account gaussian --clip-norm 1 --noise-multiplier 0.5 --dimension 8 --rounds 4"
 
 
-@pytest.mark.parametrize("neighboring", ["replace_one", *seldom("zero_out")])
+@pytest.mark.parametrize("neighboring", ["replace_one", *slow("zero_out")])
 @pytest.mark.parametrize("participation", ["poisson", "fixed"])
 def test_hidden_cohorts_are_those_of_the_releases(capsys, participation, neighboring):
     zeroed = rq.GaussianRelease(1.0, 8, 1, neighboring="zero_out")

@@ -23,14 +23,14 @@ COMMANDS = {
 }
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_a_mixing_that_nobody_asked_for_is_printed_with_how_to_turn_it_off(capsys, command):
     assert printed(capsys, command).split("\n").count(NOTE) == 1
     assert as_json(capsys, command)["notes"] == [NOTE]
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "command",
     [

@@ -99,7 +99,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.seldom(32)
+@pytest.mark.slow(after=32)
 @pytest.mark.parametrize(("line", "word"), WRONG)
 def test_what_is_wrong_is_one_line_and_exit_code_2(capsys, line, word, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -109,7 +109,7 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(capsys, line, word, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("command", all_commands())
 def test_help_shows_an_example_that_parses(capsys, command):
     out = printed(capsys, f"{command} --help")

@@ -82,7 +82,7 @@ def test_most_options_have_a_wrong_value():
     assert {line.split()[0] for line in WRONG} == set(all_commands()) - {"report", "runs"}
 
 
-@pytest.mark.seldom(7)
+@pytest.mark.slow(after=7)
 @pytest.mark.parametrize("line", [line for line in WRONG if not line.startswith("train")])
 def test_a_wrong_value_of_any_option_is_one_line(line, capsys):
     said = refused(capsys, line)

@@ -224,7 +224,7 @@ def test_arrays_of_something_else_are_refused_and_change_nothing(name):
     assert vars(strategy) == before
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_a_delta_is_the_inverse_of_an_epsilon():
     event = RoundEvent(Offer(noisy("local"), 650), frozenset({2}))
     accountant = RunAccountant(1e-5, max_epsilon=20.0)

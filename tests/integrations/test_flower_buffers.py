@@ -64,7 +64,7 @@ def trained(model, inner=None, mechanism=None, statistics=None, folder=None, **l
     return run(strategy, grid, model, 2, statistics=statistics).arrays, grid
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 @pytest.mark.parametrize(
     "inner",
@@ -174,7 +174,7 @@ def test_an_unknown_policy_is_refused():
 HEADED = {"stem.w": 5.0, "stem.b": 6.0, "head.w": 0.0, "head.b": 1.0}
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 @pytest.mark.parametrize(
     "options",

@@ -40,7 +40,7 @@ VICTIM, CLIENTS, DIMENSION, ROUNDS = 1, 400, 1000, 3
 MECHANISM = VectorMechanism(NOISY, 1.0, "aggregate", CLIENTS)
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_what_a_server_learns_that_invents_all_others_is_in_the_log_and_can_be_limited(
     monkeypatch, caplog
 ):

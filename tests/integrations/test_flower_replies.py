@@ -12,7 +12,7 @@ from flower_rounds import EXACT, STEPS, exact, grid_of, mean_of, model, one_roun
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.serverapp.strategy import FedAvg
-from seldom import seldom
+from slow import slow
 
 import randquant as rq
 from randquant.aggregation import ChannelMechanism
@@ -233,14 +233,14 @@ def _played():
     one_round(exact())
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.usefixtures("_played")
 @pytest.mark.parametrize(
     ("trust", "step", "change"),
     [
         *(("local", "upload", change) for change in LARGE),
         *(("aggregate", *each) for each in zip(STEPS, LARGE, strict=False)),
-        *seldom(*itertools.product(["aggregate"], STEPS, LARGE)),
+        *slow(*itertools.product(["aggregate"], STEPS, LARGE)),
     ],
 )
 def test_a_reply_that_is_too_large_is_refused_by_name_before_it_is_read(

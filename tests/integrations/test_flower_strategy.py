@@ -31,7 +31,7 @@ from randquant.rounds import AmongClients, ServerStore
 from randquant.secure_sums import Losses
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("trust", ["local", "aggregate"])
 @settings(max_examples=12)
 @given(

@@ -52,7 +52,7 @@ def test_a_round_takes_the_step_of_its_subset_bit_for_bit(trust, encoded):
     assert np.linalg.norm(mean) > 0
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_what_travels_is_paid_for_the_subset_only():
     """Exactly k numbers, without padding, and masks for as many."""
     for coordinates in (1, 13, 64):

@@ -41,7 +41,7 @@ def test_the_model_moves_by_the_mean_of_the_codes_and_by_nothing_else(tmp_path):
         assert np.array_equal(server.saved[0][name], MODEL[name])
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("kind", "unit"), [(None, "client"), (8, "example")])
 def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, tmp_path):
     server = Server(tmp_path, examples=kind).run()

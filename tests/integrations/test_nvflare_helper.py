@@ -40,7 +40,7 @@ def with_helper(folder, known=None, mechanism=None, integrity="masked", **option
     return server
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_with_a_helper_the_noise_of_all_sites_hides_one_patient(tmp_path):
     server = with_helper(tmp_path, examples=8, rounds=2, learning_rate=1.0).run()
     run = server.controller._run

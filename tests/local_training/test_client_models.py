@@ -239,6 +239,7 @@ def test_gradients_and_local_epochs_are_those_of_torch(name):
     assert all(torch.equal(t, state[n]) for n, t in problem.model.state_dict().items())
 
 
+@pytest.mark.slow(after=5)
 @pytest.mark.parametrize("name", [*TASKS, *MORE])
 def test_updates_are_the_same_where_clients_are_computed_together(name, monkeypatch):
     problem, _ = task(name)
@@ -283,6 +284,7 @@ def test_examples_are_clipped_one_by_one(name):
     assert max(lengths) > norm
 
 
+@pytest.mark.slow(after=5)
 @pytest.mark.parametrize("name", TASKS)
 def test_evaluation_is_that_of_torch(name):
     problem, clients = task(name)
@@ -320,7 +322,8 @@ def test_a_forward_pass_of_ones_own_is_not_taken_for_softmax_regression():
         assert np.abs(update - oracle(problem, data[1], 1.0, 1)[0]).max() < 1e-6
 
 
-@pytest.mark.parametrize("rate", [None, 0.5, "auto"])
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize("rate", ["auto", None, 0.5])
 def test_small_regressions_are_computed_together_wherever_they_start(rate):
     """Where a client has nearly arrived, lengths by curvature differ in ever more digits."""
     rng = np.random.default_rng(0)

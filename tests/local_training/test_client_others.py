@@ -57,6 +57,7 @@ WORKS = [
 ]
 
 
+@pytest.mark.slow(after=5)
 @pytest.mark.parametrize("work", WORKS, ids=["gradient", "auto", "batches", "examples"])
 @pytest.mark.parametrize("model", [softmax, network, convolutions])
 def test_odd_data_of_a_client_change_no_bit_of_others(model, work, monkeypatch):

@@ -58,7 +58,7 @@ def model():
     return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_same_updates(form):
     clients = {f"c{number}": FORMS[form](part) for number, part in enumerate(PARTS)}

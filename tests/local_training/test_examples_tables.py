@@ -132,7 +132,11 @@ def test_targets_of_tables_are_classes_or_numbers_as_the_loss_says():
 
 
 X, Y = ARRAYS[0]
-NESTED = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+
+
+def nested():
+    """Made where it is asked for: torch imports its compiler for it, which takes seconds."""
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
 
 
 @pytest.mark.parametrize(
@@ -140,12 +144,13 @@ NESTED = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch
     [
         ((np.ma.masked_less(X, 1), Y), "Client 1: Expected features without masked values"),
         ((X, np.ma.masked_equal(Y, 1)), "Expected targets without masked values"),
-        ((NESTED, Y), "Expected features in rows of one shape, got a nested tensor: pad it"),
+        ((nested, Y), "Expected features in rows of one shape, got a nested tensor: pad it"),
         ((sparse.csr_matrix(X), Y), r"Expected dense features, got a csr_matrix: call .toarray"),
         ((X, np.array(list("abcab"))), "Expected targets as numbers.*number labels from 0"),
     ],
 )
 def test_other_forms_are_refused_with_the_way_out(pair, message):
+    pair = tuple(part() if callable(part) else part for part in pair)
     with pytest.raises((TypeError, ValueError), match=message):
         problem_of(nn.Linear(2, 2), [ARRAYS[1], pair])
 

@@ -82,7 +82,7 @@ def plain():
     return problem_of(One(), [both(part) for part in PARTS], test=both(slice(None)))
 
 
-@pytest.mark.seldom(2)
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("wrap", [lambda logits: logits, Scores])
 def test_several_inputs_give_what_one_tensor_of_both_gives(form, wrap):

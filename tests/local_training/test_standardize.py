@@ -10,7 +10,7 @@ import pytest
 import stores
 import torch
 from interrupted import Interrupted, dying
-from seldom import seldom
+from slow import slow
 from torch import nn
 from torch.nn import functional as F
 
@@ -210,7 +210,7 @@ def test_each_client_draws_its_record_by_itself():
     assert abs(figures.means[0] - 50) < 20  # 8 standard deviations
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_bounds_alone_cost_nothing():
     run = trained(standardize=rq.Standardize(0, 400, share=0))
     assert run.summary.spent is None
@@ -230,8 +230,8 @@ def test_a_run_that_is_stopped_while_it_asks_has_sent_something(tmp_path, monkey
     assert read_run(tmp_path / "run").epsilon > 1
 
 
-@pytest.mark.seldom
-@pytest.mark.parametrize("when", ["before writing", *seldom("before asking", "before round 1")])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before writing", *slow("before asking", "before round 1")])
 def test_a_killed_run_never_asks_twice(when, tmp_path, monkeypatch):
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
@@ -293,8 +293,8 @@ def test_figures_are_bound_to_their_run(tmp_path):
             trained(model=model, folder=tmp_path / "one", **changed)
 
 
-@pytest.mark.seldom
-@pytest.mark.parametrize("constant", [3.0, *seldom(0.0, 400.0, 1e9)])
+@pytest.mark.slow
+@pytest.mark.parametrize("constant", [3.0, *slow(0.0, 400.0, 1e9)])
 def test_constants_and_outliers_give_finite_models(constant):
     data = [(torch.full_like(x, constant), y * 1e6) for x, y in DATA[:20]]
     run = trained(data, test=None)

@@ -179,7 +179,7 @@ def test_it_scales_with_clip():
     assert tiny.dual_bound == pytest.approx(1e-6 * unit.dual_bound, rel=1e-9, abs=0)
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_searched_levels_stay_within_their_reach():
     found = design.optimal(1.0, constraint=Pure(1.0), levels=4, reach=2.5, inputs=17)
     assert found.channel.values[-1] <= 2.5

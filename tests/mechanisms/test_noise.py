@@ -11,7 +11,7 @@ import numpy as np
 import oracle  # noqa: F401  (sets 60 digits)
 import pytest
 from mpmath import mpf
-from seldom import seldom
+from slow import slow
 
 from randquant.channels import Key
 from randquant.mechanisms import (
@@ -189,12 +189,12 @@ def test_few_binomial_trials_have_no_guarantee():
     assert epsilon[2000] < 0.6
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("noise", "terms", "law"),
     [*SUMS[1:], (Binomial(400), 1, binomial(400)), (Binomial(100), 20, binomial(2000))],
 )
-@pytest.mark.parametrize("delta", [1e-9, *seldom(1e-3)])
+@pytest.mark.parametrize("delta", [1e-9, *slow(1e-3)])
 def test_the_stated_epsilon_keeps_the_true_delta(noise, terms, law, delta):
     for shift in (1, 2, 5):
         guarantee = account([NoiseRelease(noise, terms, shift**2, 1, 1)], delta)

@@ -61,7 +61,7 @@ def test_the_choice_of_a_run_is_what_a_plan_recommends(small):
     assert (found.clip_norm, found.warning) == (None, "")
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_one_bit_that_leaves_epsilon_says_so():
     found = planned(SMALL, 1, ONE)
     (said,) = (each for each in found.advice if each.startswith("Codes of so few bits"))
@@ -71,7 +71,7 @@ def test_one_bit_that_leaves_epsilon_says_so():
     assert not any("Codes of so few" in each for each in planned(LARGE, 1, ONE).advice)
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("asked", [(650, 200, 50, 8.0), (82, 100, 20, 8.0), (650, 200, 20, 1.0)])
 def test_one_bit_stays_where_it_is_enough(asked):
     """To the last digit what one bit was."""

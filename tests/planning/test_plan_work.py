@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from seldom import seldom
+from slow import slow
 
 from randquant.mechanisms import UpdateSetting
 from randquant.planning import tune_update, update_family
@@ -12,7 +12,7 @@ from randquant.privacy import Neighboring, ReleaseDefaults, Trust, account, gaus
 from randquant.privacy.accounting import releases
 
 
-@pytest.mark.parametrize(("name", "most"), [("stochastic-rounding", 2), *seldom(("imvu", 5))])
+@pytest.mark.parametrize(("name", "most"), [("stochastic-rounding", 2), *slow(("imvu", 5))])
 def test_a_calibration_asks_for_few_bounds_of_sums(monkeypatch, name, most):
     """The best order at two noises, or three, and the orders beside it at the last one."""
     asked = set()

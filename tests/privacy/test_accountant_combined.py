@@ -13,7 +13,7 @@ import pytest
 from every_release import ALL, GROUPS, of_group, repeated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seldom import seldom
+from slow import slow
 
 import randquant as rq
 from randquant.planning import Need
@@ -41,8 +41,8 @@ def alone(trust, neighboring, name, delta=DELTA):
     return cost(of_group(trust, neighboring)[name], delta=delta, quick=True)
 
 
-@pytest.mark.seldom(1)
-@pytest.mark.parametrize(("trust", "neighboring", "one", "other"), [*REPLACED, *seldom(*ZEROED)])
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize(("trust", "neighboring", "one", "other"), [*REPLACED, *slow(*ZEROED)])
 def test_two_releases_cost_at_least_either_and_at_most_about_both(trust, neighboring, one, other):
     group = of_group(trust, neighboring)
     pair = group[one], group[other]
@@ -55,7 +55,7 @@ def test_two_releases_cost_at_least_either_and_at_most_about_both(trust, neighbo
     assert both.epsilon <= sum(alone(trust, neighboring, n, DELTA / 2) for n in (one, other))
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("trust", "neighboring", "name"), ALL)
 def test_what_is_done_no_times_adds_nothing_and_twice_is_two(trust, neighboring, name):
     release = of_group(trust, neighboring)[name]
@@ -166,7 +166,7 @@ def test_hidden_cohorts_never_count_less_than_what_is_drawn(draw, population, da
     assert hidden.participations == Need(*sizes, 1.0, DELTA, "local").balanced
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("scheme", ["poisson", "fixed"])
 def test_hidden_rounds_in_parts_cost_what_they_cost_at_once(scheme, neighboring):

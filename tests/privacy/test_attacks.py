@@ -20,7 +20,7 @@ from lower_ends import (
     on_updates,
     places_of,
 )
-from seldom import seldom
+from slow import slow
 from whole import summed
 
 import randquant as rq
@@ -59,10 +59,10 @@ def exact_epsilon(first, second, times, delta):
     return low
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("channel", "clients", "neighboring"),
-    [(BIT, 1, "zero_out"), (RQM, 3, "zero_out"), *seldom((BIT, 4, "replace_one"))],
+    [(BIT, 1, "zero_out"), (RQM, 3, "zero_out"), *slow((BIT, 4, "replace_one"))],
 )
 def test_an_attack_is_composed_exactly(channel, clients, neighboring):
     """Whatever attack is taken, its epsilon is no more than the exact one, and hardly less."""
@@ -231,7 +231,7 @@ def test_two_rounds_are_below_the_exact_divergence(way):
         assert 0.98 * truth - 1e-9 <= found <= truth * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("scheme", ["fixed", *seldom("poisson")])
+@pytest.mark.parametrize("scheme", ["fixed", *slow("poisson")])
 def test_lower_ends_are_below_the_bounds_at_random_settings(scheme):
     random, everybody = np.random.default_rng(7), scheme == "poisson"
     for _ in range(2):
@@ -254,7 +254,7 @@ def test_lower_ends_are_below_the_bounds_at_random_settings(scheme):
                 assert 0 <= lower_end([run], delta) <= rq.account([run], delta).epsilon
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("release", "ratio"),
     [
@@ -268,7 +268,7 @@ def test_lower_ends_are_below_the_bounds_at_random_settings(scheme):
             Sampled(ChannelRelease(WIDE, 9, 1, "aggregate", "zero_out", 50), 0.1, 50, hidden=True),
             1.25,
         ),
-        *seldom((
+        *slow((
             Sampled(VectorRelease(WIDE, 4.0, 100, 1, "aggregate", cohort=50), 0.1, 50, "fixed",
                 models=True),
             1.25,

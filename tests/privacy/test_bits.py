@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from seldom import seldom
+from slow import slow
 from whole import over_square, partly_even, perturbed, row, summed, worst
 
 import randquant as rq
@@ -41,9 +41,9 @@ def places(channel):
     return sorted({*ends, *(Fraction(k, 16) for k in (-15, -13, -12, -7, -1, 1, 9, 15))})
 
 
-@pytest.mark.seldom(5)
+@pytest.mark.slow(after=5)
 @pytest.mark.parametrize("name", CHANNELS)
-@pytest.mark.parametrize("order", [2.5, 8.0, *seldom(1.1)])
+@pytest.mark.parametrize("order", [2.5, 8.0, *slow(1.1)])
 def test_no_inputs_exceed_the_bound_and_it_is_near(name, order):
     channel, near = CHANNELS[name]
     found = rq.kappa_sum(channel, 3, order)
@@ -53,11 +53,11 @@ def test_no_inputs_exceed_the_bound_and_it_is_near(name, order):
     assert ("off" in name) == (Bits.from_channel(channel).error > 1e-7)
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("trials", "clients", "order"),
     [(3, 40, 8.0), (15, 10, 1.1), (15, 10, 8.0),
-     *seldom((3, 400, 1.1), (15, 60, 2.0), (31, 10, 8.0))],
+     *slow((3, 400, 1.1), (15, 60, 2.0), (31, 10, 8.0))],
 )  # fmt: skip
 def test_sums_of_bits_are_bounded_within_three_percent(trials, clients, order):
     channel = rq.pbm(clip=1.0, theta=0.25, trials=trials)
@@ -89,7 +89,7 @@ def test_bits_are_read_off_the_rows(tmp_path):
         assert (again.trials, again.error, again.even) == (bits.trials, bits.error, bits.even)
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("order", [1.1, 2.0, 8.0])
 def test_codes_drawn_evenly_are_paid_for(order, monkeypatch):
     """A share of an eighth: no inputs exceed the bound."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from seldom import seldom
+from slow import slow
 from whole import worst
 
 import randquant as rq
@@ -33,10 +33,10 @@ EACH = [*itertools.product((9, 200), CHANNELS)]
 QUICK = [(9, "rqm"), (9, "skewed"), (200, "wide")]
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("count", "name"),
-    [*QUICK, *seldom(*(each for each in EACH if each not in QUICK))],
+    [*QUICK, *slow(*(each for each in EACH if each not in QUICK))],
 )
 def test_kinds_and_bells_lie_below_the_law_of_every_block(count, name):
     """By a linear programme of its own: shares of all at once fit under it."""
@@ -63,7 +63,7 @@ def test_kinds_and_bells_lie_below_the_law_of_every_block(count, name):
             assert found.status == 0
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @named
 @pytest.mark.parametrize("order", [2.5, 8.0])
 def test_blocks_bound_what_fractions_say_of_few_clients(channel, order, monkeypatch):
@@ -79,7 +79,7 @@ def test_blocks_bound_what_fractions_say_of_few_clients(channel, order, monkeypa
     assert exact <= sum_curvature._upper(channel, clients - 1, order, attained)
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @named
 @pytest.mark.parametrize("order", [6.0])
 def test_blocks_bound_what_all_others_say_of_one_coordinate(channel, order):
@@ -95,10 +95,10 @@ def test_blocks_bound_what_all_others_say_of_one_coordinate(channel, order):
         )
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("name", "clients", "order"), [
     ("wide", 12, 16.0), ("imvu", 100, 2.0), ("skewed", 100, 16.0),
-    *seldom(("rqm", 60, 2.0), ("levels", 12, 16.0), ("levels", 40, 2.0)),
+    *slow(("rqm", 60, 2.0), ("levels", 12, 16.0), ("levels", 40, 2.0)),
 ])  # fmt: skip
 def test_both_forms_are_within_half_of_the_best_attack(name, clients, order):
     channel = CHANNELS[name]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lower_ends import single_below, strongest_pair
 from oracle import binary_log_delta
-from seldom import seldom
+from slow import slow
 from strategies import weight_rows
 
 from randquant.channels import Channel
@@ -188,7 +188,7 @@ def test_rounding_down_took_less_than_the_shift_as_rarely_as_stated():
 
 @pytest.mark.parametrize(
     ("up", "releases"),
-    [(9, 2), (13, 9), (9, 40), (13, 40), (13, 1000), (9, 3000), *seldom((13, 20_000), (9, 10**6))],
+    [(9, 2), (13, 9), (9, 40), (13, 40), (13, 1000), (9, 3000), *slow((13, 20_000), (9, 10**6))],
 )
 def test_both_methods_stay_on_their_side_of_the_binomial_sum(up, releases):
     """Far out too, where nearly nothing is left but rounding and rare events."""

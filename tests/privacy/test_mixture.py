@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution
-from seldom import seldom
+from slow import slow
 
 import randquant as rq
 from randquant.privacy import Mixture, Sampled, compose_worlds, gaussian_epsilon
@@ -64,7 +64,7 @@ def curve(mixture, way, epsilon):
     return 1 - ratio + ratio * stick(mixture.rate, below, -epsilon)
 
 
-@pytest.mark.seldom(3)
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize(("rate", "apart"), CASES)
 @pytest.mark.parametrize("make", [Mixture.of_absence, Mixture.of_zeros, between, anywhere])
 def test_a_round_is_above_the_exact_curve_and_close_to_it(make, rate, apart):
@@ -126,13 +126,13 @@ def test_no_stand_in_is_worse_than_one_opposite_the_client(seed):
                 assert found <= worst * (1 + 2e-3) + 1e-9
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("make", "theirs"), [
     (Mixture.of_absence, NeighboringRelation.REPLACE_SPECIAL),
     (between, NeighboringRelation.REPLACE_ONE),
 ])  # fmt: skip
 @pytest.mark.parametrize(("rate", "sigma", "rounds"), [
-    (0.001, 1.0, 10_000), (0.5, 4.0, 1), *seldom((0.01, 1.0, 100), (0.1, 4.0, 600)),
+    (0.001, 1.0, 10_000), (0.5, 4.0, 1), *slow((0.01, 1.0, 100), (0.1, 4.0, 600)),
 ])  # fmt: skip
 def test_epsilon_is_between_dp_accountings_bounds_within_three_percent(
     make, theirs, rate, sigma, rounds
@@ -216,7 +216,7 @@ def test_many_rounds_are_bounded_by_the_normal_law_or_not_at_all(rounds):
     assert found == math.inf if rounds > 2**40 else mean < found < 3 * mean + 10
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("make", [Mixture.of_absence, Mixture.of_zeros, between, anywhere])
 @pytest.mark.parametrize(("rate", "apart"), [(5e-324, 1.0), (1.0, 1e-100), (1 - 2.0**-53, 1e4)])
 def test_extremes_of_rate_and_noise_stay_bounds(make, rate, apart):

@@ -32,7 +32,7 @@ def test_every_kind_of_release_is_here():
     assert public == known
 
 
-@pytest.mark.seldom(9)
+@pytest.mark.slow(after=9)
 @every
 def test_a_larger_order_never_costs_less(trust, neighboring, name):
     release = of_group(trust, neighboring)[name]
@@ -42,7 +42,7 @@ def test_a_larger_order_never_costs_less(trust, neighboring, name):
     assert 0 <= release.distance < 1e-9
 
 
-@pytest.mark.seldom(9)
+@pytest.mark.slow(after=9)
 @pytest.mark.parametrize(
     ("trust", "name"),
     [(trust, name) for trust, relation, name in ALL if relation == "zero_out" and name != "fixed"],
@@ -55,7 +55,7 @@ def test_zeros_in_place_of_an_update_cost_no_more_than_any_other_update(trust, n
     assert cost(zeroed) <= cost(replaced)
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @every
 def test_a_guarantee_is_within_the_conversion_of_every_order(trust, neighboring, name):
     """Canonne, Kamath and Steinke 2020, Proposition 12; a reserve of delta pays for a distance."""
@@ -80,7 +80,7 @@ def test_a_guarantee_is_within_the_conversion_of_every_order(trust, neighboring,
     assert guarantee.epsilon <= release.renyi(math.inf) * (1 + 1e-12)
 
 
-@pytest.mark.seldom(9)
+@pytest.mark.slow(after=9)
 @every
 def test_less_delta_and_more_rounds_cost_more(trust, neighboring, name):
     release = of_group(trust, neighboring)[name]

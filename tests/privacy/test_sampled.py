@@ -84,7 +84,7 @@ CASES = {name: exactly(*laws, rate=rate) for name, (*laws, rate) in PLANTED.item
 CASES |= {str(number): case for number, case in enumerate(triples(20))}
 
 
-@pytest.mark.seldom(6)
+@pytest.mark.slow(after=6)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_mixtures_of_three_laws_are_within_the_bound(case):
     absent, present, other, rate = case

@@ -11,7 +11,7 @@ import pytest
 import whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seldom import seldom
+from slow import slow
 
 import randquant as rq
 from randquant.privacy import Kappa, Powers, kappa, kappa_sum, rounding, sums
@@ -97,7 +97,7 @@ def test_a_lower_end_is_attained_though_the_bound_be_that_of_one_client(channel,
     assert found.lower < kappa(channel, order).lower
 
 
-@pytest.mark.parametrize("clients", [3, *seldom(2, 4)])
+@pytest.mark.parametrize("clients", [3, *slow(2, 4)])
 @settings(max_examples=3)
 @given(steep_channels(), st.sampled_from([1.2, 2.0, 2.5, 4.0, 12.0]), st.data())
 def test_no_pair_of_a_steep_channel_exceeds_the_bound(clients, channel, order, data):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mpf
-from seldom import seldom
+from slow import slow
 from strategies import channels
 from whole import summed
 
@@ -88,7 +88,7 @@ def test_the_attack_is_one(paper):
         assert found.epsilon.lower == pytest.approx(float(exact), rel=1e-9, abs=0)
 
 
-@pytest.mark.parametrize(("others", "order"), [(99, 32.0), *seldom((60, 64.0), (400, 64.0))])
+@pytest.mark.parametrize(("others", "order"), [(99, 32.0), *slow((60, 64.0), (400, 64.0))])
 def test_the_attack_knows_sums_that_hardly_ever_occur(paper, others, order):
     """At high orders they decide: no tail that counts is left out, and nothing is counted twice."""
     rows = Rows.from_channel(paper, "replace_one")

@@ -76,7 +76,7 @@ def bounded(seed: int, orders: tuple[float, ...], most: int) -> None:
     assert found.lower <= found.upper
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("seed", range(11))
 def test_no_arrangement_exceeds_the_bound(seed):
     bounded(seed, ORDERS, 5)

@@ -244,7 +244,7 @@ def test_no_pair_inside_a_box_exceeds_its_bound(lines, order, cells, sides):
     assert most_inside(lines, order, cells, sides) <= bound[0] < np.inf
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("ups", [[4, 4, 12, 12], [1, 8, 8, 15], [15, 8, 8, 1], [2, 8, 2, 8]])
 @pytest.mark.parametrize("order", [1.5, 2.5, 40.0])
 def test_pairs_of_cells_settled_at_the_start_count(ups, order):

@@ -49,7 +49,7 @@ def rule_of(rounds):
     )
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("length", [1e-6, 1.0, 1e6])
 def test_long_and_short_updates_count_alike_and_steps_are_the_rules(length):
     weights, _, _ = trained(length)

@@ -309,7 +309,7 @@ def test_a_helper_that_is_starting_is_waited_for(tmp_path, identity):
     running.stop(grace=None).wait()
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_a_server_that_the_authority_does_not_know_is_not_heard(served, tmp_path):
     address, tls = served
     [stranger] = parties(tmp_path / "others", "server")

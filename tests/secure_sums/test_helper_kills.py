@@ -14,7 +14,7 @@ import sqlite3
 
 import pytest
 from helper_sums import begun, codes_of, collected, exact, helper_in, messages_of, terms_of
-from seldom import seldom
+from slow import slow
 
 from randquant.secure_sums import ProtocolError, masks
 
@@ -91,7 +91,7 @@ def instructions(folder, request):
     return int(in_child(work))
 
 
-@pytest.mark.parametrize("trials", [24, *seldom(100)])
+@pytest.mark.parametrize("trials", [24, *slow(100)])
 def test_a_hundred_kills(trials, tmp_path):
     draw = random.Random(5)
     folder = tmp_path / "helper"

@@ -1,5 +1,6 @@
 """A whole table: what is certified is what is sent, whatever the records are."""
 
+import functools
 import itertools
 import math
 
@@ -32,11 +33,16 @@ RECORD = st.fixed_dictionaries(
     {"age": NUMBER, "bmi": NUMBER, "dose": NUMBER, "days": NUMBER, "event": EVENT, "sex": TEXT,
      "ward": TEXT}
 )  # fmt: skip
-SURVEYS = {
-    ("l1", "central"): survey(QUERIES, 8.0, 1e-30, "central", 1, 10, {}),
-    ("l2", "central"): survey(QUERIES, 1.0, 1e-6, "central", 1, 10, {"age": 3}),
-    ("l2", "aggregate"): survey(QUERIES, 1.0, 1e-6, "aggregate", 40, 40, {}),
-}
+
+
+@functools.cache
+def surveys():
+    """Terms of tables, of both kinds of noise and under two trusts."""
+    return (
+        survey(QUERIES, 8.0, 1e-30, "central", 1, 10, {}),
+        survey(QUERIES, 1.0, 1e-6, "central", 1, 10, {"age": 3}),
+        survey(QUERIES, 1.0, 1e-6, "aggregate", 40, 40, {}),
+    )
 
 
 def charged(release) -> int:
@@ -54,38 +60,50 @@ def apart(one: np.ndarray, other: np.ndarray, norm: str) -> int:
     return int(gaps.sum() if norm == "l1" else (gaps**2).sum())
 
 
-def vector(terms, record, seed: int) -> np.ndarray:
-    (frame,), _ = frames_of([record])
+def vector(terms, frame, seed: int) -> np.ndarray:
     return terms.vector(frame, Key.from_seed(seed))
+
+
+def frames(*records) -> list:
+    """Each record's columns, read once for all terms."""
+    return [frames_of([record])[0][0] for record in records]
 
 
 @settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow])
 @given(one=RECORD, other=RECORD, seed=st.integers(0, 2**32))
 def test_no_two_records_are_further_apart_than_is_certified(one, other, seed):
-    for terms in SURVEYS.values():
+    one, other = frames(one, other)
+    for terms in surveys():
         ends = vector(terms, one, seed), vector(terms, other, seed + 1)
         assert apart(*ends, terms.norm) <= certified(terms)
 
 
-BY_NORM = {
-    norm: survey(QUERIES, epsilon, delta, "aggregate", 40, 120, unit="example", most=3)
-    for norm, epsilon, delta in (("l1", 8.0, 1e-30), ("l2", 1.0, 1e-6))
-}
-RELEASES = {
-    (norm, unit, relation): terms.released(1, relation, unit)
-    for norm, terms in BY_NORM.items()
-    for unit in ("client", "example")
-    for relation in ("replace_one", "zero_out")
-}
+@functools.cache
+def of_clients():
+    """Terms of clients with three records each, by norm, and their releases."""
+    terms = {
+        norm: survey(QUERIES, epsilon, delta, "aggregate", 40, 120, unit="example", most=3)
+        for norm, epsilon, delta in (("l1", 8.0, 1e-30), ("l2", 1.0, 1e-6))
+    }
+    releases = {
+        (norm, unit, relation): each.released(1, relation, unit)
+        for norm, each in terms.items()
+        for unit in ("client", "example")
+        for relation in ("replace_one", "zero_out")
+    }
+    return terms, releases
 
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_two_clients_are_further_apart_than_is_charged(data):
     """All records of a client replaced, or left out, and one of them; in both relations."""
-    for norm, terms in BY_NORM.items():
+    by_norm, releases = of_clients()
+    for norm, terms in by_norm.items():
         assert terms.norm == norm
-        one, other = (data.draw(st.lists(RECORD, min_size=3, max_size=3)) for _ in range(2))
+        one, other = (
+            frames(*data.draw(st.lists(RECORD, min_size=3, max_size=3))) for _ in range(2)
+        )
         for unit, neighbour in (("client", other), ("example", [other[0], *one[1:]])):
             sums = [
                 sum(vector(terms, record, seed) for seed, record in enumerate(records))
@@ -94,7 +112,7 @@ def test_no_two_clients_are_further_apart_than_is_charged(data):
             for relation, far in (("replace_one", sums[1]), ("zero_out", 0 * sums[1])):
                 if (unit, relation) == ("example", "zero_out"):
                     sums[0], far = vector(terms, one[0], 0), 0 * sums[0]
-                release = RELEASES[norm, unit, relation]
+                release = releases[norm, unit, relation]
                 assert release.unit == unit
                 assert apart(sums[0], far, norm) <= charged(release)
 
@@ -108,7 +126,7 @@ def test_the_certified_distance_is_nearly_reached():
         )
     ]
     (frame,), _ = frames_of(records)
-    for terms in SURVEYS.values():
+    for terms in surveys():
         one = {name: column[:1] for name, column in frame.items()}
         first = terms.vector(one, Key.from_seed(1))
         others = ({n: c[k : k + 1] for n, c in frame.items()} for k in range(len(records)))
@@ -118,7 +136,7 @@ def test_the_certified_distance_is_nearly_reached():
         assert 0.6 * certified(terms) < largest <= certified(terms)
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("trust", ["central", "aggregate", "local"])
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 8.0])
 def test_the_noise_that_is_drawn_is_the_noise_that_is_accounted(trust, epsilon):
@@ -136,7 +154,7 @@ def test_the_noise_that_is_drawn_is_the_noise_that_is_accounted(trust, epsilon):
     assert abs(ratio - 1) < 5 * math.sqrt(kurtosis / len(draws))
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_a_little_more_would_be_beyond_the_target():
     for epsilon, delta in ((1.0, 1e-6), (0.2, 1e-6), (1.0, 1e-30), (8.0, 1e-6)):
         release = survey(QUERIES, epsilon, delta, "central", 1, 100, {}).release
@@ -147,7 +165,7 @@ PEOPLE = [{"age": 20 + k % 60, "sex": "fm"[k % 2]} for k in range(60)]
 ASKED = {"age": rq.Mean(18, 100), "sex": rq.Counts(["f", "m"])}
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("trust", ["central", "aggregate", "local"])
 def test_a_seed_gives_the_same_table_and_a_secret_key_another(trust):
     def table(seed):

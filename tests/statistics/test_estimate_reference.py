@@ -6,7 +6,7 @@ import math
 import numpy as np
 import oracle
 import pytest
-from covering import Setting, noisy_answer, without_noise
+from covering import Setting, noisy_answer, rows_of, without_noise
 from scipy import stats
 
 import randquant as rq
@@ -217,7 +217,8 @@ def test_the_stated_error_of_a_quantile_of_heaped_values_is_what_the_noise_does(
     asked = Setting(query, lambda *_: {}, 2000, noise)
     for _ in range(250):
         data = {"q": np.where(rng.random(2000) < 0.5, 110.0, 150.0)}
-        exact, noisy = without_noise(query, data), noisy_answer(asked, data, rng, Key.from_seed(0))
+        exact = without_noise(query, data)
+        noisy = noisy_answer(asked, rows_of(query, data), rng, Key.from_seed(0))
         moved = noisy.estimate - exact.estimate
         off.append(moved**2 - 2 * noisy["0.5"].noise_error ** 2)
     assert np.mean(off) <= 4.9 * np.std(off) / math.sqrt(len(off))

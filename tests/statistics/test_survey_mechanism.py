@@ -171,7 +171,7 @@ def asked_once(mechanism, grid, first=0.0, **sums):
     return strategy, result.arrays["table"].numpy()
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("way", ["helper", "among clients", "local"])
 def test_on_flower_a_round_is_a_table(tmp_path, way):
     identity = Ed25519PrivateKey.generate()

@@ -81,7 +81,7 @@ def test_runs_that_learn_digits_are_told_nothing(options):
     assert digits(**options).summary.advice == ""
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_probabilities_that_are_too_sure_are_told():
     """Of people whose labels are other than those of the clients."""
     x = torch.randn(600, 3, generator=torch.Generator().manual_seed(0))

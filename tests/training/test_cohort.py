@@ -14,7 +14,7 @@ import pytest
 import torch
 from around import Around
 from by_name import train
-from seldom import seldom
+from slow import slow
 from torch import nn
 
 import randquant as rq
@@ -161,7 +161,7 @@ def neighbours(neighboring):
             yield [Fraction(x), *map(Fraction, others)], [Fraction(y), *map(Fraction, others)]
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("neighboring", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("draw", DRAWS)
 def test_no_adversary_who_sees_two_models_exceeds_what_is_stated(draw, neighboring):
@@ -201,7 +201,7 @@ CONFIG = problems.config_of(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("draw", ["poisson", *seldom("fixed")])
+@pytest.mark.parametrize("draw", ["poisson", *slow("fixed")])
 def test_a_run_states_the_account_of_its_cohorts_and_names_its_terms(draw, tmp_path):
     config = CONFIG.changed(sampling=draw)
     problems.create_run(tmp_path / "run", config)
@@ -253,7 +253,7 @@ def test_noise_of_too_few_clients_is_refused():
         train(torch.nn.Linear(3, 2), clients, **few)
 
 
-@pytest.mark.parametrize("draw", ["poisson", *seldom("fixed")])
+@pytest.mark.parametrize("draw", ["poisson", *slow("fixed")])
 def test_noise_is_calibrated_to_the_amplified_epsilon(draw):
     hidden = HiddenCohorts(draw, 1000, 100, 10)
     setting = UpdateSetting(100, hidden.summands(None), 16, "aggregate")

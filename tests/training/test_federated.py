@@ -132,7 +132,7 @@ def test_an_epsilon_out_of_reach_says_what_would_be_needed(clients):
         train(a_model(), clients, epsilon=1e-15, delta=0.0, **CHEAP)
 
 
-@pytest.mark.seldom
+@pytest.mark.slow
 def test_noise_that_hides_everything_is_warned_of(clients):
     with pytest.warns(UserWarning, match=r"^Hardly anything can be learnt .* about .*") as caught:
         train(a_model(), clients, epsilon=0.05, seed=0, **CHEAP)
@@ -349,7 +349,7 @@ def test_a_run_without_a_folder_that_is_stopped_is_not_lost(clients, monkeypatch
     assert [m.mean for m in again.history] == [m.mean for m in whole.history]
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("seed", [None, 3])
 def test_a_folder_that_was_begun_and_not_finished_is_begun_again(
     seed, clients, tmp_path, monkeypatch

@@ -31,7 +31,7 @@ def told(metrics):
     ]
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_an_interrupted_run_goes_on_to_the_same_bits(settings, tmp_path, monkeypatch):
     config = BASE.changed(**settings)
@@ -74,7 +74,7 @@ def model(dropout):
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Dropout(dropout), nn.Linear(5, 2))
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("settings", OWN.values(), ids=OWN)
 def test_an_interrupted_run_of_ones_own_goes_on_to_the_same_bits(settings, tmp_path, monkeypatch):
     with_key(monkeypatch)

@@ -398,7 +398,7 @@ def logged(folder) -> float:
     return max((m.epsilon or 0.0 for m in found), default=0.0)
 
 
-@pytest.mark.seldom(2)
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", range(0, 12, 2))
 def test_a_run_goes_on_after_a_kill_at_any_write(number, after, finished, tmp_path, monkeypatch):

@@ -30,7 +30,7 @@ DRAWS = ("cohort", "capped cohort", "hidden cohort", "poisson cohort")
 """Who takes part is computed again where a run is planned and summed up: the same words again."""
 
 
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("settings", interrupted.SETTINGS.values(), ids=interrupted.SETTINGS)
 def test_no_word_of_a_run_is_read_for_two_things(settings, tmp_path):
     rounds = 3 if settings.get("stop_at_epsilon") is None else 8

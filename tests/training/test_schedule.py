@@ -53,7 +53,7 @@ def epsilon_of(config: TrainConfig, dimension: int, participations: int) -> floa
 
 
 # Sums, and noise of more than a few participations, take seconds each.
-@pytest.mark.seldom(1)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "case",
     [
