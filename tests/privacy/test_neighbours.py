@@ -169,7 +169,7 @@ def test_no_neighbours_are_farther_apart_than_is_charged(mechanism, relation, ex
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("mechanism", WHOLE.values(), ids=WHOLE)
 def test_a_long_search_finds_none_either(mechanism, relation, examples, hidden):
-    check(mechanism, hidden, relation, examples, 500)
+    check(mechanism, hidden, relation, examples, 1500)
 
 
 @pytest.mark.parametrize("kind", ["skellam", "bits"])
