@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import mpmath
 import numpy as np
 from scipy.special import ndtr
 
@@ -29,6 +30,7 @@ from randquant.privacy import (
     PrivacyLoss,
     Release,
     Sampled,
+    Tilted,
     VectorRelease,
     account,
     at_most,
@@ -36,16 +38,249 @@ from randquant.privacy import (
     certify,
     crossing,
     dominating_pair,
-    gaussian_epsilon_below,
     hockey_stick,
     log_ratio,
     powered,
-    reached_epsilon,
     rounding,
 )
 from randquant.privacy.accounting.accountant import _affordable
-from randquant.privacy.accounting.privacy_loss import log_moments
+from randquant.privacy.accounting.privacy_loss import (
+    BERRY_ESSEEN,
+    GRID,
+    SMALLEST_WEIGHT,
+    _reach,
+    _smoothed,
+    log_moments,
+)
 from randquant.privacy.certificates.noise import Noise
+
+# The loss of a pair of inputs, and of many independent copies of it, rounded down.
+
+FOURIER_UP_TO = 2**17
+"""Most copies whose losses are added up on a grid."""
+
+NORMAL_FROM = 2**9
+"""Fewest copies for which the normal approximation is tried."""
+
+TILTED_UP_TO = 2**40
+"""More copies than that are not looked at: fewer tell less."""
+
+GENTLE = (0.5, 4.0, 32.0)
+"""Tilts that are tried where a larger one may put all mass on the largest loss."""
+
+RARE_ROUNDING = 24.0
+"""Losses that were rounded down unusually little, with a probability of e^-24, are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class LowerLoss:
+    """The loss log(p/q) of one release under p: losses and masses are rounded down.
+
+    Attributes:
+        losses: (k,) float64, finite, in nats.
+        masses: (k,) float64, the probability of each.
+        infinite: the probability of a code that q never sends.
+    """
+
+    losses: np.ndarray
+    masses: np.ndarray
+    infinite: float
+
+    @staticmethod
+    def of(p: np.ndarray, q: np.ndarray, total: int) -> LowerLoss:
+        """Round down the loss of a pair of rows of integers."""
+        ratio = log_ratio(p, q)
+        # theory/composition.md, Proposition 4, as for `PrivacyLoss.of`, downward.
+        mass = (p / float(total)).astype(np.float64) * (1 - 4 * UNIT)
+        infinite = float(mass[np.isposinf(ratio)].sum()) * (1 - len(p) * UNIT)
+        finite = np.isfinite(ratio)
+        losses = ratio[finite] - 18 * UNIT * np.abs(ratio[finite])
+        return LowerLoss(losses, mass[finite], min(infinite, 1.0))
+
+    def infinite_of(self, releases: int) -> float:
+        """Probability that any of the releases has infinite loss, rounded down."""
+        if self.infinite in (0, 1):
+            return float(self.infinite)
+        # theory/composition.md, Proposition 4: 17 of 40 units.
+        return -math.expm1(releases * math.log1p(-self.infinite)) * (1 - 40 * UNIT)
+
+    def tilted(self, releases: int, tilt: float) -> Tilted:
+        """Multiply the masses by e^(tilt · loss - constant); small weights are dropped."""
+        constant = float(log_moments(self, np.array([tilt]))[0])
+        exponents = tilt * self.losses - constant
+        weights = self.masses * np.exp(exponents)
+        # theory/composition.md, Proposition 4: dropping takes some losses away.
+        weights = np.where(weights < SMALLEST_WEIGHT, 0.0, weights)
+        # theory/composition.md, Proposition 3: the relative error of a weight.
+        largest = float((np.abs(tilt * self.losses) + np.abs(exponents)).max())
+        return Tilted(self, releases, tilt, constant, weights, 1.01 * UNIT * (largest + 12))
+
+
+def log_delta_below(tilted: Tilted, epsilon: float, integral: float) -> float:
+    """log of the hockey-stick divergence at epsilon, rounded down, as `Tilted.log_delta` is up."""
+    whole = tilted.loss.infinite_of(tilted.releases)
+    if integral <= 0:
+        return math.log(whole) if whole > 0 else -math.inf
+    first, second = tilted.releases * tilted.constant, tilted.tilt * epsilon
+    slack = 12 * UNIT * (abs(first) + abs(second) + abs(math.log(integral)) + 1)
+    slack += 1.01 * tilted.releases * tilted.error
+    log_finite = first - second + math.log(integral) - slack
+    if whole == 0:
+        return log_finite
+    both = float(np.logaddexp(log_finite, math.log(whole)))
+    return both - 40 * UNIT * (1 + abs(both))
+
+
+def on_grid_below(loss: LowerLoss, step: float) -> tuple[LowerLoss, np.ndarray, np.ndarray]:
+    """Round losses down to multiples of a step: (loss, index, how much each was rounded down)."""
+    # theory/composition.md, Proposition 5, downward.
+    index = np.floor(loss.losses / step)
+    rounded = LowerLoss(index * step, loss.masses, loss.infinite)
+    return rounded, index.astype(np.int64), loss.losses - index * step
+
+
+def rounded_down_by(tilted: Tilted, lost: np.ndarray, step: float) -> tuple[float, float]:
+    """(shift, bound): rounding down took less than shift from a sum with tilted mass <= bound."""
+    mass = tilted.weights / tilted.weights.sum()
+    mean = float(mass @ lost)
+    variance = 1.001 * float(mass @ (lost - mean) ** 2) + 1e-9 * step**2
+    # theory/composition.md, Proposition 5: Bernstein's inequality, as in `_reach`.
+    n, third = tilted.releases, step * RARE_ROUNDING / 3
+    least = n * mean * (1 - 1e-9) - third - math.sqrt(third**2 + 2 * n * variance * RARE_ROUNDING)
+    return (least, 1.1 * math.exp(-RARE_ROUNDING)) if least > 0 else (0.0, 0.0)
+
+
+Curve = tuple[Callable[[float], float], float]
+"""A lower bound of log delta as a function of epsilon, and the epsilon near which it is best."""
+
+
+def by_fourier_below(loss: LowerLoss, releases: int, tilt: float) -> Curve:
+    """Bound log delta of many releases from below on a grid, as `by_fourier` does from above."""
+    reach, _ = _reach(loss.tilted(releases, tilt), 0.0)
+    step = 2.0 ** math.ceil(math.log2(max(2.1 * reach / GRID, 1e-12)))
+    rounded, index, lost = on_grid_below(loss, step)
+    tilted = rounded.tilted(releases, tilt)
+    mean, _ = tilted.centre
+    reach, outside = _reach(tilted, 4 * step)
+    first = max(math.floor((releases * mean - reach) / step) - 2, releases * int(index.min()))
+    size = min(GRID, 1 << (math.ceil(2 * reach / step) + 8).bit_length())
+    if size * step < 2 * reach + 6 * step:
+        outside = 1.0  # never so, but a bound must not rest on it
+    sums, error = powered(tilted.weights, index, first, size, releases)
+    points = (first + np.arange(size)) * step
+    shift, unlikely = rounded_down_by(tilted, lost, step)
+
+    def log_delta(epsilon: float) -> float:
+        from_here = max(math.floor((epsilon - shift) / step) - first, 0)
+        over = np.maximum(points[from_here:] - (epsilon - shift), 0.0)
+        farthest = float(over[-1]) if over.size else 0.0
+        moved = 4 * UNIT * (abs(epsilon) + farthest)
+        # theory/composition.md, Propositions 3, 6 and 7, each error subtracted.
+        kernel = -np.exp(-tilt * over) * np.expm1(-over)
+        terms = sums[from_here:] * kernel
+        slack = error * float(np.sqrt(kernel @ kernel)) * 1.001
+        slack += float(np.abs(terms).sum()) * (UNIT * (size + 80) + 2 * tilt * moved)
+        slack += moved * float(np.abs(sums[from_here:]).sum())
+        slack += (outside + unlikely) * tilted.peak * 1.001 + 1e-290
+        return log_delta_below(tilted, epsilon - shift, float(terms.sum()) - slack)
+
+    return log_delta, releases * mean + shift
+
+
+def by_normal_below(loss: LowerLoss, releases: int, tilt: float) -> Curve | None:
+    """Bound log delta from below by the Berry-Esseen theorem, as `by_normal` does from above."""
+    tilted = loss.tilted(releases, tilt)
+    total = math.fsum(tilted.weights)
+    mass = tilted.weights / total
+    mean = math.fsum(mass * loss.losses)
+    apart = loss.losses - mean
+    variance = math.fsum(mass * apart**2)
+    largest = float(np.abs(loss.losses).max())
+    if variance <= 1e-6 * largest**2:
+        return None
+    third = math.fsum(mass * np.abs(apart) ** 3)
+    # theory/composition.md, Proposition 8.
+    distance = BERRY_ESSEEN * 1.001 * third / (variance**1.5 * math.sqrt(releases))
+    distance += 24 * UNIT * largest * math.sqrt(releases / variance)
+    distance += 64 * UNIT * largest**2 / variance
+    spread = math.sqrt(releases * variance)
+    slack = releases * (len(mass) + 4) * UNIT
+
+    def log_delta(epsilon: float) -> float:
+        value, error = _smoothed(releases * mean - epsilon, spread, tilt, tilted.peak)
+        error += 2 * tilted.peak * (distance + 4 * UNIT * abs(epsilon) / spread)
+        scale = math.exp(releases * math.log(total) - slack - 20 * UNIT)
+        return log_delta_below(tilted, epsilon, (value - error) * scale)
+
+    return log_delta, releases * mean
+
+
+def reached_epsilon(loss: LowerLoss, parts: int, delta: float) -> float:
+    """Bound epsilon of many parts of a run from below, by inputs that have a loss in each part.
+
+    Args:
+        loss: of one part.
+        parts: how many, at least 1.
+        delta: in [0, 1).
+
+    Example:
+        >>> loss = LowerLoss(np.array([-1.0, 1.0]), np.array([0.25, 0.75]), 0.0)
+        >>> round(reached_epsilon(loss, 4, 0.1), 4)  # 4 + log(1 - 0.1 / 0.75**4)
+        3.6201
+    """
+    # theory/composition.md, Propositions 9 and 10: any pair of inputs gives a lower end, and fewer
+    # parts tell less.
+    parts = min(parts, TILTED_UP_TO)
+    if loss.infinite_of(parts) > delta:
+        return math.inf
+    if delta == 0:
+        # theory/accounting.md, Proposition 3: largest losses add up; the product is 1 unit.
+        return max(float(loss.losses.max(initial=0.0)) * parts * (1 - 4 * UNIT), 0.0)
+    if not loss.losses.any():
+        return 0.0
+    tilt = best_tilt(loss, parts, delta)
+    tilts = {tilt, *GENTLE} if tilt > GENTLE[-1] else {tilt}
+    return max(epsilon_below(loss, parts, delta, tilt) for tilt in tilts)
+
+
+def epsilon_below(loss: LowerLoss, parts: int, delta: float, tilt: float) -> float:
+    """Greatest epsilon at which a curve is still above delta; 0 where none is known."""
+    curves = [by_fourier_below(loss, parts, tilt)] if parts <= FOURIER_UP_TO else []
+    curves += [by_normal_below(loss, parts, tilt)] if parts >= NORMAL_FROM else []
+    log_delta = math.log(delta)
+    # A logarithm, 8 units, and a difference: the curve must be above delta by more than that.
+    margin = 24 * UNIT * (1 + abs(log_delta))
+    found = [
+        crossing(lambda at, curve=curve: curve(at) - log_delta - margin, centre, 1 / tilt)[0]
+        for curve, centre in filter(None, curves)
+    ]
+    return max((edge for edge in found if edge is not None), default=0.0)
+
+
+def gaussian_epsilon_below(mu: float, delta: float) -> float:
+    """Epsilon of one Gaussian release from below, to 40 digits and then a millionth of a percent.
+
+    Args:
+        mu: at most the distance of neighbours over the standard deviation of the noise; >= 0.
+        delta: in (0, 1).
+
+    References:
+        Balle and Wang 2018, Theorem 8.
+    """
+    with mpmath.workdps(40):
+        m, low, high = mpmath.mpf(mu), mpmath.mpf(0), mpmath.mpf(mu) * (40 + mpmath.mpf(mu))
+
+        def excess(epsilon: mpmath.mpf) -> mpmath.mpf:
+            far = mpmath.exp(epsilon) * mpmath.ncdf(-m / 2 - epsilon / m)
+            return mpmath.ncdf(m / 2 - epsilon / m) - far - delta
+
+        if mu == 0 or excess(low) <= 0:
+            return 0.0
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+        return float(low) * (1 - 4 * UNIT)
+
 
 # One round: its laws with either input of a client, and without it.
 
@@ -312,11 +547,11 @@ FINEST = 2**15
 class RunAttack(Protocol):
     """Two inputs of a client, the same in every part of a run, and inputs of all others."""
 
-    def attained(self) -> tuple[PrivacyLoss, ...]:
+    def attained(self) -> tuple[LowerLoss, ...]:
         """The loss of one part, rounded down, for each order of the two worlds."""
         ...
 
-    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
+    def together(self, times: int) -> tuple[LowerLoss, ...]:
         """The loss of so many parts at once, in the same order, if it is known more closely."""
         ...
 
@@ -333,11 +568,11 @@ class DrawnRound:
     seen: SeenRound
     rate: float
 
-    def attained(self) -> tuple[PrivacyLoss, ...]:
+    def attained(self) -> tuple[LowerLoss, ...]:
         """The loss of this round, rounded down, either world first."""
         return _both_ways(*self._worlds())
 
-    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
+    def together(self, times: int) -> tuple[LowerLoss, ...]:
         """The loss of the sum of the scores of so many rounds, rounded down."""
         if times > MOST_ROUNDS:
             return ()
@@ -440,7 +675,7 @@ def attacked_epsilon(attacks: Iterable[tuple[RunAttack, int]], delta: float, ord
     ]
     tilt = np.array([min(max(order - 1, 0.5), 1e4)])
 
-    def strength(candidate: tuple[PrivacyLoss, int, RunAttack, int]) -> float:
+    def strength(candidate: tuple[LowerLoss, int, RunAttack, int]) -> float:
         loss, times, _, _ = candidate
         return math.inf if loss.infinite > 0 else times * float(log_moments(loss, tilt)[0])
 
@@ -465,7 +700,7 @@ def _precise(*laws: np.ndarray) -> list[np.ndarray]:
 
 def _summed(
     first: np.ndarray, second: np.ndarray, rounds: int, error: np.ndarray
-) -> tuple[PrivacyLoss, ...]:
+) -> tuple[LowerLoss, ...]:
     """The loss of the sum of so many rounds' log-ratios, either world first.
 
     Args:
@@ -489,7 +724,7 @@ def _summed(
     return _certain([powered(law, place, start, SIZE, rounds) for law in (first, second)], relative)
 
 
-def _certain(found: list[tuple[np.ndarray, float]], relative: float) -> tuple[PrivacyLoss, ...]:
+def _certain(found: list[tuple[np.ndarray, float]], relative: float) -> tuple[LowerLoss, ...]:
     """The losses of two laws on the grid, whose errors' lengths are known; `relative` besides."""
     width = SIZE // CELLS
     # theory/composition.md, Proposition 13: of a cell, the root of its width times the length.
@@ -503,11 +738,11 @@ def _certain(found: list[tuple[np.ndarray, float]], relative: float) -> tuple[Pr
         used = surely > 0
         loss = np.log(surely[used] / most[used])
         loss -= 2.1 * relative + 8 * UNIT + 18 * UNIT * np.abs(loss)
-        losses.append(PrivacyLoss(loss, surely[used] * (1 - 1.1 * relative), 0.0, upward=False))
+        losses.append(LowerLoss(loss, surely[used] * (1 - 1.1 * relative), 0.0))
     return tuple(losses)
 
 
-def _both_ways(first: np.ndarray, second: np.ndarray, error: np.ndarray) -> tuple[PrivacyLoss, ...]:
+def _both_ways(first: np.ndarray, second: np.ndarray, error: np.ndarray) -> tuple[LowerLoss, ...]:
     """The loss of two laws with relative errors, rounded down, either one first."""
     found = []
     for law, other in ((first, second), (second, first)):
@@ -516,7 +751,7 @@ def _both_ways(first: np.ndarray, second: np.ndarray, error: np.ndarray) -> tupl
         loss = np.log(mass / np.maximum(other[used], LEAST))
         # theory/composition.md, Proposition 12, as in Proposition 11.
         loss -= 2.1 * off + 8 * UNIT + 18 * UNIT * np.abs(loss)
-        found.append(PrivacyLoss(loss, mass * (1 - 1.1 * off), 0.0, upward=False))
+        found.append(LowerLoss(loss, mass * (1 - 1.1 * off), 0.0))
     return tuple(found)
 
 
@@ -580,8 +815,6 @@ def _integer_rounds(release: NoiseRelease, stand_in: bool) -> tuple[IntegerRound
     # Opposite updates are twice as far apart as either is from zero.
     worlds = 2 if release.neighboring == "replace_one" else 1
     reach = math.isqrt(release.squared_distance) // worlds
-    if release.longest is not None:
-        reach = min(reach, release.longest)
     # theory/composition.md, Proposition 12: integers are sent as they are.
     return tuple(
         IntegerRound(
@@ -589,7 +822,6 @@ def _integer_rounds(release: NoiseRelease, stand_in: bool) -> tuple[IntegerRound
             release.cohort,
             round((one - absent) * reach),
             round((other - absent) * reach),
-            release.modulus,
         )
         for one, other, absent in places_of(release.neighboring, stand_in)
     )
@@ -692,11 +924,11 @@ def channel_below(channel: Channel, releases: int, delta: float) -> float:
         return single
     # theory/composition.md, Proposition 10: any pair of inputs gives a lower end.
     p, q = dominating_pair(channel)
-    above = PrivacyLoss.of(p, q, channel.denominator, upward=True)
+    above = PrivacyLoss.of(p, q, channel.denominator)
     hopeless = above.infinite_of(releases) >= delta
     tilt = 1.0 if hopeless else best_tilt(above, min(releases, 2**40), delta)
     p, q = strongest_pair(channel, releases, delta, tilt * 2.0 ** np.arange(-9, 4))
-    loss = PrivacyLoss.of(p, q, channel.denominator, upward=False)
+    loss = LowerLoss.of(p, q, channel.denominator)
     return max(single, reached_epsilon(loss, releases, delta))
 
 

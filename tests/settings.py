@@ -240,8 +240,7 @@ def _more() -> Iterator[Call]:
                dimension=100, rounds=100, trust="aggregate", cohort=100, examples=100,
                whole_norm=1.0)  # fmt: skip
     yield call("NoiseRelease", NoiseRelease, noise=Skellam(50.0), cohort=100,
-               squared_distance=100, dimension=100, rounds=2, longest=50,
-               modulus=30000)  # fmt: skip
+               squared_distance=100, dimension=100, rounds=2)  # fmt: skip
     yield call("LaplaceRelease", LaplaceRelease, scale=40.0, l1_distance=100, drawn=0.125,
                cohort=100, dimension=100, rounds=2)  # fmt: skip
     yield call("HiddenCohorts", HiddenCohorts, draw="fixed", population=100, cohort=10, rounds=100)

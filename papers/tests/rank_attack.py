@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import lower_ends
 
-from randquant.privacy import PrivacyLoss
 from randquant_papers.rank import RankRelease
 
 
@@ -14,12 +13,12 @@ class RankAttack:
 
     release: RankRelease
 
-    def attained(self) -> tuple[PrivacyLoss, ...]:
+    def attained(self) -> tuple[lower_ends.LowerLoss, ...]:
         # papers/docs/rank-theory.md, Propositions 1 and 3.
         pairs = self.release.table.pairs(self.release.neighboring)
-        return tuple(PrivacyLoss.of(p, q, p.sum(), upward=False) for p, q in pairs)
+        return tuple(lower_ends.LowerLoss.of(p, q, p.sum()) for p, q in pairs)
 
-    def together(self, times: int) -> tuple[PrivacyLoss, ...]:
+    def together(self, times: int) -> tuple[lower_ends.LowerLoss, ...]:
         return ()
 
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from lower_ends import LowerLoss
 from oracle import binary_log_delta
 
 import randquant as rq
@@ -24,7 +25,7 @@ SIDES = pytest.mark.parametrize("upward", [True, False])
 def test_masses_move_by_four_units_and_their_roundings(upward):
     """Proposition 4: one unit for the quotient, one for the product."""
     p, q = np.array([2**61 + 12345, 2**61 - 12345]), np.array([2**60 + 1, 3 * 2**60 - 1])
-    found = PrivacyLoss.of(p, q, 2**62, upward=upward)
+    found = (PrivacyLoss if upward else LowerLoss).of(p, q, 2**62)
     for mass, weight in zip(found.masses, p, strict=True):
         moved = (Fraction(float(mass)) / Fraction(int(weight), 2**62) - 1) / Fraction(UNIT)
         assert 2 <= (moved if upward else -moved) <= 6
@@ -41,8 +42,7 @@ def test_the_transform_is_off_by_what_proposition_7_states(power):
     assert stated <= error <= 1.0015 * stated
 
 
-@SIDES
-def test_at_the_end_of_the_grid_the_bound_is_on_its_side(monkeypatch, upward):
+def test_at_the_end_of_the_grid_the_bound_is_on_its_side(monkeypatch):
     """Where the window has one point left, or none."""
     seen = {}
     powered, on_grid = privacy_loss.powered, privacy_loss.on_grid
@@ -57,13 +57,13 @@ def test_at_the_end_of_the_grid_the_bound_is_on_its_side(monkeypatch, upward):
 
     monkeypatch.setattr(privacy_loss, "powered", watched)
     monkeypatch.setattr(privacy_loss, "on_grid", stepped)
-    loss = PrivacyLoss.of(np.array([9, 7]), np.array([7, 9]), 16, upward=upward)
+    loss = PrivacyLoss.of(np.array([9, 7]), np.array([7, 9]), 16)
     log_delta, _ = privacy_loss.by_fourier(loss, 40, 0.5)
     most = 40 * math.log(9 / 7)
     for beyond in (-2, -1, 0, 1, 2):
         epsilon = (seen["last"] + beyond) * seen["step"]
         exact = binary_log_delta(9, 16, 40, epsilon) if epsilon < most else -math.inf
-        assert (log_delta(epsilon) >= exact) if upward else (log_delta(epsilon) <= exact)
+        assert log_delta(epsilon) >= exact
 
 
 def test_a_sum_over_the_grid_may_be_off_by_a_unit_for_each_of_its_points(monkeypatch):
@@ -82,9 +82,8 @@ def test_a_sum_over_the_grid_may_be_off_by_a_unit_for_each_of_its_points(monkeyp
 
     monkeypatch.setattr(privacy_loss, "powered", at_the_end)
     monkeypatch.setattr(privacy_loss, "_reach", lambda *_: (40.0, 0.0))
-    monkeypatch.setattr(privacy_loss, "_shift", lambda *_: (0.0, 0.0))
     monkeypatch.setattr(Tilted, "log_delta", spied)
-    loss = PrivacyLoss.of(np.array([9, 7]), np.array([7, 9]), 16, upward=True)
+    loss = PrivacyLoss.of(np.array([9, 7]), np.array([7, 9]), 16)
     privacy_loss.by_fourier(loss, 400, 1e-20)[0](0.0)  # the kernel is 1 at the last point
     units = (seen["integral"] - 1) / UNIT
     assert seen["size"] <= units <= 1.1 * seen["size"] + 2000
@@ -95,7 +94,7 @@ def test_a_loss_that_hardly_varies_is_left_to_others_whatever_its_size(scale):
     """Proposition 8: a variance above a millionth of the largest loss squared."""
     for variance, known in ((2e-6, True), (0.5e-6, False)):
         losses = scale * np.array([1.0, 1.0 - 2 * math.sqrt(variance)])
-        loss = PrivacyLoss(losses, np.array([0.5, 0.5]), 0.0, True)
+        loss = PrivacyLoss(losses, np.array([0.5, 0.5]), 0.0)
         assert (by_normal(loss, 600, 1e-9 / scale) is not None) == known
 
 
@@ -126,10 +125,9 @@ def test_a_crossing_is_found_in_a_few_steps_or_not_at_all():
 # What is made of the ways there are.
 
 
-@SIDES
-def test_a_curve_must_pass_delta_by_more_than_its_rounding(monkeypatch, upward):
+def test_a_curve_must_pass_delta_by_more_than_its_rounding(monkeypatch):
     """A logarithm, 8 units, and a difference: 24 units of what they are of, to the safe side."""
-    loss = PrivacyLoss.of(np.array([5, 3]), np.array([3, 5]), 8, upward=upward)
+    loss = PrivacyLoss.of(np.array([5, 3]), np.array([3, 5]), 8)
     delta, above = 1e-9, []
     monkeypatch.setattr(composition, "by_fourier", lambda *_: (lambda at: math.log(delta), 1.0))
 
@@ -140,7 +138,7 @@ def test_a_curve_must_pass_delta_by_more_than_its_rounding(monkeypatch, upward):
     monkeypatch.setattr(composition, "crossing", watched)
     composition._epsilon(loss, 2, delta, 1.0)
     least = 16 * UNIT * abs(math.log(delta))
-    assert above[0] >= least if upward else above[0] <= -least
+    assert above[0] >= least
 
 
 def test_where_impossible_codes_take_all_of_delta_nothing_is_bounded():

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lower_ends import single_below, strongest_pair
+from lower_ends import (
+    LowerLoss,
+    by_fourier_below,
+    by_normal_below,
+    epsilon_below,
+    log_delta_below,
+    on_grid_below,
+    rounded_down_by,
+    single_below,
+    strongest_pair,
+)
 from oracle import binary_log_delta
 from slow import slow
 from strategies import weight_rows
@@ -25,16 +35,27 @@ from randquant.privacy import (
     by_normal,
     compose,
     dominating_pair,
-    on_grid,
 )
 from randquant.privacy.accounting.composition import _single
-from randquant.privacy.accounting.privacy_loss import _reach, _shift, _smoothed, log_moments
+from randquant.privacy.accounting.privacy_loss import _reach, _smoothed, log_moments
 
 # `composition.compose` is the function; this is the module that defines it.
 composition = importlib.import_module(compose.__module__)
 
 mpmath.mp.dps = 60
 SIDES = pytest.mark.parametrize("upward", [True, False])
+
+
+def loss_of(p, q, total, upward):
+    return PrivacyLoss.of(p, q, total) if upward else LowerLoss.of(p, q, total)
+
+
+def tilted_of(loss, releases, tilt):
+    return (
+        Tilted.of(loss, releases, tilt)
+        if isinstance(loss, PrivacyLoss)
+        else loss.tilted(releases, tilt)
+    )
 
 
 def exact_loss(p, q, total):
@@ -55,7 +76,7 @@ def number(value) -> mpmath.mpf:
 def test_losses_and_masses_are_rounded_to_their_side(upward, table, slip):
     p, q = table
     slip = slip if upward else 0.0  # which dominating pairs alone need
-    found = PrivacyLoss.of(p, q, 2**62, upward=upward, slip=slip)
+    found = PrivacyLoss.of(p, q, 2**62, slip=slip) if upward else LowerLoss.of(p, q, 2**62)
     both, infinite = exact_loss(p, q, 2**62)
     sign = 1 if upward else -1
     assert len(found.losses) == len(both)
@@ -73,7 +94,7 @@ def test_losses_and_masses_are_rounded_to_their_side(upward, table, slip):
 @pytest.mark.parametrize("rare", [1, 12345, 2**40 + 1, 2**61 - 7])
 def test_infinite_losses_of_any_release_count(upward, releases, rare):
     p, q = np.array([2**62 - rare, rare]), np.array([2**62, 0])
-    found = PrivacyLoss.of(p, q, 2**62, upward=upward).infinite_of(releases)
+    found = loss_of(p, q, 2**62, upward).infinite_of(releases)
     exact = 1 - (1 - number(Fraction(rare, 2**62))) ** releases
     assert (exact <= found) if upward else (found <= exact)
     assert abs(found / exact - 1) < 1e-14
@@ -83,8 +104,9 @@ def test_infinite_losses_of_any_release_count(upward, releases, rare):
 @pytest.mark.parametrize("tilt", [1e-3, 0.7, 30.0])
 def test_tilted_weights_are_within_their_error(upward, tilt):
     random = np.random.default_rng(5)
-    loss = PrivacyLoss(random.normal(size=40), random.random(40) / 40, 0.0, upward)
-    tilted = Tilted.of(loss, 3, tilt)
+    side = PrivacyLoss if upward else LowerLoss
+    loss = side(random.normal(size=40), random.random(40) / 40, 0.0)
+    tilted = tilted_of(loss, 3, tilt)
     for weight, value, mass in zip(tilted.weights, loss.losses, loss.masses, strict=True):
         exact = mpmath.mpf(float(mass)) * mpmath.exp(
             mpmath.mpf(tilt) * mpmath.mpf(float(value)) - mpmath.mpf(tilted.constant)
@@ -102,16 +124,18 @@ def test_tilted_weights_are_within_their_error(upward, tilt):
 @pytest.mark.parametrize("infinite", [0.0, 1e-9, 1e-3])
 @pytest.mark.parametrize("integral", [1e-12, 0.03, 0.5])
 def test_log_delta_is_rounded_to_its_side(upward, infinite, integral):
-    loss = PrivacyLoss(np.array([-0.3, 0.4]), np.array([0.4, 0.6 - infinite]), infinite, upward)
+    side = PrivacyLoss if upward else LowerLoss
+    loss = side(np.array([-0.3, 0.4]), np.array([0.4, 0.6 - infinite]), infinite)
     for releases, tilt, epsilon in ((5, 2.0, 1.1), (400, 0.5, 40.0), (4000, 0.5, 40.0)):
-        tilted = Tilted.of(loss, releases, tilt)
+        tilted = tilted_of(loss, releases, tilt)
         whole = 1 - (1 - mpmath.mpf(infinite)) ** releases
         parts = releases * mpmath.mpf(tilted.constant), mpmath.mpf(tilt) * mpmath.mpf(epsilon)
         power = parts[0] - parts[1]
         weights = releases * mpmath.mpf(tilted.error)  # what each weight may be off by
         sign = 1 if upward else -1
         exact = mpmath.log(whole + mpmath.exp(power + sign * weights) * mpmath.mpf(integral))
-        found = tilted.log_delta(epsilon, integral)
+        rounded = Tilted.log_delta if upward else log_delta_below
+        found = rounded(tilted, epsilon, integral)
         assert sign * (found - exact) >= 0
         terms = sum(map(abs, parts)) + abs(mpmath.log(integral)) + 2
         assert abs(found - exact) <= 0.02 * weights + 64 * UNIT * terms
@@ -152,7 +176,7 @@ def binomial_tail(trials, share, beyond):
 
 @pytest.mark.parametrize("share", [1, 8, 13])
 def test_totals_beyond_the_reach_are_as_rare_as_stated(share):
-    loss = PrivacyLoss.of(np.array([16 - share, share]), np.array([8, 8]), 16, upward=True)
+    loss = PrivacyLoss.of(np.array([16 - share, share]), np.array([8, 8]), 16)
     for releases in (3, 600):
         tilted = Tilted.of(loss, releases, 1e-9)
         reach, rare = _reach(tilted, 0.0)
@@ -176,10 +200,10 @@ def test_totals_beyond_the_reach_are_as_rare_as_stated(share):
 
 def test_rounding_down_took_less_than_the_shift_as_rarely_as_stated():
     """Two losses: one on the grid, one that loses nearly a step."""
-    loss = PrivacyLoss(np.array([0.0, 0.9375]), np.array([0.5, 0.5]), 0.0, False)
-    grid = on_grid(loss, 1.0)
+    loss = LowerLoss(np.array([0.0, 0.9375]), np.array([0.5, 0.5]), 0.0)
+    rounded, _, lost = on_grid_below(loss, 1.0)
     releases = 2000
-    shift, rare = _shift(Tilted.of(grid.loss, releases, 1e-9), grid)
+    shift, rare = rounded_down_by(rounded.tilted(releases, 1e-9), lost, 1.0)
     assert 0 < shift < releases * 0.9375 / 2
     fewer = binomial_tail(releases, mpmath.mpf(1) / 2, releases - shift / 0.9375)
     assert 0 < fewer <= rare
@@ -195,11 +219,12 @@ def test_both_methods_stay_on_their_side_of_the_binomial_sum(up, releases):
     p, q = np.array([up, 16 - up]), np.array([16 - up, up])
     most = releases * math.log(up / (16 - up))
     for upward in (True, False):
-        loss = PrivacyLoss.of(p, q, 16, upward=upward)
+        loss = loss_of(p, q, 16, upward)
+        fourier, normal = (by_fourier, by_normal) if upward else (by_fourier_below, by_normal_below)
         for delta in (1e-12, 0.2):
             tilt = best_tilt(loss, releases, delta)
-            ways = [by_fourier(loss, releases, tilt)] if releases <= 20_000 else []
-            for log_delta, centre in filter(None, [*ways, by_normal(loss, releases, tilt)]):
+            ways = [fourier(loss, releases, tilt)] if releases <= 20_000 else []
+            for log_delta, centre in filter(None, [*ways, normal(loss, releases, tilt)]):
                 near = [max(centre, 0.0) * part for part in (0.9, 0.99, 0.999, 1.001, 1.01)]
                 parts = (0.0, 0.02, 0.1, 0.4, 0.8, 0.97) if releases < 10**4 else (0.0, 0.02)
                 far = [max(centre, 0.0) + part * (most - max(centre, 0.0)) for part in parts]
@@ -245,7 +270,6 @@ def test_the_dominating_loss_is_above_the_dominating_pairs_by_its_slip():
     channel = Channel(np.linspace(-1, 1, 3), np.arange(3.0), weights, 32)
     p, q = dominating_pair(channel)
     above = _single(channel, 1e-5)[1]
-    assert above.upward
     for loss, (exact, _) in zip(above.losses, exact_loss(p, q, 32)[0], strict=True):
         assert mpmath.mpf(float(loss)) >= exact + SLIP
 
@@ -254,8 +278,8 @@ def test_the_dominating_loss_is_above_the_dominating_pairs_by_its_slip():
 def test_a_poor_tilt_leaves_rounding_alone_and_is_right_all_the_same(upward):
     """Without a tilt the tail is all error of the transform: neither side may lean on it."""
     p, q = np.array([9, 7]), np.array([7, 9])
-    loss = PrivacyLoss.of(p, q, 16, upward=upward)
-    log_delta, centre = by_fourier(loss, 200, 1e-6)
+    way = by_fourier if upward else by_fourier_below
+    log_delta, centre = way(loss_of(p, q, 16, upward), 200, 1e-6)
     for epsilon in np.linspace(centre, 200 * math.log(9 / 7), 40)[:-1]:
         exact = binary_log_delta(9, 16, 200, float(epsilon))
         assert (log_delta(epsilon) >= exact) if upward else (log_delta(epsilon) <= exact)
@@ -264,7 +288,7 @@ def test_a_poor_tilt_leaves_rounding_alone_and_is_right_all_the_same(upward):
 @pytest.mark.parametrize("releases", [600, 10**6])
 def test_the_normal_bound_pays_for_all_of_berry_and_esseens_distance(releases):
     """At the centre: the normal integral and twice the distance times the kernel's peak."""
-    loss = PrivacyLoss.of(np.array([13, 3]), np.array([3, 13]), 16, upward=True)
+    loss = PrivacyLoss.of(np.array([13, 3]), np.array([3, 13]), 16)
     tilt = best_tilt(loss, releases, 1e-5)
     tilted = Tilted.of(loss, releases, tilt)
     mass = tilted.weights / tilted.weights.sum()
@@ -282,17 +306,15 @@ def test_the_normal_bound_pays_for_all_of_berry_and_esseens_distance(releases):
 
 @SIDES
 @pytest.mark.parametrize("shift", [-0.01, 0.003])
-@pytest.mark.parametrize("way", [by_fourier, by_normal])
-def test_any_constant_of_the_tilt_gives_the_same_bound(monkeypatch, upward, shift, way):
+@pytest.mark.parametrize("ways", [(by_fourier_below, by_fourier), (by_normal_below, by_normal)])
+def test_any_constant_of_the_tilt_gives_the_same_bound(monkeypatch, upward, shift, ways):
     """The weights then sum to e^-shift: what is forgotten of that counts once a release."""
-    loss = PrivacyLoss.of(np.array([13, 3]), np.array([3, 13]), 16, upward=upward)
+    loss, way = loss_of(np.array([13, 3]), np.array([3, 13]), 16, upward), ways[upward]
     tilt, releases = best_tilt(loss, 600, 1e-5), 600
     usual, centre = way(loss, releases, tilt)
-    monkeypatch.setattr(
-        "randquant.privacy.accounting.privacy_loss.log_moments",
-        lambda *asked: log_moments(*asked) + shift,
-    )
-    assert sum(Tilted.of(loss, releases, tilt).weights) == pytest.approx(math.exp(-shift))
+    for module in ("randquant.privacy.accounting.privacy_loss", "lower_ends"):
+        monkeypatch.setattr(f"{module}.log_moments", lambda *asked: log_moments(*asked) + shift)
+    assert sum(tilted_of(loss, releases, tilt).weights) == pytest.approx(math.exp(-shift))
     shifted, same_centre = way(loss, releases, tilt)
     assert same_centre == pytest.approx(centre, rel=1e-9)
     for epsilon in (0.98 * centre, centre, 1.02 * centre):
@@ -317,10 +339,11 @@ def test_the_slip_is_not_rounded_away(monkeypatch, edge):
     assert upper == edge + 2 * SLIP or edge >= 32
 
 
-@pytest.mark.parametrize("upward", [True, False])
-def test_without_a_way_nothing_is_known(monkeypatch, upward):
-    loss = PrivacyLoss.of(weights(5, 3), weights(3, 5), 8, upward=upward)
+def test_without_a_way_nothing_is_known(monkeypatch):
+    p, q = weights(5, 3), weights(3, 5)
     for way in ("by_fourier", "by_normal"):
         monkeypatch.setattr(composition, way, lambda *_: None)
-    known = composition._epsilon(loss, composition.NORMAL_FROM, 1e-5, 1.0)
-    assert known == (math.inf if upward else 0.0)
+        monkeypatch.setattr(f"lower_ends.{way}_below", lambda *_: None)
+    many = composition.NORMAL_FROM
+    assert composition._epsilon(PrivacyLoss.of(p, q, 8), many, 1e-5, 1.0) == math.inf
+    assert epsilon_below(LowerLoss.of(p, q, 8), many, 1e-5, 1.0) == 0.0

@@ -146,7 +146,7 @@ def test_one_example_of_integer_noise_pays_for_rounding_and_may_lie_in_what_is_s
     apart, rounding = 2 * plan.scale / 100, 2 * math.sqrt(size)
     assert (apart + rounding) ** 2 < one.squared_distance
     assert one.squared_distance < (apart * (1 + 100 * 2**-19) + rounding) ** 2 + 1
-    assert (one.unit, one.rounds, one.longest) == ("example", 3, 0)
+    assert (one.unit, one.rounds) == ("example", 3)
     # On a coarse grid rounding is all there is, and no more than a whole client.
     coarse = AdditiveMechanism("skellam", 1.0, 1.0, cohort=4, bits=7, coordinates=coordinates)
     whole = coarse.release(16, 1).squared_distance

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from lower_ends import channel_below, lower_end
+from lower_ends import (
+    LowerLoss,
+    by_fourier_below,
+    by_normal_below,
+    channel_below,
+    lower_end,
+    on_grid_below,
+)
 from oracle import binary_log_delta
 from strategies import channels, mechanism_channels, weight_rows
 
@@ -115,10 +122,14 @@ def test_hockey_stick_holds_the_exact_value(table, epsilon):
 
 def test_both_methods_are_close_where_they_should_be():
     p, q = np.array([9, 7]), np.array([7, 9])
-    for releases, way, close in ((60, by_fourier, 0.02), (2000, by_fourier, 0.15),
-                                 (10**6, by_normal, 0.05)):  # fmt: skip
-        for upward in (True, False):
-            loss = PrivacyLoss.of(p, q, 16, upward=upward)
+    fourier, normal = (by_fourier_below, by_fourier), (by_normal_below, by_normal)
+    for releases, ways, close in (
+        (60, fourier, 0.02),
+        (2000, fourier, 0.15),
+        (10**6, normal, 0.05),
+    ):
+        for side, way in zip((LowerLoss, PrivacyLoss), ways, strict=True):
+            loss = side.of(p, q, 16)
             log_delta, centre = way(loss, releases, best_tilt(loss, releases, 1e-5))
             assert log_delta(centre) == pytest.approx(
                 float(binary_log_delta(9, 16, releases, centre)), abs=close
@@ -131,7 +142,11 @@ def test_the_grid_moves_the_loss_to_its_side(table, step, at):
     assume((p[q > 0] > 0).any())
     exact = exact_stick(p, q, exp(at))
     for upward in (True, False):
-        loss = on_grid(PrivacyLoss.of(p, q, 2**12, upward=upward), step).loss
+        loss = (
+            on_grid(PrivacyLoss.of(p, q, 2**12), step)[0]
+            if upward
+            else on_grid_below(LowerLoss.of(p, q, 2**12), step)[0]
+        )
         gains = (max(Fraction(0), 1 - exp(at - float(value))) for value in loss.losses)
         delta = Fraction(loss.infinite) + sum(
             Fraction(float(m)) * g for m, g in zip(loss.masses, gains, strict=True)

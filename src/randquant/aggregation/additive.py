@@ -238,20 +238,19 @@ class AdditiveMechanism(MechanismDefaults):
         opposite = validate.choice("neighboring", neighboring, NEIGHBORINGS) == "replace_one"
         plan = self.plan(dimension)
         square = (4 if opposite else 1) * plan.bound
-        place = (square, plan.size, rounds, neighboring, plan.longest)
-        return NoiseRelease(plan.noise, self.cohort, *place, modulus=1 << self.bits)
+        return NoiseRelease(plan.noise, self.cohort, square, plan.size, rounds, neighboring)
 
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """Bound means of gradients, and their rounding to the grid; no lower end is claimed."""
+        """Bound means of gradients, and their rounding to the grid."""
         whole, plan = self.release(dimension, rounds, neighboring), self.plan(dimension)
         apart = update_distance(
             self.clip_norm, neighboring, examples=examples,
             norm_sent=self.projection(dimension).norm_sent,
         )  # fmt: skip
         square = squared_distance_on_grid(plan.scale * apart, plan.size, whole.squared_distance)
-        return replace(whole, squared_distance=square, longest=0, one_example=True)
+        return replace(whole, squared_distance=square, one_example=True)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """Unbiased, with the variances of the noise and of rounding to the grid."""

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
         compose,
         compose_worlds,
         dominating_pair,
-        reached_epsilon,
     )
     from randquant.privacy.accounting.gaussian import (
         gaussian_epsilon,
-        gaussian_epsilon_below,
         gaussian_noise,
         log_gaussian_delta,
         step_square,

@@ -173,7 +173,7 @@ class Mixture:
         neither = max(1.0 - float(gained.sum()) - rest - float(pained.sum()), 0.0) + error
         losses = np.concatenate([gains, [0.0], pains])
         masses = np.concatenate([gained, [neither], pained]) * (1 + 8 * UNIT)
-        return PrivacyLoss(losses, masses, min(rest, 1.0), upward=True)
+        return PrivacyLoss(losses, masses, min(rest, 1.0))
 
 
 def _positive(rate: float, shifts: Shifts, reach: float) -> tuple[np.ndarray, np.ndarray, float]:
@@ -241,8 +241,7 @@ def _log_relative(rate: float, shift: float, x: np.ndarray) -> tuple[np.ndarray,
 
 # Many releases of one channel: epsilon at delta.
 #
-# Upper bound: the composed privacy loss of a pair that dominates all pairs of inputs. Lower bound,
-# for whoever has an attack: the composed loss of one actual pair of inputs. Derivations:
+# The composed privacy loss of a pair that dominates all pairs of inputs. Derivations:
 # `docs/theory/composition.md`.
 
 FOURIER_UP_TO = 2**17
@@ -353,32 +352,6 @@ def _with_noise(loss: PrivacyLoss, parts: int, delta: float, plain: float) -> Pr
     return joined(loss, noise, JOINED)
 
 
-def reached_epsilon(loss: PrivacyLoss, parts: int, delta: float) -> float:
-    """Bound epsilon of many parts of a run from below, by inputs that have a loss in each part.
-
-    Args:
-        loss: of one part, rounded down.
-        parts: how many, at least 1.
-        delta: in [0, 1).
-
-    Example:
-        >>> loss = PrivacyLoss(np.array([-1.0, 1.0]), np.array([0.25, 0.75]), 0.0, upward=False)
-        >>> round(reached_epsilon(loss, 4, 0.1), 4)  # 4 + log(1 - 0.1 / 0.75**4)
-        3.6201
-    """
-    # theory/composition.md, Proposition 10: any pair of inputs gives a lower end.
-    # theory/composition.md, Proposition 9: fewer parts tell less.
-    parts = min(parts, TILTED_UP_TO)
-    if loss.infinite_of(parts) > delta:
-        return math.inf
-    if delta == 0:
-        # theory/accounting.md, Proposition 3: largest losses add up; the product is 1 unit.
-        return max(float(loss.losses.max(initial=0.0)) * parts * (1 - 4 * UNIT), 0.0)
-    if not loss.losses.any():
-        return 0.0
-    return max(_epsilon(loss, parts, delta, tilt) for tilt in _tilts(loss, parts, delta))
-
-
 def _tilts(loss: PrivacyLoss, parts: int, delta: float) -> set[float]:
     """The tilt of Rényi composition, and smaller ones where that leaves the largest loss alone."""
     tilt = best_tilt(loss, parts, delta)
@@ -399,14 +372,14 @@ def _attacked(loss: PrivacyLoss, parts: int, delta: float) -> tuple[float, float
 def _single(channel: Channel, delta: float) -> tuple[float, PrivacyLoss]:
     """Upper bound of epsilon of one release, and the privacy loss that dominates it."""
     p, q = dominating_pair(channel)
-    above = PrivacyLoss.of(p, q, channel.denominator, upward=True, slip=SLIP)
+    above = PrivacyLoss.of(p, q, channel.denominator, slip=SLIP)
     return _one(p, q, channel.denominator, delta), above
 
 
 def _epsilon(
     loss: PrivacyLoss, releases: int, delta: float, tilt: float, quick: bool = False
 ) -> float:
-    """Least epsilon that is proven at delta for an upward loss, greatest for the other."""
+    """Least epsilon that is proven at delta."""
     curves = []
     if releases <= FOURIER_UP_TO and not quick:
         curves.append(by_fourier(loss, releases, tilt))
@@ -415,7 +388,7 @@ def _epsilon(
     crossings = []
     log_delta = math.log(delta)
     # A logarithm, 8 units, and a difference: the curve must pass delta by more than that.
-    margin = 24 * UNIT * (1 + abs(log_delta)) * (1 if loss.upward else -1)
+    margin = 24 * UNIT * (1 + abs(log_delta))
     for known_curve in curves:
         if known_curve is None:
             continue
@@ -423,11 +396,8 @@ def _epsilon(
         # Every point of the curve is proven, so any point on its safe side is a bound, also where
         # the search did not converge.
         edges = crossing(lambda at, curve=curve: curve(at) - log_delta + margin, centre, 1 / tilt)
-        crossings.append(edges[1] if loss.upward else edges[0])
-    known = [edge for edge in crossings if edge is not None]
-    if loss.upward:
-        return min(known, default=math.inf)
-    return max(known, default=0.0)
+        crossings.append(edges[1])
+    return min((edge for edge in crossings if edge is not None), default=math.inf)
 
 
 def _one(p: np.ndarray, q: np.ndarray, total: int, delta: float) -> float:

@@ -32,43 +32,23 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         >>> round(gaussian_epsilon(1.0, 1e-5), 4)
         4.3772
     """
-    return _least(mu, delta, 1)
-
-
-def gaussian_epsilon_below(mu: float, delta: float) -> float:
-    """Least epsilon of one Gaussian release, rounded down: what real-valued noise does reveal.
-
-    Args:
-        mu: at most the distance of neighbours over the standard deviation of the noise; >= 0.
-        delta: in [0, 1).
-
-    Example:
-        >>> 0 < gaussian_epsilon(1.0, 1e-5) - gaussian_epsilon_below(1.0, 1e-5) < 1e-9
-        True
-    """
-    return _least(mu, delta, -1)
-
-
-def _least(mu: float, delta: float, sign: int) -> float:
-    """Least epsilon, rounded up (sign 1) or down (-1)."""
     if mu == 0:
         return 0.0
     if delta == 0 or math.isinf(mu):
         return math.inf
-    log_delta = math.log(delta) * (1 + sign * 8 * UNIT)
+    log_delta = math.log(delta) * (1 + 8 * UNIT)
     # theory/gaussian.md, Proposition 2: at the lower end epsilon <= 0, the upper end always holds.
     low = max(-mu / 2, -40.0)
     high = math.sqrt(-2 * log_delta) * (1 + 1e-9) + 1e-9
-    if log_gaussian_delta(low, mu, sign) <= log_delta:
+    if log_gaussian_delta(low, mu) <= log_delta:
         return 0.0
     while (middle := (low + high) / 2) not in (low, high):
-        if log_gaussian_delta(middle, mu, sign) <= log_delta:
+        if log_gaussian_delta(middle, mu) <= log_delta:
             high = middle
         else:
             low = middle
-    end = high if sign > 0 else low
     # theory/gaussian.md, Proposition 3: four roundings.
-    return max(0.0, mu * (end + mu / 2) + sign * 4 * UNIT * mu * (abs(end) + mu / 2))
+    return max(0.0, mu * (high + mu / 2) + 4 * UNIT * mu * (abs(high) + mu / 2))
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
@@ -92,8 +72,8 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
     return 1 / high
 
 
-def log_gaussian_delta(threshold: float, mu: float, sign: int = 1) -> float:
-    """log of a bound of delta at epsilon = mu · (threshold + mu/2) >= 0: above it, or below (-1).
+def log_gaussian_delta(threshold: float, mu: float) -> float:
+    """log of an upper bound of delta at epsilon = mu · (threshold + mu/2) >= 0.
 
     Example:
         >>> round(math.exp(log_gaussian_delta(0.0, 1e6)), 6)  # half of the mass lies beyond
@@ -104,21 +84,16 @@ def log_gaussian_delta(threshold: float, mu: float, sign: int = 1) -> float:
     if threshold < 0:
         # theory/gaussian.md, Proposition 1: both parts are below 1.
         value = float(ndtr(-threshold)) - math.exp(-(threshold**2) / 2) * right / 2
-        value += sign * 4 * SPECIAL
-        # Rounded down, nothing may be left; rounded up, the allowance is.
-        return -math.inf if sign < 0 and value <= 0 else math.log(min(value, 1.0))
+        # The allowance also keeps the logarithm finite where the difference cancels.
+        return math.log(min(value + 4 * SPECIAL, 1.0))
     left = float(erfcx(threshold / root))
     # theory/gaussian.md, Proposition 1: the difference loses digits where mu is small; erfcx is
-    # convex, so it is within the distance times its slopes at both ends.
-    steep, tighter = ((threshold, left), min) if sign > 0 else ((threshold + mu, right), max)
-    slope = 2 / math.sqrt(math.pi) - root * steep[0] * steep[1]
-    tangent = mu / root * (slope + sign * 2 * SPECIAL)
-    height = tighter(left - right + sign * 2 * SPECIAL * left, tangent)
-    if sign < 0 and height <= 0:
-        return -math.inf
-    log = math.log(height / 2)
+    # convex, so it falls by at most the distance times its slope at the left end.
+    slope = 2 / math.sqrt(math.pi) - root * threshold * left
+    tangent = mu / root * (slope + 2 * SPECIAL)
+    log = math.log(min(left - right + 2 * SPECIAL * left, tangent) / 2)
     # theory/gaussian.md, Proposition 3.
-    return log - threshold**2 / 2 + sign * 16 * UNIT * (1 + abs(log) + threshold**2)
+    return log - threshold**2 / 2 + 16 * UNIT * (1 + abs(log) + threshold**2)
 
 
 def step_square(curvature: float) -> float:

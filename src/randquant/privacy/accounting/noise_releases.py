@@ -28,9 +28,6 @@ class NoiseRelease(Rounds):
         dimension: coordinates of a sum.
         rounds: rounds that the client takes part in.
         neighboring: the neighbouring relation of that distance.
-        longest: how far a clipped update reaches along one coordinate, in steps; None for the whole
-            distance. For lower ends only.
-        modulus: what sums are taken modulo; None if they are not. For lower ends only.
         trust: `aggregate`; or, of noise that relies on nobody else's, `local` if the server sees
             each client's noisy numbers, `central` if it adds the noise itself.
         one_example: whether neighbours differ in one example of a client.
@@ -47,8 +44,6 @@ class NoiseRelease(Rounds):
     dimension: int
     rounds: int
     neighboring: Neighboring = "replace_one"
-    longest: int | None = None
-    modulus: int | None = None
     trust: Trust = "aggregate"
     one_example: bool = False
 
@@ -60,10 +55,6 @@ class NoiseRelease(Rounds):
         check_size(self.dimension, self.rounds)
         validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
         validate.flag("one_example", self.one_example)
-        if self.longest is not None:
-            validate.whole("longest", self.longest, low=0)
-        if self.modulus is not None:
-            validate.whole("modulus", self.modulus, low=2)
 
     @property
     def unit(self) -> Unit:

@@ -24,7 +24,7 @@ STRIDE = 20
 """Steps in which a grid of tilts is looked at first: about the root of its length."""
 
 SMALLEST_WEIGHT = 1e-300
-"""Smaller tilted masses would lose digits: they are raised to it, or dropped."""
+"""Smaller tilted masses would lose digits: they are raised to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,44 +35,41 @@ class PrivacyLoss:
         losses: (k,) float64, finite, in nats.
         masses: (k,) float64, the probability of each.
         infinite: the probability of a code that q never sends.
-        upward: whether it errs towards more loss (for upper bounds) or towards less.
+
+    Everything errs towards more loss.
     """
 
     losses: np.ndarray
     masses: np.ndarray
     infinite: float
-    upward: bool
 
     @staticmethod
-    def of(
-        p: np.ndarray, q: np.ndarray, total: int, *, upward: bool, slip: float = 0.0
-    ) -> PrivacyLoss:
-        """Loss of a pair of rows of integers, rounded one way; slip is added to each loss.
+    def of(p: np.ndarray, q: np.ndarray, total: int, *, slip: float = 0.0) -> PrivacyLoss:
+        """Round up the loss of a pair of rows of integers; slip is added to each loss.
 
         Rows may hold Python integers beyond 64 bits.
         """
         ratio = log_ratio(p, q)
         mass = (p / float(total)).astype(np.float64)
-        sign = 1 if upward else -1
         # theory/composition.md, Proposition 4: 2 of 4 units; of Python integers 3.
-        mass *= 1 + sign * 4 * UNIT
+        mass *= 1 + 4 * UNIT
         # theory/composition.md, Proposition 4: a unit for each mass that is added.
-        infinite = float(mass[np.isposinf(ratio)].sum()) * (1 + sign * len(p) * UNIT)
+        infinite = float(mass[np.isposinf(ratio)].sum()) * (1 + len(p) * UNIT)
         finite = np.isfinite(ratio)
         losses = ratio[finite]
         # theory/composition.md, Proposition 4: 16 units of the logarithm and two sums.
-        losses = losses + sign * 18 * UNIT * np.abs(losses) + slip * (1 + 4 * UNIT)
-        return PrivacyLoss(losses, mass[finite], min(infinite, 1.0), upward)
+        losses = losses + 18 * UNIT * np.abs(losses) + slip * (1 + 4 * UNIT)
+        return PrivacyLoss(losses, mass[finite], min(infinite, 1.0))
 
     def infinite_of(self, releases: int) -> float:
-        """Probability that any of the releases has infinite loss, rounded to its side."""
+        """Probability that any of the releases has infinite loss, rounded up."""
         if self.infinite == 0:
             return 0.0
         if self.infinite == 1:
             return 1.0
         # theory/composition.md, Proposition 4: 17 of 40 units.
         some = -math.expm1(releases * math.log1p(-self.infinite))
-        return min(1.0, some * (1 + 40 * UNIT)) if self.upward else some * (1 - 40 * UNIT)
+        return min(1.0, some * (1 + 40 * UNIT))
 
 
 class Worlds(Protocol):
@@ -119,11 +116,8 @@ class Tilted:
         constant = float(log_moments(loss, np.array([tilt]))[0])
         exponents = tilt * loss.losses - constant
         weights = loss.masses * np.exp(exponents)
-        if loss.upward:
-            # theory/composition.md, Proposition 4: raising adds losses, dropping takes some away.
-            weights = np.maximum(weights, SMALLEST_WEIGHT)
-        else:
-            weights = np.where(weights < SMALLEST_WEIGHT, 0.0, weights)
+        # theory/composition.md, Proposition 4: raising a weight only adds loss.
+        weights = np.maximum(weights, SMALLEST_WEIGHT)
         # theory/composition.md, Proposition 3: the relative error of a weight.
         largest = float((np.abs(tilt * loss.losses) + np.abs(exponents)).max())
         return Tilted(loss, releases, tilt, constant, weights, 1.01 * UNIT * (largest + 12))
@@ -142,13 +136,12 @@ class Tilted:
         return mean, float(mass @ (self.loss.losses - mean) ** 2)
 
     def log_delta(self, epsilon: float, integral: float) -> float:
-        """log of the hockey-stick divergence at epsilon, rounded to the loss's side.
+        """log of the hockey-stick divergence at epsilon, rounded up.
 
         Args:
             epsilon: the argument.
-            integral: T(epsilon), already rounded to that side.
+            integral: T(epsilon), already rounded up.
         """
-        sign = 1 if self.loss.upward else -1
         whole = self.loss.infinite_of(self.releases)
         if integral <= 0:
             return math.log(whole) if whole > 0 else -math.inf
@@ -156,12 +149,12 @@ class Tilted:
         # theory/composition.md, Proposition 3: a logarithm, two products, three sums.
         slack = 12 * UNIT * (abs(first) + abs(second) + abs(math.log(integral)) + 1)
         slack += 1.01 * self.releases * self.error
-        log_finite = first - second + math.log(integral) + sign * slack
+        log_finite = first - second + math.log(integral) + slack
         if whole == 0:
             return log_finite
         # Of the two, errors count by their share: 8 units of a logarithm, 3 sums, exp, log1p.
         both = float(np.logaddexp(log_finite, math.log(whole)))
-        return both + sign * 40 * UNIT * (1 + abs(both))
+        return both + 40 * UNIT * (1 + abs(both))
 
 
 def log_moments(loss: PrivacyLoss, tilts: np.ndarray) -> np.ndarray:
@@ -258,76 +251,48 @@ GRID = 2**18
 RARE = 40.0
 """Events of tilted probability e^-40 are left out, and paid for."""
 
-FEW = 24.0
-"""The same for losses that were rounded down unusually little: e^-24 costs less than more room."""
 
+def on_grid(loss: PrivacyLoss, step: float) -> tuple[PrivacyLoss, np.ndarray]:
+    """Put a loss on multiples of a step that is a power of two.
 
-@dataclass(frozen=True, slots=True)
-class LossGrid:
-    """A loss on multiples of a step that is a power of two.
+    Each loss is split between its two neighbours such that p and q keep their masses: the two can
+    be merged back, so the split pair is easier to tell apart.
 
-    Attributes:
-        loss: losses are step · index.
-        index: (k,) int64.
-        step: in nats.
-        lost: (k,) by how much each loss was rounded down, 0 to step; zeros for upper bounds.
+    Returns:
+        (loss, index): (k,) int64, the losses over the step.
     """
-
-    loss: PrivacyLoss
-    index: np.ndarray
-    step: float
-    lost: np.ndarray
-
-
-def on_grid(loss: PrivacyLoss, step: float) -> LossGrid:
-    """Put a loss on a grid.
-
-    Upward, each loss is split between its two neighbours such that p and q keep their masses: the
-    two can be merged back, so the split pair is easier to tell apart. Downward, it is rounded down.
-    """
-    # theory/composition.md, Proposition 5, upward and downward.
+    # theory/composition.md, Proposition 5.
     below = np.floor(loss.losses / step)
     above = loss.losses - below * step  # right within a unit: step is a power of two
-    if not loss.upward:
-        rounded = _grid_loss(loss, below, loss.masses, step)
-        return LossGrid(rounded, below.astype(np.int64), step, above)
     part = np.minimum(np.expm1(-above) / math.expm1(-step), 1.0)
     # theory/composition.md, Proposition 5: 18 of 24 units are needed. Both parts are raised.
     rest = (1 - part * (1 - 24 * UNIT)) * (1 + 4 * UNIT)
     masses = np.concatenate([loss.masses * rest, loss.masses * part * (1 + 24 * UNIT)])
     index = np.concatenate([below, below + 1])
     masses *= 1 + 4 * UNIT
-    split = _grid_loss(loss, index, masses, step)
-    return LossGrid(split, index.astype(np.int64), step, np.zeros(len(index)))
+    return PrivacyLoss(index * step, masses, loss.infinite), index.astype(np.int64)
 
 
 def joined(first: PrivacyLoss, second: PrivacyLoss, cells: int) -> PrivacyLoss:
-    """The upward loss of two independent releases, on a grid of about so many cells.
+    """The loss of two independent releases, on a grid of about so many cells.
 
     Example:
-        >>> one = PrivacyLoss(np.array([0.0, 1.0]), np.array([0.5, 0.5]), 0.0, upward=True)
+        >>> one = PrivacyLoss(np.array([0.0, 1.0]), np.array([0.5, 0.5]), 0.0)
         >>> both = joined(one, one, 4)
         >>> float(both.losses[both.masses > 0].max())
         2.0
     """
     span = max(float(np.ptp(first.losses)), float(np.ptp(second.losses)), 1e-12)
     step = 2.0 ** math.ceil(math.log2(span / cells))
-    one, another = (on_grid(loss, step) for loss in (first, second))
-    rows = [
-        np.bincount(grid.index - grid.index.min(), weights=grid.loss.masses)
-        for grid in (one, another)
-    ]
-    start = int(one.index.min() + another.index.min())
+    grids = [on_grid(loss, step) for loss in (first, second)]
+    rows = [np.bincount(index - index.min(), weights=loss.masses) for loss, index in grids]
+    start = sum(int(index.min()) for _, index in grids)
     masses = np.convolve(rows[0], rows[1])
     # theory/sampling.md, Proposition 20: each mass is a sum of as many products as a row has.
-    masses *= 1 + (len(one.index) + len(another.index) + 8) * UNIT
+    masses *= 1 + (sum(len(index) for _, index in grids) + 8) * UNIT
     losses = (start + np.arange(len(masses))) * step
     infinite = min((first.infinite + second.infinite) * (1 + 4 * UNIT), 1.0)
-    return PrivacyLoss(losses, masses, infinite, upward=True)
-
-
-def _grid_loss(loss: PrivacyLoss, index: np.ndarray, masses: np.ndarray, step: float):
-    return PrivacyLoss(index * step, masses, loss.infinite, loss.upward)
+    return PrivacyLoss(losses, masses, infinite)
 
 
 def by_fourier(
@@ -341,29 +306,28 @@ def by_fourier(
         tilt: see `Tilted`; any gives valid bounds, the Rényi-optimal one good ones.
 
     Returns:
-        (log_delta, centre): a function of epsilon whose values are on the loss's side of the
-        truth, and the epsilon near which it is best.
+        (log_delta, centre): a function of epsilon whose values are above the truth, and the
+        epsilon near which it is best.
     """
     start = Tilted.of(loss, releases, tilt)
     reach, _ = _reach(start, 0.0)
     step = 2.0 ** math.ceil(math.log2(max(2.1 * reach / GRID, 1e-12)))
-    grid = on_grid(loss, step)
-    tilted = Tilted.of(grid.loss, releases, tilt)
+    split, index = on_grid(loss, step)
+    tilted = Tilted.of(split, releases, tilt)
     mean, _ = tilted.centre
     reach, outside = _reach(tilted, 4 * step)
     first = math.floor((releases * mean - reach) / step) - 2
-    first = max(first, releases * int(grid.index.min()))
+    first = max(first, releases * int(index.min()))
     size = min(GRID, 1 << (math.ceil(2 * reach / step) + 8).bit_length())
     if size * step < 2 * reach + 6 * step:
         # theory/composition.md, Proposition 6.
         outside = 1.0  # never so, but a bound must not rest on it
-    sums, error = powered(tilted.weights, grid.index, first, size, releases)
+    sums, error = powered(tilted.weights, index, first, size, releases)
     points = (first + np.arange(size)) * step
-    shift, unlikely = _shift(tilted, grid)
 
     def log_delta(epsilon: float) -> float:
-        from_here = max(math.floor((epsilon - shift) / step) - first, 0)
-        over = np.maximum(points[from_here:] - (epsilon - shift), 0.0)
+        from_here = max(math.floor(epsilon / step) - first, 0)
+        over = np.maximum(points[from_here:] - epsilon, 0.0)
         farthest = float(over[-1]) if over.size else 0.0
         moved = 4 * UNIT * (abs(epsilon) + farthest)  # error of each difference
         # theory/composition.md, Proposition 3: g at the points of the grid.
@@ -374,14 +338,10 @@ def by_fourier(
         slack = error * float(np.sqrt(kernel @ kernel)) * 1.001
         slack += size_of * (UNIT * (size + 80) + 2 * tilt * moved)
         slack += moved * float(np.abs(sums[from_here:]).sum())  # 1 - e^-x has slope 1 at most
-        slack += (outside + unlikely) * tilted.peak * 1.001 + 1e-290  # last: what underflows
-        return tilted.log_delta(epsilon - shift, integral + _sign(loss) * slack)
+        slack += outside * tilted.peak * 1.001 + 1e-290  # last: what underflows
+        return tilted.log_delta(epsilon, integral + slack)
 
-    return log_delta, releases * mean + shift
-
-
-def _sign(loss: PrivacyLoss) -> int:
-    return 1 if loss.upward else -1
+    return log_delta, releases * mean
 
 
 def _reach(tilted: Tilted, margin: float) -> tuple[float, float]:
@@ -397,19 +357,6 @@ def _reach(tilted: Tilted, margin: float) -> tuple[float, float]:
     if everything <= bernstein:
         return everything, 0.0
     return bernstein * (1 + 1e-6), 2.1 * math.exp(-RARE)
-
-
-def _shift(tilted: Tilted, grid: LossGrid) -> tuple[float, float]:
-    """(shift, bound): rounding down took less than shift from a sum with tilted mass <= bound."""
-    if grid.loss.upward:
-        return 0.0, 0.0
-    mass = tilted.weights / tilted.weights.sum()
-    mean = float(mass @ grid.lost)
-    variance = 1.001 * float(mass @ (grid.lost - mean) ** 2) + 1e-9 * grid.step**2
-    # theory/composition.md, Proposition 5: Bernstein's inequality, as in `_reach`.
-    n, third = tilted.releases, grid.step * FEW / 3
-    least = n * mean * (1 - 1e-9) - third - math.sqrt(third**2 + 2 * n * variance * FEW)
-    return (least, 1.1 * math.exp(-FEW)) if least > 0 else (0.0, 0.0)
 
 
 def powered(
@@ -495,7 +442,7 @@ def by_normal(
     distance += 24 * UNIT * largest * math.sqrt(releases / variance)
     distance += 64 * UNIT * largest**2 / variance
     spread = math.sqrt(releases * variance)
-    growth, sign = releases * math.log(total), 1 if loss.upward else -1
+    growth = releases * math.log(total)
     # The total mass to the n-th: its sum and logarithm, n times.
     slack = releases * (len(mass) + 4) * UNIT
 
@@ -505,8 +452,8 @@ def by_normal(
         # theory/composition.md, Proposition 8: g rises once and falls once, so it varies by 2
         # peaks.
         error += 2 * tilted.peak * (distance + 4 * UNIT * abs(epsilon) / spread)
-        scale = math.exp(growth + sign * (slack + 20 * UNIT))
-        return tilted.log_delta(epsilon, (value + sign * error) * scale)
+        scale = math.exp(growth + (slack + 20 * UNIT))
+        return tilted.log_delta(epsilon, (value + error) * scale)
 
     return log_delta, releases * mean
 
