@@ -23,7 +23,7 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as MessageProto
 
 import randquant as rq
-from randquant import integrations
+from randquant import integrations, rounds
 from randquant.integrations import HEAD, INBOX, QuantizedStrategy, QuantizeMod, flower
 from randquant.integrations.flower.messages import PAYLOAD
 from randquant.rounds import FILES, NOTHING, REFUSED
@@ -82,7 +82,7 @@ def sentences() -> re.Pattern[str]:
     patterns = [re.escape(text) for text in (FILES, NOTHING, REFUSED)]
     for path in [
         file
-        for room in (integrations, flower, secagg)
+        for room in (integrations, rounds, flower, secagg)
         for file in Path(room.__path__[0]).glob("*.py")
     ]:
         for node in ast.walk(ast.parse(path.read_text())):

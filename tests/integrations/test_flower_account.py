@@ -151,7 +151,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
 def saved(path, stored):
     """Write a store of one round."""
     store = ServerStore(path)
-    store.create(stored.run, stored.account, {})
+    store.create(stored.run, stored.account, 0, {})
     store.commit(stored.history[0], stored.done, stored.arrays)
 
 

@@ -128,7 +128,7 @@ def test_only_its_user_reads_an_account_and_a_servers_state_which_is_no_link(tmp
     before = os.umask(0)
     try:
         answer(context_of(tmp_path / "account"))
-        ServerStore(tmp_path / "state").create({}, {}, {"w": np.zeros(3)})
+        ServerStore(tmp_path / "state").create({}, {}, 0, {"w": np.zeros(3)})
     finally:
         os.umask(before)
     for name in ("account", "state"):

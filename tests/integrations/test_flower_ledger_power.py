@@ -54,7 +54,7 @@ def server_trace(tmp_path, monkeypatch, rounds=2):
         run = ServerRun(noisy("local"), accountant, print, store=ServerStore(folder / NAME))
         for number in range(1, rounds + 1):
             kept = {"w": np.full(3, float(number))}, {}
-            run.charge(OFFER, {1, 2}, lambda: ({"w": np.zeros(3)}, {}))
+            run.charge(number, OFFER, {1, 2}, lambda: ({"w": np.zeros(3)}, {}))
             trace.note("asked")
             run.succeeded(number, 2, 2, {}, kept)
     return trace.events

@@ -158,7 +158,7 @@ def test_a_model_that_could_not_be_read_again_is_refused_before_anybody_is_asked
     server = Server(tmp_path, patience=1)
     server.controller._model["names"] = np.array(["a"])
     server.run()
-    assert any("Expected arrays of numbers, got 'names'" in line for line in server.log)
+    assert any("Expected arrays of numbers, got 'model/names'" in line for line in server.log)
     assert not (tmp_path / "sites" / "va.account").exists()
 
 

@@ -32,7 +32,7 @@ CASES = {
     "no evaluation": (record(promise(), every=99), None, CHANNEL),
     "one round": (record(promise(), rounds=1), record(rounds=1), CHANNEL),
     "no round": (record(promise(), rounds=0),),
-    "hostile": (record(promise(), data_dir=HOSTILE, mechanism=HOSTILE),),
+    "hostile": (record(promise(), mechanism=HOSTILE),),
 }
 
 

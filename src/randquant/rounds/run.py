@@ -103,11 +103,17 @@ class ServerRun:
         return [c for c in connected if not exceeds(RoundEvent(offer, frozenset({c})))]
 
     def charge(
-        self, offer: Offer, clients: Collection[int], first: Callable[[], Kept], step: str = ""
+        self,
+        number: int,
+        offer: Offer,
+        clients: Collection[int],
+        first: Callable[[], Kept],
+        step: str = "",
     ) -> None:
         """Count a round, before its requests leave: once asked, a client may send an update.
 
         Args:
+            number: of the round, 1 for the first.
             offer: of the round.
             clients: who is asked.
             first: gives what a run begins with.
@@ -117,10 +123,10 @@ class ServerRun:
         if self.store is not None:
             account = self.accountant.state_dict()
             if self.store.exists():
-                self.store.record_before_sending(account)
+                self.store.record_before_sending(account, number - 1)
             else:
                 run = {"offer": offer.digest, "step": step}
-                self.store.create(run, account, self._arrays(*first()))
+                self.store.create(run, account, number - 1, self._arrays(*first()))
         told = self._hostile
         self._hostile = one_client(offer.mechanism, offer.dimension, len(clients))
         if self._hostile and not told:
@@ -212,7 +218,8 @@ class ServerRun:
             self.untuned.restore(stored.done.get("untuned", {}), start)
         done = validate.whole("rounds", stored.done.get("rounds"), low=0)
         self.accountant.load_state_dict(stored.account)
-        self.done, self.history = done, stored.history
+        # A round that failed is over too: an engine that counts it does not ask for it again.
+        self.done, self.history = max(done, stored.over), stored.history
         return _named(stored, MODEL), _named(stored, STEP)
 
     def _arrays(self, model: Arrays, step: Arrays) -> dict[str, np.ndarray]:

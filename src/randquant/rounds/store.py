@@ -243,6 +243,7 @@ class StoredRounds:
     Attributes:
         run: what the run is of: its offer and step, as they were when it began.
         account: `RunAccountant.state_dict` of all that was asked for, the last round included.
+        over: rounds that were over when that round was asked for, those that failed among them.
         done: what `ServerStore.commit` was given, of the last round that succeeded.
         history: all rounds, with those that failed.
         arrays: the model after that round, and what belongs to it.
@@ -250,6 +251,7 @@ class StoredRounds:
 
     run: dict[str, Any]
     account: dict[str, Any]
+    over: int
     done: dict[str, Any]
     history: list[RoundRow]
     arrays: dict[str, np.ndarray]
@@ -275,16 +277,18 @@ class ServerStore:
         """Return whether there is a file, which may be damaged."""
         return self._store.exists()
 
-    def create(self, run: Mapping[str, Any], account: Any, arrays: Mapping[str, Any]) -> None:
+    def create(
+        self, run: Mapping[str, Any], account: Any, over: int, arrays: Mapping[str, Any]
+    ) -> None:
         """Begin, before the first round is asked for: with its account, and the initial model."""
         done = {"rounds": 0}
-        records = {"run": run, "asked": {"account": account}, "done": done}
+        records = {"run": run, "asked": _asked(account, over), "done": done}
         self._store.create(records, {"model": pack_arrays(done, arrays)})
 
-    def record_before_sending(self, account: Any) -> None:
-        """Write the account of a round that is about to be asked for."""
+    def record_before_sending(self, account: Any, over: int) -> None:
+        """Write the account of a round that is about to be asked for, after so many rounds."""
         with self._store.changing() as contents:
-            contents.write("asked", {"account": account})
+            contents.write("asked", _asked(account, over))
 
     def commit(self, row: RoundRow, done: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
         """Write a round that has succeeded.
@@ -321,7 +325,11 @@ class ServerStore:
             raise ValueError(
                 f"Expected the state of a run in {self.path}, but: {error}. {advice}"
             ) from None
-        return StoredRounds(run, asked.get("account", {}), done, history, arrays)
+        return StoredRounds(run, asked["account"], asked["over"], done, history, arrays)
+
+
+def _asked(account: Any, over: int) -> dict[str, Any]:
+    return {"account": account, "over": over}
 
 
 def _first(contents: Contents) -> str:

@@ -160,7 +160,7 @@ class QuantizedStrategy(Strategy):
         except ValueError as error:
             self.run.failed(number, 0, error)
             return []
-        self.run.charge(offer, begun.pending, lambda: self._kept(arrays), self._step)
+        self.run.charge(number, offer, begun.pending, lambda: self._kept(arrays), self._step)
         self._round = current
         return current.uploads()
 

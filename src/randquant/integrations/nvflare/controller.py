@@ -241,7 +241,8 @@ class QuantizeController(Controller):
         run, log = self._run, self._logger(fl_ctx)
         now = self._asking(sites, log)
         session = next(iter(now.pending.values())).session
-        run.charge(offer := now.offer, now.pending.keys(), lambda: (self._model, {}))
+        offer = now.offer
+        run.charge(run.done + 1, offer, now.pending.keys(), lambda: (self._model, {}))
         received: list[tuple[int, RoundMessage | Exception]] = []
 
         def take(client_task: ClientTask, fl_ctx: FLContext) -> None:
