@@ -354,7 +354,10 @@ def _states() -> list[bytes]:
 def _read_state(data: bytes, _folder: Path) -> None:
     strategy, other = FedAdam(), FedAdam()
     fields = set(vars(strategy))
-    record, arrays = serialization.unpack_arrays(data)
+    try:
+        record, arrays = serialization.unpack_arrays(data)
+    except ValueError as error:  # as the store says it
+        raise ValueError(f"Expected the state of a run, but: {error}.") from error
     again, same = serialization.unpack_arrays(serialization.pack_arrays(record, arrays))
     assert (again, list(same)) == (record, list(arrays))
     for name, array in arrays.items():
