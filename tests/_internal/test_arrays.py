@@ -45,6 +45,7 @@ def test_arrays_come_back_as_they_were():
         lambda head: head["arrays"][0].__setitem__(1, "|O8"),
         lambda head: head["arrays"][0].__setitem__(1, "<f8,<f8"),
         lambda head: head["arrays"][-1].__setitem__(0, "w"),
+        lambda head: head["arrays"][-1].__setitem__(0, 7),
         lambda head: head["arrays"][-1].pop(),
         lambda head: head["arrays"].pop(),
         lambda head: head["arrays"].append(["more", "<f8", [1]]),

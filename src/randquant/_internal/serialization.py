@@ -237,7 +237,7 @@ def _unpacked(body: memoryview) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     head: dict[str, Any] = json.loads(bytes(body[8:start]))
     arrays = {}
     for name, dtype, shape in head["arrays"]:
-        if not DTYPE.fullmatch(dtype) or name in arrays:
+        if not (isinstance(name, str) and DTYPE.fullmatch(dtype)) or name in arrays:
             raise ValueError(f"{name!r} is not an array of numbers, or comes twice")
         sides = [validate.whole("side", side, low=0, high=len(body)) for side in shape]
         size = math.prod(sides) * np.dtype(dtype).itemsize
