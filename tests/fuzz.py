@@ -362,9 +362,9 @@ def _read_state(data: bytes, _folder: Path) -> None:
     assert (again, list(same)) == (record, list(arrays))
     for name, array in arrays.items():
         np.testing.assert_array_equal(same[name], array)
-    state.restore(strategy, arrays)
+    state.restore(strategy, arrays, {})
     assert set(vars(strategy)) == fields, "a new attribute"
-    state.restore(other, state.arrays_in(strategy))
+    state.restore(other, state.arrays_in(strategy), {})
     assert repr(vars(other)) == repr(vars(strategy))
 
 

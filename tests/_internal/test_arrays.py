@@ -49,6 +49,7 @@ def test_arrays_come_back_as_they_were():
         lambda head: head["arrays"][-1].pop(),
         lambda head: head["arrays"].pop(),
         lambda head: head["arrays"].append(["more", "<f8", [1]]),
+        lambda head: head["arrays"][0].__setitem__(2, [0] * 100_000),
         lambda head: head.update(record=[]),
         lambda head: head.pop("record"),
         lambda head: head.update(arrays=7),

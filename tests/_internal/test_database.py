@@ -1,11 +1,16 @@
 """An SQLite file: its locks hold, and its errors do not show what it keeps."""
 
+import contextlib
+import errno
+import os
+import sqlite3
 import subprocess
 import sys
 
 import pytest
 
 from randquant._internal.database import Database
+from randquant._internal.files import exists
 
 BEGIN = """
 import sqlite3, sys
@@ -40,3 +45,49 @@ def test_text_that_is_none_is_read_and_not_shown_in_an_error(database):
         connection.execute("INSERT INTO t VALUES (CAST(? AS TEXT))", [b"secret\xff"])
     with database.reading() as connection:
         assert connection.execute("SELECT a FROM t").fetchall() == [("secret\ufffd",)]
+
+
+def test_a_journal_that_a_killed_process_left_does_not_change_a_new_file(database):
+    """SQLite would take the old file's pages into it."""
+    rows = [["old" * 1000]] * 200
+    with database.transaction() as connection:
+        connection.executemany("INSERT INTO t VALUES (?)", rows)
+    with database.transaction() as connection:
+        connection.execute("PRAGMA cache_size = 1")  # what is changed is written before the end
+        connection.execute("UPDATE t SET a = 'changed'")
+        left = database.journal.read_bytes()
+    assert len(left) > 100_000
+    database.path.unlink()
+    database.journal.write_bytes(left)
+    rows = [["new" * 1000]] * 200
+    database.create_whole(lambda made: made.executemany("INSERT INTO t VALUES (?)", rows))
+    with database.reading() as connection:
+        assert connection.execute("SELECT a FROM t").fetchall() == [(text,) for [text] in rows]
+
+
+def test_a_disk_that_does_not_answer_is_not_taken_for_one_without_the_file(database, monkeypatch):
+    def stale(path):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(os, "lstat", stale)
+    with pytest.raises(OSError, match="Stale file handle"):
+        exists(database.path)
+    with pytest.raises(OSError, match="Stale file handle"):
+        database.create()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "CREATE TRIGGER forgets BEFORE INSERT ON t BEGIN SELECT RAISE(IGNORE); END",
+        "CREATE VIEW v AS SELECT zeroblob(1000000000)",
+        "CREATE TABLE u (a TEXT)",
+        "DROP TABLE t",
+    ],
+)
+def test_a_file_of_other_tables_or_with_programmes_is_refused(more, database):
+    with contextlib.closing(sqlite3.connect(database.path)) as connection:
+        connection.execute(more)
+    for opened in (database.transaction, database.reading):
+        with pytest.raises(OSError, match="Expected the tables of a test's file"), opened():
+            pass

@@ -201,6 +201,47 @@ def test_a_failed_round_is_on_record_at_once(tmp_path):
     assert row.failed
 
 
+def test_rounds_that_failed_before_anybody_was_asked_are_on_record_too(tmp_path):
+    lost = []
+
+    def fault(step, node, reply):
+        lost.append(step)
+        return [reply] * (len(lost) > 3)  # nobody answers the first step of the first round
+
+    grid = grid_of(nodes=range(1, 4), fault=fault)
+    one_round(exact(), grid=grid, folder=tmp_path, rounds=2, patience=2)
+    rows = ServerStore(tmp_path / "server.sqlite").read().history
+    assert [bool(row.failed) for row in rows] == [True, False]
+
+
+def test_a_state_that_is_deleted_while_the_run_goes_on_is_not_made_anew(tmp_path):
+    path = tmp_path / "server.sqlite"
+
+    def fault(step, node, reply):
+        if step == "upload":
+            path.unlink(missing_ok=True)
+        return [reply]
+
+    grid = grid_of(nodes=range(1, 4), fault=fault)
+    with pytest.raises(FileNotFoundError, match="deleted or moved while the run went on"):
+        one_round(exact(), grid=grid, folder=tmp_path, rounds=2)
+    assert not path.exists()
+
+
+def test_a_second_start_goes_on_with_the_moments_of_the_folder_alone(tmp_path, monkeypatch):
+    """The strategy remembers a step that no disk has."""
+    grid = grid_of(nodes=range(1, 4))
+    whole, _, _ = one_round(exact(), grid=grid, inner=FedAdam(fraction_evaluate=0.0), rounds=2)
+    inner = FedAdam(fraction_evaluate=0.0)
+    strategy = QuantizedStrategy(inner, exact(), folder=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerStore, "commit", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            run(strategy, grid, rounds=2)
+    result = run(strategy, grid, rounds=2)
+    assert np.array_equal(result.arrays["w"].numpy(), whole)
+
+
 def test_the_arrays_of_a_strategy_come_back_as_they_were():
     strategy, other = FedAdam(), FedAdam()
     strategy.m_t = {"w": np.arange(3.0), "empty": np.zeros((0, 2), dtype=">f4")}
@@ -208,7 +249,7 @@ def test_the_arrays_of_a_strategy_come_back_as_they_were():
     content = serialization.pack_arrays({"rounds": 1}, state.arrays_in(strategy))
     record, arrays = serialization.unpack_arrays(content)
     assert record == {"rounds": 1}
-    state.restore(other, arrays)
+    state.restore(other, arrays, {})
     assert (other.m_t["w"] == np.arange(3.0)).all()
     assert (other.m_t["empty"].shape, other.m_t["empty"].dtype) == ((0, 2), ">f4")
     assert [part[0] for part in other.v_t] == list(range(12))
@@ -220,7 +261,7 @@ def test_arrays_of_something_else_are_refused_and_change_nothing(name):
     strategy = FedAdam()
     before = dict(vars(strategy))
     with pytest.raises(ValueError, match="Expected arrays that FedAdam remembers, got"):
-        state.restore(strategy, {"m_t/w": np.zeros(2), name: np.zeros(2)})
+        state.restore(strategy, {"m_t/w": np.zeros(2), name: np.zeros(2)}, {})
     assert vars(strategy) == before
 
 

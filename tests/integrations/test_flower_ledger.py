@@ -247,6 +247,23 @@ def test_an_account_older_than_this_run_has_seen_is_refused(lost, tmp_path):
     assert counted(path)[0] == (lost == "older")  # another run cannot know
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_account_stays_where_a_run_began_it(begun, tmp_path):
+    """In another place it would begin at nothing, and take the same step again."""
+    context, config = context_of(tmp_path / "account" if begun else None), context_of
+    answer(context, b"one")
+    context.node_config = config(None if begun else tmp_path / "account").node_config
+    with pytest.raises(DamagedFile, match="change randquant-ledger between two runs"):
+        answer(context, b"one")
+    assert not (tmp_path / "account").exists() or begun
+
+
+def test_an_account_is_saved_only_while_it_is_held(tmp_path):
+    ledger = ledger_of(context_of(tmp_path / "account"))
+    with pytest.raises(RuntimeError, match="while it is held"):
+        ledger.save()
+
+
 # Kills, power cuts and several processes
 
 

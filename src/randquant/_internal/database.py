@@ -19,6 +19,7 @@ from randquant._internal.files import (
     check_one_name,
     check_private,
     check_regular,
+    exists,
     make_folder,
     opener,
     sync_folder,
@@ -68,7 +69,7 @@ class Database:
                 to other users, or is damaged.
         """
         make_folder(self.path.parent)
-        if not os.path.lexists(self.path):
+        if not exists(self.path):
             # Created before SQLite opens it, which would let others read it: there are keys in it.
             with (
                 contextlib.suppress(FileExistsError),  # another process was faster
@@ -88,7 +89,9 @@ class Database:
             fill: writes the content.
         """
         new = replace(self, path=self.path.with_name(self.path.name + PARTIAL))
-        for left in (new.path, new.journal):  # by a process that was killed
+        # Left by processes that were killed. SQLite would take the pages of an old file's journal
+        # into the new file.
+        for left in (new.path, new.journal, self.journal):
             left.unlink(missing_ok=True)
         new.create()
         with new.transaction() as database:
@@ -145,6 +148,10 @@ class Database:
             raise OSError(
                 f"Expected version {self.version} of {self.content} in {self.path}, got {version}."
             )
+        # Views and triggers are programmes: they would be run by whoever reads the file.
+        statements = database.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
+        if sorted(sql for (sql,) in statements) != sorted(self.tables):
+            raise OSError(f"Expected the tables of {self.content} in {self.path}, got others.")
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:

@@ -68,6 +68,19 @@ def read_own(path: Path) -> bytes:
         return file.read()
 
 
+def exists(path: Path) -> bool:
+    """Return whether there is a file of that name; OSError if this cannot be told.
+
+    `Path.exists` and `os.path.lexists` say no whatever the error: a disk that does not answer for a
+    moment would make a new file replace the old one.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def check_one_name(path: Path, status: os.stat_result) -> None:
     """Raise OSError if a file, by its status, has more than one hard link."""
     if (links := status.st_nlink) > 1:

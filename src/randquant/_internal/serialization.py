@@ -196,6 +196,9 @@ def read(path: Path, advice: str, before: str = "") -> dict[str, Any]:
 # Arrays of numbers as bytes: the length of a head, the head, the arrays, each in its own bytes.
 
 HASH_BYTES = 32
+MOST_SIDES = 64
+"""Sides of an array: NumPy's arrays have no more."""
+
 DTYPE = re.compile(r"[<>|][biuf][0-9]{1,2}")
 
 
@@ -239,6 +242,8 @@ def _unpacked(body: memoryview) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     for name, dtype, shape in head["arrays"]:
         if not (isinstance(name, str) and DTYPE.fullmatch(dtype)) or name in arrays:
             raise ValueError(f"{name!r} is not an array of numbers, or comes twice")
+        if len(shape) > MOST_SIDES:  # before they are multiplied
+            raise ValueError(f"{name!r} has {len(shape)} sides")
         sides = [validate.whole("side", side, low=0, high=len(body)) for side in shape]
         size = math.prod(sides) * np.dtype(dtype).itemsize
         if size > len(body) - start:  # before memory is taken for it

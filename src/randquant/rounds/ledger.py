@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
@@ -106,10 +105,12 @@ class AnswerLedger:
             yield self
             return
         self._create(self._database)
-        with self._database.transaction() as self._connection:
-            self._read(self._connection)
-            yield self
-        self._connection = None
+        try:
+            with self._database.transaction() as self._connection:
+                self._read(self._connection)
+                yield self
+        finally:
+            self._connection = None
         if self._written:  # the run has seen this version now that it is on the disk
             self._state[SPENT] = {"written": self._written}
 
@@ -148,6 +149,8 @@ class AnswerLedger:
 
     def save(self) -> None:
         """Write the account; it is on the disk when the context ends, before anything is sent."""
+        if self._database is not None and self._connection is None:
+            raise RuntimeError("Expected an account to be saved while it is held.")
         self._written += 1
         account = self._unread
         if account is None:
@@ -173,13 +176,14 @@ class AnswerLedger:
         return self.accountant
 
     def _look(self) -> None:
+        self._check_place()
         if self._database is None:
             if (kept := self._state.get(SPENT, {}).get("account")) is not None:
                 with _readable():
                     content = json.loads(kept)
                     steps = list(map(bytes.fromhex, content.pop("steps")))
                     self._load(json.dumps(content), steps)
-        elif os.path.lexists(self._database.path):
+        elif files.exists(self._database.path):
             with self._database.reading() as database:
                 self._read(database)
         else:
@@ -187,17 +191,19 @@ class AnswerLedger:
 
     def _create(self, database: Database) -> None:
         """Create the file of a new client's account."""
+        self._check_place()
         path = database.path
-        if os.path.lexists(path):
+        if files.exists(path):
             return
         self._check_newest()
         # Another process of this client would replace an account that already counts an answer.
         lock = path.with_name(path.name + ".lock")
         with files.exclusive(lock, wait=LOCK_TIMEOUT_SECONDS):
-            if not os.path.lexists(path):
+            if not files.exists(path):
                 database.create_whole(lambda _: None)
 
     def _read(self, database: sqlite3.Connection) -> None:
+        self._taken, self._new, self._written = set(), [], 0
         rows = database.execute("SELECT only, content FROM account").fetchall()
         steps = [step for (step,) in database.execute("SELECT step FROM steps")]
         with _readable():
@@ -209,8 +215,19 @@ class AnswerLedger:
         self._check_newest()
 
     def _check_newest(self) -> None:
-        if self._written < self._state.get(SPENT, {}).get("written", 0):
+        with _readable():
+            is_older = self._written < self._state.get(SPENT, {}).get("written", 0)
+        if is_older:
             raise DamagedFile("Expected this client's newest account, got an older one.")
+
+    def _check_place(self) -> None:
+        """Refuse an account in another place than this run's: it would begin at nothing."""
+        other = "written" if self._database is None else "account"
+        if other in self._state.get(SPENT, {}):
+            raise DamagedFile(
+                "Expected this client's account where this run has begun it, got another place: "
+                "change randquant-ledger between two runs."
+            )
 
     def _load(self, content: str, steps: list[bytes]) -> None:
         taken = set(steps)

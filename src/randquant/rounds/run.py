@@ -79,6 +79,7 @@ class ServerRun:
     def begin(self) -> None:
         """Start anew, with the account as it is."""
         self.done = self._failures = 0
+        self._has_stored = False
         self.stopped = self._hostile = ""
         self.history: list[RoundRow] = []
         self.numbers: Mapping[str, float] = {}
@@ -122,11 +123,14 @@ class ServerRun:
         self.accountant.compose(RoundEvent(offer, frozenset(clients)))
         if self.store is not None:
             account = self.accountant.state_dict()
-            if self.store.exists():
+            # Its own file that is gone is an error: a new one would state less than was asked.
+            if self._has_stored or self.store.exists():
                 self.store.record_before_sending(account, number - 1)
             else:
                 run = {"offer": offer.digest, "step": step}
-                self.store.create(run, account, number - 1, self._arrays(*first()))
+                arrays = self._arrays(*first())
+                self.store.create(run, account, number - 1, arrays, self.history)
+            self._has_stored = True
         told = self._hostile
         self._hostile = one_client(offer.mechanism, offer.dimension, len(clients))
         if self._hostile and not told:
@@ -218,7 +222,8 @@ class ServerRun:
             self.untuned.restore(stored.done.get("untuned", {}), start)
         done = validate.whole("rounds", stored.done.get("rounds"), low=0)
         self.accountant.load_state_dict(stored.account)
-        # A round that failed is over too: an engine that counts it does not ask for it again.
+        self._has_stored = True
+        # A round that failed is over too once another was asked for after it.
         self.done, self.history = max(done, stored.over), stored.history
         return _named(stored, MODEL), _named(stored, STEP)
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from randquant._internal import serialization
+from randquant._internal import serialization, validate
 from randquant._internal.database import Database
+from randquant._internal.files import exists
 from randquant._internal.serialization import CHECKSUM, from_json, pack_arrays, unpack_arrays
 from randquant.rounds.history import RoundRow
 
@@ -33,7 +33,11 @@ MAX_PART_BYTES = 2**26
 """Bytes of a state in one row. SQLite has a whole row in memory, and rows have at most 1e9 bytes.
 With half of this a large model has twice as many rows, which takes no longer."""
 
-RESTORE = "Restore it from a copy, or begin a new run."
+RESTORE = (
+    "Restore it from a copy, and delete the file beside it whose name ends in -journal, if there "
+    "is one; or begin a new run."
+)
+"""A journal belongs to the file that it was left beside: SQLite would undo a copy by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +67,14 @@ class Store:
 
     def exists(self) -> bool:
         """Return whether there is a file, which may be damaged."""
-        return os.path.lexists(self.path)
+        return exists(self.path)
 
-    def create(self, records: Mapping[str, Any], states: Mapping[str, bytes]) -> None:
+    def create(
+        self,
+        records: Mapping[str, Any],
+        states: Mapping[str, bytes],
+        fill_more: Callable[[Contents], object] = lambda _: None,
+    ) -> None:
         """Begin: afterwards the file has all of this, or there is none."""
 
         def fill(database: sqlite3.Connection) -> None:
@@ -74,14 +83,24 @@ class Store:
                 contents.write(name, record)
             for name, state in states.items():
                 contents.write_state(name, state)
+            fill_more(contents)
 
         self._database.create_whole(fill)
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Contents]:
         """Read and write as one step; after an error nothing is changed."""
+        self.check_there()
         with self._database.transaction() as database:
             yield Contents(self, database)
+
+    def check_there(self) -> None:
+        """Refuse to go on where the file has gone: a new one would state less than was sent."""
+        if not self.exists():
+            raise FileNotFoundError(
+                f"Expected {self.kind} in {self.path}, got no file: it was deleted or moved while "
+                "the run went on. Put it back."
+            )
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Contents]:
@@ -177,7 +196,13 @@ class Contents:
         """Return the checksum of the last round; None if there is no round."""
         content = "SELECT content FROM rounds ORDER BY round DESC LIMIT 1"
         row = self.database.execute(content).fetchone()
-        return None if row is None else json.loads(row[0])[CHECKSUM]
+        try:
+            return None if row is None else json.loads(row[0])[CHECKSUM]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"Expected rounds in {self.store.path} as they were written, but the last is none: "
+                f"{error}. {RESTORE}"
+            ) from None
 
     def append(self, rounds: Sequence[Any], last: str) -> None:
         """Append rounds; `last` is the checksum that the first of them follows."""
@@ -278,12 +303,25 @@ class ServerStore:
         return self._store.exists()
 
     def create(
-        self, run: Mapping[str, Any], account: Any, over: int, arrays: Mapping[str, Any]
+        self,
+        run: Mapping[str, Any],
+        account: Any,
+        over: int,
+        arrays: Mapping[str, Any],
+        history: Sequence[RoundRow] = (),
     ) -> None:
-        """Begin, before the first round is asked for: with its account, and the initial model."""
+        """Begin, before anybody is asked: with the account of this, and the initial model.
+
+        Args:
+            run: what the run is of.
+            account, over: as in `record_before_sending`.
+            arrays: the model, and what belongs to it.
+            history: rounds that failed before anybody was asked.
+        """
         done = {"rounds": 0}
         records = {"run": run, "asked": _asked(account, over), "done": done}
-        self._store.create(records, {"model": pack_arrays(done, arrays)})
+        states = {"model": pack_arrays(done, arrays)}
+        self._store.create(records, states, lambda new: new.append(history, _first(new)))
 
     def record_before_sending(self, account: Any, over: int) -> None:
         """Write the account of a round that is about to be asked for, after so many rounds."""
@@ -311,21 +349,23 @@ class ServerStore:
 
     def read(self) -> StoredRounds:
         """Return all that the run goes on from."""
-        advice = "Restore it from a copy, or begin again in another folder."
+        advice = RESTORE.replace("begin a new run", "begin again in another folder")
         with self._store.reading() as contents:
             run, asked, done = (contents.record(n, advice=advice) for n in SERVER_RECORDS)
             history = [from_json(RoundRow, row) for row, _ in contents.rounds(_first(contents))]
             content = contents.state("model")
         try:
+            account = asked["account"]
+            over = validate.whole("over", asked["over"], low=0)
             after, arrays = unpack_arrays(content)
             # The model is of the round that the account and the rounds are of, and no earlier one.
             if after != done:
                 raise ValueError("its model is of another round")
-        except ValueError as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"Expected the state of a run in {self.path}, but: {error}. {advice}"
             ) from None
-        return StoredRounds(run, asked["account"], asked["over"], done, history, arrays)
+        return StoredRounds(run, account, over, done, history, arrays)
 
 
 def _asked(account: Any, over: int) -> dict[str, Any]:

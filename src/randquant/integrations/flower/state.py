@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,21 @@ def arrays_in(strategy: Strategy) -> dict[str, np.ndarray]:
     }
 
 
-def restore(strategy: Strategy, arrays: Arrays) -> None:
-    """Undo `arrays_in`; ValueError, and nothing is changed, if they are not this strategy's."""
+def memory(strategy: Strategy) -> dict[str, Any]:
+    """Copies of the attributes of a strategy that may hold such arrays."""
+    kinds = list | dict | None
+    found = {name: value for name, value in vars(strategy).items() if isinstance(value, kinds)}
+    return {name: None if value is None else value.copy() for name, value in found.items()}
+
+
+def restore(strategy: Strategy, arrays: Arrays, first: Mapping[str, Any]) -> None:
+    """Undo `arrays_in`; ValueError, and nothing is changed, if they are not this strategy's.
+
+    Args:
+        strategy: what remembers them.
+        arrays: what `arrays_in` gave.
+        first: its `memory` before its first step, to which all else goes back.
+    """
     by_attribute: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
         attribute, _, key = name.partition("/")
@@ -30,6 +44,8 @@ def restore(strategy: Strategy, arrays: Arrays) -> None:
                 f"Expected arrays that {type(strategy).__name__} remembers, got {name!r}."
             )
         by_attribute.setdefault(attribute, {})[key] = array
+    for attribute in {name.partition("/")[0] for name in arrays_in(strategy)}:
+        setattr(strategy, attribute, first.get(attribute))
     for attribute, parts in by_attribute.items():
         in_order = list(parts) == [f"#{place}" for place in range(len(parts))]
         setattr(strategy, attribute, list(parts.values()) if in_order else parts)

@@ -96,6 +96,7 @@ class QuantizedStrategy(Strategy):
     ) -> None:
         self.strategy, self.sums = ParameterFree() if strategy is None else strategy, sums
         mod.check_inner(self.strategy)
+        self._first = state.memory(self.strategy)
         self.local = mod.check_local(local)
         along = beside(mechanism, privacy)
         untuned = None
@@ -344,6 +345,6 @@ class QuantizedStrategy(Strategy):
         if stored is None:
             return initial
         kept, moments = self.run.restore(stored)
-        state.restore(self.strategy, moments)
+        state.restore(self.strategy, moments, self._first)
         log(INFO, "randquant: continuing after round %d.", self.run.done)
         return ArrayRecord({name: Array(array) for name, array in kept.items()})

@@ -29,7 +29,8 @@ def from_bytes(content: bytes, identity: str, path: Path) -> State:
         made_with, text = record["identity"], record["optimizer"]
         number = validate.whole("round", record["round"], low=0)
         parameters, participations = arrays["parameters"], arrays["participations"]
-    except (KeyError, ValueError) as error:
+        optimizer = from_tensors(arrays, text)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"Expected a checkpoint in {path}, got a damaged one: {error}") from None
     if made_with != identity:
         raise ValueError(
@@ -37,4 +38,4 @@ def from_bytes(content: bytes, identity: str, path: Path) -> State:
             "its rounds would not have the guarantee that is printed. Restore its run or begin a "
             "new one."
         )
-    return State(number, parameters, participations, from_tensors(arrays, text))
+    return State(number, parameters, participations, optimizer)
