@@ -231,7 +231,7 @@ def _servers(folder: Path) -> Iterator[Kind]:
         accountant = RunAccountant(1e-5)
         accountant.load_state_dict(found.account)
         arrays = [(name, array.shape, _hex(array)) for name, array in found.arrays.items()]
-        return found.run, found.done, found.history, arrays, accountant.state_dict()
+        return found.run, found.progress, found.history, arrays, accountant.state_dict()
 
     yield Kind("state of a server", path, server)
     yield _accountant(folder / "accountant", strategy.accountant)

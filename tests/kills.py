@@ -134,12 +134,12 @@ class Rounds:
 
     def finish(self, folder: Path) -> None:
         self.run(folder, lambda node: None)
-        assert self._saved(folder).done["rounds"] == self.rounds
+        assert self._saved(folder).progress["rounds"] == self.rounds
 
     def _saved(self, folder: Path) -> StoredRounds:
         """What the server's state says, with the model of so many rounds."""
         stored = ServerStore(folder / "server.sqlite").read()
-        wanted = stored.done["rounds"] * mean_of(self.clients)
+        wanted = stored.progress["rounds"] * mean_of(self.clients)
         np.testing.assert_allclose(stored.arrays["model/w"], wanted, atol=1e-4)
         return stored
 
@@ -164,7 +164,7 @@ class Helped(Rounds):
 
     def check(self, folder: Path, told: list[int]) -> None:
         super().check(folder, told)
-        if (folder / "server.sqlite").exists() and (done := self._saved(folder).done["rounds"]):
+        if (folder / "server.sqlite").exists() and (done := self._saved(folder).progress["rounds"]):
             sums = HelperJournal(folder / "helper").sums()
             for node in self.clients:
                 assert sums.get(node, 0) >= done, "the helper has counted less"

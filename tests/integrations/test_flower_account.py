@@ -134,7 +134,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     good = path.read_bytes()
     stored = ServerStore(path).read()
     for change in (
-        {"arrays": {"model/other": stored.arrays["model/w"]}}, {"done": {"rounds": -1}},
+        {"arrays": {"model/other": stored.arrays["model/w"]}}, {"progress": {"rounds": -1}},
         {"run": {**stored.run, "offer": "another"}}, {"account": {}},
     ):  # fmt: skip
         path.unlink()
@@ -152,7 +152,7 @@ def saved(path, stored):
     """Write a store of one round."""
     store = ServerStore(path)
     store.create(stored.run, stored.account, 0, {})
-    store.commit(stored.history[0], stored.done, stored.arrays)
+    store.commit(stored.history[0], stored.progress, stored.arrays)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_change_of_a_servers_state_is_noticed(statement, tmp_path):
     grid, path = grid_of(nodes=range(1, 4)), tmp_path / "server.sqlite"
     one_round(exact(), grid=grid, folder=tmp_path, rounds=2)
     good = ServerStore(path).read()
-    assert (good.done["rounds"], len(good.history)) == (2, 2)
+    assert (good.progress["rounds"], len(good.history)) == (2, 2)
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute(statement)
     with pytest.raises(ValueError, match="Expected"):
@@ -240,6 +240,21 @@ def test_a_second_start_goes_on_with_the_moments_of_the_folder_alone(tmp_path, m
             run(strategy, grid, rounds=2)
     result = run(strategy, grid, rounds=2)
     assert np.array_equal(result.arrays["w"].numpy(), whole)
+
+
+def test_a_last_round_that_is_damaged_while_the_run_goes_on_ends_it(tmp_path):
+    """No round can follow it, and it is not told as a failed round."""
+    path = tmp_path / "server.sqlite"
+
+    def fault(step, node, reply):
+        if (step, rounds_of(grid)) == ("upload", 2):
+            with contextlib.closing(sqlite3.connect(path)) as database, database:
+                database.execute("UPDATE rounds SET content = 'damaged'")
+        return [reply]
+
+    grid = grid_of(nodes=range(1, 4), fault=fault)
+    with pytest.raises(OSError, match="Expected the last round in .* as it was written"):
+        one_round(exact(), grid=grid, folder=tmp_path, rounds=3)
 
 
 def test_the_arrays_of_a_strategy_come_back_as_they_were():

@@ -72,7 +72,7 @@ def of_server(folder):
         return 0
     stored, accountant = store.read(), RunAccountant(1e-5)
     accountant.load_state_dict(stored.account)
-    done = stored.done["rounds"]
+    done = stored.progress["rounds"]
     assert len(stored.history) == done
     assert stored.arrays["model/w"].tolist() == [done] * 3
     return accountant.answers(1)

@@ -185,7 +185,7 @@ def test_when_clients_are_asked_the_folder_has_the_rounds_done_their_model_and_t
         if step == "upload":
             found = ServerStore(tmp_path / "server.sqlite").read()
             asked = found.account["num_releases"]
-            kept.append((found.done["rounds"], asked, found.arrays["model/w"]))
+            kept.append((found.progress["rounds"], asked, found.arrays["model/w"]))
         return [reply]
 
     one_round(exact(), nodes, fault=look, folder=tmp_path, rounds=3)

@@ -86,7 +86,7 @@ def printed_by(run, attempt):
 def state(folder):
     """(rounds done, how often each site was asked) of the server's file."""
     stored = ServerStore(folder / "server" / "server.sqlite").read()
-    return stored.done["rounds"], [sum(c.values()) for c in stored.account["clients"].values()]
+    return stored.progress["rounds"], [sum(c.values()) for c in stored.account["clients"].values()]
 
 
 def answered(folder, site, delta=1e-5):

@@ -131,8 +131,10 @@ def test_codes_of_another_shape_kind_or_size_are_refused(helper, codes):
 
 def test_only_the_operator_can_read_what_a_helper_keeps(tmp_path):
     helper_in(tmp_path / "new" / "folder", kept=True)
-    (path,) = (tmp_path / "new" / "folder").iterdir()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    folder = tmp_path / "new" / "folder"
+    assert {path.name for path in folder.iterdir()} == {"helper.sqlite", "helper.sqlite.lock"}
+    assert stat.S_IMODE((folder / "helper.sqlite").stat().st_mode) == 0o600
+    assert (folder / "helper.sqlite.lock").stat().st_size == 0
 
 
 def test_a_journal_that_is_none_is_refused_in_a_sentence(tmp_path):
@@ -144,6 +146,14 @@ def test_a_journal_that_is_none_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "other" / "helper.sqlite").symlink_to(tmp_path / "helper.sqlite")
     with pytest.raises(OSError, match="got a symbolic link"):
         helper_in(tmp_path / "other")
+
+
+def test_a_journal_that_was_emptied_is_not_taken_for_a_new_one(tmp_path):
+    """It would forget which sums its clients are in."""
+    helper_in(tmp_path)
+    (tmp_path / "helper.sqlite").write_bytes(b"")
+    with pytest.raises(OSError, match="Expected version 1 of a helper's journal .*, got 0"):
+        helper_in(tmp_path)
 
 
 def test_a_fresh_key_is_on_no_disk(tmp_path):

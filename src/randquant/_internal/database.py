@@ -19,8 +19,8 @@ from randquant._internal.files import (
     check_one_name,
     check_private,
     check_regular,
+    exclusive,
     exists,
-    make_folder,
     opener,
     sync_folder,
 )
@@ -62,22 +62,19 @@ class Database:
     keeps_deleted: bool = False
 
     def create(self) -> None:
-        """Create the file and its tables, unless they exist.
+        """Create the file and its tables, unless there is one.
 
         Raises:
             OSError: the file cannot be written, is not a regular file, has a second name, is open
-                to other users, or is damaged.
+                to other users, is damaged, or its folder does not exist.
         """
-        make_folder(self.path.parent)
         if not exists(self.path):
-            # Created before SQLite opens it, which would let others read it: there are keys in it.
-            with (
-                contextlib.suppress(FileExistsError),  # another process was faster
-                open(self.path, "xb", opener=functools.partial(opener, mode=0o600)),
-            ):
-                pass
-            sync_folder(self.path.parent)
-        with self.transaction(new=True):
+            # Without the lock another process might replace a file that counts something by now.
+            lock = self.path.with_name(self.path.name + ".lock")
+            with exclusive(lock, wait=LOCK_TIMEOUT_SECONDS):
+                if not exists(self.path):
+                    self.create_whole(lambda _: None)
+        with self.transaction():
             pass
 
     def create_whole(self, fill: Callable[[sqlite3.Connection], object]) -> None:
@@ -93,8 +90,10 @@ class Database:
         # into the new file.
         for left in (new.path, new.journal, self.journal):
             left.unlink(missing_ok=True)
-        new.create()
-        with new.transaction() as database:
+        # Created before SQLite opens it, which would let others read it: there are keys in it.
+        with open(new.path, "xb", opener=functools.partial(opener, mode=0o600)):
+            pass
+        with new.transaction(new=True) as database:
             fill(database)
         os.replace(new.path, self.path)
         sync_folder(self.path.parent)
@@ -109,7 +108,7 @@ class Database:
         """Read and write as one step; after an error nothing is changed.
 
         Args:
-            new: whether to create the tables in a file that has none.
+            new: whether the file is empty, and its tables are created.
 
         Guarantees:
             What was written is on the disk when the context ends, and survives a loss of power.
@@ -122,7 +121,7 @@ class Database:
             # IMMEDIATE locks the file before anything is read, so that no other process can change
             # what a decision rests on.
             database.execute("BEGIN IMMEDIATE")
-            if new and _version(database) == 0:
+            if new:
                 for table in self.tables:
                     database.execute(table)
                 database.execute(f"PRAGMA user_version = {self.version}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from randquant._internal import files, serialization, validate
-from randquant._internal.database import LOCK_TIMEOUT_SECONDS, Database
+from randquant._internal.database import Database
 from randquant.rounds.accountant import RunAccountant
 from randquant.rounds.foreign import DamagedFile
 from randquant.secure_sums.secagg.terms import ProtocolError
@@ -97,14 +97,16 @@ class AnswerLedger:
 
         Raises:
             DamagedFile: it is damaged, or older than what this run has seen.
-            OSError: the file is a link, cannot be read, or another process holds it for longer
-                than LOCK_TIMEOUT_SECONDS.
+            OSError: the file is a link, cannot be read, or another process holds it for too long.
         """
         if self._database is None:
             self._look()
             yield self
             return
-        self._create(self._database)
+        self._check_place()
+        if not files.exists(self._database.path):
+            self._check_newest()
+        self._database.create()
         try:
             with self._database.transaction() as self._connection:
                 self._read(self._connection)
@@ -188,19 +190,6 @@ class AnswerLedger:
                 self._read(database)
         else:
             self._check_newest()
-
-    def _create(self, database: Database) -> None:
-        """Create the file of a new client's account."""
-        self._check_place()
-        path = database.path
-        if files.exists(path):
-            return
-        self._check_newest()
-        # Another process of this client would replace an account that already counts an answer.
-        lock = path.with_name(path.name + ".lock")
-        with files.exclusive(lock, wait=LOCK_TIMEOUT_SECONDS):
-            if not files.exists(path):
-                database.create_whole(lambda _: None)
 
     def _read(self, database: sqlite3.Connection) -> None:
         self._taken, self._new, self._written = set(), [], 0

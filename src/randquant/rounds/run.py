@@ -20,11 +20,11 @@ from randquant.rounds.sums import Log, RoundSum
 from randquant.rounds.trained import Arrays, Buffers, Layout
 from randquant.rounds.untuned import START, UntunedSteps
 
-MODEL, STEP, RUN = "model/", "step/", "run/"
-"""What the names of arrays in a store begin with: the model, what the engine's own step remembers,
-what the run's does."""
+MODEL, MOMENTS, RUN = "model/", "moments/", "run/"
+"""The first part of an array's name in a store: of the model, of what an engine's own step
+remembers, and of what a step without a rate does."""
 
-Kept = tuple[Arrays, Arrays]
+ModelAndMoments = tuple[Arrays, Arrays]
 """A model, and the arrays that the engine's own step remembers."""
 
 
@@ -79,7 +79,7 @@ class ServerRun:
     def begin(self) -> None:
         """Start anew, with the account as it is."""
         self.done = self._failures = 0
-        self._has_stored = False
+        self._has_file = False
         self.stopped = self._hostile = ""
         self.history: list[RoundRow] = []
         self.numbers: Mapping[str, float] = {}
@@ -108,8 +108,8 @@ class ServerRun:
         number: int,
         offer: Offer,
         clients: Collection[int],
-        first: Callable[[], Kept],
-        step: str = "",
+        initial: Callable[[], ModelAndMoments],
+        step_name: str = "",
     ) -> None:
         """Count a round, before its requests leave: once asked, a client may send an update.
 
@@ -117,20 +117,20 @@ class ServerRun:
             number: of the round, 1 for the first.
             offer: of the round.
             clients: who is asked.
-            first: gives what a run begins with.
-            step: the name of what steps with the mean.
+            initial: gives what a run begins with.
+            step_name: of what steps with the mean.
         """
         self.accountant.compose(RoundEvent(offer, frozenset(clients)))
         if self.store is not None:
             account = self.accountant.state_dict()
-            # Its own file that is gone is an error: a new one would state less than was asked.
-            if self._has_stored or self.store.exists():
+            # A file that this run has written to and that is gone is an error.
+            if self._has_file or self.store.exists():
                 self.store.record_before_sending(account, number - 1)
             else:
-                run = {"offer": offer.digest, "step": step}
-                arrays = self._arrays(*first())
+                run = {"offer": offer.digest, "step": step_name}
+                arrays = self._arrays(*initial())
                 self.store.create(run, account, number - 1, arrays, self.history)
-            self._has_stored = True
+            self._has_file = True
         told = self._hostile
         self._hostile = one_client(offer.mechanism, offer.dimension, len(clients))
         if self._hostile and not told:
@@ -162,17 +162,22 @@ class ServerRun:
         return found
 
     def succeeded(
-        self, number: int, asked: int, clients: int, sizes: Mapping[str, int], kept: Kept
+        self,
+        number: int,
+        asked: int,
+        clients: int,
+        sizes: Mapping[str, int],
+        after: ModelAndMoments,
     ) -> RoundRow:
-        """Note a round with so many clients in its mean, and keep what it has made."""
+        """Note a round with so many clients in its mean, and keep the model after it."""
         self._failures = 0
         if self.untuned is not None:
             self.untuned.taken()
         row = self._note(number, asked, asked - clients, sizes)
         if self.store is not None:
             untuned = {} if self.untuned is None else self.untuned.record()
-            done = {"rounds": number, "untuned": untuned}
-            self.store.commit(row, done, self._arrays(*kept))
+            progress = {"rounds": number, "untuned": untuned}
+            self.store.commit(row, progress, self._arrays(*after))
         return row
 
     def failed(self, number: int, asked: int, error: Exception) -> None:
@@ -188,21 +193,22 @@ class ServerRun:
                 f"{error}"
             ) from error
 
-    def stored(self, offer: Offer, model: Arrays, step: str = "") -> StoredRounds | None:
+    def stored(self, offer: Offer, model: Arrays, step_name: str = "") -> StoredRounds | None:
         """Read the store; None if the run has not begun there.
 
         Args:
             offer: what clients are offered.
             model: has the names, shapes and dtypes of the run's.
-            step: as in `charge`.
+            step_name: as in `charge`.
 
         Raises:
             ValueError: it is damaged, or of another offer, model or step.
+            OSError: it cannot be read.
         """
         if self.store is None or not self.store.exists():
             return None
         stored = self.store.read()
-        same = stored.run == {"offer": offer.digest, "step": step}
+        same = stored.run == {"offer": offer.digest, "step": step_name}
         if not same or _kinds(_named(stored, MODEL)) != _kinds(model):
             raise ValueError(
                 f"Expected {self.store.path} to be of this mechanism, model and step, got another "
@@ -210,7 +216,7 @@ class ServerRun:
             )
         return stored
 
-    def restore(self, stored: StoredRounds) -> Kept:
+    def restore(self, stored: StoredRounds) -> ModelAndMoments:
         """Go on from what the store has.
 
         Raises:
@@ -219,18 +225,18 @@ class ServerRun:
         self.begin()
         if self.untuned is not None:
             start = _named(stored, RUN).get(START)
-            self.untuned.restore(stored.done.get("untuned", {}), start)
-        done = validate.whole("rounds", stored.done.get("rounds"), low=0)
+            self.untuned.restore(stored.progress.get("untuned", {}), start)
+        done = validate.whole("rounds", stored.progress.get("rounds"), low=0)
         self.accountant.load_state_dict(stored.account)
-        self._has_stored = True
+        self._has_file = True
         # A round that failed is over too once another was asked for after it.
-        self.done, self.history = max(done, stored.over), stored.history
-        return _named(stored, MODEL), _named(stored, STEP)
+        self.done, self.history = max(done, stored.rounds_over), stored.history
+        return _named(stored, MODEL), _named(stored, MOMENTS)
 
-    def _arrays(self, model: Arrays, step: Arrays) -> dict[str, np.ndarray]:
+    def _arrays(self, model: Arrays, moments: Arrays) -> dict[str, np.ndarray]:
         """All arrays of a state, by their names in the store."""
         run = {} if self.untuned is None else self.untuned.arrays()
-        parts = {MODEL: model, STEP: step, RUN: run}
+        parts = {MODEL: model, MOMENTS: moments, RUN: run}
         return {kind + name: a for kind, arrays in parts.items() for name, a in arrays.items()}
 
     @property
@@ -258,7 +264,7 @@ class ServerRun:
 
 
 def _named(stored: StoredRounds, kind: str) -> dict[str, np.ndarray]:
-    """The arrays whose names begin with `kind`, without it."""
+    """Return the arrays of a kind, by their names within it."""
     arrays = stored.arrays.items()
     return {name.removeprefix(kind): each for name, each in arrays if name.startswith(kind)}
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from randquant._internal import serialization, validate
 from randquant._internal.database import Database
-from randquant._internal.files import exists
+from randquant._internal.files import exists, make_folder
 from randquant._internal.serialization import CHECKSUM, from_json, pack_arrays, unpack_arrays
 from randquant.rounds.history import RoundRow
 
@@ -69,38 +69,22 @@ class Store:
         """Return whether there is a file, which may be damaged."""
         return exists(self.path)
 
-    def create(
-        self,
-        records: Mapping[str, Any],
-        states: Mapping[str, bytes],
-        fill_more: Callable[[Contents], object] = lambda _: None,
-    ) -> None:
-        """Begin: afterwards the file has all of this, or there is none."""
-
-        def fill(database: sqlite3.Connection) -> None:
-            contents = Contents(self, database)
-            for name, record in records.items():
-                contents.write(name, record)
-            for name, state in states.items():
-                contents.write_state(name, state)
-            fill_more(contents)
-
-        self._database.create_whole(fill)
+    def create(self, fill: Callable[[Contents], object]) -> None:
+        """Create the file: afterwards it has all that `fill` writes, or there is none."""
+        make_folder(self.path.parent)
+        self._database.create_whole(lambda database: fill(Contents(self, database)))
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Contents]:
         """Read and write as one step; after an error nothing is changed."""
-        self.check_there()
-        with self._database.transaction() as database:
-            yield Contents(self, database)
-
-    def check_there(self) -> None:
-        """Refuse to go on where the file has gone: a new one would state less than was sent."""
+        # A new file would state less than was sent.
         if not self.exists():
             raise FileNotFoundError(
                 f"Expected {self.kind} in {self.path}, got no file: it was deleted or moved while "
                 "the run went on. Put it back."
             )
+        with self._database.transaction() as database:
+            yield Contents(self, database)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Contents]:
@@ -193,15 +177,19 @@ class Contents:
         )
 
     def last(self) -> str | None:
-        """Return the checksum of the last round; None if there is no round."""
+        """Return the checksum of the last round; None if there is no round.
+
+        Raises:
+            OSError: it is damaged, so that no round can follow it.
+        """
         content = "SELECT content FROM rounds ORDER BY round DESC LIMIT 1"
         row = self.database.execute(content).fetchone()
         try:
             return None if row is None else json.loads(row[0])[CHECKSUM]
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"Expected rounds in {self.store.path} as they were written, but the last is none: "
-                f"{error}. {RESTORE}"
+            raise OSError(
+                f"Expected the last round in {self.store.path} as it was written, but: {error}. "
+                f"{RESTORE}"
             ) from None
 
     def append(self, rounds: Sequence[Any], last: str) -> None:
@@ -257,7 +245,7 @@ def _sealed(record: Any, before: str) -> tuple[str, str]:
 SERVER_RECORDS = {
     "run": "what the run is of",
     "asked": "the account of what was asked for",
-    "done": "what the run has done",
+    "progress": "what the run has done",
 }
 
 
@@ -266,18 +254,18 @@ class StoredRounds:
     """A run on a server as its store has it.
 
     Attributes:
-        run: what the run is of: its offer and step, as they were when it began.
+        run: its offer and the name of its step, as they were when it began.
         account: `RunAccountant.state_dict` of all that was asked for, the last round included.
-        over: rounds that were over when that round was asked for, those that failed among them.
-        done: what `ServerStore.commit` was given, of the last round that succeeded.
+        rounds_over: rounds before that one, those that failed among them.
+        progress: what `ServerStore.commit` was given, of the last round that succeeded.
         history: all rounds, with those that failed.
         arrays: the model after that round, and what belongs to it.
     """
 
     run: dict[str, Any]
     account: dict[str, Any]
-    over: int
-    done: dict[str, Any]
+    rounds_over: int
+    progress: dict[str, Any]
     history: list[RoundRow]
     arrays: dict[str, np.ndarray]
 
@@ -305,41 +293,55 @@ class ServerStore:
     def create(
         self,
         run: Mapping[str, Any],
-        account: Any,
-        over: int,
-        arrays: Mapping[str, Any],
+        account: Mapping[str, Any],
+        rounds_over: int,
+        arrays: Mapping[str, np.ndarray],
         history: Sequence[RoundRow] = (),
     ) -> None:
         """Begin, before anybody is asked: with the account of this, and the initial model.
 
         Args:
-            run: what the run is of.
-            account, over: as in `record_before_sending`.
+            run: its offer and the name of its step.
+            account, rounds_over: as in `record_before_sending`.
             arrays: the model, and what belongs to it.
             history: rounds that failed before anybody was asked.
         """
-        done = {"rounds": 0}
-        records = {"run": run, "asked": _asked(account, over), "done": done}
-        states = {"model": pack_arrays(done, arrays)}
-        self._store.create(records, states, lambda new: new.append(history, _first(new)))
+        progress = {"rounds": 0}
+        state = pack_arrays(progress, arrays)
 
-    def record_before_sending(self, account: Any, over: int) -> None:
-        """Write the account of a round that is about to be asked for, after so many rounds."""
+        def fill(contents: Contents) -> None:
+            contents.write("run", run)
+            contents.write("asked", _asked(account, rounds_over))
+            contents.write("progress", progress)
+            contents.append(history, _first(contents))
+            contents.write_state("model", state)
+
+        self._store.create(fill)
+
+    def record_before_sending(self, account: Mapping[str, Any], rounds_over: int) -> None:
+        """Write the account of a round that is about to be asked for.
+
+        Args:
+            account: `RunAccountant.state_dict` with that round.
+            rounds_over: rounds before it.
+        """
         with self._store.changing() as contents:
-            contents.write("asked", _asked(account, over))
+            contents.write("asked", _asked(account, rounds_over))
 
-    def commit(self, row: RoundRow, done: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    def commit(
+        self, row: RoundRow, progress: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    ) -> None:
         """Write a round that has succeeded.
 
         Args:
             row: the round.
-            done: `rounds` that are done, and what the steps remember.
+            progress: `rounds` up to this one, and what the steps remember.
             arrays: the model after the round, and what belongs to it.
         """
-        state = pack_arrays(done, arrays)
+        state = pack_arrays(progress, arrays)
         with self._store.changing() as contents:
             contents.append([row], contents.last() or _first(contents))
-            contents.write("done", done)
+            contents.write("progress", progress)
             contents.write_state("model", state)
 
     def note(self, row: RoundRow) -> None:
@@ -349,27 +351,26 @@ class ServerStore:
 
     def read(self) -> StoredRounds:
         """Return all that the run goes on from."""
-        advice = RESTORE.replace("begin a new run", "begin again in another folder")
         with self._store.reading() as contents:
-            run, asked, done = (contents.record(n, advice=advice) for n in SERVER_RECORDS)
+            run, asked, progress = (contents.record(name) for name in SERVER_RECORDS)
             history = [from_json(RoundRow, row) for row, _ in contents.rounds(_first(contents))]
             content = contents.state("model")
         try:
             account = asked["account"]
-            over = validate.whole("over", asked["over"], low=0)
-            after, arrays = unpack_arrays(content)
+            rounds_over = validate.whole("rounds_over", asked["rounds_over"], low=0)
+            model_progress, arrays = unpack_arrays(content)
             # The model is of the round that the account and the rounds are of, and no earlier one.
-            if after != done:
+            if model_progress != progress:
                 raise ValueError("its model is of another round")
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"Expected the state of a run in {self.path}, but: {error}. {advice}"
+                f"Expected the state of a run in {self.path}, but: {error}. {RESTORE}"
             ) from None
-        return StoredRounds(run, account, over, done, history, arrays)
+        return StoredRounds(run, account, rounds_over, progress, history, arrays)
 
 
-def _asked(account: Any, over: int) -> dict[str, Any]:
-    return {"account": account, "over": over}
+def _asked(account: Mapping[str, Any], rounds_over: int) -> dict[str, Any]:
+    return {"account": account, "rounds_over": rounds_over}
 
 
 def _first(contents: Contents) -> str:

@@ -27,7 +27,7 @@ from randquant.rounds.among_clients import AmongClients
 from randquant.rounds.history import History, RoundRow
 from randquant.rounds.offer import Offer
 from randquant.rounds.protocol import UPLOAD
-from randquant.rounds.run import Kept, RoundsFailed, ServerRun, beside
+from randquant.rounds.run import ModelAndMoments, RoundsFailed, ServerRun, beside
 from randquant.rounds.store import ServerStore
 from randquant.rounds.trained import Arrays, Layout, parts_of
 from randquant.rounds.untuned import UntunedSteps
@@ -161,7 +161,8 @@ class QuantizedStrategy(Strategy):
         except ValueError as error:
             self.run.failed(number, 0, error)
             return []
-        self.run.charge(number, offer, begun.pending, lambda: self._kept(arrays), self._step)
+        initial = functools.partial(self._model_and_moments, arrays)
+        self.run.charge(number, offer, begun.pending, initial, self._step_name)
         self._round = current
         return current.uploads()
 
@@ -197,7 +198,7 @@ class QuantizedStrategy(Strategy):
             "upload_bytes": taken.upload_bytes,
             "plain_bytes": taken.offer.plain_bytes,
         }
-        row = run.succeeded(number, asked, taken.clients, sizes, self._kept(arrays))
+        row = run.succeeded(number, asked, taken.clients, sizes, self._model_and_moments(arrays))
         own = {"clients": taken.clients, "dropped": row.dropped, "epsilon": row.epsilon, **sizes}
         own |= run.figures(taken.offer, taken.clients)
         return arrays, MetricRecord({**(metrics or {}), **own})
@@ -325,11 +326,11 @@ class QuantizedStrategy(Strategy):
                 arrays[name] = Array(value)
 
     @property
-    def _step(self) -> str:
-        """What a run's store calls its step."""
+    def _step_name(self) -> str:
+        """The strategy, as the run's store calls it."""
         return type(self.strategy).__name__
 
-    def _kept(self, arrays: ArrayRecord) -> Kept:
+    def _model_and_moments(self, arrays: ArrayRecord) -> ModelAndMoments:
         """The model, and the strategy's moments."""
         model = {name: messages.read_array(array) for name, array in arrays.items()}
         return model, state.arrays_in(self.strategy)
@@ -341,7 +342,7 @@ class QuantizedStrategy(Strategy):
         layout = self._layout(model)  # checks it
         layout.check_tied(model)
         offer = self.run.offer(layout, self.local.buffers)
-        stored = self.run.stored(offer, model, self._step)
+        stored = self.run.stored(offer, model, self._step_name)
         if stored is None:
             return initial
         kept, moments = self.run.restore(stored)

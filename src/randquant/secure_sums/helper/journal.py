@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from randquant._internal.database import Database
+from randquant._internal.files import make_folder
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 NAME = "helper.sqlite"
@@ -58,6 +59,7 @@ class HelperJournal:
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
         self._database = Database(self.path, TABLES, VERSION, "a helper's journal")
+        make_folder(folder)
         self._database.create()
 
     def begin(self, fingerprint: bytes) -> None:

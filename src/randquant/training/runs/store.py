@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from randquant._internal import files
 from randquant._internal.database import PARTIAL
-from randquant._internal.files import make_folder, sync_folder
+from randquant._internal.files import sync_folder
 from randquant._internal.serialization import from_json, to_json
 from randquant.channels.keys import Key
 from randquant.rounds.store import RESTORE, Contents, Store
@@ -140,10 +140,15 @@ class RunStore:
 
         Args:
             records: by their names, `config` and `sent` at least.
-            initial: its first state; empty if its configuration names the model.
+            initial: its first state; empty for a baseline, which begins with the run's.
         """
-        make_folder(self.folder)
-        self._store.create(records, {"initial": initial})
+
+        def fill(contents: Contents) -> None:
+            for name, record in records.items():
+                contents.write(name, record)
+            contents.write_state("initial", initial)
+
+        self._store.create(fill)
 
     def config(self) -> TrainConfig:
         """Return the settings of the run."""
