@@ -253,7 +253,7 @@ def test_a_last_round_that_is_damaged_while_the_run_goes_on_ends_it(tmp_path):
         return [reply]
 
     grid = grid_of(nodes=range(1, 4), fault=fault)
-    with pytest.raises(OSError, match="Expected the last round in .* as it was written"):
+    with pytest.raises(OSError, match=r"Expected the last round in .* as it was written"):
         one_round(exact(), grid=grid, folder=tmp_path, rounds=3)
 
 

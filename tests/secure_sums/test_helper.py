@@ -152,7 +152,7 @@ def test_a_journal_that_was_emptied_is_not_taken_for_a_new_one(tmp_path):
     """It would forget which sums its clients are in."""
     helper_in(tmp_path)
     (tmp_path / "helper.sqlite").write_bytes(b"")
-    with pytest.raises(OSError, match="Expected version 1 of a helper's journal .*, got 0"):
+    with pytest.raises(OSError, match=r"Expected version 1 of a helper's journal .*, got 0"):
         helper_in(tmp_path)
 
 
