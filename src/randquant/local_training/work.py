@@ -20,6 +20,7 @@ class Work:
         length: L2 norm that updates are scaled to; None for no scaling. Those of classifiers that
             are right already are shorter, see `calibrated`.
         noise: squared length of the noise in a mean update, as a share of length squared.
+        together: whether clients are computed together, see `Local`.
     """
 
     batch: int | None = None
@@ -28,6 +29,7 @@ class Work:
     example_norm: float | None = None
     length: float | None = None
     noise: float = 0.0
+    together: bool | None = None
 
 
 GRADIENT = Work()
