@@ -208,8 +208,8 @@ class Learner:
         """Refuse a model that cannot compute the smallest step that a client has.
 
         Raises:
-            ValueError: it cannot, as batch norm cannot normalise one example by itself; or not in
-                one pass, as together=True asks for.
+            ValueError: it cannot, as batch norm cannot normalise one example by itself; or vmap
+                cannot, which has no rule for it or is refused what depends on numbers.
         """
         sizes, batch = self.problem.clients.sizes, self._work.batch
         steps = np.minimum(sizes, batch or sizes)
@@ -228,15 +228,15 @@ class Learner:
                 f"once, got {type(error).__name__}: {str(error).rstrip('.')}. Take another batch, "
                 "or a layer that does not need the other examples."
             ) from error
-        if self._together is None or not self._work.together:
+        if self._together is None:
             return
         try:
             self._together.updates([smallest])
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(
-                "Expected a model and a loss that torch.func.vmap computes with together=True, got "
-                f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}. Leave "
-                "together out, and clients are computed one by one."
+                "Expected a model and a loss that torch.func.vmap computes of several clients, got "
+                f"{type(error).__name__}: {str(error).partition(chr(10))[0]} Give "
+                "Local(together=False)."
             ) from error
 
     def evaluate(self, client: int | None = None) -> Evaluation:

@@ -8,6 +8,7 @@ what asks for one, as `if x.sum() > 0` does, is not in the table.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -73,12 +74,12 @@ def read(model: nn.Module, still: Sequence[str], clients: ClientSet) -> Reading:
     work_mode(model, still)
     with seeded(0):  # a data set may draw random numbers when it is read
         features, _ = clients.take(0, clients.places[0][:1])
-    before = kept(model)
+    before = attributes_of(model)
     few, many = (_watched(model, features, count) for count in COUNTS)
     obstacle = few.obstacle or many.obstacle
     if obstacle is None and few.log != many.log:
         obstacle = Obstacle("operations that depend on how many examples there are")
-    if obstacle is None and before != kept(model):
+    if obstacle is None and not are_the_same(before, attributes_of(model)):
         obstacle = Obstacle("a module that keeps something of a call")
     return Reading(obstacle, tuple(many.names), many.numbers)
 
@@ -101,19 +102,24 @@ def _watched(model: nn.Module, features: Features, count: int) -> _Watch:
     return watch
 
 
-def kept(model: nn.Module) -> list[tuple[str, int]]:
-    """Return what layers have as attributes, but for parameters, buffers and layers: identities.
+def attributes_of(model: nn.Module) -> list[object]:
+    """Return what layers have as attributes, but for parameters, buffers and layers.
 
     A module that keeps a tensor of a vectorised pass could not be used after it.
     """
-    identities = []
+    attributes: list[object] = []
     for layer in model.modules():
         for name, value in vars(layer).items():
             if name not in ("_parameters", "_buffers", "_modules"):
                 inner = value.values() if isinstance(value, dict) else value
                 items = list(inner) if isinstance(value, dict | list | tuple | set) else []
-                identities += [(name, id(item)) for item in (value, *items)]
-    return identities
+                attributes += [name, value, *items]
+    return attributes
+
+
+def are_the_same(before: list[object], after: list[object]) -> bool:
+    """Whether attributes are still the same objects, whose identities nothing else can have."""
+    return len(before) == len(after) and all(map(operator.is_, before, after))
 
 
 class _Saved(torch.autograd.graph.saved_tensors_hooks):
@@ -245,7 +251,7 @@ class _Watch(TorchFunctionMode):
             # What is written to the examples or to the model is there in the next pass.
             self.obstacle = Obstacle(f"{_name(func)}, which overwrites what is needed again")
         else:
-            named = {ALIASES.get(name, name): value for name, value in options.items()}
+            named = {ALIASES.get(str(name), str(name)): each for name, each in options.items()}
             self._follow(NAMES[func], _Call(args, named, self._axes, result))
         return result
 
@@ -410,13 +416,14 @@ def _product(call: _Call) -> int:
 
 
 def _attention(call: _Call) -> int:
-    axes = [call.axis(call.argument(k, name)) for k, name in enumerate(("query", "key", "value"))]
-    _require(axes[0] is not None and axes == axes[:1] * 3)
+    first, *others = (call.axis(each) for each in call.arguments[:3])
+    if first is None or others != [first, first]:
+        raise _UnknownError
     rows, mask = call.arguments[0], call.argument(3, "attn_mask")
-    _require(axes[0] <= rows.ndim - 3 and call.argument(4, "dropout_p", 0.0) == 0)
+    _require(first <= rows.ndim - 3 and call.argument(4, "dropout_p", 0.0) == 0)
     _require(len({each.ndim for each in call.arguments[:3]}) == 1)
     _require(mask is None or (call.axis(mask) is None and mask.ndim <= 2))
-    return axes[0]
+    return first
 
 
 def _heads(call: _Call) -> tuple[int, ...]:
@@ -426,7 +433,7 @@ def _heads(call: _Call) -> tuple[int, ...]:
     _require({id(each) for each in rows} == {id(each) for each in first})
     _require(all(each.ndim == 3 and call.axis(each) == 1 for each in first))
     _require(call.argument(10, "dropout_p") == 0 or not call.argument(13, "training", True))
-    _require(call.argument(7, "bias_k") is None)
+    _require(call.argument(7, "bias_k") is None and call.argument(14, "key_padding_mask") is None)
     mask = call.argument(16, "attn_mask")
     _require(mask is None or mask.ndim == 2)
     averaged = call.argument(15, "need_weights", True)
@@ -564,7 +571,7 @@ BY_NAME: dict[str, Callable[[_Call], int | tuple[int, ...]]] = {
 
 def _functions(names: Any) -> dict[Any, str]:
     """Functions and methods of torch with these names."""
-    owners = (torch, Tensor, nn.functional, torch._C._nn)
+    owners = (torch, Tensor, nn.functional)
     return {getattr(each, name): name for name in names for each in owners if hasattr(each, name)}
 
 
