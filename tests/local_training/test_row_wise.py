@@ -1,5 +1,6 @@
 """Which models' clients are computed together, and that each then has the update it has alone."""
 
+import random
 import subprocess
 import sys
 from functools import partial
@@ -503,6 +504,86 @@ def test_a_wrong_word_moves_nobody_elses_update(monkeypatch):
     )  # fmt: skip
     assert first[1:].tobytes() == second[1:].tobytes()
     assert not np.array_equal(first[0], second[0])
+
+
+# Programs of random steps: what is approved must give each example what it gives it alone.
+
+INDICES = (0, -1, slice(None), slice(None), slice(1, None), None, Ellipsis, slice(0, 1))
+SIZES_OF = ((-1, 2), (-1, 12), (-1, 3, 2), (2, -1), (3, -1, 2), (1, -1, 4), (-1, 6, 2, 1), (12, -1))
+PADS = ((1, 0), (1, 0, 0, 1), (0, 0, 0, 0, 1, 1), (0, 0, 0, 0, 0, 0, 1, 1))
+FORMULAS = ("nij,nij->ni", "nij,mij->nij", "nij,njk->nik", "nij,nik->jn", "abcd,abed->abce")
+STEPS = (
+    lambda draw, x: x.mean(draw.randrange(-4, 4)),
+    lambda draw, x: x + x.sum(draw.randrange(-4, 4), keepdim=True),
+    lambda draw, x: x + x.amax(draw.randrange(-4, 4)),
+    lambda draw, x: x.mean((draw.randrange(4), draw.randrange(4))),
+    lambda draw, x: x.transpose(draw.randrange(-4, 4), draw.randrange(-4, 4)),
+    lambda draw, x: x.permute(draw.sample(range(x.ndim), x.ndim)),
+    lambda draw, x: x.reshape(draw.choice(SIZES_OF)),
+    lambda draw, x: x.reshape(x.shape[0], -1),
+    lambda draw, x: x.reshape(x.shape[1], x.shape[0], -1),
+    lambda draw, x: x.flatten(draw.randrange(4), draw.randrange(4)),
+    lambda draw, x: x.unsqueeze(draw.randrange(-4, 4)),
+    lambda draw, x: x.squeeze(draw.randrange(-4, 4)),
+    lambda draw, x: x[tuple(draw.choices(INDICES, k=draw.randrange(1, 4)))],
+    lambda draw, x: x + x[tuple(draw.choices(INDICES, k=draw.randrange(1, 4)))],
+    lambda draw, x: torch.cat([x, 2 * x], draw.randrange(-4, 4)),
+    lambda draw, x: torch.stack([x, 2 * x], draw.randrange(-4, 4)),
+    lambda draw, x: x.softmax(draw.randrange(-4, 4)),
+    lambda draw, x: x.cumsum(draw.randrange(-4, 4)),
+    lambda draw, x: x + x.transpose(draw.randrange(4), draw.randrange(4)),
+    lambda draw, x: x @ x.transpose(draw.randrange(-4, 4), draw.randrange(-4, 4)),
+    lambda draw, x: torch.ones(x.shape[-2], x.shape[-2]) @ x,
+    lambda draw, x: x @ torch.ones(x.shape[-1]),
+    lambda draw, x: functional.layer_norm(x, x.shape[-2:]),
+    lambda draw, x: functional.linear(x, torch.ones(2, x.shape[-1])),
+    lambda draw, x: x.unbind(draw.randrange(-4, 4))[0],
+    lambda draw, x: x.chunk(2, draw.randrange(-4, 4))[0],
+    lambda draw, x: functional.pad(x, draw.choice(PADS)),
+    lambda draw, x: x.expand(2, *x.shape),
+    lambda draw, x: functional.glu(x, draw.randrange(-4, 4)),
+    lambda draw, x: functional.avg_pool2d(x, (1, 2)),
+    lambda draw, x: functional.conv1d(x, torch.ones(2, x.shape[1], 1)),
+    lambda draw, x: functional.group_norm(x, 1),
+    lambda draw, x: functional.instance_norm(x),
+    lambda draw, x: functional.scaled_dot_product_attention(x, x, x),
+    lambda draw, x: torch.einsum(draw.choice(FORMULAS), x, x),
+)
+
+
+class Program(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        self.weight, self.seed = nn.Parameter(torch.ones(1)), seed
+
+    def forward(self, x):
+        draw, x = random.Random(self.seed), x * self.weight
+        for step in draw.choices(STEPS, k=draw.randrange(1, 6)):
+            x = step(draw, x)
+        return x
+
+
+def wrong_programs(seeds):
+    """How many programs are approved, and how many of these mix examples."""
+    x = torch.randn(5, 2, 3, 2, generator=torch.Generator().manual_seed(0))
+    data, approved, wrong = client_set([(x, torch.zeros(5))]), 0, 0
+    for seed in seeds:
+        model = Program(seed)
+        if read(model, (), data).obstacle is None:
+            whole, each = model(x), torch.cat([model(one[None]) for one in x])
+            approved += 1
+            wrong += whole.shape != each.shape or not torch.allclose(whole, each, 1e-3, 1e-4)
+    return approved, wrong
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_is_approved_gives_each_example_what_it_gives_it_alone(monkeypatch):
+    approved, wrong = wrong_programs(range(600))
+    assert approved > 100
+    assert wrong == 0
+    # A rule that forgets which dimension is the examples' is caught.
+    monkeypatch.setitem(BY_NAME, "cumsum", lambda call: call.only[1])
+    assert wrong_programs(range(600))[1] > 0
 
 
 def test_softmax_regression_needs_no_compiler():
