@@ -1,4 +1,4 @@
-"""Whether a model treats each example by itself: every operation that it applies to them is read.
+"""Decide whether a model treats each example by itself, from the operations that it applies.
 
 The model runs on zeros of an example's shape, and each function of torch that it calls is looked up
 in a table, which says along which dimension the examples are afterwards. No number is looked at:
@@ -30,7 +30,8 @@ from randquant.local_training.copies import (
 from randquant.local_training.trial import work_mode
 
 COUNTS = (3, 12)
-"""Examples of the two passes: what differs between them depends on how many there are."""
+"""Examples of the two passes: what differs between them depends on how many there are. More would
+cost time; of one, a dimension could not be told from others of size one."""
 
 
 class Obstacle(NamedTuple):
@@ -46,7 +47,7 @@ class Obstacle(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a model does with its examples.
+    """The operations that a model applies to its examples, and whether they keep them apart.
 
     Attributes:
         obstacle: the first operation that is not known to treat each by itself; None if all are.
@@ -74,18 +75,17 @@ def read(model: nn.Module, still: Sequence[str], clients: ClientSet) -> Reading:
     work_mode(model, still)
     with seeded(0):  # a data set may draw random numbers when it is read
         features, _ = clients.take(0, clients.places[0][:1])
-    before = attributes_of(model)
+    before = layer_attributes(model)
     few, many = (_watched(model, features, count) for count in COUNTS)
     obstacle = few.obstacle or many.obstacle
     if obstacle is None and few.log != many.log:
         obstacle = Obstacle("operations that depend on how many examples there are")
-    if obstacle is None and not are_the_same(before, attributes_of(model)):
+    if obstacle is None and not are_the_same(before, layer_attributes(model)):
         obstacle = Obstacle("a module that keeps something of a call")
     return Reading(obstacle, tuple(many.names), many.numbers)
 
 
 def _watched(model: nn.Module, features: Features, count: int) -> _Watch:
-    """A pass over so many examples, all zeros."""
     watch, saved = _Watch(model, count), _Saved(model)
     zeros = of_each(lambda each: each.new_zeros((count, *each.shape[1:])), features)
     for each in tensors(zeros):
@@ -102,7 +102,7 @@ def _watched(model: nn.Module, features: Features, count: int) -> _Watch:
     return watch
 
 
-def attributes_of(model: nn.Module) -> list[object]:
+def layer_attributes(model: nn.Module) -> list[object]:
     """Return what layers have as attributes, but for parameters, buffers and layers.
 
     A module that keeps a tensor of a vectorised pass could not be used after it.
@@ -118,7 +118,7 @@ def attributes_of(model: nn.Module) -> list[object]:
 
 
 def are_the_same(before: list[object], after: list[object]) -> bool:
-    """Whether attributes are still the same objects, whose identities nothing else can have."""
+    # By identity: a tensor cannot be compared, and what is held leaves its address to nothing else.
     return len(before) == len(after) and all(map(operator.is_, before, after))
 
 
@@ -138,7 +138,7 @@ class _Saved(torch.autograd.graph.saved_tensors_hooks):
 
 
 def _memory(tensor: Tensor) -> int:
-    # A sparse tensor is not at one place; zero is nobody's address.
+    # A sparse tensor is not at one place; no tensor has address zero.
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
@@ -156,11 +156,11 @@ class _Call(NamedTuple):
         return self.arguments[position] if len(self.arguments) > position else default
 
     def axis(self, value: Any) -> int | None:
-        """The examples' dimension of a tensor; None for a constant, or no tensor."""
+        # None for a constant, and for what is no tensor.
         return self.axes.get(id(value))
 
     @property
-    def given(self) -> list[Tensor]:
+    def tensors(self) -> list[Tensor]:
         return list(_leaves((self.arguments, self.options), Tensor))
 
     @property
@@ -171,7 +171,7 @@ class _Call(NamedTuple):
             _UnknownError: another argument has some.
         """
         first = self.argument(0, "input")
-        rows = [each for each in self.given if self.axis(each) is not None]
+        rows = [each for each in self.tensors if self.axis(each) is not None]
         axis = self.axis(first)
         _require(len(rows) == 1)
         if axis is None:
@@ -180,7 +180,7 @@ class _Call(NamedTuple):
 
 
 class _UnknownError(Exception):
-    """As it is called, an operation is not known to treat each example by itself."""
+    """An operation, as it is called, is not known to treat each example by itself."""
 
 
 class _MixedError(_UnknownError):
@@ -236,17 +236,17 @@ class _Watch(TorchFunctionMode):
         options = kwargs or {}
         if self.obstacle is not None or func in FACTS:
             return func(*args, **options)
-        given = list(_leaves((args, options), Tensor))
-        versions = [each._version for each in given]
+        inputs = list(_leaves((args, options), Tensor))
+        versions = [each._version for each in inputs]
         result = func(*args, **options)
         if func not in NAMES:
             self.obstacle = Obstacle(f"{_name(func)}, which is not in the table of operations")
-        elif any(id(each) not in self._tensors for each in given):
+        elif any(id(each) not in self._tensors for each in inputs):
             self.obstacle = Obstacle(f"{_name(func)} of a tensor of unknown origin")
         elif any(
             each._version != before
             and (id(each) not in self._axes or _memory(each) in self._inputs)
-            for each, before in zip(given, versions, strict=True)
+            for each, before in zip(inputs, versions, strict=True)
         ):
             # What is written to the examples or to the model is there in the next pass.
             self.obstacle = Obstacle(f"{_name(func)}, which overwrites what is needed again")
@@ -256,12 +256,11 @@ class _Watch(TorchFunctionMode):
         return result
 
     def _follow(self, name: str, call: _Call) -> None:
-        """Derive along which dimension a result has the examples."""
         results = list(_leaves(call.result, Tensor))
         for each in results:
             self._tensors[id(each)] = each
         described = f"{name} {_plain(call.arguments)} {_plain(call.options)}"
-        if all(call.axis(each) is None for each in call.given):
+        if all(call.axis(each) is None for each in call.tensors):
             self.log.append(described)
             return
         self.names.append(name)
@@ -272,11 +271,12 @@ class _Watch(TorchFunctionMode):
                 _require(each.shape[axis] == self._count)
         except (_UnknownError, TypeError, ValueError, LookupError, AttributeError) as error:
             mixed = isinstance(error, _MixedError)
-            ways = "over the examples of a batch" if mixed else "in a form that is not in the table"
-            self.obstacle = Obstacle(f"{name} {ways}", certain=mixed)
+            use = "over the examples of a batch" if mixed else "in a form that is not in the table"
+            self.obstacle = Obstacle(f"{name} {use}", certain=mixed)
             return
         for each, axis in zip(results, axes, strict=True):
             self._axes[id(each)] = axis
+            # Other dimensions must not depend on how many examples there are, as in an expansion.
             self.log.append(str((*each.shape[:axis], *each.shape[axis + 1 :])))
         if name not in SIZED:
             self.log.append(described)
@@ -293,14 +293,14 @@ def _name(function: Any) -> str:
     return getattr(function, "__name__", repr(function))
 
 
-def _plain(given: Any) -> str:
-    """What a call is given but for tensors, in words that are the same in each pass."""
+def _plain(arguments: Any) -> str:
+    # Devices and functions are left out: they do not say how many examples there are.
     kinds = (int, float, str, slice, torch.dtype, torch.memory_format)
-    return str(list(_leaves(given, kinds)))
+    return str(list(_leaves(arguments, kinds)))
 
 
 def _has_own_gradient(output: Tensor) -> bool:
-    """Whether a gradient is computed by a function of the user's own."""
+    # The gradient of a torch.autograd.Function may mix examples though its forward pass does not.
     left, known = [output.grad_fn], set()
     while left:
         node: Any = left.pop()
@@ -316,12 +316,12 @@ def _has_own_gradient(output: Tensor) -> bool:
 
 
 def _elementwise(call: _Call) -> int:
-    rows = [each for each in call.given if call.axis(each) is not None]
+    rows = [each for each in call.tensors if call.axis(each) is not None]
     # Shapes are aligned at their last dimensions, so the examples' is counted from there.
     places = {each.ndim - call.axes[id(each)] for each in rows}
     _require(len(places) == 1)
     (place,) = places
-    for each in call.given:
+    for each in call.tensors:
         constant = call.axis(each) is None
         _require(not constant or each.ndim < place or each.shape[each.ndim - place] == 1)
     return call.result.ndim - place
@@ -332,8 +332,8 @@ def _dropout(call: _Call) -> int:
     return call.only[1]
 
 
-def _along(position: int, default: int | None = None) -> Callable[[_Call], int]:
-    """A rule of functions along dimensions, which are the argument at this position."""
+def _over(position: int, default: int | None = None) -> Callable[[_Call], int]:
+    """Return the rule of functions over dimensions, which they take at this position."""
 
     def rule(call: _Call) -> int:
         rows, axis = call.only
@@ -350,7 +350,7 @@ def _along(position: int, default: int | None = None) -> Callable[[_Call], int]:
 
 
 def _trailing(call: _Call) -> int:
-    """A rule of norms over the last dimensions, whose shape is the second argument."""
+    # The second argument is the shape of the last dimensions.
     rows, axis = call.only
     _require(len(call.argument(1, "normalized_shape")) < rows.ndim - axis)
     return axis
@@ -364,7 +364,7 @@ def _padded(call: _Call) -> int:
 
 
 def _batched(*dimensions: int) -> Callable[[_Call], int]:
-    """A rule of layers that take (examples, channels, ...) and, in fewer dimensions, one example.
+    """Return the rule of layers that take (examples, channels, ...), or one example without.
 
     Args:
         dimensions: how many there may be with examples.
@@ -385,8 +385,8 @@ def _batch_norm(call: _Call) -> int:
 
 
 def _instance_norm(call: _Call) -> int:
-    own = call.argument(5, "use_input_stats", True)
-    _require(call.argument(1, "running_mean") is None or not own)
+    measured = call.argument(5, "use_input_stats", True)  # of each example, or else kept
+    _require(call.argument(1, "running_mean") is None or not measured)
     return _batched(3, 4, 5)(call)
 
 
@@ -404,7 +404,7 @@ def _linear(call: _Call) -> int:
 
 
 def _product(call: _Call) -> int:
-    left, right = call.given
+    left, right = call.tensors
     one, other = call.axis(left), call.axis(right)
     if other is None:
         _require(right.ndim <= 2 and one is not None and one <= left.ndim - 2)
@@ -427,8 +427,8 @@ def _attention(call: _Call) -> int:
 
 
 def _heads(call: _Call) -> tuple[int, ...]:
-    """A rule of `multi_head_attention_forward`, of (sequence, examples, features)."""
-    rows = [each for each in call.given if call.axis(each) is not None]
+    # It takes (sequence, examples, features): `batch_first` transposes before.
+    rows = [each for each in call.tensors if call.axis(each) is not None]
     first = call.arguments[:3]
     _require({id(each) for each in rows} == {id(each) for each in first})
     _require(all(each.ndim == 3 and call.axis(each) == 1 for each in first))
@@ -454,7 +454,7 @@ def _joined(call: _Call) -> int:
 
 
 def _reshaped(call: _Call) -> int:
-    """A rule of what leaves the order of the numbers: the examples' dimension must still be one."""
+    # The order of the numbers stays, so that each example's are together if as many precede them.
     rows, axis = call.only
     _require(not any(_leaves((call.arguments, call.options), torch.dtype)))
     before, count = math.prod(rows.shape[:axis]), rows.shape[axis]
@@ -466,7 +466,7 @@ def _reshaped(call: _Call) -> int:
 
 
 def _squeezed(call: _Call) -> int:
-    _along(1)(call)  # without a dimension one example would lose its own
+    _over(1)(call)  # without a dimension one example would lose its own
     return _reshaped(call)
 
 
@@ -492,8 +492,8 @@ def _indexed(call: _Call) -> int:
     rows, axis = call.only
     index = call.arguments[1]
     items = index if isinstance(index, tuple) else (index,)
-    taken = sum(item is not None and item is not Ellipsis for item in items)
-    rest = [slice(None)] * (rows.ndim - taken)
+    counted = sum(item is not None and item is not Ellipsis for item in items)
+    rest = [slice(None)] * (rows.ndim - counted)
     if Ellipsis not in [item for item in items if isinstance(item, type(Ellipsis))]:
         items = (*items, Ellipsis)
     old = new = 0
@@ -539,14 +539,14 @@ ELEMENTWISE = (
     "tanhshrink", "to", "where", "zeros_like", "__rsub__", "__rdiv__", "__rpow__",
     "add_", "div_", "mul_", "relu_", "sigmoid_", "sub_", "tanh_",
 )  # fmt: skip
-"""Functions that compute each number from those at its place."""
+"""Functions that compute each number from those at the same place."""
 
 BY_NAME: dict[str, Callable[[_Call], int | tuple[int, ...]]] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(("softmax", "log_softmax", "softmin", "mean", "sum", "amax", "amin", "max",
-                     "min", "logsumexp", "var", "std", "cumsum", "argmax", "prod"), _along(1)),
-    "glu": _along(1, -1), "unbind": _along(1, 0), "normalize": _along(2, 1),
-    **dict.fromkeys(("chunk", "split"), _along(2, 0)),
+                     "min", "logsumexp", "var", "std", "cumsum", "argmax", "prod"), _over(1)),
+    "glu": _over(1, -1), "unbind": _over(1, 0), "normalize": _over(2, 1),
+    **dict.fromkeys(("chunk", "split"), _over(2, 0)),
     **dict.fromkeys(("layer_norm", "rms_norm"), _trailing),
     **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d"), _dropout),
     **{f"conv{k}d": _batched(k + 2) for k in (1, 2, 3)},
@@ -570,7 +570,6 @@ BY_NAME: dict[str, Callable[[_Call], int | tuple[int, ...]]] = {
 
 
 def _functions(names: Any) -> dict[Any, str]:
-    """Functions and methods of torch with these names."""
     owners = (torch, Tensor, nn.functional)
     return {getattr(each, name): name for name in names for each in owners if hasattr(each, name)}
 

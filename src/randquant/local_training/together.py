@@ -22,7 +22,7 @@ from randquant.local_training.curvature import (
 )
 from randquant.local_training.gathering import Gathering
 from randquant.local_training.problem import Problem
-from randquant.local_training.row_wise import Obstacle, Reading, are_the_same, attributes_of
+from randquant.local_training.row_wise import Obstacle, Reading, are_the_same, layer_attributes
 from randquant.local_training.trial import Loss
 from randquant.local_training.work import Work
 
@@ -259,7 +259,7 @@ class Together:
         Clients with fewer steps do nothing in the last.
         """
         start, firsts = self._copies.weights(), np.array([samples[0] for samples, *_ in steps])
-        before = attributes_of(self._copies.own()) if self._watched else []
+        before = layer_attributes(self._copies.own()) if self._watched else []
         if self._rate is None:
             own = [samples for samples, *_ in steps]
             update, losses, _ = self._step(start, None, own, firsts)
@@ -272,7 +272,7 @@ class Together:
                 shared, losses = 0, losses if number else step_losses
             update = {name: start[name] - weights[name] for name in start}
         self._copies.check()
-        if self._watched and not are_the_same(before, attributes_of(self._copies.own())):
+        if self._watched and not are_the_same(before, layer_attributes(self._copies.own())):
             raise ValueError(
                 "Expected modules that keep nothing of a call with together=True, got one with "
                 "another attribute than before: the next clients would see it; leave together out."
