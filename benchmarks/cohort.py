@@ -1,11 +1,12 @@
 """Milliseconds for a client's update, five steps without a rate, computed together or one by one.
 
 Run `python benchmarks/cohort.py`: 40 clients of 7 to 9 examples each, on one and on two threads,
-all in one run. A model that vmap cannot compute has no "together".
+all in one run. A model with an operation that is not in the table has no "together".
 """
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,7 +14,8 @@ from results import save
 from torch import nn
 from torch.nn import functional
 
-from randquant.local_training import KNOWN_ATTENTION, Learner, Work, client, problem_of
+from randquant.local_training import KNOWN_ATTENTION, Learner, Work, problem_of
+from randquant.local_training.row_wise import read
 
 CLIENTS, CLASSES, WORK = 40, 10, Work(epochs=5, learning_rate="auto")
 
@@ -108,11 +110,10 @@ def ways(name: str, pool: ThreadPoolExecutor) -> dict[str, float]:
     build, shapes = MODELS[name]
     torch.manual_seed(0)
     problem = problem_of(build(), clients(shapes, words=name == "words"), buffers="frozen")
-    found = {}
-    for way, light in (("together", 10**12), ("one by one", 0)):
-        client.LIGHT = light
-        learner = Learner(problem, WORK)
-        if (learner._together is not None) == (way == "together"):
+    reading, found = read(problem.model, problem.trial.still, problem.clients), {}
+    for way in ("together", "one by one"):
+        learner = Learner(problem, replace(WORK, together=way == "together"))
+        if way == "one by one" or reading.obstacle is None:
             for threads in (1, 2):
                 found[f"{way}, {threads} threads"] = milliseconds(learner, pool, threads)
     return found

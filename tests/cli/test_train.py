@@ -147,6 +147,7 @@ SAID = {
     "--frozen b*,bias": {"local": rq.Local(frozen=("b*", "bias"))},
     "--buffers frozen": {"local": rq.Local(buffers="frozen")},
     "--device cpu --threads 1": {"local": rq.Local(device="cpu", threads=1)},
+    "--together false": {"local": rq.Local(together=False)},
     "--server-optimizer Adam --learning-rate 0.1": {"server": rq.Server("Adam", learning_rate=0.1)},
     "--server-options momentum=0.9": {"server": rq.Server(options={"momentum": 0.9})},
     "--evaluate-every 2": {"server": rq.Server(evaluate_every=2)},

@@ -251,6 +251,7 @@ def test_a_pattern_that_matches_nothing_is_refused_at_the_start():
         ({"frozen": ["w", "more.*"]}, r"got 'more.*', which matches none of w"),
         ({"frozen": "*"}, "Expected an array of floating-point numbers to train"),
         ({"epochs": 2}, "the train function decides them"),
+        ({"together": False}, "the train function decides them"),
     ):
         with pytest.raises(ValueError, match=reason):
             one_round(exact(), grid=grid, local=Local(**options))

@@ -140,6 +140,7 @@ REACH = {
         {"local": L(columns=("b", "z"))}, update,
     ),
     "threads": ({}, {"local": L(threads=1)}, lambda run: run.config.local.threads),
+    "together": ({}, {"local": L(together=False)}, lambda run: run.prepared.learner.together),
     "standardize": (
         {"epsilon": 50.0, "mechanism": LocalGaussian(1.0, 9.0), "trust": "local"},
         {"local": L(standardize=rq.Standardize(-3, 3))}, epsilon,

@@ -73,7 +73,7 @@ APART = {
     "bits": "of a mechanism that is planned: `test_plan_product.py`",
     "buffers": "of models with running statistics: `test_settings_reach.py`",
     "public": "the same", "columns": "where data are: the same", "device": "the same",
-    "threads": "the same", "options": "of an optimiser: the same",
+    "threads": "the same", "together": "the same", "options": "of an optimiser: the same",
     "optimizer": "torch's own take seconds to import: the same",
     "evaluate_every": "the same", "on_round": "the same",
     "baseline": "a run of its own: `test_federated.py`",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -17,14 +18,13 @@ from randquant.local_training.curvature import gradients
 from randquant.local_training.gathering import Gathering
 from randquant.local_training.one_client import OneClient
 from randquant.local_training.problem import Loss, Problem
+from randquant.local_training.row_wise import Obstacle, read
 from randquant.local_training.statistics import ServerStatistics
 from randquant.local_training.together import (
-    ALIKE,
     Together,
     fewer_and_fewer,
     is_linear,
-    may_be_together,
-    numbers_kept,
+    obstacle_of,
     width,
 )
 from randquant.local_training.trial import work_mode
@@ -46,9 +46,9 @@ GATHERED, GATHERED_ON_DEVICE = 2**23, 2**27
 class Learner:
     """Computes clients' updates: gradients of the mean loss over their local data.
 
-    Clients are computed together where vmap gives what each gives alone (`may_be_together`) and a
-    step is `LIGHT`, or one linear layer's, or on a GPU. The others are computed client by client.
-    Models are in training mode for clients, in evaluation mode for tests.
+    Clients are computed together by the rule that `Local` states; a step has little arithmetic if
+    it is `LIGHT`. The others are computed client by client. Models are in training mode for
+    clients, in evaluation mode for tests.
 
     Args:
         problem: the model, the clients' data and the loss; none of it is changed.
@@ -56,6 +56,9 @@ class Learner:
         device: where the data and the model are: `cpu`, or a GPU as torch names it (`cuda`).
         apart: compute every client by itself, so that not even who else takes part has an
             influence on its last bits.
+
+    Attributes:
+        obstacle: why clients are computed one by one; None where they are computed together.
 
     Guarantees:
         How clients are computed, in which groups and shapes, follows from the model, the settings
@@ -65,7 +68,7 @@ class Learner:
         torch's own generator is as it was.
 
     Raises:
-        ValueError: torch sees no such device.
+        ValueError: torch sees no such device, or clients cannot be computed together as was asked.
     """
 
     def __init__(
@@ -79,7 +82,8 @@ class Learner:
         self._device = _checked_device(device)
         self.on_gpu = _is_gpu(self._device)
         self.problem, self._work = problem, work
-        in_a_pass = width(work) * numbers_kept(problem) + problem.dimension
+        reading = read(problem.model, problem.trial.still, problem.clients)
+        in_a_pass = width(work) * reading.numbers + problem.dimension
         light = in_a_pass < LIGHT
         model, self._data = _laid_out(problem, self._device, light=light)
         self._copies = Copies(model, problem.parts)
@@ -89,15 +93,25 @@ class Learner:
             kept = self._copies.for_server()
             self._statistics = ServerStatistics(kept, problem.statistics, self._device)
             self._renew()
-        linear = is_linear(problem)
-        held = self._copies, self._data, self._loss
-        self._alone, self._together = OneClient(problem, work, *held), None
-        faster = self.on_gpu or linear or light
-        if faster and not apart and may_be_together(problem, work, *held, linear=linear):
-            self._together = Together(*held, work, linear=linear)
+        linear, clipped = is_linear(problem, reading.operations), work.example_norm is not None
+        self.obstacle = obstacle_of(problem, work, reading, apart=apart)
+        if work.together is False:
+            self.obstacle = Obstacle("together=False")
+        elif work.together:
+            self.obstacle = _overruled(self.obstacle)
+        elif self.obstacle is None and not (clipped or self.on_gpu or linear or light):
+            self.obstacle = Obstacle("steps that are faster one client a thread")
+        self.together = self.obstacle is None
+        held, by_vmap = (self._copies, self._data, self._loss), self.together and clipped
+        self._alone, self._together = OneClient(problem, work, *held, by_vmap=by_vmap), None
+        if self.together and not clipped:
+            watched = bool(work.together)
+            self._together = Together(*held, work, linear=linear, watched=watched)
         self.one_thread = problem.trial.draws or (light and self._together is None)
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
         self._group = max(1, min(most, int(room / in_a_pass)))
+        if math.isinf(in_a_pass):  # a user knows better: it may be little
+            self._group = LIGHT_GROUP
 
     @property
     def dimension(self) -> int:
@@ -184,7 +198,8 @@ class Learner:
         """Refuse a model that cannot compute the smallest step that a client has.
 
         Raises:
-            ValueError: it cannot, as batch norm cannot normalise one example by itself.
+            ValueError: it cannot, as batch norm cannot normalise one example by itself; or vmap
+                cannot, which has no rule for it or is refused what depends on numbers.
         """
         sizes, batch = self.problem.clients.sizes, self._work.batch
         steps = np.minimum(sizes, batch or sizes)
@@ -194,13 +209,24 @@ class Learner:
             steps = (sizes - 1) % steps + 1  # the last of an epoch
         client = int(steps.argmin())
         places, name = self.problem.clients.places[client], self.problem.clients.names[client]
+        smallest = [places[: steps[client]]]
         try:
-            self._alone.of_steps(client, [places[: steps[client]]], Key.from_seed(0))
+            self._alone.of_steps(client, smallest, Key.from_seed(0))
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(
                 f"Expected a model that learns from {steps[client]} of client {name}'s examples at "
                 f"once, got {type(error).__name__}: {str(error).rstrip('.')}. Take another batch, "
                 "or a layer that does not need the other examples."
+            ) from error
+        if self._together is None:
+            return
+        try:
+            self._together.updates([smallest])
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ValueError(
+                "Expected a model and a loss that torch.func.vmap computes of several clients, got "
+                f"{type(error).__name__}: {str(error).partition(chr(10))[0]} Give "
+                "Local(together=False)."
             ) from error
 
     def evaluate(self, client: int | None = None) -> Evaluation:
@@ -227,6 +253,15 @@ class Learner:
         return Evaluation(right / labels if labels else None, loss / count if count else None)
 
 
+def _overruled(obstacle: Obstacle | None) -> None:
+    """Refuse together=True where it cannot be, whatever a user knows."""
+    if obstacle is not None and obstacle.certain:
+        raise ValueError(
+            "Expected clients that can be computed together with together=True, got "
+            f"{obstacle.reason}: leave together out, and they are computed one by one."
+        )
+
+
 def _checked_device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
@@ -250,6 +285,10 @@ def _laid_out(
     model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
     work_mode(model, problem.trial.still)
     return model, Gathering(problem, device, layout)
+
+
+ALIKE = 5e-3
+"""Relative difference of two gradients below which they are the same but for rounding."""
 
 
 def _takes_channels_last(problem: Problem) -> bool:

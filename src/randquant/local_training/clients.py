@@ -23,7 +23,7 @@ from randquant.local_training.examples import (
 )
 
 MADE = 12
-"""Examples that are made up to decide how clients are computed."""
+"""Examples that are made up to see what a model does, such as drawing random numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,29 +57,24 @@ class ClientSet:
         with named(self.names[client]):
             return self.sources[client].take(places)
 
-    def made_up(
-        self, classes: int | None = None, low: float = 0.0, high: float = 1.0, below: int = 2
-    ) -> StoredExamples:
+    def made_up(self, classes: int | None = None) -> StoredExamples:
         """Random examples of the shapes and types that every client's must have.
 
         How clients are computed is decided by these: no client's data may change how another's are.
 
         Args:
             classes: how many labels there are; None where targets are no classes.
-            low, high: bounds of floating-point numbers.
-            below: one more than the largest of integers.
         """
         draw = torch.Generator().manual_seed(0)
 
         def like(tensor: Tensor, below: int) -> Tensor:
             shape = (MADE, *tensor.shape[1:])
             if tensor.is_floating_point():
-                return low + (high - low) * torch.rand(shape, generator=draw)
+                return torch.rand(shape, generator=draw)
             return torch.randint(below, shape, generator=draw)
 
         features, targets = self.take(0, self.places[0][:1])
-        return StoredExamples(of_each(lambda x: like(x, below), features),
-                              like(targets, classes or below))  # fmt: skip
+        return StoredExamples(of_each(lambda x: like(x, 2), features), like(targets, classes or 2))
 
 
 @contextmanager

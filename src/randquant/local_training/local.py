@@ -43,8 +43,31 @@ class Local:
         columns: names of the features' column, or several columns, and of the targets'.
         device: where updates are computed: cpu, cuda or cuda:NUMBER, or such a torch.device.
         threads: threads to simulate clients on; rounding depends on them.
+        together: compute several clients, or several examples that are clipped, in one vectorised
+            pass, or one by one; rounding depends on it. By default together where that is right
+            by the model's operations, and faster.
         standardize: bring features, and a regression's targets, to mean 0 and deviation 1, by
             figures that the run asks its clients for; by default they stay as they are.
+
+    Clients are computed together by default if all of this holds:
+
+    - Each operation that the model applies to examples treats each by itself. `row_wise.py` has a
+      table of them: linear layers, convolutions, pooling, embeddings, attention, norms over an
+      example, activations, arithmetic, and reshaping, reductions and joins that leave the examples
+      apart. The model runs once on zeros to see which it applies, whatever its layers are called.
+    - The loss is cross_entropy, mse_loss, l1_loss, smooth_l1_loss, huber_loss or
+      binary_cross_entropy_with_logits, with its defaults.
+    - Training draws no random numbers, the model has no hooks, all data are in memory, and it shows
+      who takes part in a round.
+    - A step has little arithmetic, or is one linear layer's, or on a GPU.
+
+    With together=True the last of them does not count, and a user stands for an operation that is
+    not in the table and for a loss of one's own: each example's must depend on that example alone,
+    and the loss be the mean of the examples'. Even where this is wrong, nothing of a client's data
+    reaches another's update: the vectorised pass (`torch.func.vmap`) keeps clients apart, refuses
+    what depends on numbers, and a module that keeps something of a call is refused. What is known
+    to be wrong is refused before the first round. `Learner.together` says what was decided, and
+    `Learner.obstacle` why not.
 
     Raises:
         TypeError, ValueError: a setting is of the wrong kind or out of bounds.
@@ -64,6 +87,7 @@ class Local:
     columns: tuple[str | Sequence[str], str] | None = None
     device: Clients[Annotated[str, Meta(pattern=r"^(cpu|cuda(:\d{1,3})?)$")]] = "cpu"
     threads: Clients[Annotated[int, Meta(ge=1, le=256)]] = 2
+    together: Clients[bool | None] = None
     standardize: Standardize | None = None
 
     def __post_init__(self) -> None:
@@ -94,7 +118,8 @@ class Local:
 
     def work(self, example_norm: float | None = None) -> Work:
         """What a `Learner` is told, with the threshold of single examples' gradients."""
-        return Work(self.batch, self.epochs or 1, self.learning_rate or None, example_norm)
+        rate = self.learning_rate or None
+        return Work(self.batch, self.epochs or 1, rate, example_norm, self.together)
 
 
 ONE_GRADIENT = Local(epochs=1, learning_rate=0.0)

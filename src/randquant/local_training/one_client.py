@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -15,7 +14,6 @@ from randquant.aggregation.clipping import add_clipped
 from randquant.channels.keys import Key
 from randquant.local_training.copies import Copies, Features, called, of_each, seeded
 from randquant.local_training.curvature import gradients, length_along
-from randquant.local_training.examples import StoredExamples
 from randquant.local_training.gathering import Gathering
 from randquant.local_training.problem import Loss, Problem
 from randquant.local_training.work import Work
@@ -33,17 +31,24 @@ class OneClient:
         copies: of the model, with the loaded weights, on the device.
         data: the problem's, on the device.
         loss: the problem's, on the device.
+        by_vmap: whether gradients of several examples are computed at once where each is clipped.
     """
 
     def __init__(
-        self, problem: Problem, work: Work, copies: Copies, data: Gathering, loss: Loss
+        self,
+        problem: Problem,
+        work: Work,
+        copies: Copies,
+        data: Gathering,
+        loss: Loss,
+        *,
+        by_vmap: bool = False,
     ) -> None:
         self._places, self._draws = problem.clients.places, problem.trial.draws
         self._work, self._copies, self._data, self._loss = work, copies, data, loss
         self._parameters = list(copies.trained().values())
         self._device = self._parameters[0].device
-        made = problem.clients.made_up(problem.trial.classes)
-        self._by_vmap = work.example_norm is not None and self._vmap_works(made)
+        self._by_vmap = by_vmap
 
     def steps(self, client: int, key: Key | None) -> list[np.ndarray]:
         """The samples of each local step."""
@@ -174,19 +179,3 @@ class OneClient:
         parts, losses = gradients_of(weights, *batch)
         rows = [parts[name].reshape(len(losses), -1) for name in weights]
         return list(zip(torch.cat(rows, dim=1).cpu().numpy(), losses.tolist(), strict=True))
-
-    def _vmap_works(self, made: StoredExamples) -> bool:
-        """Whether vmap computes single examples' gradients of this model, for made-up ones.
-
-        It refuses what depends on the numbers (`if x.sum() > 0`), and for some operations there is
-        no rule: then it would loop itself, with a warning.
-        """
-        if self._draws:
-            return False
-        with seeded(0, self._device), warnings.catch_warnings():
-            warnings.simplefilter("error")
-            try:
-                self._by_example(self._data.instead(made).rows(np.arange(2)))
-            except Exception:  # also of the user's own model, which was not made for these numbers
-                return False
-        return True

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.func import grad, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from randquant.local_training.clients import MADE
-from randquant.local_training.copies import Copies, Features, called, copied, seeded, stored
+from randquant.local_training.copies import Copies, Features, called
 from randquant.local_training.curvature import (
     of_cross_entropy,
     of_squares,
@@ -26,8 +21,8 @@ from randquant.local_training.curvature import (
     step_length,
 )
 from randquant.local_training.gathering import Gathering
-from randquant.local_training.one_client import OneClient
 from randquant.local_training.problem import Problem
+from randquant.local_training.row_wise import Obstacle, Reading, are_the_same, layer_attributes
 from randquant.local_training.trial import Loss
 from randquant.local_training.work import Work
 
@@ -37,16 +32,17 @@ def each_loss(loss: Loss, output: torch.Tensor, targets: torch.Tensor) -> torch.
     return vmap(lambda one, target: loss(one[None], target[None]))(output, targets)
 
 
-def is_linear(problem: Problem) -> bool:
+def is_linear(problem: Problem, operations: Sequence[str]) -> bool:
     """Whether `linear_gradients` knows the loss, and all of one linear layer is trained.
 
-    Features are flat, or the model flattens them.
+    Features are flat, or the model flattens them; it does nothing else with them.
     """
     model, table = problem.model, problem.clients.table
     layers = list(model.children()) if type(model) is nn.Sequential else [model]
     flat = [type(layer) for layer in layers] == [nn.Flatten, nn.Linear]
     return (
         (flat or [type(layer) for layer in layers] == [nn.Linear])
+        and list(operations) == ["flatten", "linear"][not flat :]
         and (not flat or (layers[0].start_dim, layers[0].end_dim) == (1, -1))
         and layers[-1].bias is not None
         and len(problem.parts) == 2
@@ -238,6 +234,10 @@ class Together:
         loss: the mean loss over a batch.
         work: what a client computes.
         linear: whether the model is one linear layer with a loss that has a formula.
+        watched: look whether a module keeps something of each call; a user said that it does not.
+
+    Raises:
+        ValueError: by `updates`, a module has kept something.
     """
 
     def __init__(
@@ -248,8 +248,9 @@ class Together:
         work: Work,
         *,
         linear: bool,
+        watched: bool = False,
     ) -> None:
-        self._copies, self._data, self._loss = copies, data, loss
+        self._copies, self._data, self._loss, self._watched = copies, data, loss, watched
         self._rate, self._width, self._linear = work.learning_rate, width(work), linear
 
     def updates(self, steps: Sequence[list[np.ndarray]]) -> tuple[torch.Tensor, np.ndarray]:
@@ -258,6 +259,7 @@ class Together:
         Clients with fewer steps do nothing in the last.
         """
         start, firsts = self._copies.weights(), np.array([samples[0] for samples, *_ in steps])
+        before = layer_attributes(self._copies.own()) if self._watched else []
         if self._rate is None:
             own = [samples for samples, *_ in steps]
             update, losses, _ = self._step(start, None, own, firsts)
@@ -270,6 +272,11 @@ class Together:
                 shared, losses = 0, losses if number else step_losses
             update = {name: start[name] - weights[name] for name in start}
         self._copies.check()
+        if self._watched and not are_the_same(before, layer_attributes(self._copies.own())):
+            raise ValueError(
+                "Expected modules that keep nothing of a call with together=True, got one with "
+                "another attribute than before: the next clients would see it; leave together out."
+            )
         flat = [update[name].reshape(len(steps), -1) for name in start]
         return torch.cat(flat, dim=1), losses.double().cpu().numpy()
 
@@ -369,7 +376,7 @@ def fewer_and_fewer(cohort: Sequence[int], workers: int) -> list[Sequence[int]]:
     return groups
 
 
-# Whether several clients may be computed in one vectorised pass, and whether that is faster.
+# Whether several clients may be computed in one vectorised pass.
 
 KNOWN_ATTENTION = partial(sdpa_kernel, SDPBackend.MATH)
 """Attention that vmap has rules for, while in force; it is a setting of the whole process."""
@@ -385,93 +392,41 @@ BY_EXAMPLE = (
 """Losses that average over examples independently: a problem's labels are checked
 where it is the cross entropy. Others may leave examples out, weigh them or compare them."""
 
-ALIKE = 5e-3
-"""Relative difference of two updates below which they are the same but for rounding."""
 
-MADE_UP = ((0.0, 1.0, 2), (-4.0, 4.0, 6), (-300.0, 300.0, 60))
-"""From where to where made-up numbers are, and below what integers: what a model does with its
-batch may show in some of them only, as a limit on the largest does."""
-
-SMALL_RATE = 1e-3
-"""Size of two steps that are compared: lengths by curvature differ ever more from step to step
-where a client has nearly arrived, and with large numbers they run away."""
-
-STEPS = (
-    ((range(9), range(9)), ((9, 10), (11,))),
-    (((0,), (1,)), ((9,), (10,))),
-)
-"""Which made-up examples two clients have in each of two steps: many and few, and one each."""
-
-
-def may_be_together(
-    problem: Problem, work: Work, copies: Copies, data: Gathering, loss: Loss, *, linear: bool
-) -> bool:
-    """Whether one pass over several clients gives each the update that it has alone.
-
-    It is tried on two clients with made-up examples, because no client's data may change how
-    others are computed. It does not where examples have an influence on each other's outputs, and
-    vmap refuses what depends on the numbers (`if x.sum() > 0`) and what it has no rule for. Nor may
-    a module keep anything of a call: it could not be used after a pass over several clients.
+def obstacle_of(problem: Problem, work: Work, reading: Reading, *, apart: bool) -> Obstacle | None:
+    """Return why several clients may not be computed in one pass, or several clipped examples.
 
     Args:
         problem: the model, the clients' data and the loss.
         work: what a client computes.
-        copies: of the model, on the device.
-        data: the clients' examples, on the device.
-        loss, linear: as for `Together`.
+        reading: what the model does with its examples.
+        apart: whether nobody may see who else takes part.
     """
-    table, random = problem.clients.table, problem.trial.draws
-    known = problem.loss in BY_EXAMPLE and work.example_norm is None
-    if table is None or random or not known or _is_hooked(problem.model):
-        return False
-    small = work if work.learning_rate is None else replace(work, learning_rate=SMALL_RATE)
-    with seeded(0), KNOWN_ATTENTION(), warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        for usual, numbers in zip((True, False, False), MADE_UP, strict=True):
-            made = data.instead(problem.clients.made_up(problem.trial.classes, *numbers))
-            tries = [(small, 2), (work, 1)] if usual else [(small, 2)]
-            for (each, count), steps in itertools.product(tries, STEPS):
-                several = copies.apart()
-                alone = OneClient(problem, each, copies.apart(), made, loss)
-                together = Together(several, made, loss, each, linear=linear)
-                alike = _are_alike(alone, together, several, [own[:count] for own in steps])
-                if not alike and (usual or alike is not None):
-                    return False
-    return True
+    loss, clipped = problem.loss, work.example_norm is not None
+    if problem.trial.draws:
+        return Obstacle("a training step that draws random numbers, or may", certain=True)
+    if _is_hooked(problem.model):
+        return Obstacle("a model with hooks, which would run for several at once", certain=True)
+    if not clipped and problem.clients.table is None:
+        return Obstacle("examples that are read when they are needed", certain=True)
+    if not clipped and apart:
+        return Obstacle("cohorts that nobody sees, which must not show in rounding", certain=True)
+    if loss not in BY_EXAMPLE and not (clipped and type(loss) in LOSS_MODULES):
+        theirs = getattr(loss, "__module__", "").startswith("torch.")
+        words = "leave out or weigh examples" if theirs else "compare examples"
+        return Obstacle(f"a loss that may {words}", certain=theirs and not clipped)
+    return reading.obstacle
 
 
-def _are_alike(
-    alone: OneClient, together: Together, copies: Copies, steps: Sequence[Any]
-) -> bool | None:
-    """Whether both give the same; None where clients alone cannot be computed."""
-    steps = [[np.array(samples) for samples in own] for own in steps]
-    try:
-        each = [alone.of_steps(0, own, None) for own in steps]
-    except Exception:  # of the user's own model, which was not made for these numbers
-        return None
-    kept = _kept(copies.own())
-    try:
-        updates, losses = together.updates(steps)
-    except Exception:
-        return False
-    expected = torch.stack([update for update, _ in each])
-    far = (updates - expected).norm(dim=1) > ALIKE * expected.norm(dim=1)
-    # Of one that overflows, its weight may make infinity or NaN; both are refused.
-    one, other = (np.where(np.isfinite(x), x, np.inf) for x in (losses, [x for _, x in each]))
-    same = np.allclose(one, other, ALIKE, 0)
-    return bool(not far.any()) and same and kept == _kept(copies.own())
-
-
-def _kept(model: nn.Module) -> list[tuple[str, int]]:
-    """What layers have as attributes, but for parameters, buffers and layers: names and places."""
-    found = []
-    for layer in model.modules():
-        for name, value in vars(layer).items():
-            if name not in ("_parameters", "_buffers", "_modules"):
-                inner = value.values() if isinstance(value, dict) else value
-                each = list(inner) if isinstance(value, dict | list | tuple | set) else []
-                found += [(name, id(one)) for one in (value, *each)]
-    return found
+LOSS_MODULES = (
+    nn.CrossEntropyLoss,
+    nn.MSELoss,
+    nn.L1Loss,
+    nn.SmoothL1Loss,
+    nn.HuberLoss,
+    nn.BCEWithLogitsLoss,
+)
+"""Losses that vmap computes of single examples, whatever their options."""
 
 
 def _is_hooked(model: nn.Module) -> bool:
@@ -482,34 +437,4 @@ def _is_hooked(model: nn.Module) -> bool:
         or layer._backward_hooks
         or layer._backward_pre_hooks
         for layer in model.modules()
-    ) or any(parameter._backward_hooks for parameter in model.parameters())
-
-
-def numbers_kept(problem: Problem) -> float:
-    """How many numbers a gradient step keeps for each example: a measure of its arithmetic.
-
-    Counted for made-up examples; infinite where the model does not take such.
-    """
-    model, count = copied(problem.model).eval(), 0
-    for parameter in model.parameters():
-        parameter.requires_grad_(parameter.is_floating_point())
-    weights = {_place(tensor) for tensor in stored(model)}
-
-    def keep(tensor: Tensor) -> Tensor:
-        nonlocal count
-        if _place(tensor) not in weights:
-            count += tensor.numel()
-        return tensor
-
-    features = problem.clients.made_up(problem.trial.classes).features
-    with seeded(0), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        try:
-            called(model, features)
-        except Exception:  # of the user's own model, which was not made for these numbers
-            return math.inf
-    return count / MADE
-
-
-def _place(tensor: Tensor) -> int:
-    """Where a tensor is in memory; zero for one that is not at one place, as a sparse one."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+    )

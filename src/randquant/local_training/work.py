@@ -17,12 +17,14 @@ class Work:
             update is the model difference after it. None to send one gradient.
         example_norm: L2 threshold that each example's gradient is clipped to before the mean is
             taken; None for no clipping. Not with learning_rate.
+        together: whether clients are computed together, see `Local`.
     """
 
     batch: int | None = None
     epochs: int = 1
     learning_rate: float | Literal["auto"] | None = None
     example_norm: float | None = None
+    together: bool | None = None
 
 
 GRADIENT = Work()

@@ -243,8 +243,7 @@ def _in_folder(
 
         record = execution.execute(home, inputs, on_round, changes)
     problem, figures = inputs.problem, execution.load_figures(home, inputs.problem)
-    learner = Learner(problem if figures is None else standardized(problem, figures),
-                      record.config.local.work())  # fmt: skip
+    learner = Learner(problem if figures is None else standardized(problem, figures))
     learner.load(execution.load_parameters(home))
     _advise(record.summary)
     trained = learner.trained_model()

@@ -10,6 +10,7 @@ from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.problem import Problem
+from randquant.local_training.work import Work
 from randquant.planning.choice import choose
 from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM
@@ -69,7 +70,7 @@ def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | 
     most = most_participations(config, key) if hidden is None else hidden.participations
     examples = None
     if privacy.unit == "example":
-        examples = Learner(problem, config.local.work()).examples
+        examples = Learner(problem, Work(config.local.batch)).examples
     target = config.stop_at_epsilon, config.delta
     spent = spent_of(config, problem)
     left = target if spent is None else spent.left_of(*target)

@@ -1,0 +1,600 @@
+"""Decide whether a model treats each example by itself, from the operations that it applies.
+
+The model runs on zeros of an example's shape, and each function of torch that it calls is looked up
+in a table, which says along which dimension the examples are afterwards. No number is looked at:
+what asks for one, as `if x.sum() > 0` does, is not in the table.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
+
+from randquant.local_training.clients import ClientSet
+from randquant.local_training.copies import (
+    Features,
+    called,
+    copied,
+    of_each,
+    seeded,
+    stored,
+    tensors,
+)
+from randquant.local_training.trial import work_mode
+
+COUNTS = (3, 12)
+"""Examples of the two passes: what differs between them depends on how many there are. More would
+cost time; of one, a dimension could not be told from others of size one."""
+
+
+class Obstacle(NamedTuple):
+    """Why several clients are not computed together.
+
+    Attributes:
+        reason: a noun, with what is wrong about it.
+        certain: whether updates would be wrong; otherwise a user may know that they are right.
+    """
+
+    reason: str
+    certain: bool = False
+
+
+class Reading(NamedTuple):
+    """The operations that a model applies to its examples, and whether they keep them apart.
+
+    Attributes:
+        obstacle: the first operation that is not known to treat each by itself; None if all are.
+        operations: names of the functions of torch that were applied to examples, in order.
+        numbers: how many numbers a gradient step keeps for each example: a measure of its
+            arithmetic; infinite where the model does not take zeros.
+    """
+
+    obstacle: Obstacle | None
+    operations: tuple[str, ...]
+    numbers: float
+
+
+def read(model: nn.Module, still: Sequence[str], clients: ClientSet) -> Reading:
+    """Read what a model does with examples of the shapes and types that every client's have.
+
+    Args:
+        model: it is copied.
+        still: names of the layers that are kept in evaluation mode.
+        clients: all clients' data, of which the shape of an example is taken.
+    """
+    model = copied(model)
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    work_mode(model, still)
+    with seeded(0):  # a data set may draw random numbers when it is read
+        features, _ = clients.take(0, clients.places[0][:1])
+    before = layer_attributes(model)
+    few, many = (_watched(model, features, count) for count in COUNTS)
+    obstacle = few.obstacle or many.obstacle
+    if obstacle is None and few.log != many.log:
+        obstacle = Obstacle("operations that depend on how many examples there are")
+    if obstacle is None and not are_the_same(before, layer_attributes(model)):
+        obstacle = Obstacle("a module that keeps something of a call")
+    return Reading(obstacle, tuple(many.names), many.numbers)
+
+
+def _watched(model: nn.Module, features: Features, count: int) -> _Watch:
+    watch, saved = _Watch(model, count), _Saved(model)
+    zeros = of_each(lambda each: each.new_zeros((count, *each.shape[1:])), features)
+    for each in tensors(zeros):
+        watch.add_examples(each)
+    try:
+        with seeded(0), saved, watch:
+            output = called(model, zeros)
+    except Exception as error:  # of the user's own model, which was not made for zeros
+        kind = type(error).__name__
+        watch.obstacle = watch.obstacle or Obstacle(f"a model that zeros make raise {kind}")
+        return watch
+    watch.finish(output)
+    watch.numbers = saved.count / count
+    return watch
+
+
+def layer_attributes(model: nn.Module) -> list[object]:
+    """Return what layers have as attributes, but for parameters, buffers and layers.
+
+    A module that keeps a tensor of a vectorised pass could not be used after it.
+    """
+    attributes: list[object] = []
+    for layer in model.modules():
+        for name, value in vars(layer).items():
+            if name not in ("_parameters", "_buffers", "_modules"):
+                inner = value.values() if isinstance(value, dict) else value
+                items = list(inner) if isinstance(value, dict | list | tuple | set) else []
+                attributes += [name, value, *items]
+    return attributes
+
+
+def are_the_same(before: list[object], after: list[object]) -> bool:
+    # By identity: a tensor cannot be compared, and what is held leaves its address to nothing else.
+    return len(before) == len(after) and all(map(operator.is_, before, after))
+
+
+class _Saved(torch.autograd.graph.saved_tensors_hooks):
+    """Counts the numbers that autograd keeps, without the model's own."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.count = 0
+        own = {_memory(tensor) for tensor in stored(model)}
+
+        def keep(tensor: Tensor) -> Tensor:
+            if _memory(tensor) not in own:
+                self.count += tensor.numel()
+            return tensor
+
+        super().__init__(keep, lambda tensor: tensor)
+
+
+def _memory(tensor: Tensor) -> int:
+    # A sparse tensor is not at one place; no tensor has address zero.
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+
+
+class _Call(NamedTuple):
+    """A function's call on examples: `axes` has the examples' dimension of its tensors, or None."""
+
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    axes: dict[int, int]
+    result: Any
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        if name in self.options:
+            return self.options[name]
+        return self.arguments[position] if len(self.arguments) > position else default
+
+    def axis(self, value: Any) -> int | None:
+        # None for a constant, and for what is no tensor.
+        return self.axes.get(id(value))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return list(_leaves((self.arguments, self.options), Tensor))
+
+    @property
+    def only(self) -> tuple[Tensor, int]:
+        """The first argument and its examples' dimension, where no other argument has examples.
+
+        Raises:
+            _UnknownError: another argument has some.
+        """
+        first = self.argument(0, "input")
+        rows = [each for each in self.tensors if self.axis(each) is not None]
+        axis = self.axis(first)
+        _require(len(rows) == 1)
+        if axis is None:
+            raise _UnknownError
+        return first, axis
+
+
+class _UnknownError(Exception):
+    """An operation, as it is called, is not known to treat each example by itself."""
+
+
+class _MixedError(_UnknownError):
+    """It is known not to."""
+
+
+def _require(condition: object, error: type[_UnknownError] = _UnknownError) -> None:
+    if not condition:
+        raise error
+
+
+def _leaves(value: Any, kind: type | tuple[type, ...]) -> Iterator[Any]:
+    if isinstance(value, kind):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _leaves(each, kind)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _leaves(each, kind)
+
+
+class _Watch(TorchFunctionMode):
+    """Follows the examples through all functions of torch that are called.
+
+    Args:
+        model: whose tensors are constants.
+        count: how many examples there are.
+    """
+
+    def __init__(self, model: nn.Module, count: int) -> None:
+        super().__init__()
+        self.obstacle: Obstacle | None = None
+        self.names: list[str] = []
+        self.log: list[str] = []
+        self.numbers = math.inf
+        self._count = count
+        # Tensors are held: a later one must not get the identity of one that is gone.
+        self._tensors: dict[int, Tensor] = {}
+        self._axes: dict[int, int] = {}
+        attributes = tuple(vars(layer) for layer in model.modules())
+        for each in (*stored(model), *_leaves(attributes, Tensor)):
+            self._tensors[id(each)] = each
+            if each.layout is not torch.strided:
+                self.obstacle = Obstacle("a parameter or buffer that is not dense")
+        self._inputs = {_memory(each) for each in self._tensors.values()}
+
+    def add_examples(self, tensor: Tensor) -> None:
+        self._tensors[id(tensor)], self._axes[id(tensor)] = tensor, 0
+        self._inputs.add(_memory(tensor))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = kwargs or {}
+        if self.obstacle is not None or func in FACTS:
+            return func(*args, **options)
+        inputs = list(_leaves((args, options), Tensor))
+        versions = [each._version for each in inputs]
+        result = func(*args, **options)
+        if func not in NAMES:
+            self.obstacle = Obstacle(f"{_name(func)}, which is not in the table of operations")
+        elif any(id(each) not in self._tensors for each in inputs):
+            self.obstacle = Obstacle(f"{_name(func)} of a tensor of unknown origin")
+        elif any(
+            each._version != before
+            and (id(each) not in self._axes or _memory(each) in self._inputs)
+            for each, before in zip(inputs, versions, strict=True)
+        ):
+            # What is written to the examples or to the model is there in the next pass.
+            self.obstacle = Obstacle(f"{_name(func)}, which overwrites what is needed again")
+        else:
+            named = {ALIASES.get(str(name), str(name)): each for name, each in options.items()}
+            self._follow(NAMES[func], _Call(args, named, self._axes, result))
+        return result
+
+    def _follow(self, name: str, call: _Call) -> None:
+        results = list(_leaves(call.result, Tensor))
+        for each in results:
+            self._tensors[id(each)] = each
+        described = f"{name} {_plain(call.arguments)} {_plain(call.options)}"
+        if all(call.axis(each) is None for each in call.tensors):
+            self.log.append(described)
+            return
+        self.names.append(name)
+        try:
+            axes = BY_NAME[name](call)
+            axes = axes if isinstance(axes, tuple) else (axes,) * len(results)
+            for each, axis in zip(results, axes, strict=True):
+                _require(each.shape[axis] == self._count)
+        except (_UnknownError, TypeError, ValueError, LookupError, AttributeError) as error:
+            mixed = isinstance(error, _MixedError)
+            use = "over the examples of a batch" if mixed else "in a form that is not in the table"
+            self.obstacle = Obstacle(f"{name} {use}", certain=mixed)
+            return
+        for each, axis in zip(results, axes, strict=True):
+            self._axes[id(each)] = axis
+            # Other dimensions must not depend on how many examples there are, as in an expansion.
+            self.log.append(str((*each.shape[:axis], *each.shape[axis + 1 :])))
+        if name not in SIZED:
+            self.log.append(described)
+
+    def finish(self, output: Any) -> None:
+        """Check the output: the loss takes the examples along its first dimension."""
+        if self.obstacle is None and self._axes.get(id(output)) != 0:
+            self.obstacle = Obstacle("an output whose first dimension is not the examples'")
+        if self.obstacle is None and _has_own_gradient(output):
+            self.obstacle = Obstacle("a torch.autograd.Function, which may do anything")
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", repr(function))
+
+
+def _plain(arguments: Any) -> str:
+    # Devices and functions are left out: they do not say how many examples there are.
+    kinds = (int, float, str, slice, torch.dtype, torch.memory_format)
+    return str(list(_leaves(arguments, kinds)))
+
+
+def _has_own_gradient(output: Tensor) -> bool:
+    # The gradient of a torch.autograd.Function may mix examples though its forward pass does not.
+    left, known = [output.grad_fn], set()
+    while left:
+        node: Any = left.pop()
+        if node is not None and node not in known:
+            if isinstance(node, BackwardCFunction):
+                return True
+            known.add(node)
+            left += [before for before, _ in node.next_functions]
+    return False
+
+
+# Rules: each returns the examples' dimension of a call's results, or raises `_UnknownError`.
+
+
+def _elementwise(call: _Call) -> int:
+    rows = [each for each in call.tensors if call.axis(each) is not None]
+    # Shapes are aligned at their last dimensions, so the examples' is counted from there.
+    places = {each.ndim - call.axes[id(each)] for each in rows}
+    _require(len(places) == 1)
+    (place,) = places
+    for each in call.tensors:
+        constant = call.axis(each) is None
+        _require(not constant or each.ndim < place or each.shape[each.ndim - place] == 1)
+    return call.result.ndim - place
+
+
+def _dropout(call: _Call) -> int:
+    _require(call.argument(1, "p", 0.5) == 0 or not call.argument(2, "training", True))
+    return call.only[1]
+
+
+def _over(position: int, default: int | None = None) -> Callable[[_Call], int]:
+    """Return the rule of functions over dimensions, which they take at this position."""
+
+    def rule(call: _Call) -> int:
+        rows, axis = call.only
+        dims = call.argument(position, "dim", default)
+        dims = [dims] if isinstance(dims, int) else dims
+        _require(isinstance(dims, list | tuple) and dims)
+        _require(all(type(each) is int for each in dims))
+        places = {each % rows.ndim for each in dims}
+        _require(axis not in places, _MixedError)
+        first = next(_leaves(call.result, Tensor))
+        return axis if first.ndim == rows.ndim else axis - sum(each < axis for each in places)
+
+    return rule
+
+
+def _trailing(call: _Call) -> int:
+    # The second argument is the shape of the last dimensions.
+    rows, axis = call.only
+    _require(len(call.argument(1, "normalized_shape")) < rows.ndim - axis)
+    return axis
+
+
+def _padded(call: _Call) -> int:
+    rows, axis = call.only
+    _require(len(call.argument(1, "pad")) // 2 < rows.ndim - axis)
+    _require(call.argument(2, "mode", "constant") == "constant")
+    return axis
+
+
+def _batched(*dimensions: int) -> Callable[[_Call], int]:
+    """Return the rule of layers that take (examples, channels, ...), or one example without.
+
+    Args:
+        dimensions: how many there may be with examples.
+    """
+
+    def rule(call: _Call) -> int:
+        rows, axis = call.only
+        _require(axis == 0 and rows.ndim in dimensions)
+        return 0
+
+    return rule
+
+
+def _batch_norm(call: _Call) -> int:
+    training, mean = call.argument(5, "training", False), call.argument(1, "running_mean")
+    _require(not training and mean is not None, _MixedError)
+    return _batched(2, 3, 4, 5)(call)
+
+
+def _instance_norm(call: _Call) -> int:
+    measured = call.argument(5, "use_input_stats", True)  # of each example, or else kept
+    _require(call.argument(1, "running_mean") is None or not measured)
+    return _batched(3, 4, 5)(call)
+
+
+def _embedding(call: _Call) -> int:
+    _require(call.argument(3, "max_norm") is None)  # it would overwrite the weight
+    _require(not call.argument(5, "scale_grad_by_freq", False))  # counts all examples' words
+    _require(not call.argument(6, "sparse", False))
+    return call.only[1]
+
+
+def _linear(call: _Call) -> int:
+    rows, axis = call.only
+    _require(axis <= rows.ndim - 2)
+    return axis
+
+
+def _product(call: _Call) -> int:
+    left, right = call.tensors
+    one, other = call.axis(left), call.axis(right)
+    if other is None:
+        _require(right.ndim <= 2 and one is not None and one <= left.ndim - 2)
+        return one  # type: ignore[return-value]
+    # The last two dimensions are multiplied; those before them are a batch.
+    _require(other <= right.ndim - 3)
+    _require(left.ndim <= 2 if one is None else (one, left.ndim) == (other, right.ndim))
+    return other
+
+
+def _attention(call: _Call) -> int:
+    first, *others = (call.axis(each) for each in call.arguments[:3])
+    if first is None or others != [first, first]:
+        raise _UnknownError
+    rows, mask = call.arguments[0], call.argument(3, "attn_mask")
+    _require(first <= rows.ndim - 3 and call.argument(4, "dropout_p", 0.0) == 0)
+    _require(len({each.ndim for each in call.arguments[:3]}) == 1)
+    _require(mask is None or (call.axis(mask) is None and mask.ndim <= 2))
+    return first
+
+
+def _heads(call: _Call) -> tuple[int, ...]:
+    # It takes (sequence, examples, features): `batch_first` transposes before.
+    rows = [each for each in call.tensors if call.axis(each) is not None]
+    first = call.arguments[:3]
+    _require({id(each) for each in rows} == {id(each) for each in first})
+    _require(all(each.ndim == 3 and call.axis(each) == 1 for each in first))
+    _require(call.argument(10, "dropout_p") == 0 or not call.argument(13, "training", True))
+    _require(call.argument(7, "bias_k") is None and call.argument(14, "key_padding_mask") is None)
+    mask = call.argument(16, "attn_mask")
+    _require(mask is None or mask.ndim == 2)
+    averaged = call.argument(15, "need_weights", True)
+    return (1, 0) if averaged else (1,)
+
+
+def _joined(call: _Call) -> int:
+    parts, dim = call.argument(0, "tensors"), call.argument(1, "dim", 0)
+    axes = {call.axis(each) for each in parts}
+    _require(len(axes) == 1 and type(dim) is int)
+    (axis,) = axes
+    _require(axis is not None and len({each.ndim for each in parts}) == 1)
+    place = dim % call.result.ndim
+    if call.result.ndim > parts[0].ndim:  # stacked
+        return axis + (place <= axis)  # type: ignore[operator]
+    _require(place != axis)
+    return axis  # type: ignore[return-value]
+
+
+def _reshaped(call: _Call) -> int:
+    # The order of the numbers stays, so that each example's are together if as many precede them.
+    rows, axis = call.only
+    _require(not any(_leaves((call.arguments, call.options), torch.dtype)))
+    before, count = math.prod(rows.shape[:axis]), rows.shape[axis]
+    after = call.result.shape
+    for place in range(len(after)):
+        if after[place] == count and math.prod(after[:place]) == before:
+            return place
+    raise _UnknownError
+
+
+def _squeezed(call: _Call) -> int:
+    _over(1)(call)  # without a dimension one example would lose its own
+    return _reshaped(call)
+
+
+def _expanded(call: _Call) -> int:
+    rows, axis = call.only
+    return axis + call.result.ndim - rows.ndim
+
+
+def _transposed(call: _Call) -> int:
+    rows, axis = call.only
+    one, other = (call.argument(k, f"dim{k - 1}") % rows.ndim for k in (1, 2))
+    return {one: other, other: one}.get(axis, axis)
+
+
+def _permuted(call: _Call) -> int:
+    rows, axis = call.only
+    dims = call.argument(1, "dims")
+    dims = call.arguments[1:] if isinstance(dims, int) else dims
+    return [each % rows.ndim for each in dims].index(axis)
+
+
+def _indexed(call: _Call) -> int:
+    rows, axis = call.only
+    index = call.arguments[1]
+    items = index if isinstance(index, tuple) else (index,)
+    counted = sum(item is not None and item is not Ellipsis for item in items)
+    rest = [slice(None)] * (rows.ndim - counted)
+    if Ellipsis not in [item for item in items if isinstance(item, type(Ellipsis))]:
+        items = (*items, Ellipsis)
+    old = new = 0
+    for item in (one for each in items for one in (rest if each is Ellipsis else [each])):
+        _require(item is None or type(item) in (int, slice))
+        if item is not None and old == axis:
+            _require(item == slice(None))
+            return new
+        old += item is not None
+        new += type(item) is not int
+    raise _UnknownError
+
+
+def _einsum(call: _Call) -> int:
+    formula, *operands = call.arguments
+    _require(isinstance(formula, str) and "->" in formula and "." not in formula)
+    inputs, output = formula.replace(" ", "").split("->")
+    letters = set()
+    for term, each in zip(inputs.split(","), operands, strict=True):
+        axis = call.axis(each)
+        if axis is not None:
+            _require(term.count(term[axis]) == 1)
+            letters.add(term[axis])
+    _require(len(letters) == 1)
+    (letter,) = letters
+    constants = [t for t, each in zip(inputs.split(","), operands, strict=True)
+                 if call.axis(each) is None]  # fmt: skip
+    _require(letter in output and not any(letter in term for term in constants))
+    return output.index(letter)
+
+
+def _constant(call: _Call) -> int:
+    raise _UnknownError  # it is not known what it does with examples
+
+
+ELEMENTWISE = (
+    "abs", "add", "bool", "celu", "clamp", "clamp_max", "clamp_min", "clip", "clone", "contiguous",
+    "cos", "detach", "div", "elu", "eq", "erf", "exp", "expm1", "float", "ge", "gelu", "gt",
+    "hardsigmoid", "hardswish", "hardtanh", "le", "leaky_relu", "log", "log1p", "logical_and",
+    "logical_not", "logical_or", "logsigmoid", "long", "lt", "masked_fill", "maximum", "minimum",
+    "mish", "mul", "ne", "neg", "ones_like", "pow", "reciprocal", "relu", "relu6", "rsqrt", "selu",
+    "sigmoid", "sign", "silu", "sin", "softplus", "softsign", "sqrt", "square", "sub", "tanh",
+    "tanhshrink", "to", "where", "zeros_like", "__rsub__", "__rdiv__", "__rpow__",
+    "add_", "div_", "mul_", "relu_", "sigmoid_", "sub_", "tanh_",
+)  # fmt: skip
+"""Functions that compute each number from those at the same place."""
+
+BY_NAME: dict[str, Callable[[_Call], int | tuple[int, ...]]] = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(("softmax", "log_softmax", "softmin", "mean", "sum", "amax", "amin", "max",
+                     "min", "logsumexp", "var", "std", "cumsum", "argmax", "prod"), _over(1)),
+    "glu": _over(1, -1), "unbind": _over(1, 0), "normalize": _over(2, 1),
+    **dict.fromkeys(("chunk", "split"), _over(2, 0)),
+    **dict.fromkeys(("layer_norm", "rms_norm"), _trailing),
+    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d"), _dropout),
+    **{f"conv{k}d": _batched(k + 2) for k in (1, 2, 3)},
+    **{f"conv_transpose{k}d": _batched(k + 2) for k in (1, 2, 3)},
+    **{f"{kind}_pool{k}d": _batched(k + 2) for k in (1, 2, 3)
+       for kind in ("max", "avg", "adaptive_avg", "adaptive_max")},
+    "interpolate": _batched(3, 4, 5), "pixel_shuffle": _batched(4),
+    "group_norm": _batched(2, 3, 4, 5), "prelu": _batched(2, 3, 4, 5),
+    "batch_norm": _batch_norm, "instance_norm": _instance_norm, "pad": _padded,
+    "embedding": _embedding, "linear": _linear,
+    **dict.fromkeys(("matmul", "bmm"), _product),
+    "scaled_dot_product_attention": _attention, "multi_head_attention_forward": _heads,
+    **dict.fromkeys(("cat", "stack"), _joined), "einsum": _einsum,
+    **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "unsqueeze"), _reshaped),
+    "squeeze": _squeezed, "expand": _expanded, "transpose": _transposed, "permute": _permuted,
+    "__getitem__": _indexed,
+    **dict.fromkeys(("arange", "eye", "full", "linspace", "ones", "tensor", "tril", "triu",
+                     "zeros"), _constant),
+}  # fmt: skip
+"""By the name of a function of torch: where its results have the examples."""
+
+
+def _functions(names: Any) -> dict[Any, str]:
+    owners = (torch, Tensor, nn.functional)
+    return {getattr(each, name): name for name in names for each in owners if hasattr(each, name)}
+
+
+NAMES = {
+    function: name
+    for function, name in _functions(BY_NAME).items()
+    # These take their arguments in another order than those of torch.nn.functional.
+    if function not in (torch.batch_norm, torch.instance_norm, torch.embedding)
+}
+"""The functions themselves, each with its name in the table."""
+
+ALIASES = {"axis": "dim", "keepdims": "keepdim"}
+"""NumPy's names of arguments, which torch takes too."""
+
+SIZED = frozenset({"view", "reshape", "unflatten", "expand"})
+"""Functions that may be told how many examples there are: their results' shapes decide."""
+
+FACTS = frozenset(
+    {
+        *_functions(("size", "dim", "is_floating_point", "is_complex", "__len__")),
+        *(getattr(Tensor, name).__get__ for name in (
+            "shape", "ndim", "dtype", "device", "layout", "requires_grad", "is_nested", "is_cuda",
+            "is_cpu", "is_sparse", "is_meta", "is_quantized",
+        )),
+    }
+)  # fmt: skip
+"""What a tensor tells of itself, but for its numbers."""
