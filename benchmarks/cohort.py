@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from randquant.local_training import KNOWN_ATTENTION, Learner, Work, client, problem_of
 
-CLIENTS, CLASSES, WORK = 40, 10, Work(epochs=5, learning_rate="auto", length=1.0)
+CLIENTS, CLASSES, WORK = 40, 10, Work(epochs=5, learning_rate="auto")
 
 
 class Perceptron(nn.Module):

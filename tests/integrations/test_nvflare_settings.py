@@ -13,7 +13,7 @@ from nvflare_job import SITES, Server, context_of
 from randquant.aggregation import VectorMechanism
 from randquant.integrations import JobOptions, QuantizeController, QuantizeFilter
 from randquant.mechanisms import stochastic_rounding
-from randquant.rounds import REACH, WithHelper
+from randquant.rounds import WithHelper
 
 COARSER = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.4), clip_norm=1.0)
 SUMMED = VectorMechanism(stochastic_rounding(0.5, 2, 2.0), 1.0, "aggregate", len(SITES))
@@ -41,7 +41,8 @@ def observed(folder, **changes):
         "mechanism": offer.mechanism, "examples": offer.examples, "scaled": offer.scaled,
         "limit": account.max_epsilon, "delta": account.delta, "relation": account.neighboring,
         "counts on": account.counts_on, "failures": len(run.history), "least": controller._least,
-        "reach": run.untuned and run.untuned.reach, "rounds": task.data.get_header("num_rounds"),
+        "predicts": run.untuned and run.untuned.predicts,
+        "rounds": task.data.get_header("num_rounds"),
         "timeout": task.timeout, "task": task.name, "persistor": server.persistor,
         "folder": controller._path.parent, "sum": type(server.sums[-1]).__name__,
     }  # fmt: skip
@@ -54,8 +55,8 @@ JOB = {  # setting: (a value, what changes)
     "delta": (1e-7, {"delta": 1e-7}),
     "examples": (8, {"examples": 8, "scaled": False}),
     "min_clients": (3, {"least": 3}),
-    "learning_rate": (2.0, {"reach": None, "scaled": False}),
-    "predicts": ("numbers", {"reach": REACH["numbers"]}),
+    "learning_rate": (2.0, {"predicts": None, "scaled": False}),
+    "predicts": ("numbers", {"predicts": "numbers"}),
     "patience": (2, {"failures": 2}),
     "neighboring": ("zero_out", {"relation": "zero_out"}),
     "timeout": (7, {"timeout": 7}),

@@ -1,17 +1,21 @@
 """Clients' steps: as long as the curvature of their own loss says, and of one length when sent."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from around import Around
 from torch import nn
 from torch.nn import functional
 
-from randquant.aggregation import scale_to_norm, shorten
+from randquant.aggregation import ClippedSGD, scale_to_norm, shorten
 from randquant.channels import Key
 from randquant.local_training import Learner, Work, problem_of, small_step, step_length
+from randquant.rounds import UpdatePreparation
+from randquant.training import RoundCollector
 
 KEY = Key.from_seed(0)
 
@@ -70,6 +74,20 @@ def shortened(model, data, update, guess):
     return min(1.0, 6 * share) * (update - (1 - min(1.0, 2 * share)) * (update @ here) * here)
 
 
+def encoded(learner, cohort, preparation):
+    """What these clients encode in a round."""
+    plain, vectors = ClippedSGD(1e30), []
+
+    def noted(vector, key):
+        vectors.append(vector.copy())
+        return plain.encode(vector, key)
+
+    with ThreadPoolExecutor(1) as pool:
+        collect = RoundCollector(learner, Around(plain, noted), pool, 1, None, preparation)
+        losses = collect(cohort, KEY, 0).losses
+    return np.array(vectors), losses
+
+
 MODELS = {
     "softmax regression": lambda: nn.Linear(6, 3),
     "flattened": lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 3)),
@@ -84,8 +102,8 @@ def test_steps_are_those_of_the_definition_whatever_way_clients_are_computed(nam
     model = MODELS[name]()
     data = clients()
     problem = problem_of(model, data, loss=functional.cross_entropy)
-    learner = Learner(problem, Work(epochs=3, learning_rate="auto", length=2.0))
-    found, losses = learner.updates([0, 1, 2], KEY)
+    learner = Learner(problem, Work(epochs=3, learning_rate="auto"))
+    found, losses = encoded(learner, [0, 1, 2], UpdatePreparation(2.0))
     assert np.isfinite(losses).all()
     for row, each in zip(found, data, strict=True):
         whole = -2.0 * unit(by_definition(model, each, functional.cross_entropy, 3))
@@ -148,9 +166,9 @@ def test_a_client_without_a_gradient_sends_zeros():
     model = nn.Linear(1, 1)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
-    work = Work(learning_rate="auto", length=1.0)
+    work = Work(learning_rate="auto")
     learner = Learner(problem_of(model, data, loss=functional.mse_loss), work)
-    assert not learner.updates([0], KEY)[0].any()
+    assert not encoded(learner, [0], UpdatePreparation(1.0))[0].any()
 
 
 @pytest.mark.parametrize("size", [1e-42, 1e-30, 1.0, 1e30])
@@ -187,8 +205,8 @@ def test_updates_are_finite_however_short_or_long_gradients_are(name, size):
         bias.requires_grad_(False)
     parts = tuple(name for name, weight in model.named_parameters() if weight.requires_grad)
     problem = problem_of(model, data, loss=functional.cross_entropy, parts=parts)
-    learner = Learner(problem, Work(epochs=5, learning_rate="auto", length=1.0))
-    found = learner.updates([0, 1, 2], KEY)[0]
+    learner = Learner(problem, Work(epochs=5, learning_rate="auto"))
+    found, _ = encoded(learner, [0, 1, 2], UpdatePreparation(1.0))
     assert np.isfinite(found).all()
 
 

@@ -1,5 +1,7 @@
 """Data as tables give them, and what is refused with the way out."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -10,7 +12,10 @@ from scipy import sparse
 from torch import nn
 
 import randquant as rq
+from randquant.aggregation import ClippedSGD
+from randquant.channels import Key
 from randquant.local_training import Learner, problem_of
+from randquant.training import RoundCollector
 
 DRAW = np.random.default_rng(0)
 ROWS = [
@@ -180,9 +185,12 @@ def test_a_client_whose_update_overflows_is_named(local):
     far = X.copy()
     far[2, 0] = 1e20
     problem = problem_of(nn.Linear(2, 2), {"a": ARRAYS[1], "b": (far, Y)})
-    learner = Learner(problem, local.complete("client").work(length=1.0))
-    with pytest.raises(ValueError, match=r"Client b: Expected a finite update.*scale"):
-        learner.updates([0, 1])
+    learner = Learner(problem, local.complete("client").work())
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(ValueError, match=r"Client b: Expected a finite update.*scale"),
+    ):
+        RoundCollector(learner, ClippedSGD(1.0), pool, 1)([0, 1], Key.from_seed(0), 0)
 
 
 @pytest.mark.parametrize(

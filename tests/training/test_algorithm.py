@@ -179,7 +179,7 @@ def test_every_clients_update_is_checked_whoever_it_is_with(pool, together, monk
     monkeypatch.setattr(learner, "updates", updates)
     run = algorithm(learner, exact(encode)[0], pool)
     for cohort in ([5, 3], [3, 5], [1, 5, 2]):
-        with pytest.raises(ValueError, match=r"Client 5: Expected finite .* inf at index \[3\]"):
+        with pytest.raises(ValueError, match="Client 5: Expected a finite update"):
             run.apply(run.init(), cohort, Key.from_seed(0))
 
 

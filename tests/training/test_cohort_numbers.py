@@ -19,6 +19,7 @@ from randquant.local_training import Learner, problem_of
 from randquant.privacy import HiddenCohorts, account
 from randquant.reports import run as page
 from randquant.reports import run_pictures as pictures
+from randquant.rounds import UpdatePreparation
 from randquant.training import RoundCollector, mechanism_of, prepare
 
 NUMBERS = (Number("accuracy"), Number("num-examples", 0, 40, 0.1), Number("loss", 0, 5, 0.1))
@@ -45,7 +46,7 @@ def test_without_noise_the_numbers_are_those_of_the_clients_and_the_update_is_we
     learner, key, cohort = Learner(problem), Key.from_seed(0), range(8)
     learner.load(learner.parameters())
     with ThreadPoolExecutor(2) as pool:
-        beside = Alongside(100.0, NUMBERS, weight="num-examples")
+        beside = UpdatePreparation(alongside=Alongside(100.0, NUMBERS, weight="num-examples"))
         found = RoundCollector(learner, ClippedSGD(clip_norm=100.0), pool, 2, None, beside)(
             cohort, key, 0
         )
@@ -68,7 +69,8 @@ def test_without_noise_the_numbers_are_those_of_the_clients_and_the_update_is_we
 def test_noise_of_absent_clients_is_in_the_stated_deviation(cohort):
     # Eight clients' noise in a sum that is divided by two; 200 means, bounds as above.
     mechanism, hidden = LocalGaussian(1.0, 2.0), HiddenCohorts("poisson", 8, 2, 200)
-    learner, beside = Learner(a_problem()), Alongside(1.0, NUMBERS[1:2])
+    learner = Learner(a_problem())
+    beside = UpdatePreparation(alongside=Alongside(1.0, NUMBERS[1:2]))
     learner.load(learner.parameters())
     with ThreadPoolExecutor(1) as pool:
         collect = RoundCollector(learner, mechanism, pool, 1, hidden, beside)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.channels.keys import Key
 from randquant.local_training.clients import MADE, named
 from randquant.local_training.copies import Copies, called, copied, seeded
@@ -179,16 +178,7 @@ class Learner:
                     each.append(self._alone.update(client, key))
             updates = torch.stack([update for update, _ in each])
             losses = np.array([loss for _, loss in each])
-        rows = updates.cpu().numpy()
-        if self._work.length is not None:
-            guess, here = self.problem.guess, self._copies.vector().cpu().numpy()
-            for client, row, loss in zip(clients, rows, losses, strict=True):
-                with named(self.problem.clients.names[client]):
-                    _check_finite(row)
-                    row[:] = scale_to_norm(row, self._work.length)
-                if guess is not None:
-                    row[:] = shorten(row, here, loss / guess, self._work.noise)
-        return rows, losses
+        return updates.cpu().numpy(), losses
 
     def check(self) -> None:
         """Refuse a model that cannot compute the smallest step that a client has.
@@ -235,14 +225,6 @@ class Learner:
                     labels += targets.numel()
         work_mode(model, self.problem.trial.still)
         return Evaluation(right / labels if labels else None, loss / count if count else None)
-
-
-def _check_finite(update: np.ndarray) -> None:
-    if not np.isfinite(update).all():
-        raise ValueError(
-            "Expected a finite update, got NaN or infinity: check the scale of its features and "
-            "targets; far-out ones overflow in training."
-        )
 
 
 def _checked_device(name: str) -> torch.device:

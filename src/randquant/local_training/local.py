@@ -92,12 +92,9 @@ class Local:
             epochs = LOCAL_EPOCHS if rate else 1
         return replace(self, learning_rate=rate, epochs=epochs)
 
-    def work(
-        self, example_norm: float | None = None, length: float | None = None, noise: float = 0.0
-    ) -> Work:
-        """What a `Learner` is told, with what a mechanism's threshold and noise add to it."""
-        rate = self.learning_rate or None
-        return Work(self.batch, self.epochs or 1, rate, example_norm, length, noise)
+    def work(self, example_norm: float | None = None) -> Work:
+        """What a `Learner` is told, with the threshold of single examples' gradients."""
+        return Work(self.batch, self.epochs or 1, self.learning_rate or None, example_norm)
 
 
 ONE_GRADIENT = Local(epochs=1, learning_rate=0.0)

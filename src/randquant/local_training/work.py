@@ -17,17 +17,12 @@ class Work:
             update is the model difference after it. None to send one gradient.
         example_norm: L2 threshold that each example's gradient is clipped to before the mean is
             taken; None for no clipping. Not with learning_rate.
-        length: L2 norm that updates are scaled to; None for no scaling. Those of classifiers that
-            are right already are shorter, see `calibrated`.
-        noise: squared length of the noise in a mean update, as a share of length squared.
     """
 
     batch: int | None = None
     epochs: int = 1
     learning_rate: float | Literal["auto"] | None = None
     example_norm: float | None = None
-    length: float | None = None
-    noise: float = 0.0
 
 
 GRADIENT = Work()

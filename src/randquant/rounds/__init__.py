@@ -34,7 +34,14 @@ if TYPE_CHECKING:
         told,
     )
     from randquant.rounds.offer import Offer
-    from randquant.rounds.parameter_free import OF_CLASSES, ParameterFreeStep, usual_length
+    from randquant.rounds.parameter_free import (
+        OF_CLASSES,
+        REACH,
+        ParameterFreeStep,
+        Predicts,
+        usual_length,
+    )
+    from randquant.rounds.preparation import UpdatePreparation
     from randquant.rounds.protocol import (
         LONGEST_SESSION,
         LONGEST_TEXT,
@@ -48,7 +55,6 @@ if TYPE_CHECKING:
     from randquant.rounds.store import ServerStore, StoredRounds
     from randquant.rounds.sums import Intake, PlainSum
     from randquant.rounds.trained import Layout
-    from randquant.rounds.untuned import REACH
     from randquant.rounds.with_helper import WithHelper
 
 lazily(__name__)

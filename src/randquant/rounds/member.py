@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from logging import INFO
 from typing import TYPE_CHECKING, Any
 
-from randquant.aggregation.clipping import scale_to_norm, shorten
 from randquant.channels import wire
 from randquant.channels.keys import Key
 from randquant.rounds import protocol
@@ -20,7 +19,6 @@ from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.foreign import DamagedFile, logged
 from randquant.rounds.ledger import OWN, AnswerLedger, State
 from randquant.rounds.limits import ClientLimits, Membership, identity, whether_known
-from randquant.rounds.parameter_free import squared_noise
 from randquant.rounds.protocol import RoundMessage
 from randquant.secure_sums.secagg.client import Client
 from randquant.secure_sums.secagg.graphs import HASH_BYTES, PART_BYTES
@@ -177,14 +175,9 @@ class Member:
         if offer.buffers == "frozen" and whole:
             layout.check_frozen(old, new)
         update = layout.update(old if whole else None, new)
-        if offer.scaled and (norm := offer.mechanism.clip_norm) is not None:
-            noise = squared_noise(offer.mechanism, offer.dimension, offer.mechanism.cohort, norm)
-            share = numbers.get(RELATIVE_LOSS, 1.0)
-            update = scale_to_norm(update, norm)
-            update = shorten(update, layout.update(None, old), share, noise)
-        if offer.beside is not None:
-            update = offer.beside.joined(update, numbers)
-        return agreed.mechanism.encode(update, Key.generate())
+        weights, relative_loss = layout.update(None, old), numbers.get(RELATIVE_LOSS, 1.0)
+        vector = offer.preparation.vector(update, weights, relative_loss, numbers)
+        return agreed.mechanism.encode(vector, Key.generate())
 
     def upload(self, agreed: Agreed, payload: bytes) -> RoundMessage:
         """The answer with an encoded update: masked, if the round is a secure sum."""

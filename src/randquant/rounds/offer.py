@@ -17,6 +17,8 @@ from randquant.aggregation.registry import all_mechanisms, from_record
 from randquant.privacy.accounting.release import Release
 from randquant.privacy.accounting.sampling import release_of
 from randquant.privacy.guarantee import Neighboring, Trust
+from randquant.rounds.parameter_free import squared_noise
+from randquant.rounds.preparation import UpdatePreparation
 from randquant.rounds.protocol import LONGEST_TEXT
 from randquant.rounds.trained import BUFFERS, Buffers
 
@@ -124,6 +126,15 @@ class Offer:
     def drawn(self) -> bool:
         """Whether each round has a seed, which server and clients draw together."""
         return self.mechanism.in_round(0) != self.mechanism.in_round(1)
+
+    @property
+    def preparation(self) -> UpdatePreparation:
+        """What a client does with its update before it encodes it."""
+        mechanism, length, noise = self.mechanism, None, 0.0
+        if self.scaled and (length := mechanism.clip_norm) is not None:
+            # Of the fewest clients: how many take part is the server's word alone.
+            noise = squared_noise(mechanism, self.dimension, mechanism.cohort, length)
+        return UpdatePreparation(length, noise, self.beside)
 
     def bits(self, clients: int) -> int:
         """Bits of the modulus of the sum over `clients` clients, at least."""

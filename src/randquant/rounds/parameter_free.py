@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,9 @@ OF_CLASSES, OF_NUMBERS = 4.0, 1.0
 """How far the first steps would come together, in lengths of an initialisation, if all the means
 were the same update and nothing were noise. Classes are told apart by weights of any length, which
 is why they may reach far; where numbers are predicted, noise that has gone too far costs most."""
+
+Predicts = Literal["classes", "numbers"]
+REACH: Mapping[Predicts, float] = {"classes": OF_CLASSES, "numbers": OF_NUMBERS}
 
 GROWTH, FASTEST, SOFT = 6.0, 0.2, 0.3
 """Most that a step's logarithm changes in all rounds and in one of them, and the agreement at which
@@ -64,6 +67,32 @@ class ParameterFreeStep:
     scale: float
     deviation: float | None = None
     reach: float = OF_CLASSES
+
+    @classmethod
+    def for_mechanism(
+        cls,
+        mechanism: UpdateMechanism,
+        shapes: Sequence[tuple[int, ...]],
+        *,
+        extra: int,
+        clients: int,
+        rounds: int,
+        predicts: Predicts,
+    ) -> ParameterFreeStep:
+        """The steps of a run whose updates have the length that its mechanism clips to.
+
+        Args:
+            mechanism: with a clip_norm.
+            shapes: of the trained parameters.
+            extra: coordinates beside them, of numbers that are sent with an update.
+            clients: how many a mean is of.
+            rounds: of the whole run, as declared.
+            predicts: what the model predicts.
+        """
+        norm, dimension = mechanism.clip_norm, sum(map(math.prod, shapes)) + extra
+        assert norm is not None
+        scale, noise = scale_and_noise(mechanism, dimension, clients, norm)
+        return cls(shapes, rounds, scale, noise, REACH[predicts])
 
     @property
     def dimension(self) -> int:

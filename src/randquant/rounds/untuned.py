@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from randquant._internal import validate
 from randquant.rounds.offer import Offer
-from randquant.rounds.parameter_free import (
-    OF_CLASSES,
-    OF_NUMBERS,
-    ParameterFreeStep,
-    scale_and_noise,
-)
+from randquant.rounds.parameter_free import REACH, ParameterFreeStep, Predicts
 from randquant.rounds.trained import Arrays, Layout
-
-Predicts = Literal["classes", "numbers"]
-REACH: Mapping[Predicts, float] = {"classes": OF_CLASSES, "numbers": OF_NUMBERS}
 
 START = "start of the run"
 """Name of the array that the steps remember, among those of a run's state."""
@@ -38,7 +30,7 @@ class UntunedSteps:
 
     def __init__(self, predicts: Predicts) -> None:
         validate.choice("predicts", predicts, tuple(REACH))
-        self.reach = REACH[predicts]
+        self.predicts: Predicts = predicts
         self._state: Mapping[str, Any] = {}
         self._next: Mapping[str, Any] = {}
 
@@ -60,11 +52,11 @@ class UntunedSteps:
             clients: how many it is of.
             rounds: of the whole run, as declared.
         """
-        norm = offer.mechanism.clip_norm
-        assert norm is not None  # see `Offer.scaled` and `Offer.examples`
-        scale, noise = scale_and_noise(offer.mechanism, offer.dimension, clients, norm)
         shapes = [shape for _, shape, _ in layout.trained]
-        rule = ParameterFreeStep(shapes, rounds, scale, noise, self.reach)
+        rule = ParameterFreeStep.for_mechanism(
+            offer.mechanism, shapes, extra=offer.preparation.extra, clients=clients, rounds=rounds,
+            predicts=self.predicts,
+        )  # fmt: skip
         here = layout.update(None, model)
         there, self._next = rule.step(here, -mean, self._state)
         return there - here

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from randquant.aggregation.alongside import Alongside
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.privacy.accounting.sampling import HiddenCohorts
+from randquant.rounds.preparation import UpdatePreparation
 from randquant.training.cohort import RoundCollector
 from randquant.training.optimizer import OptimizerState, ServerStep
 from randquant.training.records import RoundCost
@@ -64,7 +64,7 @@ def distributed_sgd(
     workers: int,
     hidden: HiddenCohorts | None = None,
     public_seed: int = 0,
-    scalars: Alongside | None = None,
+    preparation: UpdatePreparation = UpdatePreparation(),  # noqa: B008 - it is frozen
 ) -> Algorithm:
     """Federated SGD or averaging, one step of the server a round (RQM paper, Algorithm 1).
 
@@ -77,7 +77,7 @@ def distributed_sgd(
         hidden: how clients take part if nobody sees which of them do; None if it is seen.
         public_seed: of what all clients know and the key must not give away: which coordinates are
             sent in each round, if not all are.
-        scalars: what clients send with their updates, or None.
+        preparation: what clients do with their updates before they encode them.
 
     Returns:
         The algorithm as an (init, apply) pair.
@@ -87,7 +87,7 @@ def distributed_sgd(
         participations = np.zeros(population, dtype=np.int64)
         return State(0, learner.parameters(), participations, server.init())
 
-    collect = RoundCollector(learner, mechanism, pool, workers, hidden, scalars)
+    collect = RoundCollector(learner, mechanism, pool, workers, hidden, preparation)
     public = Key.from_seed(public_seed).fold_in("rounds")
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, RoundCost]:

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from randquant.aggregation.alongside import EXAMPLES, Alongside
+from randquant.aggregation.alongside import EXAMPLES
 from randquant.aggregation.mechanism import CoordinateError, UpdateMechanism
-from randquant.aggregation.payloads import finite
 from randquant.channels.keys import Key
 from randquant.local_training.client import Learner
 from randquant.local_training.clients import named
 from randquant.local_training.together import KNOWN_ATTENTION
 from randquant.privacy.accounting.sampling import HiddenCohorts
+from randquant.rounds.preparation import UpdatePreparation
 
 ZEROS_AT_ONCE = 16
 """Absent clients that are encoded together: memory must not grow with the population."""
@@ -35,7 +35,7 @@ class RoundResult(NamedTuple):
         seconds_gradient: wall time of forward and backward passes, in seconds.
         noise_norm: expected L2 norm of the noise in the mean; None where the mechanism does not
             say.
-        numbers: decoded means of the scalars that clients sent with their updates, each with the
+        numbers: decoded means of the numbers that clients sent with their updates, each with the
             standard deviation of its noise as `NAME_deviation`, or None.
     """
 
@@ -66,7 +66,7 @@ class RoundCollector:
         mechanism: protects and aggregates them.
         pool, workers: threads that clients are simulated on; they do not change the result.
         hidden: how clients take part if nobody sees which of them do; None if it is seen.
-        scalars: what clients send with their updates, of `config.MEASURED`, or None.
+        preparation: what clients do with their updates before they encode them.
 
     Guarantees:
         With hidden cohorts whose size varies, every client's payload is in the sum, an encoding of
@@ -79,7 +79,7 @@ class RoundCollector:
     pool: Executor
     workers: int
     hidden: HiddenCohorts | None = None
-    scalars: Alongside | None = None
+    preparation: UpdatePreparation = UpdatePreparation()  # noqa: RUF009 - it is frozen
 
     def __call__(self, cohort: Sequence[int], key: Key, public_seed: int) -> RoundResult:
         mechanism = self.mechanism.in_round(public_seed)
@@ -95,7 +95,7 @@ class RoundCollector:
             # part, which would tell whether one client did.
             mean = (mean * np.float64(varying.population / varying.cohort)).astype(np.float32)
         noise = self._noise(mechanism, senders, len(cohort))
-        mean, numbers = self._without_scalars(mean, noise)
+        mean, numbers = self._without_numbers(mean, noise)
         return RoundResult(
             mean,
             np.concatenate([np.empty(0), *(upload.losses for upload in uploads)]),
@@ -107,8 +107,8 @@ class RoundCollector:
 
     @property
     def dimension(self) -> int:
-        """Coordinates of what a client encodes: its update and its scalars."""
-        return self.learner.dimension + (0 if self.scalars is None else self.scalars.extra)
+        """Coordinates of what a client encodes: its update and its numbers."""
+        return self.learner.dimension + self.preparation.extra
 
     @property
     def _varying(self) -> HiddenCohorts | None:
@@ -120,9 +120,10 @@ class RoundCollector:
     ) -> tuple[list[_Upload], float]:
         """What groups of clients upload, in order; and the seconds of their gradients."""
         learner, groups = self.learner, self.learner.groups(cohort, self.workers)
+        weights = learner.parameters()
 
         def upload(clients: Sequence[int]) -> _Upload:
-            return self._upload(clients, key, mechanism)
+            return self._upload(clients, weights, key, mechanism)
 
         # A worker has one thread of torch: where cohorts are hidden, not even their size may change
         # how a client's update is rounded, so one group goes to a worker as several do.
@@ -136,17 +137,23 @@ class RoundCollector:
         seconds = sum(each.seconds for each in uploads)
         return uploads, seconds / (1 if on_this_thread or learner.one_thread else self.workers)
 
-    def _upload(self, clients: Sequence[int], key: Key, mechanism: UpdateMechanism) -> _Upload:
+    def _upload(
+        self, clients: Sequence[int], weights: np.ndarray, key: Key, mechanism: UpdateMechanism
+    ) -> _Upload:
         """Compute and encode the updates of some clients."""
         started = time.perf_counter()
         updates, losses = self.learner.updates(clients, key)
         seconds = time.perf_counter() - started
-        for client, update in zip(clients, updates, strict=True):
-            with named(self.learner.problem.clients.names[client]):
-                finite(update)
-        if self.scalars is not None:
-            updates = self._with_scalars(self.scalars, clients, updates)
-        return _Upload(self._encoded(clients, updates, key, mechanism), losses, seconds)
+        problem = self.learner.problem
+        vectors = np.empty((len(clients), self.dimension), dtype=np.float32)
+        for row, client in enumerate(clients):
+            relative_loss = 1.0 if problem.guess is None else float(losses[row] / problem.guess)
+            with named(problem.clients.names[client]):
+                _check_finite(updates[row])
+                vectors[row] = self.preparation.vector(
+                    updates[row], weights, relative_loss, self._measured(client)
+                )
+        return _Upload(self._encoded(clients, vectors, key, mechanism), losses, seconds)
 
     def _encoded(
         self, clients: Sequence[int], updates: np.ndarray, key: Key, mechanism: UpdateMechanism
@@ -168,20 +175,12 @@ class RoundCollector:
             payloads += self._encoded(group, zeros, key, mechanism)
         return payloads
 
-    def _with_scalars(
-        self, scalars: Alongside, clients: Sequence[int], updates: np.ndarray
-    ) -> np.ndarray:
-        """Return each client's update and scalars as one vector, (n, d + extra) float32."""
-        rows = []
-        for client, update in zip(clients, updates, strict=True):
-            with named(self.learner.problem.clients.names[client]):
-                rows.append(scalars.joined(update, self._measured(scalars, client)))
-        return np.array(rows, dtype=np.float32).reshape(len(rows), self.dimension)
-
-    def _measured(self, scalars: Alongside, client: int) -> dict[str, float]:
-        """A client's scalars, as far as they are sent: of the loaded weights on all of its data."""
+    def _measured(self, client: int) -> dict[str, float]:
+        """A client's numbers, as far as they are sent: of the loaded weights on all of its data."""
+        if (alongside := self.preparation.alongside) is None:
+            return {}
         values = {EXAMPLES: float(self.learner.problem.clients.sizes[client])}
-        if {number.name for number in scalars.numbers} & {"accuracy", "loss"}:
+        if {number.name for number in alongside.numbers} & {"accuracy", "loss"}:
             scores = self.learner.evaluate(client)
             scored = {"accuracy": scores.accuracy, "loss": scores.loss}
             values |= {name: value for name, value in scored.items() if value is not None}
@@ -207,17 +206,26 @@ class RoundCollector:
         noisy = divisor if mechanism.trust == "central" else senders
         return _Noise(error, noisy, divisor / noisy)
 
-    def _without_scalars(
+    def _without_numbers(
         self, mean: np.ndarray, noise: _Noise | None
     ) -> tuple[np.ndarray, dict[str, float] | None]:
-        """Part the decoded mean into the mean update and the scalars, if there are any."""
-        if (scalars := self.scalars) is None:
+        """Part the decoded mean into the mean update and the numbers, if there are any."""
+        if (alongside := self.preparation.alongside) is None:
             return mean, None
-        update, numbers = scalars.parted(mean)
-        assert noise is not None  # the mechanism clips in L2, as scalars need
-        deviation = noise.of_scalars
-        deviations = {f"{name}_deviation": scalars.deviation(name, deviation) for name in numbers}
+        update, numbers = alongside.parted(mean)
+        assert noise is not None  # the mechanism clips in L2, as numbers need
+        deviation = noise.of_numbers
+        deviations = {f"{name}_deviation": alongside.deviation(name, deviation) for name in numbers}
         return update, {**numbers, **deviations}
+
+
+def _check_finite(update: np.ndarray) -> None:
+    if not np.isfinite(update).all():
+        # A client's own numbers are not shown: messages of a run may be kept or sent.
+        raise ValueError(
+            "Expected a finite update, got NaN or infinity: check the scale of its features and "
+            "targets; far-out ones overflow in training."
+        )
 
 
 class _Noise(NamedTuple):
@@ -242,8 +250,8 @@ class _Noise(NamedTuple):
         return gain * math.sqrt(size) * deviation
 
     @property
-    def of_scalars(self) -> float:
-        """Standard deviation in a coordinate that a scalar travels in."""
+    def of_numbers(self) -> float:
+        """Standard deviation in a coordinate that a number travels in."""
         # theory/alongside.md, Proposition 2: all payloads have noise, also those of absent clients.
         length = self.divisor_share * self.error.longest
         return self.error.deviation(self.senders, length) / self.divisor_share

@@ -19,8 +19,9 @@ from randquant.planning.choice import choose
 from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
 from randquant.rounds.among_clients import AmongClients
+from randquant.rounds.parameter_free import Predicts
 from randquant.rounds.trained import Layout, parts_of
-from randquant.rounds.untuned import Predicts, UntunedSteps
+from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 
 # FedAvg whose step needs no rate, once it is wrapped.

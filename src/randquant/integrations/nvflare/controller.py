@@ -27,12 +27,13 @@ from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.foreign import logged
 from randquant.rounds.offer import Offer
+from randquant.rounds.parameter_free import Predicts
 from randquant.rounds.protocol import RoundMessage
 from randquant.rounds.run import RoundsFailed, ServerRun
 from randquant.rounds.store import ServerStore
 from randquant.rounds.sums import Log, PlainSum, RoundSum
 from randquant.rounds.trained import Layout
-from randquant.rounds.untuned import Predicts, UntunedSteps
+from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 
 

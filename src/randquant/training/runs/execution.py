@@ -279,7 +279,7 @@ def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.
             pool=pool,
             workers=config.local.threads,
             hidden=config.hidden_cohorts,
-            scalars=setup.scalars,
+            preparation=setup.preparation,
             # Public and the run's own: it goes on with the same subsets of coordinates.
             public_seed=int(store.sent().identity[:16], 16),
         )

@@ -20,13 +20,8 @@ from randquant.local_training.standardize import FeatureStatistics, Standardizat
 from randquant.local_training.work import Work
 from randquant.privacy.accounting.ledger import Ledger
 from randquant.privacy.guarantee import Guarantee
-from randquant.rounds.parameter_free import (
-    OF_CLASSES,
-    OF_NUMBERS,
-    ParameterFreeStep,
-    scale_and_noise,
-    squared_noise,
-)
+from randquant.rounds.parameter_free import ParameterFreeStep, squared_noise
+from randquant.rounds.preparation import UpdatePreparation
 from randquant.training.algorithm import State
 from randquant.training.config import Task, TrainConfig
 from randquant.training.configured import alongside_of, fingerprint_of, mechanism_of
@@ -79,7 +74,7 @@ class TrainingSetup:
         client_ledger: of a whole client whose participation is seen, where the schedule's ledger is
             of an example, or of hidden cohorts; else None.
         fingerprint: of the mechanism, in hexadecimal; empty if the configuration says it all.
-        scalars: what clients send with their updates, or None.
+        preparation: what clients do with their updates before they encode them.
     """
 
     problem: Problem
@@ -89,12 +84,12 @@ class TrainingSetup:
     schedule: Schedule
     client_ledger: Ledger | None
     fingerprint: str
-    scalars: Alongside | None = None
+    preparation: UpdatePreparation
 
     @property
     def dimension(self) -> int:
-        """Coordinates of what a client sends: of its update and its scalars."""
-        return self.learner.dimension + len(self.schedule.config.privacy.numbers)
+        """Coordinates of what a client encodes: of its update and its numbers."""
+        return self.learner.dimension + self.preparation.extra
 
     def standardized(self, figures: FeatureStatistics) -> TrainingSetup:
         """Return a copy that trains on standardised data."""
@@ -137,11 +132,11 @@ def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
             f"those of {len(problem.clients)}."
         )
     learner = _learner(config, mechanism, problem)
-    size = learner.dimension + len(config.privacy.numbers)
-    scalars = alongside_of(config, mechanism)
-    if scalars is not None:
+    preparation = _preparation(config, mechanism, problem)
+    size = learner.dimension + preparation.extra
+    if preparation.alongside is not None:
         mechanism.expected_error(size)  # TypeError: it does not clip in L2, as Alongside needs
-        _check_measured(scalars, problem)
+        _check_measured(preparation.alongside, problem)
     of_run: dict[str, Any] = {"delta": config.delta, "neighboring": config.privacy.neighboring}
     of_run["simulated"] = config.seed is not None
     ledger = Ledger(
@@ -160,7 +155,9 @@ def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
     fingerprint = fingerprint_of(config, mechanism, size)
     server = _server_step(config, problem, inputs.optimizer, mechanism)
     schedule = Schedule(config, ledger, key)
-    return TrainingSetup(problem, learner, mechanism, server, schedule, other, fingerprint, scalars)
+    return TrainingSetup(
+        problem, learner, mechanism, server, schedule, other, fingerprint, preparation
+    )
 
 
 def standardization_query(config: TrainConfig, problem: Problem) -> StandardizationQuery | None:
@@ -203,13 +200,13 @@ def _server_step(
     config: TrainConfig, problem: Problem, make: MakeOptimizer | None, mechanism: UpdateMechanism
 ) -> ServerStep:
     """The server's step, without a rate where updates have one length and nobody gave one."""
-    norm = common_length(config, mechanism)
-    if make is not None or config.server.optimizer != AUTO or norm is None:
+    untuned = common_length(config, mechanism) is not None
+    if make is not None or config.server.optimizer != AUTO or not untuned:
         return optimizer_step(config, problem, make)
-    reach = OF_NUMBERS if problem.trial.classes is None else OF_CLASSES
-    sent = problem.dimension + len(config.privacy.numbers)
-    scale, deviation = scale_and_noise(mechanism, sent, config.cohort, norm)
-    return ParameterFreeStep(problem.shapes, config.rounds, scale, deviation, reach)
+    return ParameterFreeStep.for_mechanism(
+        mechanism, problem.shapes, extra=len(config.privacy.numbers), clients=config.cohort,
+        rounds=config.rounds, predicts="numbers" if problem.trial.classes is None else "classes",
+    )  # fmt: skip
 
 
 def common_length(config: TrainConfig, mechanism: UpdateMechanism) -> float | None:
@@ -233,12 +230,20 @@ def _work(config: TrainConfig, mechanism: UpdateMechanism, problem: Problem) -> 
             "Expected a clip_norm with unit example, got None: it bounds what one example can "
             "change."
         )
+    return config.local.work(norm)
+
+
+def _preparation(
+    config: TrainConfig, mechanism: UpdateMechanism, problem: Problem
+) -> UpdatePreparation:
+    """What a client does with its update; a mean of single examples' gradients is not scaled."""
+    alongside = alongside_of(config, mechanism)
     length = common_length(config, mechanism) if config.privacy.unit == "client" else None
-    noise = 0.0
-    if length is not None:
-        sent = problem.dimension + len(config.privacy.numbers)
-        noise = squared_noise(mechanism, sent, config.cohort, length)
-    return config.local.work(norm, length, noise)
+    if length is None:
+        return UpdatePreparation(alongside=alongside)
+    sent = problem.dimension + len(config.privacy.numbers)
+    noise = squared_noise(mechanism, sent, config.cohort, length)
+    return UpdatePreparation(length, noise, alongside)
 
 
 def _check_measured(scalars: Alongside, problem: Problem) -> None:

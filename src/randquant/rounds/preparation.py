@@ -1,0 +1,68 @@
+"""From an update to the vector that a client encodes, the same on a device and in a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from randquant.aggregation.alongside import Alongside
+from randquant.aggregation.clipping import scale_to_norm, shorten
+
+NO_NUMBERS: Mapping[str, float] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePreparation:
+    """What a client does with an update before its mechanism clips and encodes it.
+
+    Attributes:
+        length: L2 norm that updates are scaled to, for a server's steps without a rate; None to
+            leave short ones short.
+        noise: squared length of the noise in the mean update, as a share of `length` squared; inf
+            where it is not known.
+        alongside: joins the numbers that are sent with an update; None for none.
+
+    Guarantees:
+        Nothing of this costs privacy: a mechanism's guarantee holds for whatever it is given
+        (`docs/theory/untuned.md`, Propositions 1 and 2; `docs/theory/alongside.md`, Proposition 1).
+
+    Example:
+        >>> preparation = UpdatePreparation(length=1.0)
+        >>> preparation.vector(np.float32([30, 40]), np.zeros(2, np.float32)).round(3)
+        array([0.6, 0.8], dtype=float32)
+    """
+
+    length: float | None = None
+    noise: float = 0.0
+    alongside: Alongside | None = None
+
+    @property
+    def extra(self) -> int:
+        """Coordinates beside those of the update."""
+        return 0 if self.alongside is None else self.alongside.extra
+
+    def vector(
+        self,
+        update: np.ndarray,
+        weights: np.ndarray,
+        relative_loss: float = 1.0,
+        numbers: Mapping[str, float] = NO_NUMBERS,
+    ) -> np.ndarray:
+        """Return the vector to encode, (d + extra,) float32.
+
+        Args:
+            update: (d,) float32.
+            weights: (d,) float32, those that it was computed at.
+            relative_loss: the client's loss at these weights, as a share of the loss of a model
+                that gives all classes the same probability; 1.0 where that is not known.
+            numbers: the client's, by name; others than those of `alongside` stay here.
+
+        Raises:
+            ValueError: the update is not finite, or a number is missing or NaN.
+        """
+        if self.length is not None:
+            scaled = scale_to_norm(update, self.length)
+            update = shorten(scaled, weights, relative_loss, self.noise)
+        return update if self.alongside is None else self.alongside.joined(update, numbers)
