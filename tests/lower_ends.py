@@ -19,7 +19,7 @@ from scipy.special import ndtr
 
 from randquant.channels import Channel
 from randquant.privacy import (
-    RESERVE,
+    RESERVED_SHARE,
     UNIT,
     ChainLaw,
     ChannelRelease,
@@ -46,8 +46,8 @@ from randquant.privacy import (
 from randquant.privacy.accounting.accountant import _affordable
 from randquant.privacy.accounting.privacy_loss import (
     BERRY_ESSEEN,
-    GRID,
-    SMALLEST_WEIGHT,
+    MAX_GRID_SIZE,
+    MIN_WEIGHT,
     _reach,
     _smoothed,
     log_moments,
@@ -110,7 +110,7 @@ class LowerLoss:
         exponents = tilt * self.losses - constant
         weights = self.masses * np.exp(exponents)
         # theory/composition.md, Proposition 4: dropping takes some losses away.
-        weights = np.where(weights < SMALLEST_WEIGHT, 0.0, weights)
+        weights = np.where(weights < MIN_WEIGHT, 0.0, weights)
         # theory/composition.md, Proposition 3: the relative error of a weight.
         largest = float((np.abs(tilt * self.losses) + np.abs(exponents)).max())
         return Tilted(self, releases, tilt, constant, weights, 1.01 * UNIT * (largest + 12))
@@ -157,13 +157,13 @@ Curve = tuple[Callable[[float], float], float]
 def by_fourier_below(loss: LowerLoss, releases: int, tilt: float) -> Curve:
     """Bound log delta of many releases from below on a grid, as `by_fourier` does from above."""
     reach, _ = _reach(loss.tilted(releases, tilt), 0.0)
-    step = 2.0 ** math.ceil(math.log2(max(2.1 * reach / GRID, 1e-12)))
+    step = 2.0 ** math.ceil(math.log2(max(2.1 * reach / MAX_GRID_SIZE, 1e-12)))
     rounded, index, lost = on_grid_below(loss, step)
     tilted = rounded.tilted(releases, tilt)
     mean, _ = tilted.centre
     reach, outside = _reach(tilted, 4 * step)
     first = max(math.floor((releases * mean - reach) / step) - 2, releases * int(index.min()))
-    size = min(GRID, 1 << (math.ceil(2 * reach / step) + 8).bit_length())
+    size = min(MAX_GRID_SIZE, 1 << (math.ceil(2 * reach / step) + 8).bit_length())
     if size * step < 2 * reach + 6 * step:
         outside = 1.0  # never so, but a bound must not rest on it
     sums, error = powered(tilted.weights, index, first, size, releases)
@@ -711,7 +711,7 @@ def _summed(
     # theory/composition.md, Proposition 13: relative errors of all rounds.
     relative = 1.1 * rounds * float(error.max(initial=0.0))
     score, likely = np.log(first / second), first > UNLIKELY
-    # Worlds may be so far apart that what is known of both is likely in neither.
+    # The laws of a pair may be so far apart that what is known of both is likely in neither.
     if relative > 0.1 or not likely.any():
         return ()
     score = np.clip(score, score[likely].min(), score[likely].max())
@@ -943,7 +943,7 @@ def lower_end(releases: Sequence[Release], delta: float) -> float:
     attacks = [attack for release in releases for attack in attacks_on(release)]
     distance = math.fsum(release.distance for release in releases) * (1 + 8 * UNIT)
     # theory/accounting.md, Proposition 4, the other way: what is sent is only close to these laws.
-    known = delta * (1 + 2 * RESERVE) if distance > 0 else delta
+    known = delta * (1 + 2 * RESERVED_SHARE) if distance > 0 else delta
     lower = attacked_epsilon(attacks, known, order)
     if not _affordable(distance, lower, delta):
         lower = 0.0

@@ -19,11 +19,9 @@ PATTERNS = (
     "privacy/accounting/sampling.py",
     "planning/calibration.py",
     "privacy/accounting/gaussian.py",
-    "privacy/accounting/noise_releases.py",
     "privacy/accounting/martingale.py",
     "privacy/accounting/ratios.py",
     "privacy/accounting/releases.py",
-    "privacy/accounting/rounds.py",
     "privacy/accounting/composition.py",
     "privacy/accounting/privacy_loss.py",
 )

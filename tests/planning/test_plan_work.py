@@ -48,7 +48,7 @@ class Costly(ReleaseDefaults):
 def test_the_best_order_is_found_from_far_away_with_few_bounds():
     for near in (1.001, 3.0, 1e4):
         release = Costly(2.0, math.inf)
-        found = account([release], 1e-5, near=near)
+        found = account([release], 1e-5, start_order=near)
         assert found.epsilon == account([Costly(2.0, math.inf)], 1e-5).epsilon
         assert len(release.asked) <= 18
         assert abs(math.log(found.order / gaussian_order(found.epsilon, 1e-5))) < 0.3

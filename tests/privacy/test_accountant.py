@@ -12,7 +12,7 @@ from lower_ends import channel_below, lower_end
 import randquant as rq
 from randquant.privacy import (
     ORDERS,
-    RESERVE,
+    RESERVED_SHARE,
     ChannelRelease,
     GaussianRelease,
     ReleaseDefaults,
@@ -99,11 +99,11 @@ def test_closeness_is_paid_for_out_of_delta(spread, delta):
     def close(distance):
         return CloseRelease(distance, spread=spread)
 
-    assert RESERVE * 1024 == 1  # the part that docs/theory/accounting.md states
+    assert RESERVED_SHARE * 1024 == 1  # the part that docs/theory/accounting.md states
     exact = account([close(0.0)], delta).epsilon
-    left = account([close(0.0)], delta * (1 - RESERVE)).epsilon
+    left = account([close(0.0)], delta * (1 - RESERVED_SHARE)).epsilon
     assert exact < left < 1.02 * exact
-    most = delta * RESERVE / (1 + math.exp(left))
+    most = delta * RESERVED_SHARE / (1 + math.exp(left))
     assert account([close(most * 0.999)], delta).epsilon == left
     assert account([close(most * 1.001)], delta).epsilon == math.inf
     order = account([close(0.0)], delta).order
@@ -146,8 +146,8 @@ def test_different_releases_add_up_and_so_do_their_distances():
     assert exact <= guarantee.epsilon <= exact * (1 + 1e-9)
     assert guarantee.releases == 15 + 1
     close = [CloseRelease(1e-12), CloseRelease(2e-12)]
-    left = account([CloseRelease(0.0)] * 2, 1e-5 * (1 - RESERVE)).epsilon
-    most = 1e-5 * RESERVE / (1 + math.exp(left))
+    left = account([CloseRelease(0.0)] * 2, 1e-5 * (1 - RESERVED_SHARE)).epsilon
+    most = 1e-5 * RESERVED_SHARE / (1 + math.exp(left))
     assert account(close, 1e-5).epsilon == left
     assert account([CloseRelease(most * 0.49)] * 2, 1e-5).epsilon == left
     assert account([CloseRelease(most * 0.6)] * 2, 1e-5).epsilon == math.inf

@@ -94,7 +94,7 @@ def test_more_clients_hide_more_and_grouping_costs_little(monkeypatch):
     monkeypatch.setattr(bell, "MOST_CLIENTS", 300)
     assert squares[-2] == bell_square(channel, 301)
     each = bell._longest(0.4, 0.6, 150, True)
-    monkeypatch.setattr(bell, "FINE", 1000)
+    monkeypatch.setattr(bell, "ARRANGEMENTS_FRACTION", 1000)
     assert bell._longest(0.4, 0.6, 150, False) == pytest.approx(each, rel=0.01)
 
 

@@ -344,6 +344,6 @@ def test_without_a_way_nothing_is_known(monkeypatch):
     for way in ("by_fourier", "by_normal"):
         monkeypatch.setattr(composition, way, lambda *_: None)
         monkeypatch.setattr(f"lower_ends.{way}_below", lambda *_: None)
-    many = composition.NORMAL_FROM
+    many = composition.MIN_NORMAL_RELEASES
     assert composition._epsilon(PrivacyLoss.of(p, q, 8), many, 1e-5, 1.0) == math.inf
     assert epsilon_below(LowerLoss.of(p, q, 8), many, 1e-5, 1.0) == 0.0

@@ -112,5 +112,5 @@ def test_an_example_is_called_an_example_wherever_it_is_accounted():
         assert "replace_one example" in str(rq.account([one], 1e-5))
         with pytest.raises(ValueError, match="one unit"):
             rq.account([one, release], 1e-5)
-    with pytest.raises(ValueError, match="absent differs"):
+    with pytest.raises(ValueError, match="absent client differs"):
         rq.Sampled(NOISY.example_release(4, 1, "replace_one", 10), 0.1, 5)

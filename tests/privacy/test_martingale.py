@@ -12,10 +12,10 @@ from scipy.special import ndtr
 
 import randquant as rq
 from randquant.privacy import (
-    LADDER,
-    PEAKS,
+    MAX_NORMAL_DERIVATIVES,
+    RATIO_ORDERS,
     GaussianRelease,
-    Steps,
+    RoundLoss,
     VectorRelease,
     account,
     epsilon_at,
@@ -23,7 +23,7 @@ from randquant.privacy import (
     kappa_sum,
     martingale_epsilon,
     ratio_moments,
-    steps_of_sums,
+    sum_round_loss,
 )
 from randquant.privacy.accounting.martingale import _choose, _errors, _lognormal
 
@@ -76,7 +76,7 @@ def test_moments_are_above_those_of_every_pair_and_every_spread_of_the_others(ch
     found = ratio_moments(channel, clients)
     assert found is not None
     met: dict[str, float] = dict.fromkeys(NAMES, 0.0)
-    tilted = [0.0] * len(LADDER)
+    tilted = [0.0] * len(RATIO_ORDERS)
     grid = [Fraction(i, 6) for i in range(7)]
     for right in range(clients):
         a, b = laws(channel, clients, right, exact=True)
@@ -97,7 +97,7 @@ def test_moments_are_above_those_of_every_pair_and_every_spread_of_the_others(ch
                 assert value <= float(getattr(found, name))
                 met[name] = max(met[name], float(value))
             if way == 1 or (p, q) == (grid[1], grid[4]):
-                for i, power in enumerate(LADDER):
+                for i, power in enumerate(RATIO_ORDERS):
                     value = sum(v * (u / v - 1) ** 6 * (u / v) ** power for u, v in outcomes)
                     assert value / way**6 <= found.tilted[i]
                     tilted[i] = max(tilted[i], float(value / way**6))
@@ -115,7 +115,7 @@ def test_what_has_other_vertices_or_says_too_much_has_neither_moments_nor_steps(
     three = rq.stochastic_rounding(clip=1.0, levels=3, margin=3.0)
     for channel, clients in ((inner, 10), (three, 1), (bit(1.0), 10), (bit(1.1), 10)):
         assert ratio_moments(channel, clients) is None
-        assert steps_of_sums(channel, clients, 4.0, 2) is None
+        assert sum_round_loss(channel, clients, 4.0, 2) is None
     assert ratio_moments(bit(4.0), 2**12 + 1) is None
 
 
@@ -139,7 +139,7 @@ def test_moments_of_gaussian_noise(power, tilt, x):
 
 
 def test_peaks_of_the_density_are_its_derivatives_largest_values():
-    for k, peak in enumerate(PEAKS):
+    for k, peak in enumerate(MAX_NORMAL_DERIVATIVES):
         z = np.linspace(0, 6, 60_001)
         hermite = np.polynomial.hermite_e.hermeval(z, [0] * k + [1])
         largest = np.abs(hermite * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)).max()
@@ -153,7 +153,7 @@ def test_moments_of_steps_are_as_close_to_those_of_gaussian_noise_as_stated(
     channel = bit(ratio)
     moments, per_way = ratio_moments(channel, clients), share(channel, clients)
     assert moments is not None
-    steps = Steps.of(moments, per_way, longest, 1.0)
+    steps = RoundLoss.of(moments, per_way, longest, 1.0)
     close = [0.0] * (3 + len(steps.sixth))
     for right in (0, clients // 2, clients - 1):
         a, b = (np.array(law) for law in laws(channel, clients, right))
@@ -168,7 +168,7 @@ def test_moments_of_steps_are_as_close_to_those_of_gaussian_noise_as_stated(
                 abs(float(under @ (rho - 1) ** k) - _lognormal(k, 0, x)) / v for k in (3, 4, 5)
             ] + [
                 (float(under @ ((rho - 1) ** 6 * rho**power)) + _lognormal(6, power, x)) / v
-                for power in (0, *LADDER)
+                for power in (0, *RATIO_ORDERS)
             ]
             assert np.all(np.array(found) <= [*steps.apart, *steps.sixth])
             close = np.maximum(close, found).tolist()
@@ -177,7 +177,7 @@ def test_moments_of_steps_are_as_close_to_those_of_gaussian_noise_as_stated(
         assert all(bound <= 12 * met for bound, met in pairs)
 
 
-def potential(e, r, steps: Steps, tilt: float, smoothing: float):
+def potential(e, r, steps: RoundLoss, tilt: float, smoothing: float):
     """(price, allowance) of Proposition 5 at K = 1: U is their sum."""
     moments = steps.moments(tilt)
     growth = tilt * (1 + tilt) / 2
@@ -197,7 +197,7 @@ def test_the_potential_does_not_rise_in_any_step(ratio, clients):
     channel = bit(ratio)
     moments, per_way = ratio_moments(channel, clients), share(channel, clients)
     assert moments is not None
-    steps, chance, used = Steps.of(moments, per_way, 1.0, 1.0), np.random.default_rng(5), 0.0
+    steps, chance, used = RoundLoss.of(moments, per_way, 1.0, 1.0), np.random.default_rng(5), 0.0
     for trial in range(120):
         right = int(chance.integers(clients)) if trial % 3 else (trial % 2) * (clients - 1)
         a, b = (np.array(law) for law in laws(channel, clients, right))
@@ -221,26 +221,26 @@ def test_the_potential_does_not_rise_in_any_step(ratio, clients):
 def test_gaussian_noise_beside_costs_its_energy_and_nothing_else():
     channel, clients = bit(4.0), 200
     release = VectorRelease(channel, 20.0, 2000, 1, "local", cohort=1)
-    assert release.steps is not None
+    assert release.round_loss is not None
     release = VectorRelease(channel, 4.0, 2000, 4, "aggregate", cohort=clients)
-    steps = release.steps
+    steps = release.round_loss
     assert steps is not None
-    both = Steps.together([steps, Steps(1.5)])
-    assert both == Steps.together([Steps(1.5), steps])  # whichever comes first
+    both = RoundLoss.combined([steps, RoundLoss(1.5)])
+    assert both == RoundLoss.combined([RoundLoss(1.5), steps])  # whichever comes first
     assert both.energy == pytest.approx(steps.energy + 1.5)
     assert (both.largest, both.apart, both.sixth) == (steps.largest, steps.apart, steps.sixth)
     exact = gaussian_epsilon(math.sqrt(steps.energy + 1.5), DELTA)
     assert exact < martingale_epsilon(both, DELTA)[0] < 1.02 * exact
     local = VectorRelease(bit(60.0), 20.0, 2000, 1, "local")
-    assert local.steps is not None
+    assert local.round_loss is not None
     mixed = account([local, GaussianRelease(2.0, 5, 1, "local")], DELTA).epsilon
     alone = account([local], DELTA).epsilon
-    exact = gaussian_epsilon(math.sqrt(local.steps.energy + 0.25), DELTA)
+    exact = gaussian_epsilon(math.sqrt(local.round_loss.energy + 0.25), DELTA)
     assert alone < mixed < 1.03 * exact
 
 
 def test_any_tilt_and_smoothing_is_above_the_gaussian_and_none_is_no_bound():
-    steps = VectorRelease(bit(4.0), 4.0, 2000, 4, "aggregate", cohort=200).steps
+    steps = VectorRelease(bit(4.0), 4.0, 2000, 4, "aggregate", cohort=200).round_loss
     assert steps is not None
     exact = gaussian_epsilon(math.sqrt(steps.energy), DELTA)
     best, order = martingale_epsilon(steps, DELTA)
@@ -249,14 +249,14 @@ def test_any_tilt_and_smoothing_is_above_the_gaussian_and_none_is_no_bound():
         assert exact < best * (1 - 1e-3) < found
     assert order > 1
     assert martingale_epsilon(steps, 0.0)[0] == math.inf
-    assert martingale_epsilon(Steps(0.0), DELTA)[0] == 0.0
+    assert martingale_epsilon(RoundLoss(0.0), DELTA)[0] == 0.0
 
 
 @pytest.mark.parametrize("tilt", [0.5, 2.5, 7.0])
 @pytest.mark.parametrize("smoothing", [1.5, 20.0])
 def test_the_potential_of_the_whole_run_is_delta(tilt, smoothing):
     """The potential at R_0 = 1 and K is K times the one at 1/K."""
-    steps = VectorRelease(bit(4.0), 4.0, 2000, 4, "aggregate", cohort=200).steps
+    steps = VectorRelease(bit(4.0), 4.0, 2000, 4, "aggregate", cohort=200).round_loss
     assert steps is not None
     smoothing *= steps.largest
     epsilon = epsilon_at(steps, DELTA, tilt, smoothing)
@@ -269,7 +269,7 @@ def test_the_energy_is_that_of_order_two():
     """Cover every pair of one coordinate: D_2 is at most share · way^2, and close to it."""
     channel, clients, close = bit(3.0), 12, 0.0
     release = VectorRelease(channel, 1.0, 1, 1, "aggregate", cohort=clients)
-    steps = release.steps
+    steps = release.round_loss
     assert steps is not None
     for right in range(clients):
         a, b = (np.array(law) for law in laws(channel, clients, right))
@@ -279,11 +279,11 @@ def test_the_energy_is_that_of_order_two():
             close = max(close, loss)
     assert close <= steps.energy <= close * 1.01
     assert steps.largest == pytest.approx(steps.energy, rel=1e-6)
-    long = VectorRelease(channel, 1.0, 1, 7, "aggregate", cohort=clients).steps
+    long = VectorRelease(channel, 1.0, 1, 7, "aggregate", cohort=clients).round_loss
     assert long is not None  # seven rounds
     assert long.energy == pytest.approx(7 * steps.energy, rel=1e-9)
     assert long.largest == steps.largest
-    short = VectorRelease(channel, 0.3, 1, 1, "aggregate", cohort=clients).steps
+    short = VectorRelease(channel, 0.3, 1, 1, "aggregate", cohort=clients).round_loss
     assert short is not None  # the only step of one coordinate is the largest, if it is short too
     assert short.largest == pytest.approx(short.energy, rel=1e-6)
     assert short.energy == pytest.approx(0.3**2 * steps.energy, rel=1e-4)
@@ -297,7 +297,7 @@ def test_two_codes_are_one_bit_however_bent():
         ones = np.round(np.array(chances) * total).astype(np.int64)
         rows = np.stack([total - ones, ones], axis=1)
         channel = rq.Channel(inputs, np.array([-0.5, 0.5]), rows, total)
-        return steps_of_sums(channel, 20, 0.04, 5)
+        return sum_round_loss(channel, 20, 0.04, 5)
 
     ends = steps(inputs[[0, -1]], [0.4, 0.6])
     straight = steps(inputs, [0.4, 0.45, 0.5, 0.55, 0.6])

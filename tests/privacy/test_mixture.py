@@ -11,7 +11,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from slow import slow
 
 import randquant as rq
-from randquant.privacy import Mixture, Sampled, compose_worlds, gaussian_epsilon
+from randquant.privacy import Mixture, Sampled, compose_pairs, gaussian_epsilon
 from randquant.privacy.accounting import composition
 from randquant.privacy.accounting.composition import _log_relative
 
@@ -57,7 +57,7 @@ def stick(rate, shifts, epsilon):
 
 def curve(mixture, way, epsilon):
     """The exact curve of a way, on either side of zero (docs/theory/sampling.md, Prop. 15)."""
-    above, below = mixture.ways[way]
+    above, below = mixture.directions[way]
     if epsilon >= 0:
         return stick(mixture.rate, above, epsilon)
     ratio = mpmath.exp(epsilon)
@@ -119,7 +119,7 @@ def test_no_stand_in_is_worse_than_one_opposite_the_client(seed):
         for client, other in (random_pair, ((apart, 0.0), (-apart, 0.0))):
             worlds = law(rate, other, client), law(rate, other, (0.0, 0.0))
             for (first, second), (shifts, _) in zip(
-                (worlds, worlds[::-1]), Mixture.of_zeros(rate, apart).ways, strict=True
+                (worlds, worlds[::-1]), Mixture.of_zeros(rate, apart).directions, strict=True
             ):
                 found = np.maximum(first - ratio * second, 0.0).sum() * 0.075**2 / (2 * math.pi)
                 worst = float(stick(rate, shifts, math.log(ratio)))
@@ -137,7 +137,7 @@ def test_no_stand_in_is_worse_than_one_opposite_the_client(seed):
 def test_epsilon_is_between_dp_accountings_bounds_within_three_percent(
     make, theirs, rate, sigma, rounds
 ):
-    epsilon, _ = compose_worlds(make(rate, 1 / sigma), rounds, DELTA)
+    epsilon, _ = compose_pairs(make(rate, 1 / sigma), rounds, DELTA)
     lower, upper = (
         privacy_loss_distribution.from_gaussian_mechanism(
             sigma,
@@ -203,15 +203,15 @@ def test_plain_releases_and_hidden_cohorts_are_composed_together():
 def test_both_directions_of_absence_count():
     """With the client in the second world only, less is lost: the larger epsilon is the bound."""
     mixture = Mixture.of_absence(0.1, 1.0)
-    for way in mixture.ways:
-        one = compose_worlds(Mixture(0.1, (way,)), 100, DELTA)
-        assert one <= compose_worlds(mixture, 100, DELTA)
-    assert {way[::-1] for way in mixture.ways} == set(mixture.ways)
+    for way in mixture.directions:
+        one = compose_pairs(Mixture(0.1, (way,)), 100, DELTA)
+        assert one <= compose_pairs(mixture, 100, DELTA)
+    assert {way[::-1] for way in mixture.directions} == set(mixture.directions)
 
 
 @pytest.mark.parametrize("rounds", [2**17 + 1, 2**30, 2**41])
 def test_many_rounds_are_bounded_by_the_normal_law_or_not_at_all(rounds):
-    found, _ = compose_worlds(Mixture.of_absence(0.001, 0.25), rounds, DELTA)
+    found, _ = compose_pairs(Mixture.of_absence(0.001, 0.25), rounds, DELTA)
     mean = rounds * 1e-6 * math.expm1(1 / 16) / 2  # of the loss, about
     assert found == math.inf if rounds > 2**40 else mean < found < 3 * mean + 10
 
@@ -220,5 +220,5 @@ def test_many_rounds_are_bounded_by_the_normal_law_or_not_at_all(rounds):
 @pytest.mark.parametrize("make", [Mixture.of_absence, Mixture.of_zeros, between, anywhere])
 @pytest.mark.parametrize(("rate", "apart"), [(5e-324, 1.0), (1.0, 1e-100), (1 - 2.0**-53, 1e4)])
 def test_extremes_of_rate_and_noise_stay_bounds(make, rate, apart):
-    epsilon, _ = compose_worlds(make(rate, apart), 3, DELTA)
+    epsilon, _ = compose_pairs(make(rate, apart), 3, DELTA)
     assert 3 * apart**2 / 2 < epsilon if apart > 1 else 0 <= epsilon < 1e-9

@@ -423,6 +423,6 @@ def test_absence_is_between_two_updates_for_gaussian_noise_only():
     noise = NoiseRelease(Skellam(50.0), 20, 4, 4, 1)
     absent = dataclasses.replace(noise, squared_distance=1, neighboring="zero_out")
     integer = Sampled(noise, 0.1, 5, hidden=True, absent=absent)
-    assert integer.worlds == Sampled(noise, 0.1, 5, hidden=True).worlds
+    assert integer.dominating_pairs == Sampled(noise, 0.1, 5, hidden=True).dominating_pairs
     gaussian = Sampled(GAUSSIAN, 0.1, 5, hidden=True, absent=CLOSER)
-    assert gaussian.worlds != Sampled(GAUSSIAN, 0.1, 5, hidden=True).worlds
+    assert gaussian.dominating_pairs != Sampled(GAUSSIAN, 0.1, 5, hidden=True).dominating_pairs

@@ -9,7 +9,7 @@ import pytest
 from whole import over_square, summed
 
 import randquant as rq
-from randquant.privacy import LARGEST_SUM, LOST, Powers, kappa_sum, rounding
+from randquant.privacy import LARGEST_SUM, MIN_PROB, Powers, kappa_sum, rounding
 
 ONE_BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
 SKEWED = rq.Channel(
@@ -63,7 +63,7 @@ def test_beyond_the_largest_sums_fewer_clients_are_counted():
 def test_laws_of_many_bits_are_exact_within_their_rounding(likely):
     count, exact = 5000, Fraction(likely)
     law = Powers(np.array([1 - likely, likely])).of(count)
-    assert law.mass.min() >= LOST
+    assert law.mass.min() >= MIN_PROB
     assert law.mass.sum() == pytest.approx(1.0, rel=0, abs=1e-11)
     for at in np.linspace(0, len(law.mass) - 1, 30).astype(int).tolist():
         place = law.start + at
@@ -71,4 +71,4 @@ def test_laws_of_many_bits_are_exact_within_their_rounding(likely):
         assert abs(Fraction(float(law.mass[at])) / truth - 1) <= rounding(count, 2)
     # Nothing is cut off but what is dropped anyway.
     before = math.comb(count, max(law.start - 1, 0)) * exact ** max(law.start - 1, 0)
-    assert law.start == 0 or before * (1 - exact) ** (count - law.start + 1) <= 2 * LOST
+    assert law.start == 0 or before * (1 - exact) ** (count - law.start + 1) <= 2 * MIN_PROB

@@ -32,7 +32,7 @@ def steep(*rows: Row) -> rq.Channel:
 TRIALS = rq.pbm(clip=1.0, theta=0.25, trials=15)  # outermost codes: 3^15 times as likely or less
 ENDS = steep([2**61, 2**35, 2**20], [2**18, 2**33, 2**61])
 ONE_BIT = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
-PEAKS = steep([2**60, 2**59, 2**30], [2**30, 2**59, 2**60])
+MAX_NORMAL_DERIVATIVES = steep([2**60, 2**59, 2**30], [2**30, 2**59, 2**60])
 HILL = steep([2**60, 2**59, 2**30], [2**58, 2**60, 2**58], [2**30, 2**59, 2**60])
 
 

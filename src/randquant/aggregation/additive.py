@@ -37,9 +37,8 @@ from randquant.mechanisms.record import (
     UpdateSetting,
     noise_family,
 )
-from randquant.privacy.accounting.neighbours import squared_distance_on_grid, update_distance
-from randquant.privacy.accounting.noise_releases import NoiseRelease
-from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.release import Release, squared_distance_on_grid, update_distance
+from randquant.privacy.accounting.releases import NoiseRelease
 from randquant.privacy.certificates.noise import Noise
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust
 

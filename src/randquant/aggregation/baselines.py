@@ -28,8 +28,7 @@ from randquant.mechanisms.record import (
     Tuning,
     noise_family,
 )
-from randquant.privacy.accounting.neighbours import update_distance
-from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.release import Release, update_distance
 from randquant.privacy.accounting.releases import GaussianRelease
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust

@@ -16,8 +16,7 @@ from randquant._internal.progress import searching
 from randquant._internal.rounding import round_up
 from randquant.privacy.accounting.accountant import account, account_at, gaussian_order
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, gaussian_noise
-from randquant.privacy.accounting.neighbours import check_examples
-from randquant.privacy.accounting.release import Release, Releasing
+from randquant.privacy.accounting.release import Release, Releasing, check_examples
 from randquant.privacy.accounting.sampling import HiddenCohorts, release_of
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring
 
@@ -378,7 +377,7 @@ class _Accounted:
         """The accountant's."""
         # Other bounds than Rényi's may be the best for a channel on each coordinate.
         near = self.near if release.coordinate_channel is None else None
-        return account([release], self.delta, near=near)
+        return account([release], self.delta, start_order=near)
 
 
 def _roughly(
@@ -439,7 +438,7 @@ class _Rough:
         if release.coordinate_channel is not None:
             return "coordinates"
         # theory/martingale.md: the accountant then finds hardly more than Gaussian noise's epsilon.
-        if release.steps is not None:
+        if release.round_loss is not None:
             return "energy"
         # Very many clients are not all counted beside Gaussian noise. Searches start where that
         # meets the target: what nearly does is hardly bounded better, which would take longer.

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from randquant._internal.rounding import round_down, round_up
     from randquant.privacy.accounting.accountant import (
         ORDERS,
-        RESERVE,
+        RESERVED_SHARE,
         account,
         account_at,
         gaussian_order,
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         SLIP,
         Mixture,
         compose,
-        compose_worlds,
+        compose_pairs,
         dominating_pair,
     )
     from randquant.privacy.accounting.gaussian import (
@@ -29,13 +29,12 @@ if TYPE_CHECKING:
     )
     from randquant.privacy.accounting.ledger import Ledger
     from randquant.privacy.accounting.martingale import (
-        PEAKS,
-        Steps,
+        MAX_NORMAL_DERIVATIVES,
+        RoundLoss,
         epsilon_at,
         martingale_epsilon,
-        steps_of_sums,
+        sum_round_loss,
     )
-    from randquant.privacy.accounting.noise_releases import LaplaceRelease, NoiseRelease
     from randquant.privacy.accounting.privacy_loss import (
         PrivacyLoss,
         Tilted,
@@ -46,15 +45,22 @@ if TYPE_CHECKING:
         on_grid,
         powered,
     )
-    from randquant.privacy.accounting.ratios import LADDER, ratio_moments
-    from randquant.privacy.accounting.release import Release, ReleaseDefaults
-    from randquant.privacy.accounting.releases import ChannelRelease, GaussianRelease, VectorRelease
-    from randquant.privacy.accounting.rounds import (
-        LOST,
+    from randquant.privacy.accounting.ratios import (
+        MIN_PROB,
+        RATIO_ORDERS,
         ChainLaw,
         Powers,
+        ratio_moments,
         rounding,
         sums,
+    )
+    from randquant.privacy.accounting.release import Release, ReleaseDefaults
+    from randquant.privacy.accounting.releases import (
+        ChannelRelease,
+        GaussianRelease,
+        LaplaceRelease,
+        NoiseRelease,
+        VectorRelease,
     )
     from randquant.privacy.accounting.sampling import (
         DRAWS,

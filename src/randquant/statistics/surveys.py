@@ -28,8 +28,8 @@ from randquant.mechanisms.noise import (
 )
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.gaussian import gaussian_noise
-from randquant.privacy.accounting.noise_releases import LaplaceRelease, NoiseRelease
 from randquant.privacy.accounting.release import Release
+from randquant.privacy.accounting.releases import LaplaceRelease, NoiseRelease
 from randquant.privacy.guarantee import LARGEST_COHORT, Guarantee, Neighboring, Trust, Unit
 from randquant.statistics import estimate
 from randquant.statistics.encodings import Norm

@@ -15,7 +15,7 @@ Trust = Literal["local", "aggregate", "central", "model"]
 
 
 @dataclass(frozen=True, slots=True)
-class RankWorlds:
+class RankPairs:
     """The pairs of laws that dominate one update sent by its rank.
 
     Attributes:
@@ -81,12 +81,12 @@ class RankRelease(ReleaseDefaults):
         return math.nextafter(self.rounds * worst, math.inf) if self.rounds else 0.0
 
     @property
-    def worlds(self) -> tuple[RankWorlds, int] | None:
+    def dominating_pairs(self) -> tuple[RankPairs, int] | None:
         """The pair of distributions that dominates each round, and the number of rounds."""
         if self.rounds == 0:
             return None
         # theory/composition.md, Proposition 1: dominating pairs compose, also adaptively.
-        return RankWorlds(self.table, self.neighboring), self.rounds
+        return RankPairs(self.table, self.neighboring), self.rounds
 
     def under(self, trust: Trust) -> RankRelease:
         """Return this release: the bound holds for each index, whatever else the server sees."""

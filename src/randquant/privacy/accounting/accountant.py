@@ -15,10 +15,10 @@ import numpy as np
 from randquant._internal import validate
 from randquant._internal.progress import searching
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.composition import compose, compose_worlds
+from randquant.privacy.accounting.composition import compose, compose_pairs
 from randquant.privacy.accounting.gaussian import gaussian_epsilon
-from randquant.privacy.accounting.martingale import Steps, martingale_epsilon
-from randquant.privacy.accounting.privacy_loss import Worlds
+from randquant.privacy.accounting.martingale import RoundLoss, martingale_epsilon
+from randquant.privacy.accounting.privacy_loss import DominatingPairs
 from randquant.privacy.accounting.release import Release, check_release
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import Guarantee, rounded_up
@@ -26,15 +26,16 @@ from randquant.privacy.guarantee import Guarantee, rounded_up
 ORDERS: tuple[float, ...] = tuple(float(1 + step) for step in np.geomspace(1e-6, 1e5, 221))
 """Rényi orders tried: 20 per decade of order - 1, so 1.0005 and far below it are covered."""
 
-FAR = 8
+MAX_ORDERS_FROM_START = 8
 """Restart the search for the best order after moving this many orders."""
 
-RESERVE = 2.0**-10
-"""Part of delta that is set aside where what is sent is only close to what is certified."""
+RESERVED_SHARE = 2.0**-10
+"""Share of delta that is set aside where the law that is sent is only close to the certified one.
+Half as much would halve the distance that can be paid for."""
 
-GIVEN_UP = 4.0
-"""A divergence so many times that of Gaussian noise, which is right at order 2, is a bound that has
-given up at its order."""
+MAX_GAUSSIAN_RATIO = 4.0
+"""If a bound exceeds the divergence of Gaussian noise by this factor, it is too loose to use at its
+order, and the search starts at a lower one. Any value gives a proven bound."""
 
 
 def account(
@@ -42,7 +43,7 @@ def account(
     delta: float,
     *,
     quick: bool = False,
-    near: float | None = None,
+    start_order: float | None = None,
 ) -> Guarantee:
     """Compose everything that one client's data was released through into one guarantee.
 
@@ -51,8 +52,8 @@ def account(
         delta: in [0, 1); 0 asks for pure differential privacy.
         quick: leave out what takes more than milliseconds for many releases of one channel: the
             bound is proven all the same, about as low and never below the other.
-        near: a Rényi order near which the best one is expected: the search over ORDERS begins
-            there, which saves time. Any order gives a proven bound.
+        start_order: a Rényi order near which the best one is expected: the search over ORDERS
+            begins there, which saves time. Any order gives a proven bound.
 
     Returns:
         The best of pure composition (which needs no delta), comparison with Gaussian noise (exact
@@ -63,7 +64,7 @@ def account(
         The composed mechanism is (epsilon, delta)-differentially private for the releases' own
         neighbours, also when later releases depend on the outcome of earlier ones. Where the
         releases as sent are only close to what their Rényi bounds are for, a part of delta,
-        RESERVE, pays for the distance; where it does not, epsilon is infinite.
+        RESERVED_SHARE, pays for the distance; where it does not, epsilon is infinite.
 
     Raises:
         ValueError: delta is out of range, there is no release, or they assume different trust or
@@ -99,20 +100,20 @@ def account(
     candidates = [(_composed(releases, math.inf), math.inf)]
     if delta > 0 and total > 0:
         # theory/accounting.md, Proposition 4: this part of delta is for the law that is bounded,
-        # RESERVE of it for the distance to the law that is sent.
-        left = delta * (1 - RESERVE) if distance > 0 else delta
-        found, order, energy = _by_steps(releases, left)
-        candidates.append((found, order))
+        # RESERVED_SHARE of it for the distance to the law that is sent.
+        left = delta * (1 - RESERVED_SHARE) if distance > 0 else delta
+        bound, order, energy = _by_gaussian_noise(releases, left)
+        candidates.append((bound, order))
         # theory/accounting.md, Proposition 10: what is pure by itself adds its epsilon, no delta.
         pure = [release.renyi(math.inf) for release in releases]
-        rest = [one for one, each in zip(releases, pure, strict=True) if each > found]
+        rest = [one for one, each in zip(releases, pure, strict=True) if each > bound]
         if 0 < len(rest) < len(releases):
-            apart, order, _ = _by_steps(rest, left)
-            candidates.append((_sum([apart, *(each for each in pure if each <= found)]), order))
-        if _renyi_may_help(releases, left, found, energy):
-            candidates.append(_by_renyi(releases, left, near))
+            apart, order, _ = _by_gaussian_noise(rest, left)
+            candidates.append((_sum([apart, *(each for each in pure if each <= bound)]), order))
+        if _renyi_may_help(releases, left, bound, energy):
+            candidates.append(_by_renyi(releases, left, start_order))
         if not quick:
-            candidates.append(_by_worlds(releases, left))
+            candidates.append(_by_pairs(releases, left))
     epsilon, order = min(candidates, key=lambda candidate: candidate[0])
     if not _affordable(distance, epsilon, delta):
         epsilon, order = math.inf, math.inf
@@ -144,14 +145,14 @@ def account_at(releases: Sequence[Release], delta: float, order: float) -> float
     """
     distance = rounded_up(math.fsum(release.distance for release in releases))
     # theory/accounting.md, Proposition 4, as in `account`.
-    left = delta * (1 - RESERVE) if distance > 0 else delta
+    left = delta * (1 - RESERVED_SHARE) if distance > 0 else delta
     divergence = _composed(releases, order)
     epsilon = divergence if math.isinf(order) else _to_epsilon(divergence, order, left)
     return epsilon if _affordable(distance, epsilon, delta) else math.inf
 
 
 def gaussian_order(epsilon: float, delta: float) -> float:
-    """Which of ORDERS bounds Gaussian noise best that meets this target.
+    """Return the entry of ORDERS that best bounds Gaussian noise with this guarantee.
 
     Example:
         >>> round(gaussian_order(8.0, 1e-5), 1)
@@ -164,56 +165,56 @@ def gaussian_order(epsilon: float, delta: float) -> float:
 
 
 def _one(name: str, words: Sequence[str]) -> Any:
-    """The word that all releases have in common."""
     if len(set(words)) != 1:
         raise ValueError(
             f"Expected releases under one {name}, got {sorted(set(words)) or 'none'}: "
-            "a guarantee holds against one kind of adversary, who tells apart one kind of worlds."
+            "a guarantee holds against one kind of adversary, who compares one kind of neighbours."
         )
     return words[0]
 
 
 def _only_channel(releases: Sequence[Release]) -> Channel | None:
-    """The channel of all releases, if there is just one and its dominating pair bounds them."""
-
+    # A dominating pair is over all pairs of inputs, so it bounds `replace_one` neighbours only.
     used = {r.coordinate_channel if r.neighboring == "replace_one" else None for r in releases}
     return used.pop() if len(used) == 1 else None
 
 
-NEAR = 1.001
-"""Epsilon over that of Gaussian noise of the same energy, so close that no other is looked for."""
+MAX_ENERGY_RATIO = 1.001
+"""Largest epsilon over that of Gaussian noise of the same energy at which the search stops: no
+other comparison with Gaussian noise could win more than 0.1 %."""
 
 
-NEARLY = 0.98
-"""Part of what Rényi composition seems to give that it may give where its bounds are better."""
+MIN_RENYI_SHARE = 0.98
+"""Smallest share of its estimate that Rényi composition is expected to reach. Composition takes
+most of an account's time, and where its bounds are tight it is run in vain."""
 
 
-def _by_steps(releases: Sequence[Release], delta: float) -> tuple[float, float, float]:
-    """(epsilon, order, energy) by comparison with Gaussian noise; infinity where there is none."""
-    small = [release.steps for release in releases]
+def _by_gaussian_noise(releases: Sequence[Release], delta: float) -> tuple[float, float, float]:
+    """Return (epsilon, order, energy) by comparison with Gaussian noise; infinity without one."""
+    small = [release.round_loss for release in releases]
     if all(part is not None and part.largest > 0 for part in small):
-        found = _by_parts([part for part in small if part is not None], delta)
+        bound = _by_parts([part for part in small if part is not None], delta)
         # No Gaussian noise that hides these steps has less energy: nearly the least is enough.
-        if found[0] <= NEAR * gaussian_epsilon(math.sqrt(found[2]), delta):
-            return found
+        if bound[0] <= MAX_ENERGY_RATIO * gaussian_epsilon(math.sqrt(bound[2]), delta):
+            return bound
     squares = [release.squared_mu for release in releases]
     # theory/martingale.md, Proposition 5: Gaussian noise adds no error.
-    noise = [None if square is None else Steps(square) for square in squares]
+    noise = [None if square is None else RoundLoss(square) for square in squares]
     # Of some releases both are known: many small steps are closer, few hardly.
     choices = [
         [one or another for one, another in zip(noise, small, strict=True)],
         [another or one for one, another in zip(noise, small, strict=True)],
     ]
-    found = [
+    bounds = [
         _by_parts(known, delta)
         for parts in choices
         if len(known := [part for part in parts if part is not None]) == len(parts)
     ]
-    return min(found, default=(math.inf, math.inf, 0.0))
+    return min(bounds, default=(math.inf, math.inf, 0.0))
 
 
-def _by_parts(parts: Sequence[Steps], delta: float) -> tuple[float, float, float]:
-    steps = Steps.together(parts)
+def _by_parts(parts: Sequence[RoundLoss], delta: float) -> tuple[float, float, float]:
+    steps = RoundLoss.combined(parts)
     if steps.largest > 0:
         return *martingale_epsilon(steps, delta), steps.energy
     # theory/gaussian.md, Propositions 1 and 2. At that order the Rényi bound is lowest, about.
@@ -224,10 +225,10 @@ def _by_parts(parts: Sequence[Steps], delta: float) -> tuple[float, float, float
 def _renyi_may_help(
     releases: Sequence[Release], delta: float, epsilon: float, energy: float
 ) -> bool:
-    """Whether Rényi composition might beat `epsilon`: it takes long, mostly in vain.
+    """Tell if Rényi composition might beat `epsilon`, since it is slow and rarely does.
 
-    Of Gaussian noise of the same energy it does not beat it, and other bounds grow with the order
-    as those of Gaussian noise do, about. Either answer leaves a proven bound.
+    It does not beat the exact epsilon of Gaussian noise of the same energy, and other bounds grow
+    with the order about as those of Gaussian noise do. Either answer leaves a proven bound.
     """
     orders = np.array(ORDERS)
     conversion = np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
@@ -236,38 +237,45 @@ def _renyi_may_help(
     if epsilon > converted[best]:
         return True
     slope = _composed(releases, ORDERS[best]) / ORDERS[best]
-    return slope < 0.999 * energy / 2 and NEARLY * (orders * slope + conversion).min() < epsilon
+    return (
+        slope < 0.999 * energy / 2
+        and MIN_RENYI_SHARE * (orders * slope + conversion).min() < epsilon
+    )
 
 
-def _by_worlds(releases: Sequence[Release], delta: float) -> tuple[float, float]:
-    """(epsilon, order) of the same worlds many times, with Gaussian noise or not; else infinity."""
-    known = [release.worlds for release in releases]
+def _by_pairs(releases: Sequence[Release], delta: float) -> tuple[float, float]:
+    """Return (epsilon, order) of one dominating pair many times, with or without Gaussian noise.
+
+    Infinity where parts of the run are dominated by different pairs.
+    """
+    known = [release.dominating_pairs for release in releases]
     plain = [r.squared_mu for r, each in zip(releases, known, strict=True) if each is None]
-    worlds, parts = _only_worlds(known)
-    if worlds is None or None in plain:
+    pairs, parts = _only_pairs(known)
+    if pairs is None or None in plain:
         return math.inf, math.inf
     # theory/sampling.md, Propositions 15 and 20.
     noise = rounded_up(math.fsum(square for square in plain if square is not None))
-    return compose_worlds(worlds, parts, delta, noise)
+    return compose_pairs(pairs, parts, delta, noise)
 
 
-def _only_worlds(known: Sequence[tuple[Worlds, int] | None]) -> tuple[Worlds | None, int]:
-    """The only worlds that dominate parts of releases, and how many parts; None if they differ."""
-    found = [each for each in known if each is not None]
-    if len({worlds for worlds, _ in found}) != 1:
+def _only_pairs(
+    known: Sequence[tuple[DominatingPairs, int] | None],
+) -> tuple[DominatingPairs | None, int]:
+    """Return the pairs that dominate all parts of a run, and the number of parts; None if mixed."""
+    parts = [each for each in known if each is not None]
+    if len({pairs for pairs, _ in parts}) != 1:
         return None, 0
-    return found[0][0], sum(parts for _, parts in found)
+    return parts[0][0], sum(count for _, count in parts)
 
 
 def _nearest(order: float) -> int:
-    """The place in ORDERS of the next order that is no smaller."""
     return int(np.searchsorted(ORDERS, order).clip(0, len(ORDERS) - 1))
 
 
 def _by_renyi(
-    releases: Sequence[Release], delta: float, near: float | None = None
+    releases: Sequence[Release], delta: float, start_order: float | None = None
 ) -> tuple[float, float]:
-    """(epsilon, order), the least epsilon over ORDERS, by descent from the Gaussian's best order.
+    """Find (epsilon, order) with the least epsilon over ORDERS, starting near the Gaussian's order.
 
     (order - 1) times a divergence is convex in the order, so epsilon is quasi-convex in it: it
     falls, then rises. Where bounds are not quite convex the descent may end elsewhere: every order
@@ -294,20 +302,20 @@ def _by_renyi(
         slower = slope < bounds[lower] / ORDERS[lower]
         return slower or epsilon(slope * ORDERS[higher], higher) < at(best)
 
-    if near is None:
+    if start_order is None:
         # Of Gaussian noise D is rate · order, and the best order 1 + sqrt(log(1/delta)/rate).
         rate = max(_composed(releases, 2.0) / 2, 1e-300)
         best, step = _nearest(1 + math.sqrt(-math.log(delta) / rate)), 4
-        # theory/accounting.md, Proposition 2: any order will do. Where a bound has given up, as of
+        # theory/accounting.md, Proposition 2: any order will do. Where a bound is loose, as of
         # a sum that is bounded by one client's code, epsilon only falls towards the last orders.
-        limit = GIVEN_UP * rate
+        limit = MAX_GAUSSIAN_RATIO * rate
         while (order := ORDERS[best]) > 2 and _composed(releases, order) > limit * order:
             best = min(_nearest(1 + (order - 1) / 2), best - 1)
     else:
-        best, step = _nearest(near), 1
+        best, step = _nearest(start_order), 1
         # Far from what was expected there is a better place to begin.
         nearer = _nearest(gaussian_order(at(best), delta))
-        if abs(nearer - best) > FAR:
+        if abs(nearer - best) > MAX_ORDERS_FROM_START:
             best, step = nearer, 4
     while step:
         lower, higher = max(best - step, 0), min(best + step, len(ORDERS) - 1)
@@ -322,7 +330,7 @@ def _by_renyi(
 
 
 def _by_variance(divergence: float, delta: float) -> float:
-    """Epsilon by the divergence of order 2: close where a client hardly ever takes part."""
+    # This bound is the closest where a client hardly ever takes part; above 1 nat it never is.
     if divergence > 1:
         return math.inf
     # theory/accounting.md, Proposition 2, at order 2: 9 and 2 of the units below are needed, then
@@ -332,13 +340,13 @@ def _by_variance(divergence: float, delta: float) -> float:
 
 
 def _affordable(distance: float, epsilon: float, delta: float) -> bool:
-    """Whether (1 + e^epsilon) · distance is within the reserved part of delta."""
+    """Tell if the reserved share of delta pays for (1 + e^epsilon) · distance."""
     if distance == 0 or math.isinf(epsilon):
         return True
     # theory/accounting.md, Proposition 4: log((1 + e^epsilon) · distance), without overflow; the
     # margin is far above its rounding, a few units.
     cost = math.log(distance) + epsilon + math.log1p(math.exp(-epsilon))
-    return delta > 0 and cost + 1e-9 * (1 + abs(cost)) <= math.log(delta * RESERVE)
+    return delta > 0 and cost + 1e-9 * (1 + abs(cost)) <= math.log(delta * RESERVED_SHARE)
 
 
 def _composed(releases: Sequence[Release], order: float) -> float:

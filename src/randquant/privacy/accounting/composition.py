@@ -12,8 +12,8 @@ from scipy.special import expit, ndtr
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.privacy_loss import (
+    DominatingPairs,
     PrivacyLoss,
-    Worlds,
     best_tilt,
     by_fourier,
     by_normal,
@@ -103,70 +103,69 @@ def _pruned(false: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _not_above(left: tuple[int, int], middle: tuple[int, int], right: tuple[int, int]) -> bool:
-    """Whether the middle point is on or below the chord; exact, in Python integers."""
+    """Tell if the middle point is on or below the chord, in exact Python integers."""
     rising = (middle[1] - left[1]) * (right[0] - middle[0])
     return rising <= (right[1] - middle[1]) * (middle[0] - left[0])
 
 
 # The privacy loss of a round of Gaussian noise in which a client takes part at random.
 #
-# Both worlds are mixtures of normal laws on a line. Everything is rounded up:
+# Both laws of a pair are mixtures of normal laws on a line. Everything is rounded up:
 # `docs/theory/sampling.md`.
 
-CELLS = 2**12
-"""Cells into which each side of the line is cut; any number gives a bound."""
+CELL_COUNT = 2**12
+"""Number of cells that each side of the line is cut into; any number gives a bound."""
 
-RARE = 2.0**-20
-"""Share of delta, at most about, that outcomes beyond the last cell cost."""
+TAIL_DELTA_SHARE = 2.0**-20
+"""Share of delta that outcomes beyond the last cell may cost."""
 
 Shifts = tuple[float, float]
-"""(m, n) with m > n and m >= 0: where the client's part moves the noise in either world."""
+"""(m, n) with m > n and m >= 0: how far the client moves the noise under either law of a pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Pairs of worlds that dominate one round, whatever happened before it.
+    """Dominating pairs of one sampled round of Gaussian noise, given all earlier rounds.
 
-    In a pair (m, n) the adversary sees (1 - rate) N(0) + rate N(m) in the one world and
-    (1 - rate) N(0) + rate N(n) in the other, N(t) the normal law of mean t and variance 1.
+    A pair (m, n) has the laws (1 - rate) N(0) + rate N(m) and (1 - rate) N(0) + rate N(n), with
+    N(t) the normal law of mean t and variance 1.
 
     Attributes:
         rate: probability of taking part, in (0, 1].
-        ways: a pair for each direction in which a whole run may be attacked. In each, the pair with
+        directions: pairs for each order of the two laws of a whole run. In each, the pair with
             the largest hockey-stick divergences at epsilon >= 0, and the one whose divergences in
             the other direction are the largest, which decides at epsilon <= 0.
     """
 
     rate: float
-    ways: tuple[tuple[Shifts, Shifts], ...]
+    directions: tuple[tuple[Shifts, Shifts], ...]
 
     @classmethod
     def of_absence(cls, rate: float, apart: float) -> Mixture:
-        """The client, at most so far from zero, is in the first world only, or in the second."""
+        """Return the pairs of a client at `apart` from zero, which is absent under one law."""
         # A line is looked along from its other end: (0, apart) is (0, -apart).
-        there, back = (apart, 0.0), (0.0, -apart)
-        return cls(rate, ((there, back), (back, there)))
+        forward, backward = (apart, 0.0), (0.0, -apart)
+        return cls(rate, ((forward, backward), (backward, forward)))
 
     @classmethod
     def of_zeros(cls, rate: float, apart: float) -> Mixture:
-        """The client is in both worlds, with zeros in one; absence is as far from zeros."""
-        there, back = (2 * apart, apart), (apart, 0.0)
-        ways = (there, back), (back, there)
-        return cls(rate, ways)
+        """Return the pairs of a client with zeros under one law; absence is as far from zeros."""
+        forward, backward = (2 * apart, apart), (apart, 0.0)
+        return cls(rate, ((forward, backward), (backward, forward)))
 
     @classmethod
     def of_exchange(cls, rate: float, shifts: Shifts) -> Mixture:
-        """The client is in both worlds, which may be exchanged."""
+        """Return the pair of a client that is present under both laws, in either order."""
         return cls(rate, ((shifts, shifts),))
 
     def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
-        """The loss of one of so many rounds, rounded up, for each way."""
+        """Return the loss of one of `releases` rounds, rounded up, for each direction."""
         # theory/sampling.md, Proposition 17: any reach gives a bound.
-        reach = math.sqrt(2 * (math.log(releases) - math.log(delta) - math.log(RARE)))
-        return tuple(self._loss(above, below, reach) for above, below in self.ways)
+        reach = math.sqrt(2 * (math.log(releases) - math.log(delta) - math.log(TAIL_DELTA_SHARE)))
+        return tuple(self._loss(above, below, reach) for above, below in self.directions)
 
     def _loss(self, above: Shifts, below: Shifts, reach: float) -> PrivacyLoss:
-        """Positive losses of one pair, negative ones of the other, and what is left at zero."""
+        # Positive losses of one pair, negative ones of the other, and the remaining mass at zero.
         gains, gained, rest = _positive(self.rate, above, reach)
         pains, pained, error = _negative(self.rate, below, reach)
         # theory/sampling.md, Propositions 15 and 17: what is left, and all errors below zero.
@@ -177,10 +176,10 @@ class Mixture:
 
 
 def _positive(rate: float, shifts: Shifts, reach: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """(losses, masses, infinite) of the cells in which the first world is the likelier one."""
+    """Return (losses, masses, infinite) of the cells in which the first law is the likelier one."""
     m, n = shifts
     middle = math.nextafter((m + n) / 2, -math.inf)
-    x = np.linspace(middle, m + reach, CELLS + 1)
+    x = np.linspace(middle, m + reach, CELL_COUNT + 1)
     loss, slack = _log_ratio(rate, shifts, x)
     top, bottom = loss + slack, loss - slack
     tail, error = _tail(rate, m, x)
@@ -195,10 +194,10 @@ def _positive(rate: float, shifts: Shifts, reach: float) -> tuple[np.ndarray, np
 
 
 def _negative(rate: float, shifts: Shifts, reach: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """(losses, masses, error) of the same cells, seen from the second world."""
+    """Return (losses, masses, error) of the cells in which the second law is the likelier one."""
     m, n = shifts
     middle = math.nextafter((m + n) / 2, math.inf)
-    x = np.linspace(middle, max(middle, 0.0) + reach, CELLS + 1)
+    x = np.linspace(middle, max(middle, 0.0) + reach, CELL_COUNT + 1)
     loss, slack = _log_ratio(rate, shifts, x)
     tail, error = _tail(rate, n, x)
     inside = np.maximum(-np.diff(tail), 0.0)
@@ -221,7 +220,7 @@ def _tail(rate: float, shift: float, x: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _log_ratio(rate: float, shifts: Shifts, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log of the ratio of the two worlds' densities at x, and its error, at most."""
+    """Return the log-ratio of both laws' densities at x, and a bound of its error."""
     (first, error), (second, another) = (_log_relative(rate, shift, x) for shift in shifts)
     return first - second, error + another + 2 * UNIT * np.abs(first - second)
 
@@ -231,12 +230,12 @@ def _log_relative(rate: float, shift: float, x: np.ndarray) -> tuple[np.ndarray,
     exponent = shift * (x - shift / 2)
     with np.errstate(divide="ignore", over="ignore"):
         change = rate * np.expm1(exponent)
-        near = np.log1p(np.clip(change, -0.5, 0.5))
-        far = np.logaddexp(np.log1p(-rate), math.log(rate) + exponent)
+        small_log = np.log1p(np.clip(change, -0.5, 0.5))
+        large_log = np.logaddexp(np.log1p(-rate), math.log(rate) + exponent)
     # theory/sampling.md, Proposition 17: a small change is precise relative to itself.
     small, size = np.abs(change) <= 0.5, np.abs(exponent)
-    error = np.where(small, 32 * np.abs(near) + 2 * size, 32 * (1 + np.abs(far) + size))
-    return np.where(small, near, far), error * UNIT
+    error = np.where(small, 32 * np.abs(small_log) + 2 * size, 32 * (1 + np.abs(large_log) + size))
+    return np.where(small, small_log, large_log), error * UNIT
 
 
 # Many releases of one channel: epsilon at delta.
@@ -244,19 +243,20 @@ def _log_relative(rate: float, shift: float, x: np.ndarray) -> tuple[np.ndarray,
 # The composed privacy loss of a pair that dominates all pairs of inputs. Derivations:
 # `docs/theory/composition.md`.
 
-FOURIER_UP_TO = 2**17
-"""Most releases for which a grid is used: above, the normal approximation is closer."""
+MAX_FOURIER_RELEASES = 2**17
+"""Most releases for which a grid is used: above, the normal approximation is closer, and the grid's
+error grows with the releases."""
 
-NORMAL_FROM = 2**9
+MIN_NORMAL_RELEASES = 2**9
 """Fewest releases for which the normal approximation is tried."""
 
-JOINED = 2**14
+JOINED_CELL_COUNT = 2**14
 """Cells of the loss of a round together with its share of plain Gaussian noise."""
 
-GENTLE = (0.5, 4.0, 32.0)
+FALLBACK_TILT_STEPS = (0.5, 4.0, 32.0)
 """Tilts that are tried where a larger one may put all mass on the largest loss."""
 
-TILTED_UP_TO = 2**40
+MAX_TILTED_RELEASES = 2**40
 """Most releases whose tilt is found in floating point; above, Rényi composition is as close."""
 
 
@@ -269,9 +269,8 @@ def compose(
         channel: the channel.
         releases: how many coordinates are sent in all, from 0 to 2**106.
         delta: in [0, 1).
-        quick: where there are NORMAL_FROM releases or more, bound by the normal approximation
-            alone: that takes about a millisecond, and is mostly less than 1.5 % above what is found
-            otherwise.
+        quick: from MIN_NORMAL_RELEASES releases on, bound by the normal approximation alone: that
+            takes about a millisecond, and is mostly less than 1.5 % above the full bound.
 
     Returns:
         (epsilon, order): an upper bound, infinite where this method has none, and the Rényi order
@@ -310,20 +309,22 @@ def compose(
     # theory/composition.md, Proposition 3: infinite losses alone use up delta.
     if loss.infinite_of(releases) >= delta:
         return math.inf, 2.0
-    if releases > TILTED_UP_TO:
+    if releases > MAX_TILTED_RELEASES:
         return math.inf, 1 + 1e-6
     tilt = best_tilt(loss, releases, delta)
-    return _epsilon(loss, releases, delta, tilt, quick and releases >= NORMAL_FROM), 1 + tilt
+    return _epsilon(
+        loss, releases, delta, tilt, quick and releases >= MIN_NORMAL_RELEASES
+    ), 1 + tilt
 
 
-def compose_worlds(
-    worlds: Worlds, parts: int, delta: float, plain: float = 0.0
+def compose_pairs(
+    pairs: DominatingPairs, parts: int, delta: float, plain: float = 0.0
 ) -> tuple[float, float]:
-    """Bound epsilon of many parts of a run that are each dominated by the same worlds.
+    """Bound epsilon of many parts of a run that are each dominated by the same pairs.
 
     Args:
-        worlds: what dominates each part, whatever happened before it.
-        parts: how many, at least 1.
+        pairs: dominating pairs of each part, given all earlier ones.
+        parts: number of parts, at least 1.
         delta: in (0, 1).
         plain: squared distance over variance of Gaussian noise that dominates all else in the run.
 
@@ -332,35 +333,35 @@ def compose_worlds(
         about which it was computed.
 
     Example:
-        >>> compose_worlds(Mixture.of_absence(0.01, 1.0), 1000, 1e-5)[0] < 1.9
+        >>> compose_pairs(Mixture.of_absence(0.01, 1.0), 1000, 1e-5)[0] < 1.9
         True
     """
-    if parts > TILTED_UP_TO:
+    if parts > MAX_TILTED_RELEASES:
         return math.inf, math.inf
-    # theory/sampling.md, Proposition 15: every way in which the run may be attacked.
-    losses = [_with_noise(loss, parts, delta, plain) for loss in worlds.losses(parts, delta)]
-    return max(_attacked(loss, parts, delta) for loss in losses)
+    # theory/sampling.md, Proposition 15: a guarantee is over both orders of the neighbours, so the
+    # worse direction counts.
+    losses = [_with_noise(loss, parts, delta, plain) for loss in pairs.losses(parts, delta)]
+    return max(_composed_loss(loss, parts, delta) for loss in losses)
 
 
 def _with_noise(loss: PrivacyLoss, parts: int, delta: float, plain: float) -> PrivacyLoss:
-    """The loss of a part together with its share of plain Gaussian noise."""
     if plain == 0:
         return loss
     # theory/sampling.md, Proposition 20: a share rounded up, and noise that is always there.
     share = math.sqrt(plain / parts) * (1 + 8 * UNIT)
     (noise,) = Mixture.of_exchange(1.0, (share, 0.0)).losses(parts, delta)
-    return joined(loss, noise, JOINED)
+    return joined(loss, noise, JOINED_CELL_COUNT)
 
 
 def _tilts(loss: PrivacyLoss, parts: int, delta: float) -> set[float]:
-    """The tilt of Rényi composition, and smaller ones where that leaves the largest loss alone."""
+    """Return the tilts to try: that of Rényi composition, and smaller ones if it is very large."""
     tilt = best_tilt(loss, parts, delta)
     # theory/composition.md, Proposition 3: any tilt gives a bound.
-    return {tilt, *GENTLE} if tilt > GENTLE[-1] else {tilt}
+    return {tilt, *FALLBACK_TILT_STEPS} if tilt > FALLBACK_TILT_STEPS[-1] else {tilt}
 
 
-def _attacked(loss: PrivacyLoss, parts: int, delta: float) -> tuple[float, float]:
-    """(epsilon, order) of so many parts of one loss."""
+def _composed_loss(loss: PrivacyLoss, parts: int, delta: float) -> tuple[float, float]:
+    """Bound epsilon of many parts of one loss; return it with the Rényi order of its tilt."""
     if loss.infinite_of(parts) >= delta:
         return math.inf, math.inf
     return min(
@@ -381,9 +382,9 @@ def _epsilon(
 ) -> float:
     """Least epsilon that is proven at delta."""
     curves = []
-    if releases <= FOURIER_UP_TO and not quick:
+    if releases <= MAX_FOURIER_RELEASES and not quick:
         curves.append(by_fourier(loss, releases, tilt))
-    if releases >= NORMAL_FROM:
+    if releases >= MIN_NORMAL_RELEASES:
         curves.append(by_normal(loss, releases, tilt))
     crossings = []
     log_delta = math.log(delta)

@@ -11,7 +11,7 @@ from scipy.special import erfcx, ndtr
 
 from randquant.privacy.divergence import UNIT
 
-SPECIAL = 1e-12
+SPECIAL_ERROR = 1e-12
 """Relative error that is allowed for erfcx and the normal distribution, and for all around them."""
 
 
@@ -37,6 +37,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if delta == 0 or math.isinf(mu):
         return math.inf
     log_delta = math.log(delta) * (1 + 8 * UNIT)
+    # A bisection, whose upper end was evaluated at every step and so is proven.
     # theory/gaussian.md, Proposition 2: at the lower end epsilon <= 0, the upper end always holds.
     low = max(-mu / 2, -40.0)
     high = math.sqrt(-2 * log_delta) * (1 + 1e-9) + 1e-9
@@ -52,7 +53,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
-    """About the deviation of Gaussian noise of this guarantee at distance 1; not a proven figure.
+    """Estimate the deviation of Gaussian noise of this guarantee at distance 1; nothing is proven.
 
     Args:
         epsilon: in nats, > 0.
@@ -85,19 +86,19 @@ def log_gaussian_delta(threshold: float, mu: float) -> float:
         # theory/gaussian.md, Proposition 1: both parts are below 1.
         value = float(ndtr(-threshold)) - math.exp(-(threshold**2) / 2) * right / 2
         # The allowance also keeps the logarithm finite where the difference cancels.
-        return math.log(min(value + 4 * SPECIAL, 1.0))
+        return math.log(min(value + 4 * SPECIAL_ERROR, 1.0))
     left = float(erfcx(threshold / root))
     # theory/gaussian.md, Proposition 1: the difference loses digits where mu is small; erfcx is
     # convex, so it falls by at most the distance times its slope at the left end.
     slope = 2 / math.sqrt(math.pi) - root * threshold * left
-    tangent = mu / root * (slope + 2 * SPECIAL)
-    log = math.log(min(left - right + 2 * SPECIAL * left, tangent) / 2)
+    tangent = mu / root * (slope + 2 * SPECIAL_ERROR)
+    log = math.log(min(left - right + 2 * SPECIAL_ERROR * left, tangent) / 2)
     # theory/gaussian.md, Proposition 3.
     return log - threshold**2 / 2 + 16 * UNIT * (1 + abs(log) + threshold**2)
 
 
 def step_square(curvature: float) -> float:
-    """Squared distance over variance of Gaussian noise that hides shifts by 1 no better.
+    """Bound the squared distance over variance of Gaussian noise that hides shifts by 1 no better.
 
     Args:
         curvature: upper bound of the second differences of -log p, for a law p on the integers

@@ -1,4 +1,4 @@
-"""The guarantee of a client as a function of its rounds, computed once for each number."""
+"""The guarantee of a client by its rounds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from randquant.privacy.guarantee import Guarantee, Neighboring
 
 
 class Ledger:
-    """The guarantee of a client as a function of the number of rounds it took part in.
+    """The guarantee of a client by the number of rounds it took part in.
 
-    With hidden cohorts nobody sees these, and it is a function of the number of rounds of the run.
+    With hidden cohorts nobody sees that number, and the guarantee is by the rounds of the run.
 
     Args:
         mechanism: the mechanism of every update.
@@ -70,32 +70,32 @@ class Ledger:
         self._known: dict[int, float | None] = {}
         if self.epsilon(1) is None and spent is not None:
             raise ValueError(
-                "Expected a mechanism that protects with spent, got one that does not."
+                f"Expected a mechanism that protects with spent={spent}, got {mechanism!r}, "
+                "which has no guarantee."
             )
 
     @property
     def hidden(self) -> bool:
-        """Whether rounds are those of the run, in which nobody sees who takes part."""
+        """True if nobody sees who takes part, so that rounds are those of the run."""
         return self._cohorts is not None
 
     def release(self, rounds: int) -> Release | None:
-        """The release of a client with so many rounds; None without privacy."""
         return release_of(
             self._mechanism, self._dimension, rounds, self._neighboring,
             examples=self._examples, cohorts=self._cohorts,
         )  # fmt: skip
 
     def guarantee(self, rounds: int) -> Guarantee | None:
-        """The tightest guarantee that accounting proves; None without privacy."""
+        """Account for this many rounds as tightly as can be proven; None without privacy."""
         release = self.release(rounds)
         if release is None:
             return None
-        own = replace(account([release], self._left[1]), simulated=self._simulated)
+        run = replace(account([release], self._left[1]), simulated=self._simulated)
         # theory/accounting.md, Proposition 9: the deltas add up to at most the whole one.
-        return own if self.spent is None else replace(own + self.spent, delta=self._delta)
+        return run if self.spent is None else replace(run + self.spent, delta=self._delta)
 
     def epsilon(self, rounds: int) -> float | None:
-        """A proven upper bound of epsilon, computed once; None without privacy.
+        """Bound epsilon from above, once for each number of rounds; None without privacy.
 
         It equals `guarantee`'s if quick accounting exceeds the limit, and is never below it: if it
         is within the limit, so is the epsilon of `guarantee`.
@@ -108,6 +108,8 @@ class Ledger:
         release = self.release(rounds)
         if release is None:
             return None
+        # The quick bound is proven too, and never below the full one: where it keeps the limit, no
+        # second is spent on digits that decide nothing.
         limit, delta = self._left
         quick = account([release], delta, quick=True)
         total = quick.epsilon if self.spent is None else (quick + self.spent).epsilon

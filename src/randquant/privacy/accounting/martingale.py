@@ -1,7 +1,7 @@
-"""A run of many small releases against Gaussian noise: how much larger its delta can be.
+"""Compare a run of many small releases with Gaussian noise: bound how much larger its delta can be.
 
-The likelihood ratio of two worlds is a martingale; its steps are compared with those of Gaussian
-noise, moment by moment. Derivations: `docs/theory/martingale.md`.
+The likelihood ratio of a pair of neighbours is a martingale; its steps are compared with those of
+Gaussian noise, moment by moment. Derivations: `docs/theory/martingale.md`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from decimal import Context, Decimal, localcontext
 
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.gaussian import gaussian_epsilon, log_gaussian_delta
-from randquant.privacy.accounting.ratios import LADDER, RatioMoments, ratio_moments
+from randquant.privacy.accounting.ratios import RATIO_ORDERS, RatioMoments, ratio_moments
 from randquant.privacy.certificates.sum_bits import linearised
 from randquant.privacy.certificates.sum_curvature import kappa_sum
 from randquant.privacy.guarantee import rounded_up
@@ -22,16 +22,16 @@ from randquant.privacy.guarantee import rounded_up
 SLACK = 1 + 1e-9
 """Pays for the rounding of sums of non-negative terms, of fewer than a hundred operations each."""
 
-PEAKS = (0.39894229, 0.24197073, 0.39894229, 0.55058805, 1.19682685)
+MAX_NORMAL_DERIVATIVES = (0.39894229, 0.24197073, 0.39894229, 0.55058805, 1.19682685)
 """Largest absolute values of the normal density and of its first four derivatives, rounded up."""
 
-SEARCH = 60
-"""Most pairs of tilt and smoothing that are tried."""
+MAX_SEARCH_STEPS = 60
+"""Most pairs of tilt and smoothing that are tried. Any of them gives a proven bound."""
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """Releases as steps of the likelihood ratio of two worlds, each of them small.
+class RoundLoss:
+    """Bounds of the moments of the likelihood ratio's steps, one step a coordinate and round.
 
     Attributes:
         energy: what the steps' Rényi divergences of order 2 add up to at most.
@@ -39,20 +39,20 @@ class Steps:
         apart: for k = 3, 4, 5, how far the k-th moment of a step may be from that of Gaussian
             noise, over the step's share of the energy.
         sixth: the sixth moment of both, likewise, times no power of the ratio and times those of
-            LADDER.
+            RATIO_ORDERS.
     """
 
     energy: float
     largest: float = 0.0
     apart: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    sixth: tuple[float, ...] = (0.0,) * (1 + len(LADDER))
+    sixth: tuple[float, ...] = (0.0,) * (1 + len(RATIO_ORDERS))
 
     @classmethod
-    def of(cls, moments: RatioMoments, share: float, longest: float, energy: float) -> Steps:
-        """Steps from the moments of a channel.
+    def of(cls, moments: RatioMoments, share: float, longest: float, energy: float) -> RoundLoss:
+        """RoundLoss of a run, scaled from the moments of a channel.
 
         Args:
-            moments: in units of the way from end to end.
+            moments: in units of the distance between the ends of the inputs.
             share: the Rényi divergence of order 2 of a way D is at most share · D^2.
             longest: longest way of one coordinate, at most 1.
             energy: share times the squared ways of all coordinates and rounds.
@@ -66,7 +66,9 @@ class Steps:
         fifth = moments.fifth * longest**3 / share + _lognormal(5, 0, x) / log
         sixth = [
             moment * longest**4 / share + _lognormal(6, power, x) / log
-            for power, moment in zip((0, *LADDER), (moments.sixth, *moments.tilted), strict=True)
+            for power, moment in zip(
+                (0, *RATIO_ORDERS), (moments.sixth, *moments.tilted), strict=True
+            )
         ]
         return cls(
             energy * SLACK,
@@ -80,33 +82,33 @@ class Steps:
         )
 
     @classmethod
-    def together(cls, parts: Sequence[Steps]) -> Steps:
-        """The steps of several releases, in any order."""
+    def combined(cls, parts: Sequence[RoundLoss]) -> RoundLoss:
+        """Combine the steps of several releases, in any order."""
         # theory/martingale.md, Proposition 5: every step is within the largest of each bound.
         return cls(
             rounded_up(math.fsum(part.energy for part in parts)),
             max(part.largest for part in parts),
             tuple(map(max, *(part.apart for part in parts), (0.0,) * 3)),
-            tuple(map(max, *(part.sixth for part in parts), (0.0,) * (1 + len(LADDER)))),
+            tuple(map(max, *(part.sixth for part in parts), (0.0,) * (1 + len(RATIO_ORDERS)))),
         )
 
     def moments(self, tilt: float) -> tuple[float, float, float, float]:
-        """Bounds for k = 3 to 6, where the ratio is raised to the power 1 + tilt."""
+        """Bound moments 3 to 6 where the ratio is raised to the power 1 + tilt."""
         rest = tilt - 5
-        power = next((place for place, a in enumerate(LADDER, 1) if a >= rest), None)
+        power = next((place for place, a in enumerate(RATIO_ORDERS, 1) if a >= rest), None)
         if rest <= 0:
             sixth = self.sixth[0]
         elif power is None:
             sixth = math.inf
         else:
             # theory/martingale.md, Proposition 3: a mix of the ratio's powers 0 and a.
-            part = rest / (7 * LADDER[power - 1])
+            part = rest / (7 * RATIO_ORDERS[power - 1])
             sixth = (1 - part) * self.sixth[0] + part * self.sixth[power]
         return *self.apart, sixth * SLACK
 
 
-def steps_of_sums(channel: Channel, clients: int, square: float, rounds: int) -> Steps | None:
-    """Sums of whole updates as steps: one for each coordinate of each round.
+def sum_round_loss(channel: Channel, clients: int, square: float, rounds: int) -> RoundLoss | None:
+    """Bound the steps of sums of whole updates: one for each coordinate of each round.
 
     Args:
         channel: the channel of every coordinate of every client.
@@ -125,16 +127,17 @@ def steps_of_sums(channel: Channel, clients: int, square: float, rounds: int) ->
     share = math.inf if moments is None else kappa_sum(channel, clients, 2.0).upper
     if moments is None or math.isinf(share):
         return None
-    # theory/martingale.md, Proposition 2: in units of the way from end to end; a way is no longer.
+    # theory/martingale.md, Proposition 2: in units of the distance between the ends, which no
+    # update exceeds in a coordinate.
     width = float(channel.inputs[-1] - channel.inputs[0])
     reach = width if bit is None else bit[1]
     share, square = share * width**2 * SLACK, square / reach**2 * SLACK
     longest = min(math.sqrt(square) * SLACK, 1.0)
-    return Steps.of(moments, share, longest, rounds * share * square)
+    return RoundLoss.of(moments, share, longest, rounds * share * square)
 
 
-def martingale_epsilon(steps: Steps, delta: float) -> tuple[float, float]:
-    """(epsilon, order): least epsilon that is found for a run of such steps; an upper bound.
+def martingale_epsilon(steps: RoundLoss, delta: float) -> tuple[float, float]:
+    """Bound epsilon of a run of such steps by the best tilt and smoothing; return (epsilon, order).
 
     Args:
         steps: of the whole run.
@@ -145,7 +148,7 @@ def martingale_epsilon(steps: Steps, delta: float) -> tuple[float, float]:
         >>> from randquant.privacy.accounting.ratios import ratio_moments
         >>> bit = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
         >>> moments = ratio_moments(bit, 200)
-        >>> steps = Steps.of(moments, moments.second, 1.0, energy=2.0)
+        >>> steps = RoundLoss.of(moments, moments.second, 1.0, energy=2.0)
         >>> [round(martingale_epsilon(steps, 1e-5)[0] / gaussian_epsilon(2**0.5, 1e-5), 3)]
         [1.006]
     """
@@ -164,7 +167,7 @@ def martingale_epsilon(steps: Steps, delta: float) -> tuple[float, float]:
         return known[place]
 
     best, stride = (-1, -6), 2
-    while stride and len(known) < SEARCH:
+    while stride and len(known) < MAX_SEARCH_STEPS:
         row, column = best
         around = [(row + stride, column), (row - stride, column)]
         around += [(row, column + stride), (row, column - stride)]
@@ -173,8 +176,8 @@ def martingale_epsilon(steps: Steps, delta: float) -> tuple[float, float]:
     return at(best), 1 + tilt * 1.1 ** best[0]
 
 
-def epsilon_at(steps: Steps, delta: float, tilt: float, smoothing: float) -> float:
-    """Upper bound of epsilon by one tilt t >= 0 and one smoothing > steps.largest."""
+def epsilon_at(steps: RoundLoss, delta: float, tilt: float, smoothing: float) -> float:
+    """Bound epsilon from above by one tilt >= 0 and one smoothing > steps.largest."""
     moments = steps.moments(tilt)
     whole = steps.energy + smoothing
     mu = math.sqrt(whole) * SLACK
@@ -222,7 +225,7 @@ def _errors(moments: Sequence[float], tilt: float, low: float, high: float) -> f
             for before, after in zip([*polynomial, 0.0], [0.0, *polynomial], strict=True)
         ]
         total += moment / math.factorial(k) * math.fsum(
-            abs(part) * PEAKS[place] * _power_integral(place, low, high)
+            abs(part) * MAX_NORMAL_DERIVATIVES[place] * _power_integral(place, low, high)
             for place, part in enumerate(polynomial)
         )  # fmt: skip
     return total
@@ -237,7 +240,6 @@ def _power_integral(place: int, low: float, high: float) -> float:
 
 
 def _choose(top: float, k: int) -> float:
-    """Binomial coefficient, for a real top."""
     return math.prod((top - i) / (i + 1) for i in range(k))
 
 

@@ -17,13 +17,14 @@ from randquant.privacy.divergence import UNIT, log_ratio
 # Everything is rounded towards the safe side of a bound, so the floats are treated as exact
 # afterwards. Derivations: `docs/theory/composition.md`.
 
-LARGEST_EXPONENT = 600.0
+MAX_EXPONENT = 600.0
 """Largest |tilt · loss|: e to it does not overflow."""
 
-STRIDE = 20
-"""Steps in which a grid of tilts is looked at first: about the root of its length."""
+TILT_STEP = 20
+"""Places of a grid of tilts that a first look skips: about the root of its length, which needs the
+fewest evaluations. Twice as much changes no bound, only the time."""
 
-SMALLEST_WEIGHT = 1e-300
+MIN_WEIGHT = 1e-300
 """Smaller tilted masses would lose digits: they are raised to it."""
 
 
@@ -72,15 +73,15 @@ class PrivacyLoss:
         return min(1.0, some * (1 + 40 * UNIT))
 
 
-class Worlds(Protocol):
-    """Pairs of laws that dominate a part of a run, such as a round, whatever happened before it."""
+class DominatingPairs(Protocol):
+    """Pairs of laws that dominate a part of a run, such as a round, given all earlier parts."""
 
     def losses(self, releases: int, delta: float) -> tuple[PrivacyLoss, ...]:
-        """The loss of one of so many parts, rounded up, for each way to attack all of them.
+        """Return the loss of one part, rounded up, for each order of the two laws of a run.
 
         Args:
-            releases: how many are composed.
-            delta: at which; a small share of it may be spent.
+            releases: number of parts that are composed.
+            delta: of the composed guarantee; a small share of it may be spent.
         """
         ...
 
@@ -117,14 +118,14 @@ class Tilted:
         exponents = tilt * loss.losses - constant
         weights = loss.masses * np.exp(exponents)
         # theory/composition.md, Proposition 4: raising a weight only adds loss.
-        weights = np.maximum(weights, SMALLEST_WEIGHT)
+        weights = np.maximum(weights, MIN_WEIGHT)
         # theory/composition.md, Proposition 3: the relative error of a weight.
         largest = float((np.abs(tilt * loss.losses) + np.abs(exponents)).max())
         return Tilted(loss, releases, tilt, constant, weights, 1.01 * UNIT * (largest + 12))
 
     @property
     def peak(self) -> float:
-        """What g never exceeds: its maximum, at e^-x = tilt/(tilt+1), is below 1/(tilt+1)."""
+        """Upper bound of g: its maximum, at e^-x = tilt/(tilt+1), is below 1/(tilt+1)."""
         # A sum and a quotient: 2 of 4 units.
         return (1 + 4 * UNIT) / (1 + self.tilt)
 
@@ -166,9 +167,9 @@ def log_moments(loss: PrivacyLoss, tilts: np.ndarray) -> np.ndarray:
 
 
 def best_tilt(loss: PrivacyLoss, releases: int, delta: float) -> float:
-    """The tilt at which Rényi composition gives about the least epsilon."""
+    """Estimate the tilt at which Rényi composition gives the least epsilon."""
     # theory/composition.md, Proposition 3: no exponential of a tilted loss overflows.
-    cap = LARGEST_EXPONENT / max(float(np.abs(loss.losses).max(initial=0.0)), 1e-12)
+    cap = MAX_EXPONENT / max(float(np.abs(loss.losses).max(initial=0.0)), 1e-12)
     tilts = np.geomspace(min(1e-9, cap / 2), cap, 400)
 
     def bound(some: np.ndarray) -> np.ndarray:
@@ -177,9 +178,9 @@ def best_tilt(loss: PrivacyLoss, releases: int, delta: float) -> float:
     for _ in range(2):
         # Rényi composition's own best order, from a grid that is refined twice; not proven to be
         # best, which nothing rests on. The bound falls, then rises: log moments are convex.
-        near = STRIDE * int(bound(tilts[::STRIDE]).argmin())
-        first = max(near - STRIDE + 1, 0)
-        at = first + int(bound(tilts[first : near + STRIDE]).argmin())
+        coarse_best = TILT_STEP * int(bound(tilts[::TILT_STEP]).argmin())
+        first = max(coarse_best - TILT_STEP + 1, 0)
+        at = first + int(bound(tilts[first : coarse_best + TILT_STEP]).argmin())
         tilts = np.linspace(tilts[max(at - 1, 0)], tilts[min(at + 1, len(tilts) - 1)], 101)
     return float(tilts[50])
 
@@ -245,10 +246,10 @@ def _bracket(
 
 # Many releases of one loss by fast Fourier transform on a grid, with every error bounded.
 
-GRID = 2**18
+MAX_GRID_SIZE = 2**18
 """Points of the grid, at most: 2 MiB an array."""
 
-RARE = 40.0
+MAX_TAIL_EXPONENT = 40.0
 """Events of tilted probability e^-40 are left out, and paid for."""
 
 
@@ -274,7 +275,7 @@ def on_grid(loss: PrivacyLoss, step: float) -> tuple[PrivacyLoss, np.ndarray]:
 
 
 def joined(first: PrivacyLoss, second: PrivacyLoss, cells: int) -> PrivacyLoss:
-    """The loss of two independent releases, on a grid of about so many cells.
+    """Return the loss of two independent releases together, on a grid of about `cells` cells.
 
     Example:
         >>> one = PrivacyLoss(np.array([0.0, 1.0]), np.array([0.5, 0.5]), 0.0)
@@ -311,14 +312,14 @@ def by_fourier(
     """
     start = Tilted.of(loss, releases, tilt)
     reach, _ = _reach(start, 0.0)
-    step = 2.0 ** math.ceil(math.log2(max(2.1 * reach / GRID, 1e-12)))
+    step = 2.0 ** math.ceil(math.log2(max(2.1 * reach / MAX_GRID_SIZE, 1e-12)))
     split, index = on_grid(loss, step)
     tilted = Tilted.of(split, releases, tilt)
     mean, _ = tilted.centre
     reach, outside = _reach(tilted, 4 * step)
     first = math.floor((releases * mean - reach) / step) - 2
     first = max(first, releases * int(index.min()))
-    size = min(GRID, 1 << (math.ceil(2 * reach / step) + 8).bit_length())
+    size = min(MAX_GRID_SIZE, 1 << (math.ceil(2 * reach / step) + 8).bit_length())
     if size * step < 2 * reach + 6 * step:
         # theory/composition.md, Proposition 6.
         outside = 1.0  # never so, but a bound must not rest on it
@@ -351,12 +352,12 @@ def _reach(tilted: Tilted, margin: float) -> tuple[float, float]:
     # theory/composition.md, Proposition 6: Bernstein's inequality; mean and variance are computed,
     # which 1.001 and 1e-9 cover many times over.
     variance = 1.001 * variance + 1e-9 * spread**2
-    n, third = tilted.releases, spread * RARE / 3
-    bernstein = third + math.sqrt(third**2 + 2 * n * variance * RARE)
+    n, third = tilted.releases, spread * MAX_TAIL_EXPONENT / 3
+    bernstein = third + math.sqrt(third**2 + 2 * n * variance * MAX_TAIL_EXPONENT)
     everything = n * spread * (1 + 1e-9)
     if everything <= bernstein:
         return everything, 0.0
-    return bernstein * (1 + 1e-6), 2.1 * math.exp(-RARE)
+    return bernstein * (1 + 1e-6), 2.1 * math.exp(-MAX_TAIL_EXPONENT)
 
 
 def powered(
@@ -414,7 +415,7 @@ BERRY_ESSEEN = 0.4748
 """Distance of distributions of a sum of n independent equal terms from the normal one is at most
 this · E|X - EX|^3 / (sd^3 · sqrt(n)) (Shevtsova 2011, Theorem 1)."""
 
-SPECIAL = 1e-12
+ERFCX_ERROR = 1e-12
 """Relative error that is allowed for erfcx."""
 
 
@@ -471,4 +472,4 @@ def _smoothed(offset: float, spread: float, tilt: float, peak: float) -> tuple[f
     left, right = float(erfcx(first)), float(erfcx(second))
     # The argument's own error, relative to the derivative -2 x erfcx(x) and less.
     moved = 8 * UNIT * ((tilt + 1) * spread + abs(offset / spread)) * (2 + 2 * abs(first))
-    return height * (left - right), height * (left + right) * (SPECIAL + moved)
+    return height * (left - right), height * (left + right) * (ERFCX_ERROR + moved)

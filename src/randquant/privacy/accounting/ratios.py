@@ -1,13 +1,14 @@
-"""Moments of the likelihood ratio of one coordinate of a secure sum, whatever the others send.
+"""Exact laws of a coordinate of a secure sum, and the moments of their likelihood ratio.
 
-For channels without a vertex between the ends of the inputs. Derivations:
-`docs/theory/martingale.md`.
+Derivations: `docs/theory/vector-sums.md`, "Rounding", and `docs/theory/martingale.md`.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numba
@@ -15,23 +16,135 @@ import numpy as np
 
 from randquant._internal.progress import report
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.rounds import ChainLaw, rounding, sums
 from randquant.privacy.certificates.sum_laws import largest_ratio
 from randquant.privacy.divergence import UNIT
 
-LADDER = (1, 2, 4, 8, 16, 32, 64)
+# Laws of sums of clients that each draw from one of two laws, with proven rounding.
+
+MIN_PROB = 1e-300
+"""Smaller probabilities are taken for 0 while laws are convolved: what that loses is paid for."""
+
+MIN_BINOMIAL_COUNT = 2**12
+"""Fewest equal bits whose sum's law is computed outward from its mode: halving is slower."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLaw:
+    """Probabilities (L,) of start, start + 1, …; outside there is next to nothing."""
+
+    start: int
+    mass: np.ndarray
+
+    def convolve(self, other: ChainLaw, lost: float = MIN_PROB) -> ChainLaw:
+        """The law of the sum; products and sums of positive numbers, so each is nearly exact."""
+        mass = np.convolve(self.mass, other.mass)
+        # theory/vector-sums.md, Proposition 6: products beyond the range of floats are lost. Fewer
+        # than 2n + 64 such losses stay below 1e-294 an entry, which counts where entries are 1e-275
+        # or more.
+        some = np.flatnonzero(mass >= lost)
+        first, last = int(some[0]), int(some[-1])
+        return ChainLaw(self.start + other.start + first, mass[first : last + 1])
+
+
+class Powers:
+    """Laws of sums of clients with equal inputs, by halving; computed laws are kept."""
+
+    def __init__(self, row: np.ndarray, lost: float = MIN_PROB):
+        """`lost` may be larger, where only larger probabilities count: shorter laws take less."""
+        self._known = {0: ChainLaw(0, np.ones(1)), 1: ChainLaw(0, row)}
+        self._lost = lost
+
+    def of(self, count: int) -> ChainLaw:
+        """The law of the sum of `count` codes."""
+        if (
+            count not in self._known
+            and count >= MIN_BINOMIAL_COUNT
+            and len(self._known[1].mass) == 2
+        ):
+            self._known[count] = _binomial(self._known[1].mass, count, self._lost)
+        if count not in self._known:
+            # Halves: the error is n log n, where adding one client at a time would make it n^2.
+            half = count // 2
+            self._known[count] = self.of(half).convolve(self.of(count - half), self._lost)
+        return self._known[count]
+
+
+def _binomial(row: np.ndarray, count: int, lost: float) -> ChainLaw:
+    """The law of the sum of many bits with these probabilities, both positive."""
+    total = float(row.sum())
+    mode = min(int((count + 1) * row[1] / total), count)
+    # theory/vector-sums.md, Proposition 6: beyond, all is below 1e-300.
+    reach = math.isqrt(350 * count) + 2
+    below = np.arange(mode, max(mode - reach, 0), -1)
+    above = np.arange(mode, min(mode + reach, count))
+    odds = row[1] / row[0]
+    parts = [
+        np.cumprod(below / ((count - below + 1) * odds))[::-1],
+        np.ones(1),
+        np.cumprod((count - above) * odds / (above + 1)),
+    ]
+    mass = np.concatenate(parts)
+    mass *= total**count / mass.sum()
+    some = np.flatnonzero(mass >= lost)
+    first, last = int(some[0]), int(some[-1])
+    return ChainLaw(mode - len(below) + first, mass[first : last + 1])
+
+
+def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[ChainLaw]:
+    """Laws of the sum when k clients draw from `right` and the rest from `left`, k = 0, 1, … n.
+
+    Args:
+        left, right: (m,) probabilities.
+        clients: n.
+
+    Guarantees:
+        Each probability from 1e-275 on is within `rounding(n, m)` of the truth, relatively.
+    """
+    some_left, some_right = Powers(left), Powers(right)
+
+    def between(low: int, high: int, common: ChainLaw) -> Iterator[ChainLaw]:
+        """For k from low to high; `common` is the law of the clients that all of these share."""
+        if low == high:
+            yield common
+            return
+        # theory/vector-sums.md, Proposition 2: n convolutions with short laws in all.
+        middle = (low + high) // 2
+        yield from between(low, middle, common.convolve(some_left.of(high - middle)))
+        yield from between(middle + 1, high, common.convolve(some_right.of(middle + 1 - low)))
+
+    return between(0, clients, some_left.of(0))
+
+
+def rounding(clients: int, levels: int) -> float:
+    """Relative error of `sums`, and of `Powers.of(clients)`: each convolution adds its terms.
+
+    A sum of n is convolved from halves, so its error, in units, is twice that of n/2 and n/2 times
+    levels - 1, and at most n (1 + (levels - 1)/2 · log2 n) + 2n; the way down the tree of `sums`
+    meets such laws of n/2, n/4, … and adds n (levels - 1).
+    """
+    depth = clients.bit_length()
+    # theory/vector-sums.md, Proposition 6; `depth` is at least log2(clients).
+    units = clients * ((levels - 1) * (depth / 2 + 1) + 4) + 8 * depth + 16
+    return 1.05 * units * UNIT
+
+
+# Moments of the likelihood ratio, whatever the other clients send.
+#
+# For channels without a vertex between the ends of the inputs.
+
+RATIO_ORDERS = (1, 2, 4, 8, 16, 32, 64)
 """Powers of the ratio with which its sixth moment is weighed."""
 
-CELLS = 32
+CELL_COUNT = 32
 """Parts of the way between the two vertices, in each of which the third moment is bounded."""
 
-LARGEST_LOSS = 2.0
+MAX_LOSS = 2.0
 """A code may change a likelihood by e to this; moments of stronger ones are of no use."""
 
-LARGEST_SUM = 2**12
+MAX_CLIENTS = 2**12
 """Most clients whose arrangements are all tried."""
 
-KEEP = 1e-200
+MIN_KEPT_PROB = 1e-200
 """Outcomes less likely than this in both laws are left out, and paid for."""
 
 
@@ -46,7 +159,7 @@ class RatioMoments:
         third: |E(rho - 1)^3| is at most D^3 times this.
         skew: |E(rho - 1)^3 - 3 (E(rho - 1)^2)^2| is at most D^2 times this.
         excess: |E(rho - 1)^4 - 3 (E(rho - 1)^2)^2| is at most D^4 times this.
-        tilted: E (rho - 1)^6 rho^a is at most D^6 times this, for a in LADDER.
+        tilted: E (rho - 1)^6 rho^a is at most D^6 times this, for a in RATIO_ORDERS.
     """
 
     second: float
@@ -67,25 +180,26 @@ def ratio_moments(channel: Channel, clients: int) -> RatioMoments | None:
         clients: how many clients' codes are in the sum, at least.
 
     Returns:
-        The bounds; None where the channel has other vertices than the ends, a code says too much,
+        The bounds; None where the channel has other vertices than the ends, a code changes a
+        likelihood too much,
         or there are more clients than are tried.
 
     Example:
         >>> import randquant as rq
         >>> channel = rq.stochastic_rounding(clip=1.0, levels=2, margin=3.0)
-        >>> found = ratio_moments(channel, 100)
-        >>> round(found.second * 100 * 15 / 4, 2)  # of Gaussian noise of variance 100 (4^2 - 1)
+        >>> moments = ratio_moments(channel, 100)
+        >>> round(moments.second * 100 * 15 / 4, 2)  # of Gaussian noise of variance 100 (4^2 - 1)
         1.01
     """
     rows = channel.weights / channel.denominator
-    if len(rows) != 2 or clients > LARGEST_SUM:
+    if len(rows) != 2 or clients > MAX_CLIENTS:
         return None
     used = rows[:, rows.any(axis=0)]
     # Codes that are never sent keep their places, for places add up.
     if not (used > 0).all():
         return None
     ratio, loss = largest_ratio(used)
-    if loss > LARGEST_LOSS:
+    if loss > MAX_LOSS:
         return None
     # theory/martingale.md, Proposition 2: a channel that mirrors itself needs half of them.
     mirrored = np.array_equal(channel.weights[0], channel.weights[1][::-1])
@@ -95,16 +209,16 @@ def ratio_moments(channel: Channel, clients: int) -> RatioMoments | None:
     error = rounding(clients, channel.levels)
     for k, (first, second) in enumerate(itertools.islice(laws, count)):
         if k % 64 == 0:
-            report("how the others are spread", k, count)
+            report("arrangements of the other clients", k, count)
         a, b = _aligned(first, second)
-        _fill(a, b, KEEP, error, tables.ends[k], tables.way[k], tables.tilted[k])
+        _fill(a, b, MIN_KEPT_PROB, error, tables.ends[k], tables.way[k], tables.tilted[k])
     length = clients * (channel.levels - 1) + 1
     return tables.bounds(error, length, ratio)
 
 
 def _aligned(first: ChainLaw, second: ChainLaw) -> tuple[np.ndarray, np.ndarray]:
     """Both laws over the sums that have mass in both."""
-    # Outside them one law has less than LOST, so the other has less than KEEP.
+    # Outside them one law has less than MIN_PROB, so the other has less than MIN_KEPT_PROB.
     start = max(first.start, second.start)
     stop = min(first.start + len(first.mass), second.start + len(second.mass))
     return (
@@ -123,8 +237,8 @@ def _fill(first, second, keep, error, ends, way, tilted):
         error: relative error of each entry.
         ends: (2, 5, 3), filled with the moments 2 to 6 of b - a under a and under b: signed,
             absolute, and absolute with b - a raised by what rounding may have taken.
-        way: (CELLS + 1, 2, 3), the same of the moments 2 and 3 under the mixes of a and b.
-        tilted: (2, len(LADDER)), the sixth moments times powers of b/a under a, and back.
+        way: (CELL_COUNT + 1, 2, 3), the same of the moments 2 and 3 under the mixes of a and b.
+        tilted: (2, len(RATIO_ORDERS)), the sixth moments times powers of b/a under a, and back.
     """
     cells = way.shape[0] - 1
     right = np.arange(cells + 1) / cells
@@ -173,7 +287,7 @@ def _fill(first, second, keep, error, ends, way, tilted):
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """What `_fill` fills, for every arrangement of the others."""
+    """Moments by arrangement of the other clients, as `_fill` sums them."""
 
     ends: np.ndarray
     way: np.ndarray
@@ -183,14 +297,14 @@ class _Tables:
     def empty(cls, count: int) -> _Tables:
         return cls(
             np.zeros((count, 2, 5, 3)),
-            np.zeros((count, CELLS + 1, 2, 3)),
-            np.zeros((count, 2, len(LADDER))),
+            np.zeros((count, CELL_COUNT + 1, 2, 3)),
+            np.zeros((count, 2, len(RATIO_ORDERS))),
         )
 
     def bounds(self, error: float, length: int, ratio: float) -> RatioMoments:
         """The largest over all arrangements, rounded up."""
         # theory/martingale.md, Proposition 6: what was left out, and relative errors.
-        lost = 4.0 * length * KEEP * ratio**6
+        lost = 4.0 * length * MIN_KEPT_PROB * ratio**6
         slack = 64 * error + (length + 512) * UNIT
         value, absolute, above = np.moveaxis(self.ends, -1, 0)
         # The sum of what each difference may be off by, and the relative errors of both sums.
@@ -212,7 +326,7 @@ class _Tables:
             tuple(
                 float(self.tilted[..., i].max()) * (1 + 3 * power * slack)
                 + lost * ratio ** float(power)
-                for i, power in enumerate(LADDER)
+                for i, power in enumerate(RATIO_ORDERS)
             ),
         )
 
@@ -222,26 +336,26 @@ class _Tables:
         off = above * (1 + slack) - absolute * (1 - slack) + lost
         # theory/martingale.md, Proposition 4: M_3 falls along the way, M_2 is convex.
         high, low = (value + off)[:, :-1, 1], (value - off)[:, 1:, 1]
-        steep = np.maximum(np.abs(high), np.abs(low)) / CELLS
+        steep = np.maximum(np.abs(high), np.abs(low)) / CELL_COUNT
         two = (value + off)[..., 0]
         most = 3 * np.maximum(two[:, 1:], two[:, :-1]) ** 2
         two = (value - off)[..., 0]
         least = 3 * np.maximum(np.minimum(two[:, 1:], two[:, :-1]) - steep, 0.0) ** 2
         # From a place in a part no way is longer than from its nearer or farther end.
-        right = 1 - np.arange(CELLS) / CELLS  # farthest way to the right, and to the left
-        left = np.arange(1, CELLS + 1) / CELLS
-        found = [
+        right = 1 - np.arange(CELL_COUNT) / CELL_COUNT  # farthest way to the right, and to the left
+        left = np.arange(1, CELL_COUNT + 1) / CELL_COUNT
+        largest = [
             _highest(high, least, right),
             right * (most * right - low),
             _highest(-low, least, left),
             left * (most * left + high),
         ]
-        return max(0.0, *(float(part.max()) for part in found))
+        return max(0.0, *(float(part.max()) for part in largest))
 
 
-def _highest(slope: np.ndarray, bend: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Largest x (slope - bend x) over 0 <= x <= end."""
+def _highest(slope: np.ndarray, curvature: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return the largest x (slope - curvature x) over 0 <= x <= end."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        best = np.where(bend > 0, slope / (2 * bend), np.inf)
+        best = np.where(curvature > 0, slope / (2 * curvature), np.inf)
     at = np.clip(best, 0.0, end)
-    return at * (slope - bend * at)
+    return at * (slope - curvature * at)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from randquant._internal import validate
 from randquant.channels.channel import Channel
-from randquant.privacy.accounting.martingale import Steps
-from randquant.privacy.accounting.privacy_loss import Worlds
+from randquant.privacy.accounting.martingale import RoundLoss
+from randquant.privacy.accounting.privacy_loss import DominatingPairs
+from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import LARGEST_COHORT, NEIGHBORINGS, Neighboring, Trust, Unit
 
 
 class ReleaseDefaults(Protocol):
-    """What accounting may ask of a release, and the answers where only the bound is known."""
+    """Properties that accounting reads of a release, with answers for one that has a bound only."""
 
     __slots__ = ()
 
     @property
     def unit(self) -> Unit:
-        """What is protected: all data of a `client`, or one `example` of a client."""
+        """The protected unit: all data of a `client`, or one `example` of a client."""
         return "client"
 
     @property
@@ -36,7 +38,7 @@ class ReleaseDefaults(Protocol):
 
     @property
     def squared_mu(self) -> float | None:
-        """Squared distance over variance of Gaussian noise that hides no more than all rounds.
+        """Squared distance over variance of Gaussian noise that dominates all rounds together.
 
         Each round is dominated by its share of that noise, for every set of outcomes and in both
         orders of the neighbours, so that rounds and releases add up. None if none is known.
@@ -44,26 +46,26 @@ class ReleaseDefaults(Protocol):
         return None
 
     @property
-    def steps(self) -> Steps | None:
-        """All rounds as many small steps of the likelihood ratio; None if they are not known."""
+    def round_loss(self) -> RoundLoss | None:
+        """Bounds of all rounds' likelihood-ratio steps; None if they are not known."""
         return None
 
     @property
     def sampled(self) -> bool:
-        """Whether the bound relies on the client taking part in each round at random."""
+        """True if the bound relies on the client taking part in each round at random."""
         return False
 
     @property
-    def worlds(self) -> tuple[Worlds, int] | None:
-        """What dominates a part of the run, if it is known, and how many such parts there are."""
+    def dominating_pairs(self) -> tuple[DominatingPairs, int] | None:
+        """Dominating pairs of a part of the run, and the number of such parts; None if unknown."""
         return None
 
     def zeroed(self) -> Release | None:
-        """The same release for `zero_out` neighbours; None if it does not follow from this one."""
+        """Return this release for `zero_out` neighbours; None if that does not follow from it."""
         return None
 
     def under(self, trust: Trust) -> Release:
-        """The same release under another trust: `local` if the server sees what this client sends.
+        """Return this release under another trust: `local` if the server sees this client's codes.
 
         Raises:
             ValueError: the bound does not hold, or is not known to hold, under that trust.
@@ -111,7 +113,7 @@ class Release(ReleaseDefaults, Protocol):
 
 
 class Rounds(ReleaseDefaults):
-    """So many coordinates in each of so many rounds: a base."""
+    """Base of releases of a number of coordinates in each of a number of rounds."""
 
     __slots__ = ()
 
@@ -120,7 +122,7 @@ class Rounds(ReleaseDefaults):
 
     @property
     def releases(self) -> int:
-        """Single-coordinate releases."""
+        """Number of single-coordinate releases."""
         return self.dimension * self.rounds
 
 
@@ -132,13 +134,13 @@ class Releasing(Protocol):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> Release | None:
-        """The release of so many rounds, for accounting; None if nothing is protected."""
+        """Return the release of this many rounds; None if nothing is protected."""
         ...
 
     def example_release(
         self, dimension: int, rounds: int, neighboring: Neighboring, examples: int
     ) -> Release:
-        """The same for neighbours that differ in one of a client's `examples` examples.
+        """Return the release for neighbours that differ in one of a client's `examples` examples.
 
         Raises:
             ValueError: how far one example moves what is sent is not derived, as by default.
@@ -173,22 +175,88 @@ def check_size(dimension: int, rounds: int) -> None:
 
 
 def check_words(trust: str, neighboring: str, trusts: tuple[str, ...]) -> None:
-    """Refuse words that a release does not know."""
+    """Refuse a trust or a neighbouring relation that a release does not know."""
     validate.choice("trust", trust, trusts)
     validate.choice("neighboring", neighboring, NEIGHBORINGS)
 
 
 def hiding(trust: Trust, cohort: int) -> int:
-    """How many clients hide one of them under this trust: nobody else where it is seen alone."""
+    """Return the number of clients in the sum that hides one of them: 1 under local trust."""
     validate.choice("trust", trust, ("local", "aggregate"))
     return 1 if trust == "local" else cohort
 
 
 def check_cohort(cohort: int, trust: str) -> None:
-    """Refuse cohorts out of bounds, and such that hide nobody."""
+    """Refuse cohorts out of bounds, and more than one client under local trust."""
     validate.whole("cohort", cohort, low=1, high=LARGEST_COHORT)
     if trust == "local" and cohort != 1:
         raise ValueError(
             f"Expected cohort=1 under local trust, got {cohort}: other clients do not hide a "
             "client whose own codes the server sees."
         )
+
+
+# How far apart what two neighbouring clients send can be: derived here and nowhere else.
+#
+# Neighbours differ in all data of a client, or in one of its examples. Code that accounts for a
+# mechanism calls `sampling.release_of`, which refuses every combination without a derivation.
+
+ROUNDING = 2.0**-20
+"""What rounding to float32 adds to the distance of two means of gradients, over clip_norm.
+
+Each mean is rounded where it is computed and where it is clipped again, by 2**-24 of its norm each
+time: 2**-21 is needed (theory/vector.md, Proposition 16), and less than as much again for the
+second clip of a subset (theory/subsets.md, Proposition 5)."""
+
+
+def update_distance(
+    clip_norm: float,
+    neighboring: Neighboring,
+    *,
+    examples: int | None = None,
+    norm_sent: float | None = None,
+) -> float:
+    """Bound the L2 distance between what two neighbouring clients send, before any noise.
+
+    Args:
+        clip_norm: C, threshold of the norm of an update, or of each example's gradient.
+        neighboring: updates or gradients that are replaced, or become zeros.
+        examples: fewest examples whose clipped gradients an update is the mean of, if neighbours
+            differ in one of them; None if they differ in the whole update.
+        norm_sent: threshold of the part of a rotated update that is sent; None if all is sent.
+
+    Example:
+        >>> update_distance(1.0, "replace_one"), update_distance(1.0, "zero_out", norm_sent=0.5)
+        (2.0, 0.5)
+        >>> round(update_distance(1.0, "replace_one", examples=50, norm_sent=0.125), 4)
+        0.04
+    """
+    # Two vectors within a ball are at most a diameter apart, a vector and zero half of that.
+    radii = 2 if neighboring == "replace_one" else 1
+    reach = clip_norm if norm_sent is None else norm_sent
+    if examples is not None:
+        # theory/subsets.md, Proposition 5: the whole of a gradient may lie in the part that is
+        # sent, so that an example's share is one of clip_norm, not of norm_sent.
+        reach = min(reach, clip_norm * (1 / examples + ROUNDING))
+    return radii * reach
+
+
+def squared_distance_on_grid(steps: float, size: int, most: int) -> int:
+    """Bound the squared L2 distance of two vectors once they are rounded at random to integers.
+
+    Args:
+        steps: their distance before that, in steps of the grid.
+        size: coordinates, of which rounding moves each by less than a step.
+        most: the largest squared distance of any two rounded updates.
+
+    Example:
+        >>> squared_distance_on_grid(3.0, 4, 1000), squared_distance_on_grid(3.0, 4, 10)
+        (50, 10)
+    """
+    # theory/additive.md, Proposition 9; some roundings of floats.
+    return min(math.ceil((steps + 2 * math.sqrt(size)) ** 2 * (1 + 64 * UNIT)), most)
+
+
+def check_examples(examples: int) -> int:
+    """Refuse a number of examples that is not within 1 and 10^9."""
+    return validate.whole("examples", examples, low=1, high=10**9)

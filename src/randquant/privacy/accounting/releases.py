@@ -1,7 +1,8 @@
 """Releases of one client's data through the mechanisms, for accounting to compose.
 
 A release bounds the Rényi divergence between the output distributions of two neighbouring inputs,
-under one trust. Derivations: `docs/theory/accounting.md`, `vector.md`, `sums.md`.
+under one trust. Derivations: `docs/theory/accounting.md`, `vector.md`, `sums.md`,
+`additive.md` (integer noise), `statistics.md` (Laplace noise).
 """
 
 from __future__ import annotations
@@ -10,32 +11,37 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
+from scipy.special import ndtri_exp
+
 from randquant._internal import validate
 from randquant.channels.channel import Channel
 from randquant.privacy.accounting.bell import bell_square
-from randquant.privacy.accounting.martingale import Steps, steps_of_sums
-from randquant.privacy.accounting.neighbours import check_examples, update_distance
+from randquant.privacy.accounting.gaussian import SPECIAL_ERROR, step_square
+from randquant.privacy.accounting.martingale import RoundLoss, sum_round_loss
 from randquant.privacy.accounting.release import (
     Rounds,
     check_cohort,
+    check_examples,
     check_size,
     check_words,
     hiding,
+    update_distance,
 )
 from randquant.privacy.certificates.coordinate import certify, certify_metric
+from randquant.privacy.certificates.noise import Noise, shift_divergence
 from randquant.privacy.certificates.sum_certificate import certify_sum
 from randquant.privacy.certificates.sum_curvature import kappa_sum
 from randquant.privacy.certificates.vector import squared_distance
 from randquant.privacy.divergence import LARGEST_ORDER
-from randquant.privacy.guarantee import Neighboring, Trust, Unit
-from randquant.privacy.guarantee import rounded_up as rounded_up
+from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, Unit, rounded_up
 
-LADDER = (2.0, 16.0, 128.0, 1024.0)
-"""Orders at which kappa is checked before it is computed at a larger one."""
+CHECKED_ORDERS = (2.0, 16.0, 128.0, 1024.0)
+"""Orders at which kappa is checked before it is computed at a larger one: its cost grows with the
+order, and once another bound is smaller, it stays smaller."""
 
 
 class _Codes(Rounds):
-    """Codes of a channel: a base."""
+    """Base of releases of a channel's codes."""
 
     __slots__ = ()
 
@@ -86,15 +92,16 @@ class ChannelRelease(_Codes):
 
     @property
     def coordinate_channel(self) -> Channel:
-        """The channel."""
+        """The channel of every coordinate."""
         return self.channel
 
     def zeroed(self) -> ChannelRelease:
-        """The same release for `zero_out` neighbours."""
+        """Return this release for `zero_out` neighbours."""
         return replace(self, neighboring="zero_out")
 
     def under(self, trust: Trust) -> ChannelRelease:
-        """A client's own codes are a sum over one client; seen alone, nobody else hides them."""
+        """Return this release under another trust."""
+        # A client's own codes are a sum over one client: seen alone, nobody else hides them.
         return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
 
 
@@ -141,7 +148,7 @@ class VectorRelease(_Codes):
 
     @property
     def unit(self) -> Unit:
-        """An example if `examples` are given."""
+        """`example` if `examples` is set."""
         return "client" if self.examples is None else "example"
 
     def renyi(self, order: float) -> float:
@@ -165,7 +172,7 @@ class VectorRelease(_Codes):
             # theory/vector-sums.md.
             square = squared_distance(self.channel, self.sensitivity, self.dimension)
             # Kappa grows with the order, as does its cost: once it is too large, it is skipped.
-            below = [step for step in LADDER if 8 * step <= order]
+            below = [step for step in CHECKED_ORDERS if 8 * step <= order]
             # theory/vector.md, Proposition 9: the bound at a smaller order is not larger.
             if all(self._kappa(step) * square < least for step in below):
                 least = min(least, self._kappa(order) * square)
@@ -173,14 +180,14 @@ class VectorRelease(_Codes):
         return rounded_up(rounded_up(self.rounds * least))
 
     @property
-    def steps(self) -> Steps | None:
+    def round_loss(self) -> RoundLoss | None:
         """One step for each coordinate of each round, where the channel's moments are known."""
         square = squared_distance(self.channel, self.sensitivity, self.dimension)
-        return steps_of_sums(self.channel, self.cohort, square, self.rounds)
+        return sum_round_loss(self.channel, self.cohort, square, self.rounds)
 
     @property
     def squared_mu(self) -> float | None:
-        """Of one bit of each client: all rounds' squared distance times that of a unit."""
+        """All rounds' squared distance times that of a unit step; known for one bit a client."""
         # theory/vector-sums.md, Proposition 17; `rounded_up` pays for both products.
         step = bell_square(self.channel, self.cohort)
         square = squared_distance(self.channel, self.sensitivity, self.dimension)
@@ -201,11 +208,12 @@ class VectorRelease(_Codes):
         return kappa_sum(self.channel, self.cohort, order).upper
 
     def zeroed(self) -> VectorRelease:
-        """The same release for `zero_out` neighbours."""
+        """Return this release for `zero_out` neighbours."""
         return replace(self, neighboring="zero_out")
 
     def under(self, trust: Trust) -> VectorRelease:
-        """A client's own codes are a sum over one client; seen alone, nobody else hides them."""
+        """Return this release under another trust."""
+        # A client's own codes are a sum over one client: seen alone, nobody else hides them.
         return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
 
 
@@ -245,7 +253,7 @@ class GaussianRelease(Rounds):
 
     @property
     def distance(self) -> float:
-        """Taken as zero: the bound is that of the real-valued Gaussian."""
+        """Zero by assumption: the bound is that of real-valued noise, not of the floats sent."""
         return 0.0
 
     def renyi(self, order: float) -> float:
@@ -258,12 +266,12 @@ class GaussianRelease(Rounds):
 
     @property
     def unit(self) -> Unit:
-        """An example if `one_example`."""
+        """`example` if `one_example` is set."""
         return "example" if self.one_example else "client"
 
     @property
     def gaussian_multiplier(self) -> float:
-        """The noise multiplier."""
+        """The noise multiplier of every round."""
         return self.noise_multiplier
 
     @property
@@ -275,7 +283,6 @@ class GaussianRelease(Rounds):
 
 @functools.lru_cache(maxsize=4096)
 def _epsilon(channel: Channel, order: float, neighboring: Neighboring, cohort: int) -> float:
-    """Epsilon of one coordinate of a sum of `cohort` codes."""
     if cohort == 1:
         return certify(channel, order, neighboring).epsilon.upper
     return certify_sum(channel, cohort, order, neighboring).epsilon.upper
@@ -286,3 +293,185 @@ def _lipschitz(channel: Channel) -> float:
     """Largest change of a code's log-likelihood, in nats, per unit of a coordinate."""
     # theory/accounting.md, Proposition 6: log-likelihoods are steepest at vertices.
     return rounded_up(certify_metric(channel, "l1").epsilon.upper / channel.clip)
+
+
+# Releases of sums of integer updates with integer noise. Derivation: `docs/theory/additive.md`.
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseRelease(Rounds):
+    """Sums over a cohort of integer updates with integer noise; the server sees the sums only.
+
+    Attributes:
+        noise: each client's noise on each coordinate.
+        cohort: fewest clients whose noise is in a sum.
+        squared_distance: largest squared L2 distance between two updates of one client.
+        dimension: coordinates of a sum.
+        rounds: rounds that the client takes part in.
+        neighboring: the neighbouring relation of that distance.
+        trust: `aggregate`; or, of noise that relies on nobody else's, `local` if the server sees
+            each client's noisy numbers, `central` if it adds the noise itself.
+        one_example: whether neighbours differ in one example of a client.
+
+    Do not count clients that collude with the server in `cohort`: they know their own noise.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+    """
+
+    noise: Noise
+    cohort: int
+    squared_distance: int
+    dimension: int
+    rounds: int
+    neighboring: Neighboring = "replace_one"
+    trust: Trust = "aggregate"
+    one_example: bool = False
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+        validate.choice("trust", self.trust, ("aggregate", "local", "central"))
+        check_cohort(self.cohort, "aggregate" if self.trust == "aggregate" else "local")
+        validate.whole("squared_distance", self.squared_distance, low=0)
+        check_size(self.dimension, self.rounds)
+        validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
+        validate.flag("one_example", self.one_example)
+
+    @property
+    def unit(self) -> Unit:
+        """`example` if `one_example` is set."""
+        return "example" if self.one_example else "client"
+
+    @property
+    def distance(self) -> float:
+        """Sum of the total variation distances of all coordinates and rounds."""
+        # theory/accounting.md, Proposition 4: distances of independent draws add up.
+        return rounded_up(self.releases * self.noise.distance(self.cohort))
+
+    def renyi(self, order: float) -> float:
+        """Sum of the divergences of all rounds (`shift_divergence`)."""
+        order = validate.renyi_order(order)
+        if self.rounds == 0:  # also at order infinity, where shifts cost infinitely much
+            return 0.0
+        curvature = _curvature(self.noise, self.cohort)
+        spread = self.noise.spread(self.cohort)
+        # theory/additive.md, Proposition 1; rounds add up by theory/accounting.md, Proposition 1.
+        per_round = shift_divergence(curvature, spread, self.squared_distance, order)
+        return rounded_up(self.rounds * per_round)
+
+    @property
+    def squared_mu(self) -> float | None:
+        """Squared distance of all rounds times that of a unit step, `step_square`."""
+        # theory/gaussian.md, Proposition 4; `rounded_up` pays for both products.
+        step = step_square(_curvature(self.noise, self.cohort))
+        if math.isinf(step):  # a law too narrow to compare
+            return None
+        return rounded_up(self.rounds * self.squared_distance * step)
+
+    def under(self, trust: Trust) -> NoiseRelease:
+        """Return this release under another trust."""
+        # A client's own numbers are a sum over one client, which has that client's noise alone.
+        return replace(self, trust=trust, cohort=hiding(trust, self.cohort))
+
+
+@functools.lru_cache(maxsize=64)
+def _curvature(noise: Noise, cohort: int) -> float:
+    return noise.curvature(cohort)
+
+
+# Releases of sums of integer vectors with discrete Laplace noise.
+#
+# Derivations: `docs/theory/statistics.md`.
+
+
+@dataclass(frozen=True, slots=True)
+class LaplaceRelease(Rounds):
+    """Sums of integer vectors with discrete Laplace noise, pure in every round.
+
+    Attributes:
+        scale: of the noise in a sum, in steps: P(k) is proportional to exp(-|k| / scale); 0 where
+            none is known.
+        l1_distance: largest L1 distance between two vectors of one client, in steps.
+        drawn: upper bound of the total variation distance between the noise of one coordinate as it
+            is drawn and that law.
+        cohort: fewest clients whose shares add up to the noise (`aggregate` only).
+        dimension: coordinates of a sum.
+        rounds: rounds that the client takes part in.
+        neighboring: the neighbouring relation of that distance.
+        trust, one_example: as for `NoiseRelease`.
+
+    Raises:
+        ValueError, TypeError: an argument is out of bounds or of the wrong kind.
+
+    References:
+        Dwork et al. 2006; Ghosh, Roughgarden and Sundararajan 2009.
+
+    Example:
+        >>> release = LaplaceRelease(10.0, 5, 0.0, cohort=1, dimension=3, rounds=1)
+        >>> round(release.renyi(math.inf), 9), round(release.squared_mu**0.5, 3)
+        (0.5, 0.624)
+    """
+
+    scale: float
+    l1_distance: int
+    drawn: float
+    cohort: int
+    dimension: int
+    rounds: int
+    neighboring: Neighboring = "replace_one"
+    trust: Trust = "aggregate"
+    one_example: bool = False
+
+    def __post_init__(self) -> None:
+        validate.convert_numbers(self)
+        validate.real("scale", self.scale, low=0)
+        validate.whole("l1_distance", self.l1_distance, low=0)
+        validate.real("drawn", self.drawn, low=0, high=1)
+        validate.choice("trust", self.trust, ("aggregate", "local", "central"))
+        check_cohort(self.cohort, "aggregate" if self.trust == "aggregate" else "local")
+        check_size(self.dimension, self.rounds)
+        validate.choice("neighboring", self.neighboring, NEIGHBORINGS)
+        validate.flag("one_example", self.one_example)
+
+    @property
+    def unit(self) -> Unit:
+        """`example` if `one_example` is set."""
+        return "example" if self.one_example else "client"
+
+    def under(self, trust: Trust) -> LaplaceRelease:
+        """Return this release under another trust; of one client's share of the noise, no bound."""
+        # One client's share is mostly zero: the more clients share the noise, the larger the ratio
+        # of neighbours' laws, so no scale may be claimed for it.
+        alone = hiding(trust, self.cohort) < self.cohort
+        return replace(self, trust=trust, **({"cohort": 1, "scale": 0.0} if alone else {}))
+
+    @property
+    def epsilon(self) -> float:
+        """Pure epsilon of one round, rounded up."""
+        # theory/statistics.md, Proposition 2.
+        return rounded_up(self.l1_distance / self.scale) if self.scale else math.inf
+
+    @property
+    def distance(self) -> float:
+        """Sum of the total variation distances of all coordinates and rounds."""
+        # theory/accounting.md, Proposition 4: distances of independent draws add up.
+        return rounded_up(self.releases * self.drawn)
+
+    def renyi(self, order: float) -> float:
+        """Bound each round by epsilon and by order · epsilon^2 / 2, whichever is less."""
+        order = validate.renyi_order(order)
+        if self.rounds == 0:
+            return 0.0
+        # Bun and Steinke 2016, Proposition 3.3.
+        least = self.epsilon if math.isinf(order) else min(1.0, order * self.epsilon / 2)
+        return rounded_up(self.rounds * (least if math.isinf(order) else self.epsilon * least))
+
+    @property
+    def squared_mu(self) -> float:
+        """Squared mu of Gaussian noise that dominates randomised response of this epsilon."""
+        if self.rounds == 0:
+            return 0.0
+        # theory/statistics.md, Proposition 3; the allowances pay for the inverse and its argument.
+        log = -self.epsilon - math.log1p(math.exp(-self.epsilon))
+        mu = -2 * float(ndtri_exp(log)) * (1 + 16 * SPECIAL_ERROR) + 16 * SPECIAL_ERROR
+        return rounded_up(self.rounds * mu * mu)

@@ -1,4 +1,4 @@
-"""Cohorts that nobody sees: amplification, and the release that accounts for a run."""
+"""Secret sampling of cohorts: amplification, and the release that accounts for a run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ import numpy as np
 from randquant._internal import validate
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.composition import Mixture
-from randquant.privacy.accounting.neighbours import check_examples
-from randquant.privacy.accounting.release import Release, ReleaseDefaults, Releasing, check_release
+from randquant.privacy.accounting.release import (
+    Release,
+    ReleaseDefaults,
+    Releasing,
+    check_examples,
+    check_release,
+)
 from randquant.privacy.accounting.releases import GaussianRelease
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, rounded_up
@@ -26,7 +31,7 @@ from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust, rounde
 LARGEST_ORDER = 256.0
 """Above it only bounds are used that need the curve at that order alone."""
 
-SHIFTS = (0, 1, 2, 3, 4, 6, 8, 12)
+ORDER_SHIFTS = (0, 1, 2, 3, 4, 6, 8, 12)
 """How many orders higher the mass of a remainder is looked up; any gives a valid bound."""
 
 
@@ -83,13 +88,14 @@ def amplified(
     bounds = [_mixed(renyi, rate, order, _apart)]
     if neighboring == "zero_out":
         # theory/sampling.md, Propositions 5 and 6: both directions, for neither covers the other.
-        bounds.append(max(_mixed(renyi, rate, order, way) for way in (_forward, _backward)))
+        directions = (_forward, _backward)
+        bounds.append(max(_mixed(renyi, rate, order, bound) for bound in directions))
     elif absent is not None and not LARGEST_ORDER < 2 * order < math.inf:
         # theory/sampling.md, Proposition 9. The difference is at least 1/2 and off by 2 units, the
         # quotient and the product by 1 each; 2 order - 1 is exact.
         share = 1 / (1 - 0.5 / order) * (1 + 4 * UNIT)  # 2 order / (2 order - 1)
-        there = _mixed(absent, rate, 2 * order - 1, _forward)
-        bounds.append(share * there + _mixed(absent, rate, 2 * order, _backward))
+        forward = _mixed(absent, rate, 2 * order - 1, _forward)
+        bounds.append(share * forward + _mixed(absent, rate, 2 * order, _backward))
     # theory/sampling.md, Proposition 11: a sum, a quotient and a product since logarithms.
     return math.nextafter(min(bounds) * (1 + 16 * UNIT), math.inf)
 
@@ -100,10 +106,10 @@ def _mixed(
     order: float,
     bound: Callable[[np.ndarray, float, float], float],
 ) -> float:
-    """Least upper bound for two worlds that are mixed with one law, A, at 1 - rate.
+    """Bound the divergence of a pair that is mixed with one law, A, at 1 - rate.
 
     Args:
-        bound: which worlds, by log((M - 1)/(order (order - 1) rate^2)) from curve, rate and order.
+        bound: log((M - 1)/(order (order - 1) rate^2)) of that pair from curve, rate and order.
     """
     # theory/sampling.md, Proposition 10: by convexity, at order infinity, which is above every
     # order.
@@ -133,11 +139,11 @@ def _curve(renyi: Callable[[float], float], order: float) -> np.ndarray:
     V_1 bounds the divergence of order 1, entry 0 is not used. (k - 1) D_k is convex in k: between
     GRID orders it is below its chord.
     """
-    top = math.ceil(order) + SHIFTS[-1] + 1
+    top = math.ceil(order) + ORDER_SHIFTS[-1] + 1
     # theory/sampling.md, Proposition 12: a convex function is below its chords.
-    asked = [k for k, before in zip(GRID[1:], GRID, strict=False) if before < top]
-    moments = np.array([0.0, *((k - 1) * renyi(float(k)) for k in asked)])
-    known, whole = np.array([1, *asked]), np.arange(2, top + 1)
+    orders = [k for k, before in zip(GRID[1:], GRID, strict=False) if before < top]
+    moments = np.array([0.0, *((k - 1) * renyi(float(k)) for k in orders)])
+    known, whole = np.array([1, *orders]), np.arange(2, top + 1)
     place = np.searchsorted(known, whole) - 1
     part = (whole - known[place]) / (known[place + 1] - known[place])
     with np.errstate(invalid="ignore"):  # 0 · inf, where the curve ends
@@ -153,7 +159,7 @@ def _curve(renyi: Callable[[float], float], order: float) -> np.ndarray:
 
 
 def _forward(curve: np.ndarray, rate: float, order: float) -> float:
-    """Of (1 - rate)·A + rate·P against A."""
+    """Bound (1 - rate)·A + rate·P against A."""
     if order < 2:
         # theory/sampling.md, Proposition 5; the order between 1 and 2 is within 3 units.
         return _between(curve, 2 - rate * (2 - order), 16 * UNIT)
@@ -162,7 +168,7 @@ def _forward(curve: np.ndarray, rate: float, order: float) -> float:
 
 
 def _backward(curve: np.ndarray, rate: float, order: float) -> float:
-    """Of A against (1 - rate)·A + rate·P."""
+    """Bound A against (1 - rate)·A + rate·P."""
     # theory/sampling.md, Proposition 6: within 5 units of the order itself.
     return _between(curve, max(2.0, rate * (order + 1) - 1), 8 * UNIT * order)
 
@@ -179,7 +185,7 @@ def _between(curve: np.ndarray, order: float, rounded: float = 0.0) -> float:
 
 
 def _apart(curve: np.ndarray, rate: float, order: float) -> float:
-    """Of (1 - rate)·A + rate·P against (1 - rate)·A + rate·P'."""
+    """Bound (1 - rate)·A + rate·P against (1 - rate)·A + rate·P'."""
     # theory/sampling.md, Proposition 7: `joined` is of P and P', `rest` of each with A.
     joined = _binomial(order - 1, rate)
     rest = [_remainder(curve, 1 + rate * order), _remainder(curve, rate * (order + 1))]
@@ -187,7 +193,7 @@ def _apart(curve: np.ndarray, rate: float, order: float) -> float:
         rest.append(_remainder(curve, rate * (2 - order)))
     else:
         weights = _binomial(order - 2, rate)
-        logs = [_log_tilt(by) + curve[2 + by : 2 + by + len(weights)] for by in SHIFTS]
+        logs = [_log_tilt(by) + curve[2 + by : 2 + by + len(weights)] for by in ORDER_SHIFTS]
         rest.append(_log_sum(weights + np.min(logs, axis=0)))
     absent = math.log1p(-rate) * (1 - 4 * UNIT)
     main = _log_sum(joined + curve[1 : 1 + len(joined)])
@@ -196,9 +202,10 @@ def _apart(curve: np.ndarray, rate: float, order: float) -> float:
 
 def _remainder(curve: np.ndarray, decay: float) -> float:
     """log of a bound of the integral of (g - 1) g^(-1 - decay) H_g over g > 1."""
-    # theory/sampling.md, Proposition 8: any of SHIFTS gives a bound. The decay has 2 roundings.
+    # theory/sampling.md, Proposition 8: any of ORDER_SHIFTS gives a bound. The decay
+    # has 2 roundings.
     decay *= 1 - 4 * UNIT  # less decay gives more
-    return min(_log_tilt(decay + by) + float(curve[2 + by]) for by in SHIFTS)
+    return min(_log_tilt(decay + by) + float(curve[2 + by]) for by in ORDER_SHIFTS)
 
 
 def _log_tilt(decay: float) -> float:
@@ -273,7 +280,7 @@ def _log1p_exp(value: float) -> float:
 
 def _grid() -> tuple[int, ...]:
     orders = list(range(1, 17))
-    while orders[-1] < LARGEST_ORDER + SHIFTS[-1] + 1:
+    while orders[-1] < LARGEST_ORDER + ORDER_SHIFTS[-1] + 1:
         orders.append(math.ceil(orders[-1] * 1.25))
     return tuple(orders)
 
@@ -305,13 +312,13 @@ def rate_of(cohort: int, population: int) -> float:
 
 
 def distance_of(release: Release | None) -> float | None:
-    """How far apart Gaussian noise keeps neighbours that hides no more; None if unknown.
+    """Bound the distance of neighbours under Gaussian noise that dominates a release.
 
     Args:
         release: of one round.
 
     Returns:
-        A distance in standard deviations, rounded up.
+        A distance in standard deviations, rounded up; None if no such noise is known.
     """
     square = None if release is None else release.squared_mu
     # theory/rounding.md, Proposition 8.
@@ -319,7 +326,7 @@ def distance_of(release: Release | None) -> float | None:
 
 
 def check_one_round(name: str, release: Release) -> None:
-    """Refuse what is sampled already, or of many rounds."""
+    """Refuse a release that is sampled already, of several rounds, or of one example."""
     check_release(name, release)
     if release.sampled:
         raise ValueError("Expected a release that is not sampled yet: multiply the rates instead.")
@@ -331,8 +338,8 @@ def check_one_round(name: str, release: Release) -> None:
     # theory/sampling.md, Proposition 1: absence is far from both neighbours.
     if release.unit != "client":
         raise ValueError(
-            f"Expected {name} to be of whole clients, got one of single examples: a client that is "
-            "absent differs from one that is there by all its examples, so nothing is amplified."
+            f"Expected {name} with unit='client', got unit={release.unit!r}: an absent client "
+            "differs from one that takes part by all its examples, so nothing is amplified."
         )
 
 
@@ -341,8 +348,8 @@ def check_unseen(release: Release, draw: Draw, hidden: bool, models: bool) -> No
     # theory/sampling.md, Proposition 1: an adversary who knows the others counts them.
     if draw == "fixed" and hidden:
         raise ValueError(
-            "Expected scheme='poisson' for hidden participation, got 'fixed': whoever knows the "
-            "other members of a cohort of a known size knows whether a client is in it."
+            "Expected scheme='poisson' for hidden participation, got 'fixed': an adversary who "
+            "knows all other members of a cohort of a known size knows if a client is in it."
         )
     if release.trust == "central" or hidden:
         return
@@ -353,8 +360,7 @@ def check_unseen(release: Release, draw: Draw, hidden: bool, models: bool) -> No
             f"release under {release.trust} trust: the noise of absent clients would be missing; "
             "let every client send, or draw cohorts of a fixed size."
         )
-    # theory/sampling.md, Proposition 1: the participation must be unknown to whoever sees the
-    # release.
+    # theory/sampling.md, Proposition 1: who sees the release must not see who takes part.
     if not models:
         raise ValueError(
             f"Expected central trust or hidden participation, got {release.trust} trust: a server "
@@ -369,7 +375,7 @@ def check_absent(absent: Release | None, release: Release, scheme: Draw) -> None
     if absent is None:
         if zeroed and scheme == "fixed":
             raise ValueError(
-                "Expected absent for a zero_out release and cohorts of a fixed size, got none: "
+                "Expected absent for a zero_out release and cohorts of a fixed size, got None: "
                 "where a client is left out another takes its place, so give the same release for "
                 "replace_one neighbours."
             )
@@ -414,7 +420,7 @@ class Sampled(ReleaseDefaults):
 
     Cohorts of different rounds must be drawn independently, with randomness that the adversary
     does not know. A cap on participations makes rounds dependent: account for it by the
-    participations of the client called most often, without Sampled. Under central trust the server
+    most participations of any client, without Sampled. Under central trust the server
     must publish a sum, or a sum over a public number, in which an absent client counts as zeros.
 
     Raises:
@@ -462,17 +468,17 @@ class Sampled(ReleaseDefaults):
 
     @property
     def trust(self) -> Trust:
-        """Against whom the bound holds."""
+        """The trust under which the bound holds."""
         return "model" if self.models else self.release.trust
 
     @property
     def neighboring(self) -> Neighboring:
-        """What the two worlds differ by."""
+        """The neighbouring relation."""
         return self.release.neighboring
 
     @property
     def sampled(self) -> bool:
-        """Yes."""
+        """True."""
         return True
 
     @property
@@ -497,8 +503,8 @@ class Sampled(ReleaseDefaults):
         return self.rounds * per_round * (1 + 8 * UNIT)
 
     @property
-    def worlds(self) -> tuple[Mixture, int] | None:
-        """Where Gaussian noise hides no more, the worlds of one round, easiest to tell apart."""
+    def dominating_pairs(self) -> tuple[Mixture, int] | None:
+        """The pair that dominates one round if Gaussian noise dominates the release, and rounds."""
         apart, away = distance_of(self.release), distance_of(self.absent)
         if apart is None:
             return None
@@ -533,7 +539,6 @@ class Sampled(ReleaseDefaults):
 def _of_one_round(
     release: Release, absent: Release | None, rate: float, scheme: Draw, order: float
 ) -> float:
-    """Upper bound of the Rényi divergence of one round."""
     if scheme == "fixed" and release.neighboring == "zero_out":
         # theory/sampling.md, Proposition 19: any two of the three laws are within it.
         assert absent is not None
@@ -542,14 +547,14 @@ def _of_one_round(
     return amplified(release.renyi, rate, order, release.neighboring, curve)
 
 
-# From a run to the release that accounts for it, whoever sees which clients take part.
+# From a run to the release that accounts for it, with secret or visible participation.
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenCohorts:
-    """How clients take part in a run, if nobody sees which of them do.
+    """Secret sampling: the participation of clients in a run in which nobody sees who takes part.
 
-    What a client sends must not follow from its number.
+    What a client sends must not follow from its number, or the server could tell who takes part.
 
     Attributes:
         draw: `fixed` cohorts, each equally likely; or `poisson`, each client in each round
@@ -587,18 +592,18 @@ class HiddenCohorts:
 
     @property
     def participations(self) -> int:
-        """Rounds that each client takes part in, about."""
+        """Average number of rounds that a client takes part in, rounded up."""
         return -(-self.rounds * self.cohort // self.population)
 
     def all_send(self, trust: Trust | None) -> bool:
-        """Whether clients that do not take part send zeros, with a mechanism of that trust."""
+        """Tell if clients that do not take part send zeros, with a mechanism of that trust."""
         if self.everybody_sends is not None:
             return self.everybody_sends
         # theory/sampling.md, Proposition 18: where clients add the noise, all must add it.
         return self.draw != "fixed" and trust != "central"
 
     def summands(self, trust: Trust | None) -> int:
-        """How many clients' payloads are in a sum, with a mechanism of that trust."""
+        """Return the number of payloads in a sum, with a mechanism of that trust."""
         return self.population if self.all_send(trust) else self.cohort
 
     def release(
@@ -617,7 +622,7 @@ class HiddenCohorts:
         return Sampled(one, rate, rounds, self.draw, everybody, absent, self.models)
 
     def gaussian_multiplier(self, epsilon: float, delta: float, neighboring: Neighboring) -> float:
-        """About the least noise multiplier with which Gaussian noise on sums meets a target.
+        """Estimate the least noise multiplier with which Gaussian noise on sums meets a target.
 
         Relative to the distance of updates under `replace_one`; infinite if none is found.
         """
@@ -634,11 +639,11 @@ def release_of(
     numbers: bool = False,
     cohorts: HiddenCohorts | None = None,
 ) -> Release | None:
-    """Return what so many rounds of a mechanism release about one client, or one of its examples.
+    """Return the release of a mechanism's rounds about one client, or one of its examples.
 
     Args:
         mechanism: of every update.
-        dimension: coordinates of an update, numbers beside it included.
+        dimension: coordinates of an update, including scalars sent with it.
         rounds: rounds that the client takes part in; with `cohorts`, rounds of the run.
         neighboring: the neighbouring relation.
         examples: fewest examples whose clipped gradients an update is the mean of, if one example
@@ -662,9 +667,9 @@ def release_of(
     examples = check_examples(examples)
     if numbers:
         raise ValueError(
-            f"Expected no numbers beside an update that counts for one of {examples} examples, "
-            "got some: one example may move a number by its whole range; protect clients, or leave "
-            "the numbers out."
+            f"Expected numbers=False for an update that counts for one of {examples} examples, "
+            "got numbers=True: one example may move a number by its whole range; protect clients, "
+            "or leave the numbers out."
         )
     if cohorts is not None:
         raise ValueError(
@@ -701,7 +706,7 @@ class _Noise(Releasing):
 def _least_multiplier(
     cohorts: HiddenCohorts, epsilon: float, delta: float, neighboring: Neighboring
 ) -> float:
-    """By bisection: roughly by Rényi divergences, which are above the truth, then as accounted."""
+    # A bisection by quick accounts, which are above the full ones, then by full ones.
 
     def enough(multiplier: float, quick: bool) -> bool:
         release = cohorts.release(_Noise(multiplier), 1, cohorts.rounds, neighboring)
