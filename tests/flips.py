@@ -36,7 +36,7 @@ from randquant.aggregation import UpdateMechanism, VectorMechanism, update_mecha
 from randquant.channels import wire
 from randquant.integrations import ClientState, QuantizedStrategy
 from randquant.privacy import channel_record
-from randquant.rounds import SUM, Membership, RunAccountant, ServerStore, terms_text
+from randquant.rounds import MEMBERSHIP_RECORD, Membership, RunAccountant, ServerStore, terms_text
 from randquant.training import RunStore, TrainConfig, read_run, train
 from randquant.training.runs import binding, checkpoint
 from randquant.training.runs.store import BASELINE, NAME, commitment, key_of, read_finished
@@ -218,7 +218,7 @@ def _servers(folder: Path) -> Iterator[Kind]:
 
     def note(step: str, node: int, reply: Message) -> list[Message]:
         if (step, node) == ("share", 1):
-            kept.append(grid.contexts[1].state[SUM])
+            kept.append(grid.contexts[1].state[MEMBERSHIP_RECORD])
         return [reply]
 
     grid = grid_of(fault=note)
@@ -237,7 +237,7 @@ def _servers(folder: Path) -> Iterator[Kind]:
     yield _accountant(folder / "accountant", strategy.accountant)
 
     def account() -> tuple:
-        with ledger_of(grid.contexts[1]).held() as ledger:
+        with ledger_of(grid.contexts[1]).locked() as ledger:
             return ledger.accountant.state_dict(), sorted(ledger._taken)
 
     yield Kind("account of a client", folder / "account1", account)
@@ -267,7 +267,7 @@ def _part_in_a_sum(folder: Path, record: ConfigRecord) -> Kind:
             kept = config_record_from_proto(ConfigRecordProto.FromString(path.read_bytes()))
         except (DecodeError, AttributeError) as error:  # Flower's own, before any of ours
             raise ValueError("Expected a record of Flower's.") from error
-        state = RecordDict({SUM: kept})
+        state = RecordDict({MEMBERSHIP_RECORD: kept})
         own = Membership.recall(ClientState(Context(1, 1, {}, state, {})), session, {})
         assert own.client is not None
         return own.offer.to_text(), terms_text(own.client.terms), own.client.to_bytes(), own.part

@@ -13,7 +13,7 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
 
 from randquant.integrations import HEAD, ClientState
-from randquant.rounds import OWN, AnswerLedger, RunAccountant
+from randquant.rounds import THIS_CLIENT, AnswerLedger, RunAccountant
 
 with contextlib.suppress(ImportError):  # older versions do without
     from flwr.supercore.task_identity import TaskIdentity
@@ -86,20 +86,20 @@ def ledger_of(context, delta=1e-5):
 
 def answers_of(context):
     """How many answers a client has counted."""
-    with ledger_of(context).held() as ledger:
-        return ledger.accountant.answers(OWN)
+    with ledger_of(context).locked() as ledger:
+        return ledger.accountant.answers(THIS_CLIENT)
 
 
 def counted(path):
     """(answers, steps) of the account in a file."""
-    with ledger_of(context_of(path)).held() as ledger:
-        return ledger.accountant.answers(OWN), ledger.steps
+    with ledger_of(context_of(path)).locked() as ledger:
+        return ledger.accountant.answers(THIS_CLIENT), ledger.steps
 
 
 def spent(path, delta=1e-5):
     """(answers, epsilon) of the account in a file."""
-    with ledger_of(context_of(path), delta).held() as ledger:
-        return ledger.accountant.answers(OWN), ledger.accountant.get_epsilon(delta)
+    with ledger_of(context_of(path), delta).locked() as ledger:
+        return ledger.accountant.answers(THIS_CLIENT), ledger.accountant.get_epsilon(delta)
 
 
 def client_app(mod, train=None, metrics=lambda node: {"num-examples": 10 * node}, **measured):

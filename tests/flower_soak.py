@@ -24,7 +24,7 @@ from flwr.app import RecordDict
 
 from randquant.integrations import HEAD, INBOX, QuantizedStrategy
 from randquant.integrations.flower.messages import PAYLOAD
-from randquant.rounds import SPENT, SUM, SecureSum
+from randquant.rounds import ACCOUNT_RECORD, MEMBERSHIP_RECORD, SecureSum
 
 CLIENTS, COHORT = range(1, 13), 5
 LOST, HOSTILE, CRASHED, KILLED, RESTARTED = 0.01, 0.01, 0.01, 0.02, 0.05
@@ -136,7 +136,7 @@ def soak(rounds: int, seed: int, folder: Path) -> Counter[str]:
                     assert len(survivors[-1]) >= COHORT
                 for node in CLIENTS:
                     context = grid.contexts[node]
-                    assert set(context.state) <= {SUM, SPENT}
+                    assert set(context.state) <= {MEMBERSHIP_RECORD, ACCOUNT_RECORD}
                     counted = answers_of(context)
                     assert uploaded[node] <= counted <= strategy.accountant.answers(node)
                 before.update(model=arrays)

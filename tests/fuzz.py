@@ -40,8 +40,8 @@ from randquant.channels import wire
 from randquant.integrations.flower import state
 from randquant.privacy import channel_record, load_channel
 from randquant.rounds import (
-    OWN,
-    SPENT,
+    ACCOUNT_RECORD,
+    THIS_CLIENT,
     AnswerLedger,
     Offer,
     RoundEvent,
@@ -271,17 +271,17 @@ def _accountant() -> RunAccountant:
 def _account() -> RunAccountant:
     found = _accountant()
     for offer, count in zip(OFFERS, (3, 2, 1), strict=True):
-        found.compose(RoundEvent(offer, frozenset({OWN})), count)
+        found.compose(RoundEvent(offer, frozenset({THIS_CLIENT})), count)
     return found
 
 
 def _ledgers() -> list[bytes]:
     kept: dict[str, dict[str, Any]] = {}
-    with AnswerLedger(_account(), None, kept).held() as ledger:
+    with AnswerLedger(_account(), None, kept).locked() as ledger:
         for step in ("advertise", "upload"):
             ledger.take(b"a round", step)
         ledger.save()
-    return [kept[SPENT]["account"]]
+    return [kept[ACCOUNT_RECORD]["account"]]
 
 
 def _damaged_ledger(rng: random.Random, data: bytes) -> bytes:
@@ -302,18 +302,18 @@ def _damaged_ledger(rng: random.Random, data: bytes) -> bytes:
 
 def _read_ledger(data: bytes, _folder: Path) -> None:
     found = _accountant()
-    kept: dict[str, dict[str, Any]] = {SPENT: {"account": data}}
-    with AnswerLedger(found, None, kept).held() as ledger:
+    kept: dict[str, dict[str, Any]] = {ACCOUNT_RECORD: {"account": data}}
+    with AnswerLedger(found, None, kept).locked() as ledger:
         assert ledger.accountant is found  # read now
         ledger.save()
-    said, written = json.loads(data), json.loads(kept[SPENT]["account"])
+    said, written = json.loads(data), json.loads(kept[ACCOUNT_RECORD]["account"])
     assert written["steps"] == sorted(bytes.fromhex(step).hex() for step in said["steps"]), (
         "other steps"
     )
     assert len(set(written["steps"])) == len(written["steps"]), "a step twice"
     assert written["written"] == said["written"] + 1
     _same_counts(said["account"], found)
-    with AnswerLedger(_accountant(), None, kept).held() as again:
+    with AnswerLedger(_accountant(), None, kept).locked() as again:
         assert again.accountant.state_dict() == found.state_dict(), "no way back"
 
 
@@ -321,7 +321,7 @@ def _same_counts(said: dict, found: RunAccountant) -> None:
     """What an account says is what is counted: none is lost, none of another offer."""
     clients = list(said["clients"].values())
     total = sum(sum(counts.values()) for counts in clients)
-    assert found.answers(OWN) == total, "another number of answers"
+    assert found.answers(THIS_CLIENT) == total, "another number of answers"
     state = found.state_dict()
     [spent] = state["clients"].values() if clients else [{}]  # type: ignore[union-attr]
     counted = {state["offers"][int(n)]: count for n, count in spent.items()}  # type: ignore[index]

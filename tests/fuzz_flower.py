@@ -26,7 +26,7 @@ import randquant as rq
 from randquant import integrations, rounds
 from randquant.integrations import HEAD, INBOX, QuantizedStrategy, QuantizeMod, flower
 from randquant.integrations.flower.messages import PAYLOAD
-from randquant.rounds import FILES, NOTHING, REFUSED
+from randquant.rounds import NO_UPDATE, REFUSED_MESSAGE, UNUSABLE_FILES
 from randquant.secure_sums import secagg
 
 NODE = 1
@@ -79,7 +79,7 @@ FILES_OF_ARRAYS = [
 @functools.cache
 def sentences() -> re.Pattern[str]:
     """Everything that a client may say, read off the code: our sentences, with short facts."""
-    patterns = [re.escape(text) for text in (FILES, NOTHING, REFUSED)]
+    patterns = [re.escape(text) for text in (UNUSABLE_FILES, NO_UPDATE, REFUSED_MESSAGE)]
     for path in [
         file
         for room in (integrations, rounds, flower, secagg)

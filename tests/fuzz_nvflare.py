@@ -25,7 +25,7 @@ from nvflare_job import Server, asked, context_of, passed, result
 from randquant.integrations import REQUEST, SESSION, TERMS, QuantizeFilter, number
 from randquant.integrations.nvflare import tasks
 from randquant.integrations.nvflare.tasks import PAYLOAD
-from randquant.rounds import OWN
+from randquant.rounds import THIS_CLIENT
 
 SITE = "va"
 VALUES: list[Any] = [
@@ -122,8 +122,8 @@ def _read_task(data: bytes, folder: Path) -> None:
         assert not (folder / "sites" / f"{SITE}.account").exists(), "charged for a refusal"
         own = str(error).startswith(("Expected ", "In '"))
         raise ValueError("Expected another task." if own else f"not ours: {error}") from error
-    with site._member(context_of(SITE)).ledger.held() as ledger:
-        assert ledger.accountant.answers(OWN) == 1, "an answer was not counted"
+    with site._member(context_of(SITE)).ledger.locked() as ledger:
+        assert ledger.accountant.answers(THIS_CLIENT) == 1, "an answer was not counted"
     assert set(reply["__headers__"]) == set(good["__headers__"]), "a header leaves a site"
     assert set(reply["DXO"]["data"]) == {PAYLOAD}, "something else leaves a site"
 

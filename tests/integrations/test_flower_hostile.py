@@ -39,10 +39,10 @@ from randquant.integrations.flower.messages import PAYLOAD
 from randquant.privacy.accounting import releases
 from randquant.privacy.certificates import file
 from randquant.rounds import (
-    FILES,
-    LONGEST_SESSION,
-    LONGEST_TEXT,
-    REFUSED,
+    MAX_SESSION_BYTES,
+    MAX_TEXT_CHARACTERS,
+    REFUSED_MESSAGE,
+    UNUSABLE_FILES,
     Intake,
     Layout,
     Offer,
@@ -97,7 +97,7 @@ def test_an_honest_message_is_answered_and_charged():
 def test_arrays_that_are_none_are_refused(data):
     message = an_upload()
     message.content["arrays"] = ArrayRecord({"w": Array("float32", (5,), "numpy.ndarray", data)})
-    assert is_refused(message, REFUSED) < 2_000_000
+    assert is_refused(message, REFUSED_MESSAGE) < 2_000_000
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_an_array_is_what_the_message_says_of_it(change, match):
 def test_a_model_that_is_not_finite_is_refused_before_it_is_charged(value):
     message = an_upload()
     message.content["arrays"] = ArrayRecord({"w": Array(np.full(5, value, dtype=np.float32))})
-    is_refused(message, "Expected finite numbers in the model, got others.")
+    is_refused(message, "Expected finite numbers in the model, got NaN or infinity.")
 
 
 def test_a_counter_may_be_anything():
@@ -156,8 +156,8 @@ def test_a_counter_may_be_anything():
     [
         {"step": None}, {"step": 5}, {"step": "x" * 10**6}, {"step": "uploaded"}, {"step": b"x"},
         {"session": None}, {"session": b""}, {"session": "s"},
-        {"session": bytes(LONGEST_SESSION + 1)}, {"offer": 5}, {"offer": [1.5]}, {"offer": b"{}"},
-        {"offer": "[" * 10**6}, {"offer": "9" * 5000}, {"offer": "x" * (LONGEST_TEXT + 1)},
+        {"session": bytes(MAX_SESSION_BYTES + 1)}, {"offer": 5}, {"offer": [1.5]}, {"offer": b"{}"},
+        {"offer": "[" * 10**6}, {"offer": "9" * 5000}, {"offer": "x" * (MAX_TEXT_CHARACTERS + 1)},
         {"offer": '{"a":' * 10**5}, {"offer": "null"},
         {"terms": 5}, {"survivors": 5}, {"survivors": [1]}, {"survivors": ["-1"]},
         {"survivors": ["٣"]}, {"survivors": ["9" * 21]}, {"step": "share"}, {"step": "advertise"},
@@ -211,7 +211,7 @@ def test_whatever_goes_wrong_before_the_charge_is_one_sentence(error, monkeypatc
         raise error("patient 17")
 
     monkeypatch.setattr(Layout, "of", fails)
-    is_refused(an_upload(), REFUSED)
+    is_refused(an_upload(), REFUSED_MESSAGE)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"1": 5}', '{"1": "xx"}', '{"x": ""}', '{"1": null}'])
@@ -221,7 +221,7 @@ def test_files_of_a_client_that_are_damaged_are_not_described(name, text, tmp_pa
     path.write_text(text)
     if (name, text) == ("randquant-directory", "[]"):
         pytest.skip("a directory of nobody")
-    all_refuse(FILES, exact(), grid_of(config={name: str(path)}))
+    all_refuse(UNUSABLE_FILES, exact(), grid_of(config={name: str(path)}))
 
 
 def test_what_is_logged_of_a_hostile_message_is_short(caplog):

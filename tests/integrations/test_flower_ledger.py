@@ -17,15 +17,15 @@ from flwr.app import RecordDict
 
 from randquant._internal import database, serialization
 from randquant.rounds import (
-    FILES,
-    OWN,
-    SPENT,
+    ACCOUNT_RECORD,
+    THIS_CLIENT,
+    UNUSABLE_FILES,
     DamagedFile,
     Offer,
     RoundEvent,
     ServerStore,
+    refusal_reason,
     terms_text,
-    told,
 )
 from randquant.secure_sums import ProtocolError, Terms
 
@@ -35,21 +35,21 @@ KINDS = ("share", "upload", "confirm", "reveal")
 
 def answer(context, session=None, step="upload", count=1):
     """Count an answer, and take a step."""
-    with ledger_of(context).held() as ledger:
+    with ledger_of(context).locked() as ledger:
         if session is not None:
             ledger.take(session, step)
-        ledger.accountant.compose(RoundEvent(OFFER, frozenset({OWN})), count)
+        ledger.accountant.compose(RoundEvent(OFFER, frozenset({THIS_CLIENT})), count)
         ledger.save()
 
 
 def filled(path):
     """An account of 74 answers to two offers, and some steps; its bytes."""
     answer(context_of(path), count=74)
-    with ledger_of(context_of(path)).held() as ledger:
+    with ledger_of(context_of(path)).locked() as ledger:
         for step in KINDS:
             ledger.take(b"one", step)
             ledger.take(b"two", step)
-        ledger.accountant.compose(RoundEvent(Offer(noisy(), 650), frozenset({OWN})), 14)
+        ledger.accountant.compose(RoundEvent(Offer(noisy(), 650), frozenset({THIS_CLIENT})), 14)
         ledger.save()
     return path.read_bytes()
 
@@ -79,7 +79,7 @@ def test_adverts_are_free_and_make_nobody_forget(tmp_path):
         assert ask(grid, 1, "advertise", session, **fields).has_content()
     assert path.stat().st_size == size
     context = grid.contexts[1]
-    context.state = RecordDict({**old["share"], SPENT: context.state[SPENT]})
+    context.state = RecordDict({**old["share"], ACCOUNT_RECORD: context.state[ACCOUNT_RECORD]})
     reply = grid.app(over_the_wire(request), context)
     assert reply.error.reason == "Expected each step of a round once, got 'upload' again."
 
@@ -88,13 +88,13 @@ def test_a_step_costs_some_twenty_bytes_and_is_kept_for_ever(tmp_path):
     context = context_of(tmp_path / "account")
     sizes = []
     for count in (100, 4000):
-        with ledger_of(context).held() as ledger:
+        with ledger_of(context).locked() as ledger:
             for number in range(ledger.steps, count):
                 ledger.take(b"session %d" % number, KINDS[number % 4])
             ledger.save()
         sizes.append((tmp_path / "account").stat().st_size)
     assert 16 < (sizes[1] - sizes[0]) / 3900 < 32
-    with ledger_of(context).held() as ledger:
+    with ledger_of(context).locked() as ledger:
         for number in range(100):
             with pytest.raises(ProtocolError, match="each step of a round once"):
                 ledger.take(b"session %d" % number, KINDS[number % 4])
@@ -118,7 +118,7 @@ def test_an_account_is_a_file_with_one_name_or_is_refused(plant, reason, tmp_pat
     plant(path, account)
     with pytest.raises(OSError, match=rf"Expected {path} to be a .*, got .*{reason}") as error:
         answer(context_of(path), b"two")
-    assert told(error.value)[0] == FILES
+    assert refusal_reason(error.value)[0] == UNUSABLE_FILES
     if "hard" in reason:
         path.unlink()
     assert counted(account)[0] == 1
@@ -141,9 +141,9 @@ def test_only_its_user_reads_an_account_and_a_servers_state_which_is_no_link(tmp
 def test_what_is_not_saved_is_not_counted(tmp_path):
     path = tmp_path / "account"
     answer(context_of(path))
-    with contextlib.suppress(KeyError), ledger_of(context_of(path)).held() as ledger:
+    with contextlib.suppress(KeyError), ledger_of(context_of(path)).locked() as ledger:
         ledger.take(b"s", "upload")
-        ledger.accountant.compose(RoundEvent(OFFER, frozenset({OWN})))
+        ledger.accountant.compose(RoundEvent(OFFER, frozenset({THIS_CLIENT})))
         raise KeyError
     assert counted(path) == (1, 0)
 
@@ -312,15 +312,15 @@ def test_a_check_holds_no_lock_and_is_repeated_if_others_have_answered(tmp_path)
     path, seen = tmp_path / "account", []
 
     def check(accountant):
-        seen.append(accountant.answers(OWN))
+        seen.append(accountant.answers(THIS_CLIENT))
         if len(seen) < 3:  # which would wait for ever if the account were locked
             answer(context_of(path))
 
     with ledger_of(context_of(path)).checked(check) as ledger:
         assert seen == [0, 1, 2]
-        assert ledger.accountant.answers(OWN) == 2
+        assert ledger.accountant.answers(THIS_CLIENT) == 2
         ledger.take(b"s", "upload")
-        ledger.accountant.compose(RoundEvent(OFFER, frozenset({OWN})))
+        ledger.accountant.compose(RoundEvent(OFFER, frozenset({THIS_CLIENT})))
         ledger.save()
     assert counted(path)[0] == 3
 
@@ -338,6 +338,6 @@ def test_a_check_is_given_up_if_others_never_rest(tmp_path):
 def test_an_account_is_not_waited_for_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.1)
     context = context_of(tmp_path / "account")
-    with ledger_of(context).held(), pytest.raises(OSError, match="locked") as error:
+    with ledger_of(context).locked(), pytest.raises(OSError, match="locked") as error:
         answer(context)
-    assert told(error.value)[0] == FILES
+    assert refusal_reason(error.value)[0] == UNUSABLE_FILES

@@ -11,7 +11,7 @@ from power import Trace, reachable, restore
 from randquant._internal import database
 from randquant._internal import files as disk
 from randquant.rounds import (
-    OWN,
+    THIS_CLIENT,
     DamagedFile,
     Offer,
     RoundEvent,
@@ -26,9 +26,9 @@ NAME = "server.sqlite"
 
 def answer(path, number):
     """Count an answer and take a step, as a client does before it sends anything."""
-    with ledger_of(context_of(path)).held() as ledger:
+    with ledger_of(context_of(path)).locked() as ledger:
         ledger.take(b"%d" % number, "upload")
-        ledger.accountant.compose(RoundEvent(OFFER, frozenset({OWN})))
+        ledger.accountant.compose(RoundEvent(OFFER, frozenset({THIS_CLIENT})))
         ledger.save()
 
 

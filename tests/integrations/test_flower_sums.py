@@ -27,7 +27,7 @@ from flwr.app import ConfigRecord
 from randquant.channels import wire
 from randquant.integrations import HEAD, INBOX, QuantizeMod
 from randquant.integrations.flower.messages import PAYLOAD
-from randquant.rounds import SPENT, SUM, AmongClients, Offer, RoundsFailed
+from randquant.rounds import ACCOUNT_RECORD, MEMBERSHIP_RECORD, AmongClients, Offer, RoundsFailed
 from randquant.secure_sums import Client
 
 
@@ -126,7 +126,7 @@ def test_secrets_of_a_sum_are_forgotten_when_a_step_of_it_fails():
         message.metadata.__dict__["_message_id"] = "wrong"
         first = grid.app(over_the_wire(message), grid.contexts[node])
         assert "this client among" in first.error.reason
-        assert set(grid.contexts[node].state) == {SPENT}
+        assert set(grid.contexts[node].state) == {ACCOUNT_RECORD}
         again.append(grid.app(right, grid.contexts[node]).error.reason)
 
     grid = grid_of(change=("confirm", wrong))
@@ -236,7 +236,7 @@ def test_a_server_that_never_ends_a_sum_gains_nothing():
             return []
         if dropped and sent:
             kept = grid.contexts[sent[0].metadata.dst_node_id].state
-            assert set(kept) == {SUM, SPENT}
+            assert set(kept) == {MEMBERSHIP_RECORD, ACCOUNT_RECORD}
         return send(sent, timeout=timeout)
 
     grid.send_and_receive = skipping

@@ -50,7 +50,7 @@ def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, 
     assert spent == account([release_of(MECHANISM, 14, 3, examples=kind)], 1e-5)
     assert spent.unit == unit
     assert server.controller._run.accountant.of_clients() == account([release], 1e-5)
-    with server.filters["va"]._member(context_of("va")).ledger.held() as ledger:
+    with server.filters["va"]._member(context_of("va")).ledger.locked() as ledger:
         assert ledger.accountant.get_privacy_spent() == spent
     said = str(spent).split(" (")[0]
     assert [line for line in server.log if said in line and "round 3 of 3" in line]

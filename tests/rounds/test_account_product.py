@@ -222,7 +222,7 @@ def test_a_client_answers_as_long_as_its_limit_lasts(row, tmp_path):
 
     with pytest.raises(ProtocolError, match="within epsilon"):
         further()
-    with member.ledger.held() as ledger:
+    with member.ledger.locked() as ledger:
         assert answered <= ledger.accountant.answers(0) <= rounds
         assert ledger.accountant.delta == value(row, "delta")
 

@@ -14,12 +14,12 @@ from tls import keep, parties
 
 import randquant as rq
 from randquant.rounds import (
-    CALLS_OF_ONE,
+    MAX_CALLS_PER_CERTIFICATE,
     DamagedFile,
     Offer,
     RemoteHelper,
     ServiceLimits,
-    helper_of,
+    configured_helper,
     service,
 )
 from randquant.secure_sums import ProtocolError, write_request
@@ -78,7 +78,11 @@ def test_who_calls_often_has_its_own_share_of_the_workers_only(serving, slow):
     hostile, honest = serving(workers=4)
     answer = hostile(30)._channel.unary_unary("/randquant.Helper/Answer")
     sent = [answer.future(b"slow", timeout=30, wait_for_ready=True) for _ in range(7)]
-    until(lambda: sum(call.done() for call in sent) == 7 - CALLS_OF_ONE and slow.running == 2)
+    until(
+        lambda: (
+            sum(call.done() for call in sent) == 7 - MAX_CALLS_PER_CERTIFICATE and slow.running == 2
+        )
+    )
     assert all("of one certificate" in call.details() for call in sent if call.done())
     assert honest(5).key == hostile(5).key == slow.key
     assert honest(5).answer(b"quick") == b"quick"
@@ -158,7 +162,7 @@ def settings(tmp_path):
 )
 def test_each_number_of_an_operator_limits_a_request(name, enough, too_little, reason, settings):
     for value, refusal in ((enough, "Expected the offer whose digest"), (too_little, reason)):
-        helper = helper_of(**settings, **{name: value})
+        helper = configured_helper(**settings, **{name: value})
         terms, seeds = seeds_in(helper, range(4))
         with pytest.raises(ProtocolError, match=refusal):
             helper.answer(write_request(terms, seeds))
@@ -184,7 +188,7 @@ def epsilon_of(offer, delta=1e-5):
 )
 def test_each_limit_of_an_operator_is_that_of_an_account(change, allowed, settings):
     """As whole sums: the first is answered or not, and a second one of most-sums never is."""
-    helper = helper_of(**settings, **change)
+    helper = configured_helper(**settings, **change)
     digest = hashlib.sha256(OFFER.to_text().encode()).digest()
     answered = 0
     for _ in range(1 + ("most_sums" in change)):
@@ -215,7 +219,7 @@ def test_a_directory_in_which_clients_are_not_one_each_is_refused(text, settings
     file = tmp_path / "directory.json"
     own = {**settings, "directory": file}
     file.write_text(f'{{"1": "{PUBLIC}"}}')
-    helper_of(**own)
+    configured_helper(**own)
     file.write_text(text)
     with pytest.raises(DamagedFile, match="the directory of all clients, but"):
-        helper_of(**own)
+        configured_helper(**own)

@@ -31,7 +31,7 @@ def uploads(limits, offer=LOCAL, terms=""):
     member = Member(1, limits, {}, {}, lambda level, line: None)
     request = RoundMessage(protocol.UPLOAD, SESSION, offer.to_text(), terms)
     agreed = member.agree(request, MODEL)
-    member.charge(agreed.own, protocol.UPLOAD)
+    member.charge(agreed.membership, protocol.UPLOAD)
 
 
 def sums(limits, offer=SUMMED, clients=(1, 2, 3, 4, 5), **others):

@@ -92,4 +92,4 @@ def test_a_client_counts_for_its_unit_also_in_a_round_of_several_messages(exampl
     draw.add(1, member().answer(request).part)
     _, proofs = draw.close()
     agreed = member().agree(RoundMessage(protocol.UPLOAD, SESSION, proof=proofs[1]), model)
-    assert agreed.own.offer == offer.for_unit(examples)
+    assert agreed.membership.offer == offer.for_unit(examples)

@@ -18,7 +18,13 @@ import randquant as rq
 from randquant.aggregation import VectorMechanism, shorten
 from randquant.flower import Offer, ParameterFree, QuantizedStrategy
 from randquant.integrations import HEAD
-from randquant.rounds import OF_CLASSES, RELATIVE_LOSS, Membership, ParameterFreeStep, RoundsFailed
+from randquant.rounds import (
+    REACH_OF_CLASSES,
+    RELATIVE_LOSS,
+    Membership,
+    ParameterFreeStep,
+    RoundsFailed,
+)
 
 DIMENSION = 5
 WAY = np.array([2.0, -1.0, 0.5, 0.0, 1.0], np.float32)
@@ -45,7 +51,7 @@ def rule_of(rounds):
     """The rule that takes the steps of so many rounds, with nearly no noise."""
     error = CLEAR.expected_error(DIMENSION)
     return ParameterFreeStep(
-        [(DIMENSION,)], rounds, error.gain, error.deviation(4, 0.0), OF_CLASSES
+        [(DIMENSION,)], rounds, error.gain, error.deviation(4, 0.0), REACH_OF_CLASSES
     )
 
 

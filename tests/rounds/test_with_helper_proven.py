@@ -147,7 +147,7 @@ def test_a_proven_sum_is_taken_in_a_modulus_that_cannot_wrap(helper):
 def test_an_answer_may_be_as_long_as_a_signed_message(helper):
     now = round_of(helper, exact(), 5, 1000)
     message = proven.message_bytes(now.terms) + 64
-    assert message + sums.REST == now.most
+    assert message + sums.EXTRA_BYTES == now.most
     assert message > 8 * 2 * 1000  # 8 bytes for each bit
 
 

@@ -12,39 +12,39 @@ if TYPE_CHECKING:
     from randquant.rounds.among_clients import AmongClients, SecureSum
     from randquant.rounds.foreign import DamagedFile
     from randquant.rounds.helper_service import (
-        CALLS_OF_ONE,
+        MAX_CALLS_PER_CERTIFICATE,
         TLS,
         RemoteHelper,
         ServiceLimits,
-        helper_of,
+        configured_helper,
         service,
         within,
         write_certificates,
     )
     from randquant.rounds.history import History, RoundRow
-    from randquant.rounds.ledger import OWN, SPENT, STEP_BYTES, AnswerLedger
-    from randquant.rounds.limits import SUM, ClientLimits, Membership
+    from randquant.rounds.ledger import ACCOUNT_RECORD, STEP_BYTES, THIS_CLIENT, AnswerLedger
+    from randquant.rounds.limits import MEMBERSHIP_RECORD, ClientLimits, Membership
     from randquant.rounds.member import (
-        FILES,
-        NOTHING,
-        REFUSED,
+        NO_UPDATE,
+        REFUSED_MESSAGE,
         RELATIVE_LOSS,
-        Agreed,
+        UNUSABLE_FILES,
+        AgreedUpload,
         Member,
-        told,
+        refusal_reason,
     )
     from randquant.rounds.offer import Offer
     from randquant.rounds.parameter_free import (
-        OF_CLASSES,
         REACH,
+        REACH_OF_CLASSES,
         ParameterFreeStep,
         Predicts,
         usual_length,
     )
     from randquant.rounds.preparation import UpdatePreparation
     from randquant.rounds.protocol import (
-        LONGEST_SESSION,
-        LONGEST_TEXT,
+        MAX_SESSION_BYTES,
+        MAX_TEXT_CHARACTERS,
         RoundMessage,
         read_inbox,
         read_terms,

@@ -1,4 +1,4 @@
-"""What a run has cost its clients so far: survives restarts, with Flower's method names."""
+"""The account of a run: each client's answers so far. Its methods are named as in Flower."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from randquant._internal import validate
 from randquant._internal.rounding import round_up
 from randquant.privacy.guarantee import NEIGHBORINGS, Guarantee, Neighboring, Trust
 
-if TYPE_CHECKING:  # an account that nobody reads, in a message's own process, needs none of it
+if TYPE_CHECKING:  # most messages only load and save an account: their processes start faster
     from randquant.rounds.offer import Offer
 
-SCHEMA = 2
+SCHEMA_VERSION = 2
 SO_FAR = "for an end that was declared beforehand; for one chosen by looking, only a limit holds"
-"""Said beside a figure of the rounds so far, which an engine does not declare to the account
+"""Qualifies an epsilon of the rounds so far, whose end was not declared to the account
 (docs/theory/accounting.md, Proposition 8)."""
-MOST = 2**53
-"""Most rounds that can be accounted."""
-
+MAX_ROUNDS = 2**53
+"""Most rounds of an offer in a stored account: whole numbers up to it are exact in doubles. No run
+comes near it, so half of it would do as well; twice of it would round counts."""
 
 Spent = frozenset[tuple["Offer", int]]
-"""How often a client has answered each offer."""
+"""A client's offers, each with the number of its answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundEvent:
-    """One round: these clients answer this offer."""
+    """One round: the clients that answer an offer."""
 
     offer: Offer
     clients: frozenset[int]
 
 
 class RunAccountant:
-    """Adds up each client's answers; the guarantee is that of the client with the largest epsilon.
+    """Counts each client's answers; the guarantee is that of the client with the largest epsilon.
 
-    It has the methods of Flower's `PrivacyAccountant`, which only knows Gaussian noise, for the
-    events of this package. No amplification by sampling is claimed: the server sees who answers.
+    It has the methods of Flower's `PrivacyAccountant`, which only accounts for Gaussian noise. No
+    amplification by sampling is claimed: the server sees who answers.
 
     Args:
-        delta: of every guarantee unless another is given, in (0, 1).
-        neighboring: what the guarantee hides.
-        max_epsilon: what `would_exceed` compares with unless another is given.
-        stable: whether a client is certain to keep its number when it reconnects.
+        delta: of every guarantee unless a method takes another, in (0, 1).
+        neighboring: which two inputs the guarantee makes hard to distinguish.
+        max_epsilon: limit of `would_exceed` unless that takes another.
+        stable: True if a client is certain to keep its number when it reconnects.
+        counts_on: a condition on others than the clients, for `assumes`; empty for none.
 
     Example:
         >>> import randquant as rq
@@ -97,15 +98,17 @@ class RunAccountant:
         client. (Flower gives a SuperNode that reconnects a new number, unless SuperNodes are
         authenticated and the SuperLink keeps its database.)
         """
+        # The largest count of each offer, not the account with the largest epsilon: with several
+        # offers no single account need be the worst under all later ones.
         worst: Counter[Offer] = Counter()
         if not self.stable:
             for spent in self._spent.values():
-                worst |= spent  # the larger of the two counts
+                worst |= spent
         for client in set(connected) - self._spent.keys():
             self._spent[client] = Counter(worst)
 
     def answers(self, client: int) -> int:
-        """How many rounds a client has answered, or may have answered."""
+        """Count the rounds that a client has answered, or may have answered."""
         return self._spent.get(client, Counter()).total()
 
     def get_epsilon(self, delta: float, *, alone: bool = False) -> float:
@@ -113,8 +116,8 @@ class RunAccountant:
 
         Args:
             delta: in (0, 1).
-            alone: as if the server saw each client's codes by themselves: what is left of the bound
-                if nobody else in a sum is honest, because the server has invented all others.
+            alone: True for the bound without the noise of others: as if the server saw each
+                client's codes one by one, because it has invented all other clients.
         """
         delta = validate.real("delta", delta, above=0, below=1)
         return self._worst(self._spent.values(), delta, alone)
@@ -122,6 +125,8 @@ class RunAccountant:
     def get_delta(self, epsilon: float) -> float:
         """The least delta, up to a factor of 1.01, at which `get_epsilon` is at most `epsilon`."""
         epsilon = validate.real("epsilon", epsilon, low=0)
+        # Bisection of log10(delta): epsilon falls as delta grows. 1e-300 is close to the smallest
+        # normal double, and 0.999 to 1, at which every epsilon holds.
         # Invariant: 10**high suffices, if any delta does; 10**low does not.
         low, high = -300.0, math.log10(0.999)
         if self.get_epsilon(10**high) > epsilon:
@@ -131,15 +136,16 @@ class RunAccountant:
         while high - low > math.log10(1.01):
             middle = (low + high) / 2
             low, high = (low, middle) if self.get_epsilon(10**middle) <= epsilon else (middle, high)
-        return 10**high
+        return 10**high  # the end that suffices: the bound is rounded to the safe side
 
     def get_privacy_spent(self, delta: float | None = None) -> Guarantee:
-        """The guarantee of every client for the rounds so far, by all methods of accounting.
+        """Return every client's guarantee for the rounds so far, the least of all bounds.
 
         It holds for an end that was declared beforehand (`SO_FAR`). `releases` is 0 before the
         first round.
         """
         delta = self.delta if delta is None else validate.real("delta", delta, above=0, below=1)
+        # One trust for all clients: a guarantee says which server it is against.
         trust = _trust(offer for spent in self._spent.values() for offer in spent)
         guarantees = [
             _guarantee(spent, delta, self.neighboring, trust, False)
@@ -149,7 +155,7 @@ class RunAccountant:
         return max(guarantees, key=lambda guarantee: guarantee.epsilon, default=nothing)
 
     def of_clients(self) -> Guarantee:
-        """The guarantee of all data of a client, where offers are counted for one example."""
+        """Return the guarantee for all data of a client, where offers protect one example."""
         whole = RunAccountant(self.delta, self.neighboring)
         for client, spent in self._spent.items():
             for offer, count in spent.items():
@@ -157,7 +163,7 @@ class RunAccountant:
         return whole.get_privacy_spent()
 
     def told(self) -> str:
-        """The bound and what it assumes, as it is logged; of an example, also that of a client."""
+        """Return the bound and its assumptions, for a log; of an example, also that of a client."""
         if any(offer.examples is not None for spent in self._spent.values() for offer in spent):
             one, every = self.get_privacy_spent(), self.of_clients()
             assumed = f" {self.assumes()}" if self._others() else self.chosen()
@@ -167,20 +173,22 @@ class RunAccountant:
         return f"{bound} at delta = {self.delta} {self.assumes()}"
 
     def assumes(self) -> str:
-        """What `get_epsilon` assumes of other clients and offers, and what is left without them."""
+        """State what `get_epsilon` assumes of other clients, and the bound without it."""
         assumed = _assumed(others := self._others())
         if others:
             alone = self.get_epsilon(self.delta, alone=True)
             left = "no guarantee" if math.isinf(alone) else f"epsilon <= {round_up(alone)}"
-            # This also bounds an adversary who sees the individual codes.
+            # The bound without others also holds against an adversary who sees individual codes,
+            # such as a server that colludes with the helper.
             on = f" and {self.counts_on}" if self.counts_on else ""
             otherwise = "it does, or all others are invented" if on else "all others are invented"
             assumed = f"{assumed}{on}, and {left} if {otherwise}"
         return assumed + self.chosen()
 
     def chosen(self) -> str:
-        """What the figure assumes of a client's different offers; empty for one kind of release."""
-        # theory/accounting.md, Proposition 9: with a choice by looking, only sums are proven.
+        """State what the bound assumes of a client's different offers; empty for one kind."""
+        # docs/theory/accounting.md, Proposition 9: if a later mechanism was chosen by looking at
+        # earlier answers, only the sum of their epsilons is proven, and not the joint figure.
         kinds = [
             len({offer.release(1, self.neighboring, _trust([offer])) for offer in spent})
             for spent in self._spent.values()
@@ -196,7 +204,14 @@ class RunAccountant:
         *,
         alone: bool = False,
     ) -> bool:
-        """Whether the event would take a client above the limit; `alone` as in `get_epsilon`."""
+        """Return whether a round would take a client above the limit.
+
+        Args:
+            event: the round.
+            max_epsilon: the limit; None for that of the account.
+            count: how many such rounds.
+            alone: as in `get_epsilon`.
+        """
         limit = validate.number(self.max_epsilon if max_epsilon is None else max_epsilon)
         if limit is None:
             raise ValueError("Expected max_epsilon, here or in the accountant, got None in both.")
@@ -208,11 +223,12 @@ class RunAccountant:
         return not self._worst(after, self.delta, alone) <= limit  # NaN exceeds every limit
 
     def state_dict(self) -> dict[str, object]:
-        """Everything counted so far, as JSON data with a checksum."""
+        """Return all counts so far, as JSON data with a checksum."""
+        # Each offer once, since its text with the certificate may have megabytes.
         offers = list({offer: None for spent in self._spent.values() for offer in spent})
         place = {offer: str(n) for n, offer in enumerate(offers)}
         state = {
-            "schema": SCHEMA,
+            "schema": SCHEMA_VERSION,
             "delta": self.delta,
             "neighboring": self.neighboring,
             "num_releases": self.num_releases,
@@ -226,37 +242,46 @@ class RunAccountant:
         return {**state, "checksum": _checksum(state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Undo `state_dict`; ValueError unless undamaged and of the same delta and neighbours."""
+        """Undo `state_dict`.
+
+        Raises:
+            ValueError: the state is damaged, or of another delta or neighbouring relation.
+        """
         try:
-            told = {name: part for name, part in state.items() if name != "checksum"}
-            if state["checksum"] != _checksum(told):
+            # The checksum first: of damaged content nothing else is worth a message.
+            content = {name: part for name, part in state.items() if name != "checksum"}
+            if state["checksum"] != _checksum(content):
                 raise ValueError("it was damaged or changed")
-            same = (state["schema"], state["delta"], state["neighboring"])
-            if same != (SCHEMA, self.delta, self.neighboring):
-                raise ValueError(f"it is of schema, delta and neighbours {same}")
+            # Counts could be kept under another delta, but a limit that was set for one delta would
+            # silently become one for another.
+            kind = (state["schema"], state["delta"], state["neighboring"])
+            if kind != (SCHEMA_VERSION, self.delta, self.neighboring):
+                raise ValueError(f"it is of schema, delta and neighbours {kind}")
             if len(set(state["offers"])) < len(state["offers"]):
-                raise ValueError("it has an offer twice")
+                raise ValueError("it has an offer twice")  # `state_dict` writes each once
             from randquant.rounds.offer import Offer
 
             offers = {str(n): Offer.from_text(text) for n, text in enumerate(state["offers"])}
             spent = {
-                _client(client): _counted(offers, counts)
+                _client_number(client): _answers_by_offer(offers, counts)
                 for client, counts in state["clients"].items()
             }
             releases = validate.whole("num_releases", state["num_releases"], low=0)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(f"Expected the state of this accountant, but: {reason}.") from error
+        # Last, so that an error leaves the account as it was.
         self._spent, self.num_releases = spent, releases
 
     def _others(self) -> int:
-        """How many honest others in a sum the guarantee counts on."""
+        # The guarantee assumes that this number of other clients in a sum are honest.
         offers = (offer for spent in self._spent.values() for offer in spent)
         return max((offer.mechanism.cohort for offer in offers), default=1) - 1
 
     def _worst(
         self, accounts: Collection[Counter[Offer]], delta: float, alone: bool = False
     ) -> float:
+        # Quick bounds, never below those of `get_privacy_spent`: a limit that holds for them holds.
         epsilons = (
             _guarantee(
                 spent, delta, self.neighboring, "local" if alone else _trust(o for o, _ in spent),
@@ -268,42 +293,42 @@ class RunAccountant:
 
 
 def _assumed(others: int) -> str:
-    """The condition of a guarantee that counts on so many others."""
     if not others:
         return "whoever the other clients are"
     return f"if every sum has at least {others:,} honest other{'s' * (others > 1)}"
 
 
 def _checksum(state: Mapping[str, Any]) -> str:
-    """SHA-256 of a state: 64 hexadecimal characters."""
+    # Against damage; who can change the state can compute it as well.
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
-def _client(text: str) -> int:
-    """The number of a client, from its only valid spelling."""
+def _client_number(text: str) -> int:
+    # "01" or " 1" would be a second entry of client 1, which would replace its count.
     if str(int(text)) != text:
         raise ValueError(f"{text!r} is not a client's number")
     return int(text)
 
 
-def _counted(offers: Mapping[str, Offer], counts: Mapping[str, Any]) -> Counter[Offer]:
-    """How often each offer was answered."""
+def _answers_by_offer(offers: Mapping[str, Offer], counts: Mapping[str, Any]) -> Counter[Offer]:
     spent: Counter[Offer] = Counter()
     for place, count in counts.items():
-        spent[offers[place]] += validate.whole("count", count, low=1, high=MOST)
+        spent[offers[place]] += validate.whole("count", count, low=1, high=MAX_ROUNDS)
     return spent
 
 
 def _distinct(accounts: Collection[Counter[Offer]]) -> set[Spent]:
-    """The different accounts of some clients."""
+    # Many clients have equal accounts: each is computed once.
     return {frozenset(spent.items()) for spent in accounts if spent}
 
 
 def _trust(offers: Iterable[Offer]) -> Trust:
-    """The trust that all offers need: `aggregate` if one of them does."""
+    # One offer that relies on a sum makes the whole guarantee rely on sums.
     return "aggregate" if any(o.mechanism.trust == "aggregate" for o in offers) else "local"
 
 
+# Clients, rounds and limits ask for the same bound again and again. An entry is small; with half as
+# many a run of many cohorts computes some bounds twice.
 @functools.lru_cache(maxsize=4096)
 def _guarantee(
     spent: Spent, delta: float, neighboring: Neighboring, trust: Trust, quick: bool

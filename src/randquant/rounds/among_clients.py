@@ -1,4 +1,4 @@
-"""Secure sums among the clients of a round: the server's steps, and how a run makes such sums."""
+"""Secure sums among the clients of a round: the server's steps, and a run's settings of them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class SecureSum:
     """A sum of codes by secure aggregation: the server sees only the sum.
 
     Args:
-        offer, terms: what clients agree to.
-        log: see `Intake`.
-        directory: public keys of all clients' identities, if they have them.
+        offer, terms: of the sum, for clients to check.
+        log: as in `Intake`.
+        directory: public keys of all clients' identities, if clients have identities.
     """
 
     def __init__(
@@ -58,62 +58,66 @@ class SecureSum:
 
     @property
     def step(self) -> str:
-        """See `RoundSum`."""
-        return sums.step_of(self.pending)
+        return sums.step_in(self.pending)
 
     @property
     def most(self) -> int:
-        """See `RoundSum`: no reply is longer than a vector and messages to all neighbours."""
+        # No reply is longer than a masked vector and messages to all neighbours.
         vector = wire.masked(self.terms.dimension, self.terms.bits)
-        return sums.REST + vector + sums.PER_NEIGHBOUR * (self.terms.neighbours + 1)
+        return sums.EXTRA_BYTES + vector + sums.BYTES_PER_NEIGHBOUR * (self.terms.neighbours + 1)
 
     def take(self, answers: Answers) -> None:
-        """See `RoundSum`."""
-        step, asked = self.step, self.pending
-        self.pending = {}  # if it fails, there is nothing more to ask
+        step, requests = self.step, self.pending
+        # After an error nothing is pending: no step of a failed sum is asked for again.
+        self.pending = {}
         uses = {protocol.ADVERTISE: self._advert, protocol.UPLOAD: self._masked}
-        taken = self._intake.take(step, asked, answers, uses.get(step, _inbox))
-        following = {
+        results = self._intake.take(step, requests, answers, uses.get(step, _inbox))
+        next_requests = {
             protocol.ADVERTISE: self._introduced, protocol.SHARE: self._forwarded,
             protocol.UPLOAD: self._closed, protocol.CONFIRM: self._relayed,
             protocol.REVEAL: self._unmasked,
         }  # fmt: skip
-        self.pending = self._intake.named(following[step], taken)
+        self.pending = self._intake.logged(next_requests[step], results)
 
     def mean(self) -> np.ndarray:
-        """See `RoundSum`."""
-        assert self._totals is not None  # nothing is pending
+        assert self._totals is not None  # set by the last step, after which nothing is pending
         return self._mechanism.decode(self._totals, self.clients, self.offer.dimension)
 
     def _advert(self, client: int, answer: RoundMessage) -> Mapping[int, bytes]:
-        inbox = answer.of_others
+        # Read first: a client without an advert is refused, and must not add to the seed either.
+        inbox = answer.peer_messages
         if self._draw is not None:
             self._draw.add(client, answer.part)
         return inbox
 
     def _masked(self, client: int, answer: RoundMessage) -> None:
         self._server.add(client, answer.update)
+        # After `add`, which refuses a vector that is damaged.
         self.upload_bytes = max(self.upload_bytes, len(answer.update))
 
     def _introduced(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
-        own = {client: keys[client] for client, keys in inboxes.items() if client in keys}
-        return self._next(protocol.SHARE, self._server.introduce(own))
+        # A client sends its advert under its number; what it sends under another one is ignored.
+        adverts = {client: inbox[client] for client, inbox in inboxes.items() if client in inbox}
+        return self._next(protocol.SHARE, self._server.introduce(adverts))
 
     def _forwarded(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Requests:
         relayed, proofs = self._server.forward(inboxes), {}
         if self._draw is not None:
+            # All parts are in. The server's own was fixed by its commitment before it saw them.
             seed, proofs = self._draw.close()
             self._mechanism = self.offer.mechanism.in_round(seed)
         return self._next(protocol.UPLOAD, relayed, proofs)
 
-    def _closed(self, taken: Mapping[int, None]) -> Requests:
+    def _closed(self, uploads: Mapping[int, None]) -> Requests:
         survivors, least = self._server.close(), self.terms.least
         self.clients = len(survivors)
+        # Before the unmasking: clients refuse to unmask fewer, and nothing of them is revealed.
         if len(survivors) < least:
             raise ProtocolError(
                 f"Expected updates of {least} clients or more, got {len(survivors)}: the guarantee "
                 "needs that many."
             )
+        # All clients confirm one set of survivors, so that a server cannot name different ones.
         request = RoundMessage(
             protocol.CONFIRM, self.terms.session, survivors=tuple(sorted(survivors))
         )
@@ -132,7 +136,6 @@ class SecureSum:
         relayed: Mapping[int, Mapping[int, bytes]],
         proofs: Mapping[int, bytes] = {},
     ) -> Requests:
-        """The requests of a step, with messages of other clients."""
         session = self.terms.session
         return {
             client: RoundMessage(step, session, proof=proofs.get(client, b""), inbox=inbox)
@@ -141,23 +144,23 @@ class SecureSum:
 
 
 def _inbox(client: int, answer: RoundMessage) -> Mapping[int, bytes]:
-    return answer.of_others
+    return answer.peer_messages
 
 
 @dataclass(frozen=True, slots=True)
 class AmongClients:
-    """Secure sums among the clients of a round: how they are made, and what they withstand.
+    """Secure sums among the clients of a round: their settings, and the losses that they withstand.
 
     Args:
         least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
             may collude with the server; by default the cohort.
         neighbours: how many others each client shares masks with; None for all. Fewer are faster,
-            and clients must agree (`QuantizeMod(all_neighbours=False)`).
-        losses: what sums must withstand: chooses the number of neighbours, and logs it.
+            and clients must allow them (`QuantizeMod(all_neighbours=False)`).
+        losses: of clients that a sum must withstand: chooses the number of neighbours, and logs it.
         directory: public keys of all clients' identities by number, 32 bytes of Ed25519, as in
             the clients' `randquant-directory`: a client whose keys are not signed is left out of a
             sum, which it could otherwise stop.
-        stable_numbers: whether clients are certain to keep their numbers, because SuperNodes are
+        stable_numbers: True if clients are certain to keep their numbers, because SuperNodes are
             authenticated and the SuperLink keeps its database. Otherwise a client that is new after
             the first round is assumed to have answered as often as any other.
         step_timeout: seconds for each step other than the upload.
@@ -177,7 +180,7 @@ class AmongClients:
     stable_numbers: bool = False
     step_timeout: float = 600.0
 
-    counts_on = ""  # nobody but the other clients
+    counts_on = ""  # these sums need no honest party other than clients
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
@@ -186,17 +189,20 @@ class AmongClients:
         if self.losses is not None:
             validate.kind("losses", self.losses, Losses)
             if self.neighbours is not None:
-                raise ValueError("Expected neighbours or losses, got both: losses choose them.")
+                raise ValueError(
+                    f"Expected neighbours or losses, got both, neighbours={self.neighbours}: "
+                    "losses choose their number."
+                )
 
     def check(self, log: Log) -> None:
-        """Nothing is needed before the first round."""
+        """Do nothing: these sums need nothing before the first round."""
 
     def fewest(self, mechanism: UpdateMechanism) -> int:
-        """Fewest clients in a sum of its codes; ValueError if the guarantee needs more."""
+        """Return the fewest clients in a sum; ValueError if the guarantee needs more."""
         return sums.fewest(mechanism, self.least)
 
     def degree(self, clients: int, log: Log) -> int:
-        """How many neighbours a client has; ValueError if not even all others are enough."""
+        """Return the neighbours of a client; ValueError if not even all others are enough."""
         others = clients - 1
         if self.losses is None:
             return others if self.neighbours is None else min(self.neighbours, others)
@@ -205,23 +211,24 @@ class AmongClients:
         return chosen.neighbours
 
     def most_lost(self, cohort: int) -> tuple[int, str]:
-        """How many of a cohort may be lost in a sum, and why no more.
+        """Return how many clients of a cohort a sum may lose, and why no more.
 
         Raises:
             ValueError: no number of neighbours withstands `losses`.
         """
-        self.degree(cohort, lambda level, line: None)
+        self.degree(cohort, lambda level, line: None)  # ValueError, before the run begins
         others = cohort - 1
         why = f"two thirds of {others} neighbours must answer to the end"
         return others - share_of_neighbours(others, DEFAULT_THRESHOLD_SHARE), why
 
     def begin(self, offer: Offer, clients: Sequence[int], log: Log) -> RoundSum:
-        """The sum of a round of new terms.
+        """Return the sum of a round, with a new session.
 
         Raises:
             ProtocolError: fewer clients than `least`.
-            ValueError: not even all others as neighbours withstand so many losses.
+            ValueError: not even all others as neighbours withstand `losses`.
         """
+        # Its noise protects each client from the server: a secure sum would cost and add nothing.
         if offer.mechanism.trust == "local":
             return PlainSum(offer, clients, log)
         least = self.fewest(offer.mechanism)

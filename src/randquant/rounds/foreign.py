@@ -1,21 +1,23 @@
-"""Text that others wrote, in our logs, and files that are not what they should be."""
+"""Untrusted text in log lines, and the error of a damaged file."""
 
-LOGGED = 500
-"""Most characters of foreign text that are logged or kept."""
+MAX_LOGGED_CHARACTERS = 500
+"""Most characters of untrusted text in a log or a record. With twice as many a stranger fills logs
+twice as fast; with half, the longest refusals that clients send would be cut."""
 
-UNREADABLE = "Expected a reply of this protocol, got something else."
-"""What is logged of an error that is not one of ours."""
+UNREADABLE = "Expected a reply of this protocol, got bytes that are not."
+"""Logged in place of an error of another library, which may quote a stranger's bytes."""
 
 
 def logged(text: object) -> str:
-    """Foreign text as part of one log line, so that it cannot imitate a line of ours.
+    """Return untrusted text for one log line, so that it cannot imitate a line of its own.
 
     Example:
         >>> logged("refused\\nrandquant: epsilon 0.1")
         'refused?randquant: epsilon 0.1'
     """
-    return "".join(c if c.isprintable() else "?" for c in str(text)[:LOGGED])
+    # Cut first: the text may have megabytes. Line ends and terminal codes are not printable.
+    return "".join(c if c.isprintable() else "?" for c in str(text)[:MAX_LOGGED_CHARACTERS])
 
 
 class DamagedFile(ValueError):
-    """A client's own file is damaged or invalid."""
+    """A client's file is damaged or invalid."""

@@ -35,7 +35,7 @@ from randquant._internal.files import make_folder
 from randquant._internal.serialization import write_atomic
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.foreign import logged
-from randquant.rounds.ledger import OWN
+from randquant.rounds.ledger import THIS_CLIENT
 from randquant.rounds.limits import identity as read_identity
 from randquant.rounds.offer import Offer
 from randquant.secure_sums.helper import joint_seed
@@ -45,37 +45,44 @@ from randquant.secure_sums.helper.sealing import HelperKey
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 SERVICE = "randquant.Helper"
-KEY, ANSWER = f"/{SERVICE}/Key", f"/{SERVICE}/Answer"
+KEY_METHOD, ANSWER_METHOD = f"/{SERVICE}/Key", f"/{SERVICE}/Answer"
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 LISTENING = [
     ("grpc.so_reuseport", 0),  # two helpers on one port would share its calls
-    ("grpc.server_handshake_timeout_ms", 3000),  # strangers must not keep connections open
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_concurrent_streams", 8),
+    # Strangers must not keep connections open. Half of it may be too short on slow links.
+    ("grpc.server_handshake_timeout_ms", 3000),
+    ("grpc.max_send_message_length", -1),  # a sum has one number a coordinate, without a limit here
+    ("grpc.max_concurrent_streams", 8),  # of one connection; one certificate gets fewer calls
 ]
-CALLS, CALLS_OF_ONE = 32, 4
-"""Most calls at a time, and of one certificate: all but some of them wait."""
-PAUSE = 0.2
-"""Seconds after which a waiting call looks whether its caller is still there."""
+MAX_CALLS, MAX_CALLS_PER_CERTIFICATE = 32, 4
+"""Most calls at a time, of all certificates and of one. Each holds a thread and its request in
+memory, so twice as many cost twice as much; with half as many a server that tries again while its
+first call still waits may be refused."""
+CALLER_CHECK_SECONDS = 0.2
+"""Seconds between two checks that the caller of a waiting call is still connected. With half, each
+waiting call wakes twice as often; with twice, the call of one that left keeps its place longer."""
 
-AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-TRIES = 3
-"""Calls before a helper counts as unreachable: the same request again has the same answer."""
-STARTING = 30.0
-"""Seconds, at most, to wait for a helper that is starting, before clients are asked."""
-ASKING_WHY = 3.0
-"""Seconds to ask why there is no connection: a call that waits for one is not told."""
-UNTRUSTED = ("verification", "handshake")
-"""Words of gRPC where a helper is another than is expected."""
+RETRIED_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+MAX_TRIES = 3
+"""Calls before a helper counts as unreachable. The same request again has the same answer, so that
+repeating is safe; more tries only wait longer for a helper that is gone."""
+START_TIMEOUT_SECONDS = 30.0
+"""Most seconds to wait for a helper that is starting, before clients are asked. With half, a helper
+on a slow machine may be missed; with twice, a wrong address is reported later."""
+DIAGNOSIS_TIMEOUT_SECONDS = 3.0
+"""Seconds of a call that only asks why there is no connection. With half, a slow network may give
+no reason; with twice, the error comes later."""
+TLS_ERROR_WORDS = ("verification", "handshake")
+"""Words in gRPC's message if the helper's certificate is not the expected one."""
 
 
 @dataclass(frozen=True)  # without slots: NVFlare reads its jobs' values by __dict__
 class TLS:
-    """Files in PEM that both sides of a connection need.
+    """PEM files of one side of a TLS connection.
 
     Attributes:
-        authority: the certificate of who signed the other side's.
-        certificate: this side's.
+        authority: certificate of the authority that signed the other side's certificate.
+        certificate: of this side.
         private_key: of that certificate.
     """
 
@@ -84,19 +91,19 @@ class TLS:
     private_key: str
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """The three files' bytes, in this order; OSError if one cannot be read."""
+        """Return the three files' bytes, in this order; OSError if one cannot be read."""
         files = (self.authority, self.certificate, self.private_key)
-        authority, certificate, private = (Path(each).read_bytes() for each in files)
+        authority, certificate, private = (Path(file).read_bytes() for file in files)
         return authority, certificate, private
 
 
 class RemoteHelper:
-    """A helper that is reached over the network, by a server that it knows.
+    """A server's connection to a helper, by gRPC over mutual TLS.
 
     Args:
         address: `HOST:PORT`, as in the helper's certificate.
-        tls: the server's files. A connection without TLS is refused: who reads what the helper
-            answers, and what clients send, reads clients' codes.
+        tls: the server's files. There is no connection without TLS: an eavesdropper on
+            the helper's answers and the clients' messages would learn what the server learns.
         timeout: seconds for one call.
 
     Raises:
@@ -119,19 +126,22 @@ class RemoteHelper:
             ProtocolError: it answers something else.
         """
         try:
-            found = self._call(KEY, b"", min(self.timeout, STARTING))
-            return HelperKey.from_record(json.loads(found))
+            record = self._call(KEY_METHOD, b"", min(self.timeout, START_TIMEOUT_SECONDS))
+            return HelperKey.from_record(json.loads(record))
         except (ValueError, RecursionError) as error:
-            raise ProtocolError("Expected a helper's key, got something else.") from error
+            # The bytes are not shown: they are a stranger's.
+            raise ProtocolError(
+                "Expected a helper's key as JSON, got bytes that are not."
+            ) from error
 
     def answer(self, request: bytes) -> bytes:
-        """The sum of masks for a request of `HelperSum`.
+        """Return the sum of masks for a request of `HelperSum`.
 
         Raises:
-            ProtocolError: the helper refuses; the message is its own.
+            ProtocolError: the helper refuses, with its reason.
             OSError: it does not answer.
         """
-        return self._call(ANSWER, request, self.timeout, TRIES)
+        return self._call(ANSWER_METHOD, request, self.timeout, MAX_TRIES)
 
     def _call(self, name: str, request: bytes, timeout: float, tries: int = 1) -> bytes:
         call = self._channel.unary_unary(name)
@@ -142,31 +152,32 @@ class RemoteHelper:
                 code, details = error.code(), error.details()  # type: ignore[attr-defined]
                 if code == grpc.StatusCode.INVALID_ARGUMENT:
                     raise ProtocolError(f"The helper: {logged(details)}") from None
-                if not left or code not in AGAIN:
-                    why = self._why() if code in AGAIN else ""
+                if not left or code not in RETRIED_CODES:
+                    why = self._why() if code in RETRIED_CODES else ""
                     raise OSError(f"{self.address} ({code.name.lower()}{why})") from None
         raise AssertionError  # the last try returns or raises
 
     def _why(self) -> str:
-        """Why there is no connection: gRPC does not say it where a call has waited for one."""
+        # gRPC gives a reason only to a call that does not wait for the connection.
         try:
-            self._channel.unary_unary(KEY)(b"", timeout=ASKING_WHY)
+            self._channel.unary_unary(KEY_METHOD)(b"", timeout=DIAGNOSIS_TIMEOUT_SECONDS)
         except grpc.RpcError as error:
             _, _, last = str(error.details()).partition("last error: ")  # type: ignore[attr-defined]
-            wrong = any(words in last.lower() for words in UNTRUSTED)
-            who = ": expected a helper with a certificate of this name, signed by the authority"
-            return f"{who * wrong}: {logged(last)}" if last else ""
+            untrusted = any(word in last.lower() for word in TLS_ERROR_WORDS)
+            advice = ": expected a helper with a certificate of this name, signed by the authority"
+            return f"{advice * untrusted}: {logged(last)}" if last else ""
         return ""
 
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """What a service gives to all servers together; `HelperLimits` is about single sums.
+    """Limits of a service for all servers together; `HelperLimits` limits single sums.
 
     Args:
-        workers: requests that are answered at a time; half of them, or one, of one certificate.
-        seconds: for one answer: then the work ends, and the server is told so.
-        request_bytes: of a request; 100,000 clients have 124 MB.
+        workers: most requests that are answered at a time; half of them, or one, for one
+            certificate.
+        seconds: most seconds for one answer: then the request is refused.
+        request_bytes: most bytes of a request; one of 100,000 clients has 124 MB.
 
     Raises:
         TypeError, ValueError: a number is out of bounds.
@@ -178,7 +189,7 @@ class ServiceLimits:
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
-        validate.whole("workers", self.workers, low=1, high=CALLS // 2)
+        validate.whole("workers", self.workers, low=1, high=MAX_CALLS // 2)
         validate.real("seconds", self.seconds, above=0)
         validate.whole("request_bytes", self.request_bytes, low=2**10, high=2**31 - 1)
 
@@ -186,24 +197,24 @@ class ServiceLimits:
 def service(
     helper: Helper, address: str, tls: TLS, limits: ServiceLimits | None = None
 ) -> tuple[grpc.Server, int]:
-    """A server that is ready to be started, and its port.
+    """Return a gRPC server that is ready to be started, and its port.
 
     Args:
-        helper: answers.
-        address: where to listen, `HOST:PORT`; port 0 for a free one.
-        tls: the helper's files. Whoever has a certificate of this authority is heard as a server:
-            it should sign servers only, and no site or client.
-        limits: what servers get.
+        helper: answers the requests.
+        address: `HOST:PORT` to listen on; port 0 for a free one.
+        tls: the helper's files. Each certificate that this authority signed is accepted as a
+            server's: it should sign servers only, and no site or client.
+        limits: for all servers; None for the defaults.
 
     Raises:
-        OSError: a file cannot be read, or nobody can listen there.
+        OSError: a file cannot be read, or the address cannot be listened on.
     """
     limits = limits or ServiceLimits()
     authority, certificate, private = tls.read()
     credentials = grpc.ssl_server_credentials([(private, certificate)], authority, True)
     most = ("grpc.max_receive_message_length", limits.request_bytes)
     server = grpc.server(
-        ThreadPoolExecutor(CALLS), options=[*LISTENING, most], maximum_concurrent_rpcs=CALLS
+        ThreadPoolExecutor(MAX_CALLS), options=[*LISTENING, most], maximum_concurrent_rpcs=MAX_CALLS
     )
 
     def key(request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -227,20 +238,23 @@ def _answering(
 ) -> Callable[[bytes, grpc.ServicerContext], bytes]:
     log, workers = getLogger(__name__), _Workers(limits.workers)
 
-    def answered(request: bytes, context: grpc.ServicerContext) -> bytes:
-        if request.startswith(joint_seed.REQUEST_MAGIC):  # a signature, at once
+    def compute(request: bytes, context: grpc.ServicerContext) -> bytes:
+        if request.startswith(joint_seed.REQUEST_MAGIC):  # one signature: it needs no worker
             return helper.answer(request)
+        # The certificate and not the address: one server can call from many.
         who = repr(context.auth_context().get("x509_pem_cert"))
         with workers.one(who, lambda: _check_present(context)):
             return helper.answer(request, _watching(context, limits.seconds))
 
     def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
         try:
-            message = answered(request, context)
+            message = compute(request, context)
         except ProtocolError as error:
+            # Not to be tried again: the same request would be refused again.
             log.warning("refused: %s", error)
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except Exception:  # it may name files of this machine
+        except Exception:
+            # The error may name files of this machine, so only the log has it.
             log.exception("failed")
             context.abort(grpc.StatusCode.UNAVAILABLE, "The helper's log says why.")
         else:
@@ -272,44 +286,45 @@ def _watching(context: grpc.ServicerContext, seconds: float) -> Check:
 
 @dataclass
 class _Share:
-    """Of one certificate: its calls that are here, and what it may have of the workers."""
+    """One certificate's share of the service: its workers, and how many calls it has now."""
 
     workers: threading.Semaphore
     calls: int = 0
 
 
 class _Workers:
-    """Who is answered at a time: nobody has all workers, however often it calls."""
+    """The workers of a service: no certificate gets all of them, however often it calls."""
 
     def __init__(self, workers: int) -> None:
-        self._of_one = max(1, workers // 2)
+        self._per_certificate = max(1, workers // 2)
         self._all, self._lock = threading.Semaphore(workers), threading.Lock()
         self._shares: dict[str, _Share] = {}
 
     @contextlib.contextmanager
     def one(self, who: str, check: Check) -> Iterator[None]:
-        """Wait for a worker; ProtocolError if too many calls of this one wait already."""
+        """Wait for a worker; ProtocolError if this certificate has too many calls already."""
         with self._lock:
-            share = self._shares.setdefault(who, _Share(threading.Semaphore(self._of_one)))
-            if share.calls == CALLS_OF_ONE:
+            share = self._shares.setdefault(who, _Share(threading.Semaphore(self._per_certificate)))
+            if share.calls == MAX_CALLS_PER_CERTIFICATE:
                 raise ProtocolError(
-                    f"Expected {CALLS_OF_ONE} requests of one certificate at a time, got a "
-                    f"{CALLS_OF_ONE + 1}th: wait for their answers."
+                    f"Expected {MAX_CALLS_PER_CERTIFICATE} requests of one certificate at a time, "
+                    f"got a {MAX_CALLS_PER_CERTIFICATE + 1}th: wait for their answers."
                 )
             share.calls += 1
         try:
-            with _held(share.workers, check), _held(self._all, check):
+            # Its own share first: a call that waits for it must not keep a worker from others.
+            with _acquired(share.workers, check), _acquired(self._all, check):
                 yield
         finally:
             with self._lock:
                 share.calls -= 1
-                if not share.calls:
+                if not share.calls:  # else the table would grow with every certificate ever seen
                     del self._shares[who]
 
 
 @contextlib.contextmanager
-def _held(semaphore: threading.Semaphore, check: Check) -> Iterator[None]:
-    while not semaphore.acquire(timeout=PAUSE):
+def _acquired(semaphore: threading.Semaphore, check: Check) -> Iterator[None]:
+    while not semaphore.acquire(timeout=CALLER_CHECK_SECONDS):
         check()
     try:
         yield
@@ -317,28 +332,30 @@ def _held(semaphore: threading.Semaphore, check: Check) -> Iterator[None]:
         semaphore.release()
 
 
-# A helper's own limit of each client's epsilon, by the offers that servers bring.
+# A helper's limit of each client's epsilon, computed from the offers in the requests.
 
 CERTIFICATE_BYTES = 256
-"""By how many a certificate may differ that another machine has computed."""
+"""By how many bytes a certificate may differ that another machine has computed. Much more would let
+a server fill the journal with padding; much less might refuse another machine's last digits."""
 
 
 def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> Affords:
-    """What a helper allows with `HelperLimits(affords=within(8.0))`.
+    """Return a limit of each client's epsilon for a helper: `HelperLimits(affords=within(8.0))`.
 
     Args:
         epsilon: limit of a client's epsilon over all sums that this helper has answered; infinity
-            only checks each offer. All sums of a journal must have been answered so.
+            only checks each offer. All sums of a journal must have been answered with such a limit.
         delta: in (0, 1).
-        examples: the limit is for one of so many examples of a client, as the operator says and not
-            as a server's offer does; None for all data of a client. It holds where clients clip
-            each example's gradient at the offer's clip norm or less, which a helper cannot see and
-            a site's `QuantizeFilter(clip_norm=)` sees to.
+        examples: fewest examples of a client, if the limit protects one of them; the operator
+            decides this, not a server's offer. None for all data of a client. It holds if clients
+            clip each example's gradient to the offer's clip norm or less, which a helper cannot
+            check; a site's `QuantizeFilter(clip_norm=)` does.
 
     Returns:
-        From the terms of a sum, and how often a client is in sums of each offer with it, to whether
-        it may be. An offer that needs more clients than the terms guarantee is refused, as is one
-        that is not as certified, or not in the text that this package writes.
+        A function of the terms of a sum and of how many sums of each offer a client is in, this one
+        included, that says whether the client may be in this sum. It refuses an offer that needs
+        more clients than the terms guarantee, whose certificate is wrong, or whose text this
+        package would not write.
 
     Raises:
         TypeError, ValueError: an argument is out of bounds.
@@ -352,41 +369,46 @@ def within(epsilon: float, delta: float = 1e-5, examples: int | None = None) -> 
     def affords(terms: HelperTerms, sums: Mapping[str, int], check: Check) -> bool:
         account = RunAccountant(delta)
         for text, count in sums.items():
-            check()
-            now = hashlib.sha256(text.encode()).digest() == terms.offer
+            check()  # certifying an offer may take long: the caller may have left meanwhile
+            is_requested = hashlib.sha256(text.encode()).digest() == terms.offer
             try:
                 offer = Offer.from_text(text)
-                if now:
-                    _check_written(offer, text)
+                if is_requested:
+                    _check_canonical(offer, text)
                 offer = offer.for_unit(examples)
-            except ValueError as error:  # also where there is no bound for one example
-                if now:
+            except ValueError as error:  # also if there is no bound for one example
+                if is_requested:
                     raise ProtocolError(str(error)) from None
+                # An earlier sum whose cost is unknown: it cannot be shown to be within the limit.
                 return False
-            if now and (offer.mechanism.cohort > terms.least or offer.size != terms.dimension):
+            if is_requested and (
+                offer.mechanism.cohort > terms.least or offer.size != terms.dimension
+            ):
                 return False
-            account.compose(RoundEvent(offer, frozenset({OWN})), count)
+            account.compose(RoundEvent(offer, frozenset({THIS_CLIENT})), count)
         check()
         return epsilon == math.inf or account.get_epsilon(delta) <= epsilon
 
     return affords
 
 
-def _check_written(offer: Offer, text: str) -> None:
-    """Raise ProtocolError unless a text is as this package writes it: the journal keeps it."""
-    own, got = json.loads(offer.to_text()), json.loads(text)
+def _check_canonical(offer: Offer, text: str) -> None:
+    # The journal keeps the text, and counts by it: a server that could write one offer in many ways
+    # would fill the disk.
+    expected, got = json.loads(offer.to_text()), json.loads(text)
     same = json.dumps(got, sort_keys=True) == text
     same = same and abs(len(text) - len(offer.to_text())) <= CERTIFICATE_BYTES
-    for record in (own, got):
+    # Certificates may differ in their last digits; `Offer.from_text` has checked them.
+    for record in (expected, got):
         record.get("channel", {}).pop("certificate", None)
-    if not same or json.dumps(own, sort_keys=True) != json.dumps(got, sort_keys=True):
+    if not same or json.dumps(expected, sort_keys=True) != json.dumps(got, sort_keys=True):
         raise ProtocolError(
-            "Expected an offer in the text that this package writes, got another with "
-            f"{len(text)} characters: send Offer.to_text()."
+            "Expected an offer in the text that this package writes, got a text of "
+            f"{len(text)} characters that differs: send Offer.to_text()."
         )
 
 
-def helper_of(
+def configured_helper(
     folder: Path,
     key: Path,
     directory: Path | None = None,
@@ -411,22 +433,23 @@ def helper_of(
     """
     files = {"randquant-identity": key, "randquant-directory": directory}
     identity, public = read_identity({n: file for n, file in files.items() if file is not None})
-    assert identity is not None
+    assert identity is not None  # `key` is not optional
     allowed = HelperLimits(**limits, affords=within(epsilon, delta, examples))
     make_folder(folder)
     return Helper(folder, identity, allowed, public)
 
 
-# Files of TLS for a trial.
+# TLS files for a trial, from an authority of one use.
 
 CERTIFICATE_DAYS = 30
-"""Days for which a trial's certificates are valid: a deployment has those of its own authority."""
+"""Days for which a trial's certificates are valid: too few for a deployment, which should have an
+authority of its own. Half or twice of it serves a trial as well."""
 
 
 def write_certificates(folder: Path, host: str = "localhost") -> tuple[TLS, TLS]:
-    """Write certificates for a helper and one server, by an authority whose key is thrown away.
+    """Write certificates for a helper and one server, by an authority whose key is not kept.
 
-    So nobody else can be signed later: to add a server, write all files again.
+    No other certificate can be signed later: to add a server, write all files again.
 
     Args:
         folder: must not hold such files yet.
@@ -439,6 +462,7 @@ def write_certificates(folder: Path, host: str = "localhost") -> tuple[TLS, TLS]
         FileExistsError: a file is there; none was written.
         OSError: a file cannot be written.
     """
+    # All names first: half of a new set with half of an old one would not fit together.
     names = "authority.pem", *(f"{who}{end}" for who in PARTIES for end in (".pem", "-tls.key"))
     for name in names:
         if (folder / name).exists():
@@ -453,7 +477,7 @@ def write_certificates(folder: Path, host: str = "localhost") -> tuple[TLS, TLS]
         key = generate_private_key(SECP256R1())
         signed = _certificate(who, host, key, "authority", root_key, authority=False)
         private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        write_atomic(folder / f"{who}-tls.key", private, private=True)
+        write_atomic(folder / f"{who}-tls.key", private, private=True)  # for this user only
         write_atomic(folder / f"{who}.pem", signed.public_bytes(Encoding.PEM))
     helper, server = (
         TLS(*(str(folder / name) for name in ("authority.pem", f"{who}.pem", f"{who}-tls.key")))
@@ -478,19 +502,19 @@ def _certificate(
         return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
 
     try:
-        reached: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+        alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        reached = x509.DNSName(host)
-    now = datetime.datetime.now(datetime.UTC)
+        alternative = x509.DNSName(host)
+    today = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(name(subject))
         .issuer_name(name(issuer))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
-        .not_valid_after(now + datetime.timedelta(days=CERTIFICATE_DAYS))
-        .add_extension(x509.SubjectAlternativeName([reached]), critical=False)
+        .not_valid_before(today - datetime.timedelta(hours=1))  # clocks differ
+        .not_valid_after(today + datetime.timedelta(days=CERTIFICATE_DAYS))
+        .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         .sign(issuer_key, SHA256())
     )

@@ -1,4 +1,4 @@
-"""What a run on Flower cost and gave, round by round."""
+"""The history of a run on Flower: cost and bytes of each round, and the server's evaluation."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from randquant._internal import formatting
 from randquant.privacy.guarantee import Guarantee
 
 Measured = Mapping[int, Mapping[str, Any]]
-"""What the server measured after each round, by name: its own evaluation."""
+"""The server's evaluation after each round: values by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
-    """What one round on Flower cost and gave.
+    """One round on Flower: its cost, its clients, and its bytes.
 
     Attributes:
         round: 1 for the first.
-        epsilon: proven upper bound of the client that was asked most often, if the run was
-            declared to end after this round.
-        asked, dropped: clients that were asked, and how many of them are not in the mean.
-        sent_bytes, upload_bytes: the largest of all clients' messages, and of their updates.
-        plain_bytes: what an update would be as plain codes, which the server would see one by one.
-        failed: why the round failed; empty if it did not.
+        epsilon: proven upper bound for every client, if the run was declared to end after this
+            round.
+        asked, dropped: how many clients were asked, and how many of them are not in the mean.
+        sent_bytes, upload_bytes: of the client that sent most in all its messages, and of the
+            largest update.
+        plain_bytes: of an update as plain codes, which the server would see one by one.
+        failed: why the round failed; empty if it succeeded.
     """
 
     round: int
@@ -37,15 +38,16 @@ class RoundRow:
     failed: str = ""
 
     def line(self) -> str:
-        """The round in the run's log."""
-        spent = f"round {self.round}: {formatting.bound(self.epsilon)}"
+        """Return the round as a line of the run's log."""
+        cost = f"round {self.round}: {formatting.bound(self.epsilon)}"
         if self.failed:
-            return f"{spent}; {self.asked} clients were asked, and the round failed"
-        sent = f"a client sent {self.sent_bytes:,} bytes, " * bool(self.sent_bytes)
+            return f"{cost}; {self.asked} clients were asked, and the round failed"
+        # 0 where the engine does not count messages.
+        messages = f"a client sent {self.sent_bytes:,} bytes, " * bool(self.sent_bytes)
         return (
-            f"{spent}; {self.asked} clients, {self.dropped} dropped; {sent}{self.upload_bytes:,} "
-            f"of them its update ({self.plain_bytes:,} as plain codes, which the server would see "
-            "one by one)"
+            f"{cost}; {self.asked} clients, {self.dropped} dropped; {messages}"
+            f"{self.upload_bytes:,} of them its update ({self.plain_bytes:,} as plain codes, which "
+            "the server would see one by one)"
         )
 
 
@@ -55,13 +57,13 @@ class History:
 
     Attributes:
         title: of the run.
-        rows: its rounds, with those that failed.
-        guarantee: of every client, for all of them.
+        rows: its rounds, failed ones included.
+        guarantee: for every client and all rounds.
         measured: the server's evaluation by round, if there was one; only its numbers are kept.
         target: the epsilon that ends the training, if there is one.
-        assumes: what the guarantee assumes of other clients (`Accountant.assumes`).
-        helped: whether updates are summed with a helper.
-        hostile: what one client can do to the last round's mean, where that is known.
+        assumes: the assumptions of the guarantee (`RunAccountant.assumes`).
+        helped: True if updates are summed with a helper.
+        hostile: how far one client can move the last round's mean, if that is known.
     """
 
     title: str
@@ -82,5 +84,5 @@ class History:
 
     @property
     def names(self) -> list[str]:
-        """Names of what was measured."""
+        """Names of the numbers of the server's evaluation."""
         return sorted({name for metrics in self.measured.values() for name in metrics})

@@ -1,7 +1,7 @@
-"""A client's own account: what it has answered, and which steps of which sums it has taken.
+"""A client's account on disk: its answers so far, and the steps of sums that it has taken.
 
-One SQLite file, which is on the disk before anything that it counts is sent. Its table `account`
-has one JSON record with a checksum, which covers all `steps` too.
+One SQLite file, written before anything that it counts is sent. Its table `account` has one JSON
+record, with a checksum that covers the rows of `steps` too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from randquant.rounds.accountant import RunAccountant
 from randquant.rounds.foreign import DamagedFile
 from randquant.secure_sums.secagg.terms import ProtocolError
 
-OWN = 0
-"""The client's number in its own account, independent of its number in a run."""
+THIS_CLIENT = 0
+"""The client's number in its account on disk. It is not its number in a run, which may change."""
 
 VERSION = 1
 TABLES = (
@@ -29,31 +29,34 @@ TABLES = (
     "CREATE TABLE steps (step BLOB PRIMARY KEY) WITHOUT ROWID",
 )
 STEP_BYTES = 16
-"""Bytes kept of a step's hash: of two steps that share them the second is refused, no more."""
-TRIES = 20
-"""How often an account is checked again that others have changed meanwhile."""
+"""Bytes stored of a step's hash. If two steps share them the second is refused, which costs a round
+and no privacy; among a billion steps that has probability 2e-21. With half as many bytes it is 3 %,
+with twice as many the file has twice the size."""
+MAX_CHECKS = 20
+"""Checks of an account that other processes keep changing meanwhile, before a message is refused.
+With half, busy clients refuse more often; with twice as many, a message may wait twice as long."""
 
-SPENT = "randquant.spent"
-"""Record in a client's state: its account if it has no file for it, else the file's version."""
+ACCOUNT_RECORD = "randquant.spent"
+"""Name of a record in a client's state: the account if it has no file, else the file's version."""
 
 State = MutableMapping[str, dict[str, Any]]
-"""What a client keeps between two messages of a run, by name: bytes, numbers and texts, which are
-never sent. An engine may keep a reply's state later than it sends the reply."""
+"""A client's state between two messages of a run, by name: bytes, numbers and texts, never sent. An
+engine may store it only after it has sent the reply, so a kill can lose the last change."""
 
 
 class AnswerLedger:
     """The account of one client, locked while it is read and changed.
 
     Args:
-        accountant: what this client has answered, as client OWN.
+        accountant: an empty account with this client's delta and neighbouring relation.
         path: the file; None keeps the account in the run's state.
-        state: of the run: it knows how often the file had been written when this run last saw it.
+        state: of the run. It has the number of writes that this run last saw in the file.
 
     Guarantees:
         A step that was taken is refused for ever, which costs some 20 bytes per step. Processes
         that share the file take each step once, and count every answer.
         Whenever a process ends, the file has the content before a step or after it. Once the
-        context of `held` or `checked` has ended, it has the content after it, on the disk.
+        context of `locked` or `checked` has ended, it has the content after it, on the disk.
         Only this user can read the file. A file with any other content is refused, and a link to
         one: its two names would have two locks. Not detected are: a restored copy of an older
         account, unless this run has seen a newer one, and a file whose checksum was recomputed.
@@ -63,8 +66,8 @@ class AnswerLedger:
         self, accountant: RunAccountant, path: str | Path | None, state: State | None = None
     ) -> None:
         self._accountant = accountant
-        self._unread: dict[str, Any] | None = None  # the account as the file has it
-        self._database = _database_of(path)
+        self._unread: dict[str, Any] | None = None  # read from the file, not yet from its offers
+        self._database = _open_database(path)
         self._connection: sqlite3.Connection | None = None
         self._state: State = {} if state is None else state
         self._taken: set[bytes] = set()
@@ -73,14 +76,16 @@ class AnswerLedger:
 
     @property
     def accountant(self) -> RunAccountant:
-        """What this client has answered. A step that needs no account leaves it unread.
+        """This client's answers so far.
 
         Raises:
-            DamagedFile: the account is none of this client's.
+            DamagedFile: the account is damaged, or has other clients.
         """
+        # Read when first needed: most steps of a sum cost nothing, and reading certifies the
+        # channels of all earlier offers again, which takes long.
         if self._unread is not None:
             with _readable():
-                if not set(self._unread["clients"]) <= {str(OWN)}:
+                if not set(self._unread["clients"]) <= {str(THIS_CLIENT)}:
                     raise ValueError("it is of other clients")
                 self._accountant.load_state_dict(self._unread)
             self._unread = None
@@ -88,15 +93,14 @@ class AnswerLedger:
 
     @property
     def steps(self) -> int:
-        """How many steps were taken."""
         return len(self._taken)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Self]:
+    def locked(self) -> Iterator[Self]:
         """Lock and read the account; other processes of this client wait.
 
         Raises:
-            DamagedFile: it is damaged, or older than what this run has seen.
+            DamagedFile: the account is damaged, or older than this run has seen it.
             OSError: the file is a link, cannot be read, or another process holds it for too long.
         """
         if self._database is None:
@@ -104,6 +108,7 @@ class AnswerLedger:
             yield self
             return
         self._check_place()
+        # A deleted file counts as older: a new one would begin at epsilon 0.
         if not files.exists(self._database.path):
             self._check_newest()
         self._database.create()
@@ -113,36 +118,41 @@ class AnswerLedger:
                 yield self
         finally:
             self._connection = None
-        if self._written:  # the run has seen this version now that it is on the disk
-            self._state[SPENT] = {"written": self._written}
+        # Only now that this version is on the disk: after a crash in between, a state ahead of the
+        # file would refuse a good account.
+        if self._written:
+            self._state[ACCOUNT_RECORD] = {"written": self._written}
 
     @contextlib.contextmanager
     def checked(self, check: Callable[[RunAccountant], None]) -> Iterator[Self]:
-        """Hold the account once it has passed a check, which may take long.
+        """Lock the account once it has passed a check, which may take long.
 
-        Others of this client may use the account during the check; if they change it, the new one
-        is checked.
+        Other processes of this client may use the account during the check; if they change it, the
+        changed one is checked again.
 
         Raises:
-            BlockingIOError: they keep changing it.
-            Exception: that of `check`, or of `held`.
+            BlockingIOError: other processes keep changing it.
+            Exception: that of `check`, or of `locked`.
         """
-        for _ in range(TRIES):
+        # An optimistic lock: to hold the file while an epsilon is computed would stop all others.
+        for _ in range(MAX_CHECKS):
             self._look()
             before = self._unread
             check(self.accountant)
-            with self.held():
+            with self.locked():
+                # Equal content passed the check; another one may be beyond the limit.
                 if self._unread == before:
-                    self._unread = None  # the accountant has it
+                    self._unread = None  # `check` has loaded it into the accountant
                     yield self
                     return
         raise BlockingIOError(
             f"Expected a client's account to be left alone during a check, but other processes of "
-            f"this client changed it {TRIES} times: send it fewer requests at once."
+            f"this client changed it {MAX_CHECKS} times: send it fewer requests at once."
         )
 
     def take(self, session: bytes, step: str) -> None:
         """Record a step of a session; ProtocolError if it was taken before."""
+        # Hashed, so that steps have one length, whatever session a server sends.
         name = hashlib.sha256(repr((session, step)).encode()).digest()[:STEP_BYTES]
         if name in self._taken:
             raise ProtocolError(f"Expected each step of a round once, got {step!r} again.")
@@ -154,6 +164,7 @@ class AnswerLedger:
         if self._database is not None and self._connection is None:
             raise RuntimeError("Expected an account to be saved while it is held.")
         self._written += 1
+        # Unread means unchanged: it is written again as it was, without certifying its offers.
         account = self._unread
         if account is None:
             account = self._accountant.state_dict()
@@ -161,7 +172,9 @@ class AnswerLedger:
         content = serialization.seal(record, _digest(self._taken))
         if self._connection is None:
             steps = [step.hex() for step in sorted(self._taken)]
-            self._state[SPENT] = {"account": json.dumps({**content, "steps": steps}).encode()}
+            self._state[ACCOUNT_RECORD] = {
+                "account": json.dumps({**content, "steps": steps}).encode()
+            }
         else:
             self._connection.execute("REPLACE INTO account VALUES (0, ?)", [json.dumps(content)])
             rows = ([step] for step in self._new)
@@ -169,10 +182,10 @@ class AnswerLedger:
         self._new = []
 
     def look(self) -> RunAccountant:
-        """Read what this client has answered, without a lock: no other process waits.
+        """Read this client's answers so far without a lock: no other process waits.
 
         Raises:
-            DamagedFile, OSError: as `held`.
+            DamagedFile, OSError: as `locked`.
         """
         self._look()
         return self.accountant
@@ -180,7 +193,7 @@ class AnswerLedger:
     def _look(self) -> None:
         self._check_place()
         if self._database is None:
-            if (kept := self._state.get(SPENT, {}).get("account")) is not None:
+            if (kept := self._state.get(ACCOUNT_RECORD, {}).get("account")) is not None:
                 with _readable():
                     content = json.loads(kept)
                     steps = list(map(bytes.fromhex, content.pop("steps")))
@@ -196,6 +209,7 @@ class AnswerLedger:
         rows = database.execute("SELECT only, content FROM account").fetchall()
         steps = [step for (step,) in database.execute("SELECT step FROM steps")]
         with _readable():
+            # Steps without an account are damage; neither is a file that was just created.
             if rows or steps:
                 [(only, content)] = rows
                 if only != 0:
@@ -204,41 +218,48 @@ class AnswerLedger:
         self._check_newest()
 
     def _check_newest(self) -> None:
+        # A restored copy of an older file is detected only if this run has seen a newer one.
         with _readable():
-            is_older = self._written < self._state.get(SPENT, {}).get("written", 0)
+            is_older = self._written < self._state.get(ACCOUNT_RECORD, {}).get("written", 0)
         if is_older:
-            raise DamagedFile("Expected this client's newest account, got an older one.")
+            # The counts are in the log alone: `refusal_reason` does not send this sentence.
+            raise DamagedFile(
+                f"Expected this client's newest account, got an older one: {self._written} writes."
+            )
 
     def _check_place(self) -> None:
-        """Refuse an account in another place than this run's: it would begin at nothing."""
+        # An account in another place would begin at epsilon 0 in the middle of a run.
         other = "written" if self._database is None else "account"
-        if other in self._state.get(SPENT, {}):
+        if other in self._state.get(ACCOUNT_RECORD, {}):
             raise DamagedFile(
                 "Expected this client's account where this run has begun it, got another place: "
                 "change randquant-ledger between two runs."
             )
 
     def _load(self, content: str, steps: list[bytes]) -> None:
-        taken = set(steps)
-        if len(taken) < len(steps) or any(len(step) != STEP_BYTES for step in taken):
-            raise ValueError("one of its steps comes twice, or is none")
-        record, _ = serialization.unseal(content, _digest(taken))
+        distinct = set(steps)
+        if len(distinct) < len(steps) or any(len(step) != STEP_BYTES for step in distinct):
+            raise ValueError(
+                f"one of its {len(steps)} steps comes twice, or is not {STEP_BYTES} bytes"
+            )
+        record, _ = serialization.unseal(content, _digest(distinct))
         self._written = validate.whole("written", record["written"], low=1)
-        self._unread, self._taken, self._new = record["account"], taken, []
+        self._unread, self._taken, self._new = record["account"], distinct, []
 
 
-def _database_of(path: str | Path | None) -> Database | None:
+def _open_database(path: str | Path | None) -> Database | None:
     return None if path is None else Database(Path(path), TABLES, VERSION, "a client's account")
 
 
 def _digest(steps: set[bytes]) -> str:
-    """What the account's checksum covers of its steps: a lost one could be taken again."""
+    # The account's checksum covers this digest: a step whose row was lost could be taken again.
+    # Sorted, since a set has no order.
     return hashlib.sha256(b"".join(sorted(steps))).hexdigest()
 
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    """Errors within are those of a damaged file."""
+    # Every error that damaged content can cause in the parsers, as one that says so.
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What a client demands of a server's offer, whatever engine brings it."""
+"""A client's limits: which offers of a server it accepts, and what it keeps of a round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 from randquant.rounds import trained
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.foreign import DamagedFile
-from randquant.rounds.ledger import OWN, State
+from randquant.rounds.ledger import THIS_CLIENT, State
 from randquant.rounds.protocol import read_terms, terms_text
 from randquant.rounds.trained import Arrays, Buffers, Layout, Patterns
 from randquant.secure_sums.identities import check_directory, check_identity
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from randquant.secure_sums.helper.message import HelperTerms
 
 
-HELPER = re.compile("[0-9a-fA-F]{64}")
+HELPER_PATTERN = re.compile("[0-9a-fA-F]{64}")  # an Ed25519 public key, in hexadecimal digits
 
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """What a client allows servers.
+    """A client's limits on the offers of servers.
 
     Args:
         epsilon: limit of this client's epsilon at `delta`, by a proven bound that it computes
@@ -63,7 +63,8 @@ class ClientLimits:
         buffers: what is done about running statistics: refuse offers that say something else. None
             accepts the offer's.
         epsilon_alone: limit of what epsilon would be if all other clients were invented by the
-            server, or told it all they know: of this client's codes alone. Infinity sets no limit.
+            server or revealed all they know to it: of this client's codes alone. Infinity sets no
+            limit.
         helper: public identity, 64 hexadecimal digits, of the helper that this client trusts not to
             collude with the server: refuse sums with another one. None refuses all of them.
     """
@@ -91,7 +92,7 @@ class ClientLimits:
         validate.choice("trust", self.trust, ("local", "aggregate"))
         validate.whole("colluders", self.colluders, low=0)
         validate.real("threshold", self.threshold, above=0, high=1)
-        if self.helper is not None and not HELPER.fullmatch(str(self.helper)):
+        if self.helper is not None and not HELPER_PATTERN.fullmatch(str(self.helper)):
             raise ValueError(
                 "Expected a helper's identity in 64 hexadecimal digits, as randquant helper keygen "
                 f"prints it, got {validate.shown(self.helper)}."
@@ -99,32 +100,33 @@ class ClientLimits:
         if self.helper is not None:
             check_identity(bytes.fromhex(self.helper))
         if self.buffers is not None:
-            validate.choice("buffers", self.buffers, trained.BUFFERS)
+            validate.choice("buffers", self.buffers, trained.BUFFER_MODES)
 
     def of_node(self, config: Mapping[str, Any]) -> ClientLimits:
         """These limits, or those that the client's operator has set in their place."""
-        own: dict[str, Any] = {}
+        # Read from the operator's settings only: a server must not be able to loosen a limit.
+        settings: dict[str, Any] = {}
         for name in ("epsilon", "epsilon-alone", "delta", "threshold"):
             if (value := config.get(f"randquant-{name}")) is not None:
-                own[name.replace("-", "_")] = float(value)
+                settings[name.replace("-", "_")] = float(value)
         if (value := config.get("randquant-all-neighbours")) is not None:
-            own["all_neighbours"] = value not in (False, "false")
+            settings["all_neighbours"] = value not in (False, "false")
         if (value := config.get("randquant-helper")) is not None:
-            own["helper"] = str(value)
-        return replace(self, **own) if own else self
+            settings["helper"] = str(value)
+        return replace(self, **settings) if settings else self
 
     @property
     def of_helper(self) -> bytes:
-        """The trusted helper's identity, 32 bytes; ProtocolError if there is none."""
+        """The trusted helper's identity, 32 bytes; ProtocolError if this client trusts none."""
         if self.helper is None:
             raise ProtocolError(
-                "Expected a sum without a helper, as this client trusts none, got one with a "
-                "helper."
+                "Expected a sum without a helper, as this client trusts none, got terms of a sum "
+                "with a helper."
             )
         return bytes.fromhex(self.helper)
 
     def accountant(self) -> RunAccountant:
-        """An empty account with this limit."""
+        """Return an empty account with this limit."""
         return RunAccountant(self.delta, self.neighboring, self.epsilon)
 
     def check_offer(
@@ -135,40 +137,47 @@ class ClientLimits:
         Args:
             offer: the server's.
             terms: of the secure sum, among clients or with a helper; None without one.
-            accountant: this client's earlier answers. After a refusal it is of no use.
+            accountant: this client's earlier answers. A refusal may leave the refused answer in it:
+                do not use it afterwards.
         """
         mechanism = offer.mechanism
         if terms is None and mechanism.trust != "local":
+            # Alone, this client's codes would have less noise than the offer's guarantee counts on.
             raise ProtocolError("Expected secure aggregation, which the offer needs, got none.")
         if self.trust == "local" and mechanism.trust != "local":
-            raise ProtocolError("Expected an offer of local trust, as this client demands.")
+            raise ProtocolError(
+                "Expected an offer of local trust, as this client demands, got aggregate trust."
+            )
         if terms is not None:
             self._check_terms(offer, terms)
-        self._check_epsilon(RoundEvent(offer, frozenset({OWN})), accountant)
+        # Last, because it takes longest.
+        self._check_epsilon(RoundEvent(offer, frozenset({THIS_CLIENT})), accountant)
 
     def _check_epsilon(self, event: RoundEvent, accountant: RunAccountant) -> None:
-        """Raise ProtocolError if an answer would exceed a limit."""
         limits = [(accountant.max_epsilon, False, "")]
         if self.epsilon_alone != math.inf:
             limits.append((self.epsilon_alone, True, " if all other clients are invented"))
-        for most, alone, when in limits:
-            if accountant.would_exceed(event, most, alone=alone):
+        for limit, without_others, condition in limits:
+            if accountant.would_exceed(event, limit, alone=without_others):
+                # This epsilon depends on offers and not on data: the server may read it.
                 accountant.compose(event)
-                got = accountant.get_epsilon(accountant.delta, alone=alone)
+                epsilon = accountant.get_epsilon(accountant.delta, alone=without_others)
                 raise ProtocolError(
-                    f"Expected an offer within epsilon {most}, this client's limit{when}, got "
-                    f"{_shown(got)} with all earlier answers, at delta {accountant.delta}."
+                    f"Expected an offer within epsilon {limit}, this client's limit{condition}, "
+                    f"got {_shown(epsilon)} with all earlier answers, at delta {accountant.delta}."
                 )
 
     def _check_terms(self, offer: Offer, terms: Terms | HelperTerms) -> None:
-        """Raise ProtocolError unless a sum hides as many clients as the offer assumes."""
-        counted = terms.least - self.colluders
+        # Not the number of clients asked: a server may claim that all beyond `least` were lost. The
+        # noise of colluders hides nothing, since they know their own codes.
+        honest = terms.least - self.colluders
         clients = len(terms.clients) if isinstance(terms, Terms) else terms.cohort
-        if offer.mechanism.cohort > counted:
+        if offer.mechanism.cohort > honest:
             raise ProtocolError(
-                f"Expected an offer for a cohort of at most {counted}, the clients of every sum "
+                f"Expected an offer for a cohort of at most {honest}, the clients of every sum "
                 f"without those that may collude, got {offer.mechanism.cohort}."
             )
+        # Too small a modulus costs accuracy and not privacy, and wastes this client's answer.
         if terms.bits < offer.bits(clients):
             raise ProtocolError(
                 f"Expected a modulus of {offer.bits(clients)} bits or more for a sum over "
@@ -181,13 +190,15 @@ class ClientLimits:
             terms.key.check(self.of_helper)
 
     def _check_neighbours(self, terms: Terms) -> None:
-        """Raise ProtocolError unless the other clients in a sum hide this one."""
         others = len(terms.clients) - 1
         if self.all_neighbours and terms.neighbours < others:
             raise ProtocolError(
                 f"Expected all {others} others as neighbours, got {terms.neighbours}: with fewer, "
                 "a malicious server can learn sums of a few clients."
             )
+        # `threshold` shares give away one of this client's two secrets; both give away its codes.
+        # That takes 2 * threshold shares; honest neighbours reveal one each, and colluders two, so
+        # there are neighbours + colluders of them.
         if 2 * terms.threshold - terms.neighbours <= self.colluders:
             raise ProtocolError(
                 f"Expected a threshold that {self.colluders} colluders cannot get around, got "
@@ -195,21 +206,22 @@ class ClientLimits:
             )
 
     def layout(self, offer: Offer, model: Arrays) -> Layout:
-        """Which arrays of a model are trained; ProtocolError unless the model matches the offer."""
+        """Return the trained arrays; ProtocolError unless the model matches offer and limits."""
         try:
             layout = Layout.of(model, offer.parts or None)
         except trained.UnknownPart as error:
             raise ProtocolError(
                 "Expected an offer to train arrays of floating-point numbers that the model has, "
-                "other than running statistics, got another."
+                "other than running statistics, got a name of none of these."  # not echoed
             ) from error
-        own = layout.parts
+        expected = layout.parts
         if self.parts is not None or self.frozen is not None:
-            own = trained.parts_of(model, self.parts, self.frozen)
-        if layout.parts != own:
+            expected = trained.trained_names(model, self.parts, self.frozen)
+        if layout.parts != expected:
+            # Numbers only: names of arrays are the server's words.
             raise ProtocolError(
-                f"Expected an offer to train the {len(own)} arrays that this client trains, got "
-                f"one of {len(layout.parts)} or of others."
+                f"Expected an offer to train the {len(expected)} arrays that this client trains, "
+                f"got {len(layout.parts)} arrays, not all of them the same."
             )
         if layout.dimension != offer.of_model:
             raise ProtocolError(
@@ -222,22 +234,22 @@ class ClientLimits:
             )
         if layout.running and offer.buffers == "refuse":
             raise ProtocolError(
-                "Expected a model without running statistics, as the offer says, got one with "
-                f"{len(layout.running)}: {trained.WAY_OUT}."
+                "Expected a model without running statistics, as the offer says, got "
+                f"{len(layout.running)} of them: {trained.WAY_OUT}."
             )
         if offer.mechanism.from_zero and any(model[name].any() for name in layout.parts):
-            # Differences from other numbers are rounded, and rounding may set records apart.
-            raise ProtocolError("Expected arrays of zeros to answer a survey, got others.")
+            # Differences from other numbers are rounded, and rounding may tell records apart: a
+            # server could choose the numbers at which it does.
+            raise ProtocolError("Expected arrays of zeros to answer a survey, got other numbers.")
         if not layout.finite(model):
-            raise ProtocolError("Expected finite numbers in the model, got others.")
+            # The update would not be finite, which would be refused only after training.
+            raise ProtocolError("Expected finite numbers in the model, got NaN or infinity.")
         return layout
 
 
 def _check_largest(offer: Offer, terms: HelperTerms) -> None:
-    """Raise ProtocolError unless proofs, if terms ask for them, are of all codes of the offer.
-
-    With a smaller largest code a client would fail exactly where its codes are larger, and so tell.
-    """
+    # With a smaller largest code a client would fail exactly where its codes are larger: failing
+    # would reveal them.
     if terms.largest not in (0, offer.largest):
         raise ProtocolError(
             f"Expected proofs of codes up to {offer.largest}, the offer's largest, or none, got "
@@ -246,7 +258,7 @@ def _check_largest(offer: Offer, terms: HelperTerms) -> None:
 
 
 def whether_known(terms: Terms | HelperTerms | None, directory: bool) -> str:
-    """What a client can know of the others in a sum, to follow what its epsilon assumes of them.
+    """Say, for the log, whether a client can know the others in a sum, on whom its epsilon counts.
 
     Args:
         terms: of the sum; None without one.
@@ -270,24 +282,26 @@ def _shown(value: float) -> str:
     return "infinity" if math.isinf(value) else round_up(value)
 
 
-# A client's part in a round, kept between two messages, which may reach different processes.
+# A client's state in a round, kept between two messages, which may reach different processes.
 
-SUM = "randquant.sum"
-"""Its record in a client's own state, which is never sent."""
+MEMBERSHIP_RECORD = "randquant.sum"
+"""Name of the record of a `Membership` in a client's state, which is never sent. It is on clients'
+disks: changing it ends the sums that they are in."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """What a client has agreed to in a round.
+    """A client's state in a round: the offer that it accepted, and its secrets.
 
     Attributes:
         session: of the round.
         text: of the server's offer, which is read, and certified again, where it is needed.
         client: its side of the secure sum; None without secure aggregation.
-        commitment: the server's, to its part of the round's seed; empty if there is none.
+        commitment: of the server, to its part of the round's seed; empty if there is none.
         part: this client's part of the seed.
-        examples: what this client counts for, whatever the offer says; None for all its data.
-        helped: terms of a sum with a helper, which takes one message; None for another way.
+        examples: fewest examples of this client, if its account protects one of them, whatever
+            the offer says; None if it protects all its data.
+        helped: terms of a sum with a helper, which takes one message; None without a helper.
     """
 
     session: bytes
@@ -300,47 +314,50 @@ class Membership:
 
     @property
     def terms(self) -> Terms | HelperTerms | None:
-        """Terms of the secure sum; None without one."""
         return self.helped if self.client is None else self.client.terms
 
     @cached_property
     def offer(self) -> Offer:
-        """The server's offer; ProtocolError if it is none."""
+        """The server's offer; ProtocolError if the text is not a valid one."""
         try:
             offer = _offer(self.text)
         except ValueError as error:
             raise ProtocolError(
                 "Expected an offer of this package's version, with the certificate that its "
-                "channel has, got something else."
+                f"channel has, got a text of {len(self.text)} characters that is not one."
             ) from error
         try:
             return offer.for_unit(self.examples)
         except ValueError as error:
             raise ProtocolError(
                 "Expected an offer that can be counted for one example, as this client counts, got "
-                "one of numbers beside an update, of a survey of clients, or of another mechanism "
-                "for which no distance of one example is derived."
+                "numbers sent with an update, a survey of clients, or a mechanism for which no "
+                "distance of one example is derived."
             ) from error
 
     def mechanism(self, number: int, proof: bytes) -> UpdateMechanism:
-        """The offered mechanism with the round's seed; ProtocolError unless the proof is valid.
+        """Return the offered mechanism with the round's seed.
 
         Args:
-            number: this client's.
-            proof: what the server revealed, if the mechanism needs a seed.
+            number: of this client.
+            proof: revealed by the server, if the mechanism needs a seed.
+
+        Raises:
+            ProtocolError: the proof is not valid.
         """
         if not self.offer.drawn:
             return self.offer.mechanism
+        # Without a commitment the server could choose the seed, and so the coordinates, afterwards.
         if not self.commitment:
             raise ProtocolError(
                 "Expected a seed of the coordinates that the server and this client "
-                "have drawn together, got none."
+                "have drawn together, got no commitment to the server's part."
             )
         seed = graphs.proved(self.session, self.commitment, number, self.part, proof)
         return self.offer.mechanism.in_round(seed)
 
     def remember(self, state: State) -> None:
-        """Store it for the round's next message, in the place of any other round."""
+        """Store it for the round's next message, replacing any other round's."""
         fields: dict[str, Any] = {"session": self.session, "offer": self.text}
         if self.client is not None:
             terms = self.client.terms
@@ -348,28 +365,31 @@ class Membership:
             fields["client"] = self.client.to_bytes()
         if self.commitment:
             fields |= {"commitment": self.commitment, "part": self.part}
-        fields["checksum"] = _checksum(fields)
-        state[SUM] = fields
+        fields["checksum"] = _checksum(fields)  # against damage: who can write it can recompute it
+        state[MEMBERSHIP_RECORD] = fields
 
     @staticmethod
     def forget(state: State) -> None:
-        """Delete what is stored of a round: deleted secrets cannot be stolen."""
-        state.pop(SUM, None)
+        # Deleted secrets cannot be stolen.
+        state.pop(MEMBERSHIP_RECORD, None)
 
     def check_same(self, state: State) -> None:
         """Raise ProtocolError if this client has agreed to another offer in the same round."""
-        agreed = state.get(SUM, {})
+        agreed = state.get(MEMBERSHIP_RECORD, {})
         if agreed.get("session") == self.session and agreed["offer"] != self.text:
-            raise ProtocolError("Expected one offer in a round, got another in the same.")
+            raise ProtocolError("Expected one offer in a round, got a second, different one.")
 
     @classmethod
     def recall(cls, state: State, session: bytes, files: Mapping[str, Any]) -> Membership:
         """Undo `remember`; ProtocolError if this client has no part in that round."""
-        saved = dict(state.get(SUM, {}))
+        saved = dict(state.get(MEMBERSHIP_RECORD, {}))
         checksum = saved.pop("checksum", None)
         if saved and checksum != _checksum(saved):
-            raise DamagedFile("Expected this client's part in a sum as it was kept, got another.")
+            raise DamagedFile(
+                "Expected this client's state in a sum as it was stored, got another checksum."
+            )
         if saved.get("session") != session:
+            # Neither session is shown: the other one may be of another server.
             raise ProtocolError(
                 "Expected a message of the sum that this client is in, got another."
             )
@@ -381,7 +401,7 @@ class Membership:
         return cls(session, saved["offer"], client, *parts)
 
 
-@functools.lru_cache(maxsize=8)  # an offer's text, with certificates, is made once
+@functools.lru_cache(maxsize=8)  # certified once for all messages, and clients, of a few rounds
 def _offer(text: str) -> Offer:
     from randquant.rounds.offer import Offer
 
@@ -395,7 +415,12 @@ def _checksum(fields: Mapping[str, object]) -> bytes:
 def identity(
     files: Mapping[str, Any],
 ) -> tuple[Ed25519PrivateKey | None, dict[int, bytes] | None]:
-    """This client's key and all clients' public keys, from the files that its operator names."""
+    """Read this client's key and all clients' public keys from the files that its operator set.
+
+    Raises:
+        DamagedFile: a file is not what it should be.
+        OSError: a file cannot be read.
+    """
     key = directory = None
     try:
         if "randquant-identity" in files:
@@ -408,13 +433,13 @@ def identity(
             directory = _directory(Path(str(files["randquant-directory"])).read_text())
     except (AttributeError, RecursionError, TypeError, ValueError) as error:
         raise DamagedFile(
-            f"Expected an own key and the directory of all clients, but: {error}"
+            f"Expected this client's key and the directory of all clients, but: {error}"
         ) from error
     return key, directory
 
 
 def _directory(text: str) -> dict[int, bytes]:
-    """Clients' identities, from JSON; ValueError if a number or an identity is there twice."""
+    # A number or an identity that is there twice could be read as either client's.
     record = json.loads(text, object_pairs_hook=_once)
     directory = {int(client): bytes.fromhex(public) for client, public in record.items()}
     if list(map(str, directory)) != list(record):

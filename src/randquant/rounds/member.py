@@ -1,6 +1,6 @@
-"""A client in the rounds of a run: it answers a server's steps, each on record before it is sent.
+"""The client's side of a run: checks each request, and records each answer before it is sent.
 
-No engine is in here: messages come in and go out as values.
+It is independent of the engine: messages come in and go out as values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from randquant.channels.keys import Key
 from randquant.rounds import protocol
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.foreign import DamagedFile, logged
-from randquant.rounds.ledger import OWN, AnswerLedger, State
+from randquant.rounds.ledger import THIS_CLIENT, AnswerLedger, State
 from randquant.rounds.limits import ClientLimits, Membership, identity, whether_known
 from randquant.rounds.protocol import RoundMessage
 from randquant.secure_sums.secagg.client import Client
@@ -32,52 +32,55 @@ if TYPE_CHECKING:
     from randquant.secure_sums.helper.message import HelperTerms
 
 RELATIVE_LOSS = "relative-loss"
-"""Name of the number by which a classifier's update is shortened, see `shorten`. It is sent
-only if an offer names it among its numbers."""
+"""Name of the number that shortens a classifier's update (see `shorten`). It is sent only if an
+offer lists it among its numbers."""
 
-FILES = "This client's files cannot be used; its log says why."
-NOTHING = "This client has no update to send; its log says why."
-REFUSED = "This client refuses the message; its log says why."
+# What the server reads instead of an error that may name this machine's files or reveal data: the
+# error itself is in the client's log only.
+UNUSABLE_FILES = "This client's files cannot be used; its log says why."
+NO_UPDATE = "This client has no update to send; its log says why."
+REFUSED_MESSAGE = "This client refuses the message; its log says why."
 
 
 class NothingToSend(Exception):
-    """Training has failed, or what it gave cannot be encoded: the reason may reveal data."""
+    """Training failed, or its result cannot be encoded; the reason may reveal data."""
 
 
 @dataclass(frozen=True)
-class Agreed:
-    """A request to upload that a client has agreed to.
+class AgreedUpload:
+    """A request to upload that passed all checks of a client.
 
     Attributes:
-        request: the server's.
-        own: the client's part in the round.
-        mechanism: the offered one, with the round's seed.
+        request: the server's request.
+        membership: the client's state in the round.
+        mechanism: the offered mechanism, with the round's seed.
         layout: which arrays of the model are trained.
     """
 
     request: RoundMessage
-    own: Membership
+    membership: Membership
     mechanism: UpdateMechanism
     layout: Layout
 
 
 @dataclass(frozen=True)
 class Member:
-    """One client: what it keeps, and what it answers.
+    """One client: its limits, its stored state, and its answers.
 
-    Without secure aggregation a round is `agree`, `charge`, `encode` and `upload`; in a secure sum
-    `answer` takes the steps before and after these.
+    Without secure aggregation a round calls `agree`, `charge`, `encode` and `upload`, in this
+    order; in a secure sum `answer` takes the steps before and after these.
 
     Attributes:
-        number: this client's.
-        limits: what it allows.
-        state: what it keeps between two messages of a run.
-        files: what its operator has set: names of files (`randquant-ledger`, `randquant-identity`,
-            `randquant-directory`).
-        log: takes a level and a text, for the client's own log.
-        drawn: whether a round's seed is drawn together with the server; else it follows from the
+        number: of this client in the run.
+        limits: which offers it accepts.
+        state: what it keeps between two messages of a run; never sent.
+        files: paths that its operator has set (trusted, unlike a request: `randquant-ledger`,
+            `randquant-identity`, `randquant-directory`).
+        log: writes to the client's log; takes a level of `logging` and a line.
+        drawn: True if server and clients draw a round's seed jointly; False if it is a hash of the
             round's session.
-        examples: the account is for one of so many examples; None for all data of this client.
+        examples: fewest examples of this client, if its account protects one of them; None if
+            it protects all data of this client.
     """
 
     number: int
@@ -90,65 +93,77 @@ class Member:
 
     @property
     def ledger(self) -> AnswerLedger:
-        """This client's account."""
+        # A new one for each message: engines answer messages in different processes.
         path = self.files.get("randquant-ledger")
         path = None if path is None else str(path)
         return AnswerLedger(self.limits.accountant(), path, self.state)
 
-    def agree(self, request: RoundMessage, model: Arrays) -> Agreed:
+    def agree(self, request: RoundMessage, model: Arrays) -> AgreedUpload:
         """Check a request to upload, and the model that came with it; nothing is spent yet.
 
         Raises:
-            ProtocolError: this client does not agree.
+            ProtocolError: this client refuses.
         """
-        if request.offer:  # in one message: without secure aggregation, or with a helper
-            own = Membership(request.session, request.offer, examples=self.examples)
-            own.check_same(self.state)
+        # An offer comes with the request where a round is one message: without secure aggregation,
+        # or with a helper. Otherwise this client has agreed to it before, in the first step.
+        if request.offer:
+            membership = Membership(request.session, request.offer, examples=self.examples)
+            membership.check_same(self.state)
             if request.terms:
-                own = replace(own, helped=_helped(own, request.terms))
+                membership = replace(membership, helped=_helped(membership, request.terms))
         else:
-            own = self._recalled(request.session)
-        mechanism = self._in_round(own, request)
-        if own.client is not None:
-            own.client.look_at(request.of_others)
-        layout = self.limits.layout(own.offer, model)
+            membership = self._recalled(request.session)
+        mechanism = self._in_round(membership, request)
+        if membership.client is not None:
+            # Forged shares are refused here, before the account is charged and data are read.
+            membership.client.look_at(request.peer_messages)
+        layout = self.limits.layout(membership.offer, model)
         if layout.kept:
+            # The server named these arrays: `logged` keeps it from writing lines of this log.
             self.log(INFO, f"randquant: no update is sent of {logged(', '.join(layout.kept))}.")
-        return Agreed(request, own, mechanism, layout)
+        return AgreedUpload(request, membership, mechanism, layout)
 
     def _recalled(self, session: bytes) -> Membership:
-        """What this client has agreed to in a round's earlier messages."""
-        own = Membership.recall(self.state, session, self.files)
-        return replace(own, examples=self.examples)
+        membership = Membership.recall(self.state, session, self.files)
+        # The unit of protection is this client's setting, so it is never read from stored state.
+        return replace(membership, examples=self.examples)
 
-    def _in_round(self, own: Membership, request: RoundMessage) -> UpdateMechanism:
-        """The offered mechanism with the round's seed; ProtocolError unless its proof is valid."""
-        mechanism = own.offer.mechanism
-        if own.helped is not None and own.offer.drawn:
+    def _in_round(self, membership: Membership, request: RoundMessage) -> UpdateMechanism:
+        mechanism = membership.offer.mechanism
+        if membership.helped is not None and membership.offer.drawn:
             from randquant.secure_sums.helper.joint_seed import proved
 
-            return mechanism.in_round(proved(own.session, request.proof, self.limits.of_helper))
+            # The helper has signed for the seed: a server cannot choose which coordinates it gets.
+            identity = self.limits.of_helper
+            return mechanism.in_round(proved(membership.session, request.proof, identity))
         if self.drawn:
-            return own.mechanism(self.number, request.proof)
+            return membership.mechanism(self.number, request.proof)
         return mechanism.in_round(protocol.public_seed(request.session))
 
-    def charge(self, own: Membership, step: str = "") -> None:
-        """Count an answer, on the disk, before anything of it is sent; without a step only check.
+    def charge(self, membership: Membership, step: str = "") -> None:
+        """Record an answer on disk before any of it is sent.
+
+        Args:
+            membership: the client's state in the round.
+            step: of the round, to record; empty to check the limits and record nothing.
 
         Raises:
-            ProtocolError: a limit does not allow it, or this request was answered before.
+            ProtocolError: the answer would exceed a limit, or this step was answered before.
         """
-        ledger, terms = self.ledger, own.terms
+        ledger, terms = self.ledger, membership.terms
 
         def check(account: RunAccountant) -> None:
-            self.limits.check_offer(own.offer, terms, account)
+            self.limits.check_offer(membership.offer, terms, account)
 
         if not step:
             check(ledger.look())
             return
+        # Step and cost are written in one transaction, which is on the disk when the context ends.
+        # A crash afterwards costs an answer that was never sent; the other order would send an
+        # answer that was never counted.
         with ledger.checked(check):
-            ledger.take(own.session, step)
-            ledger.accountant.compose(RoundEvent(own.offer, frozenset({OWN})))
+            ledger.take(membership.session, step)
+            ledger.accountant.compose(RoundEvent(membership.offer, frozenset({THIS_CLIENT})))
             ledger.save()
         known = whether_known(terms, "randquant-directory" in self.files)
         account = ledger.accountant.told()
@@ -156,132 +171,145 @@ class Member:
 
     def encode(
         self,
-        agreed: Agreed,
+        agreed: AgreedUpload,
         old: Arrays,
         new: Arrays,
         numbers: Mapping[str, float],
         whole: bool = True,
     ) -> bytes:
-        """Encode what training has made of a model; an error may reveal data.
+        """Encode the result of training; an error may reveal data.
 
         Args:
             agreed: the request.
             old: the model before training.
-            new: the arrays after it, or the update itself.
-            numbers: what training has measured, by name.
-            whole: whether `new` is a model.
+            new: the arrays after it, or their update.
+            numbers: measured in training, by name.
+            whole: True if `new` is a model, False if it is an update.
         """
-        offer, layout = agreed.own.offer, agreed.layout
+        offer, layout = agreed.membership.offer, agreed.layout
         if offer.buffers == "frozen" and whole:
             layout.check_frozen(old, new)
         update = layout.update(old if whole else None, new)
         weights, relative_loss = layout.update(None, old), numbers.get(RELATIVE_LOSS, 1.0)
         vector = offer.preparation.vector(update, weights, relative_loss, numbers)
+        # A fresh secret key: an adversary who knew it could recompute the noise.
         return agreed.mechanism.encode(vector, Key.generate())
 
-    def upload(self, agreed: Agreed, payload: bytes) -> RoundMessage:
-        """The answer with an encoded update: masked, if the round is a secure sum."""
-        own, request, size = agreed.own, agreed.request, agreed.own.offer.size
-        if own.terms is None:
-            payload = protocol.addressed(agreed.mechanism, payload, own.session, self.number, size)
+    def upload(self, agreed: AgreedUpload, payload: bytes) -> RoundMessage:
+        """Return the answer with an encoded update, masked if the round is a secure sum."""
+        membership, mechanism = agreed.membership, agreed.mechanism
+        session, size = membership.session, membership.offer.size
+        if membership.terms is None:
+            payload = protocol.addressed(mechanism, payload, session, self.number, size)
         else:
-            assert agreed.mechanism.coding is not None  # a sum's offer sends codes
-            codes = wire.unpack(agreed.mechanism.coding, payload, size)
-            payload = self._masked(own, codes, request)
-        return RoundMessage(request.step, own.session, payload=payload)
+            assert mechanism.coding is not None  # Offer accepts only mechanisms that send codes
+            codes = wire.unpack(mechanism.coding, payload, size)
+            payload = self._masked(membership, codes, agreed.request)
+        return RoundMessage(agreed.request.step, session, payload=payload)
 
-    def _masked(self, own: Membership, codes: np.ndarray, request: RoundMessage) -> bytes:
-        """The codes of a secure sum as they are sent."""
-        if own.client is not None:
-            payload = own.client.mask(codes, request.of_others)
-            own.remember(self.state)
+    def _masked(self, membership: Membership, codes: np.ndarray, request: RoundMessage) -> bytes:
+        if membership.client is not None:
+            payload = membership.client.mask(codes, request.peer_messages)
+            # The next step may run in another process, and must know that the mask was used.
+            membership.remember(self.state)
             return payload
         from randquant.secure_sums.helper import masked_message, proven_message
 
-        assert own.helped is not None  # there are terms
+        assert membership.helped is not None  # `upload` comes here only if there are terms
         key, _ = identity(self.files)
-        message = proven_message if own.helped.largest else masked_message
-        return message(own.helped, self.number, codes, self.limits.of_helper, key)
+        message = proven_message if membership.helped.largest else masked_message
+        return message(membership.helped, self.number, codes, self.limits.of_helper, key)
 
     def answer(self, request: RoundMessage) -> RoundMessage:
-        """Take a step of a round other than the upload; those of a secure sum are taken once.
+        """Take a step of a round other than the upload; each step of a secure sum only once.
 
         Raises:
-            ProtocolError: this client refuses, and has left the sum if it was in one.
+            ProtocolError: this client refuses, and leaves the sum if it was in one.
         """
         if (step := request.step) == protocol.ADVERTISE:
-            own = self._advertised(request)
+            membership = self._advertised(request)
             # Not recorded: each request gets new keys, and a server may ask any number of times.
-            inbox = {} if own.client is None else {self.number: own.client.advertise()}
-            own.remember(self.state)
-            return RoundMessage(step, own.session, part=own.part, inbox=inbox)
-        own = self._recalled(request.session)
-        if own.client is None:
-            raise ProtocolError("Expected a step of a secure sum in a secure sum only.")
+            inbox = (
+                {} if membership.client is None else {self.number: membership.client.advertise()}
+            )
+            membership.remember(self.state)
+            return RoundMessage(step, membership.session, part=membership.part, inbox=inbox)
+        membership = self._recalled(request.session)
+        if membership.client is None:
+            # `RoundMessage.read` has checked that the step is one of STEPS.
+            raise ProtocolError(
+                f"Expected {step!r} in a secure sum, got it in a round without one."
+            )
+        # On the disk before the answer leaves: a server that asks twice, with other survivors,
+        # could get both the share of a neighbour's seed and the secrets of its masks.
         ledger = self.ledger
-        with ledger.held():
-            ledger.take(own.session, step)
+        with ledger.locked():
+            ledger.take(membership.session, step)
             ledger.save()
         Membership.forget(self.state)  # after a failed step the client has left the sum
-        inbox = _after_advertising(own.client, request)
+        inbox = _after_advertising(membership.client, request)
         if step != protocol.REVEAL:  # deleted secrets cannot be stolen
-            own.remember(self.state)
-        return RoundMessage(step, own.session, inbox=inbox)
+            membership.remember(self.state)
+        return RoundMessage(step, membership.session, inbox=inbox)
 
     def _advertised(self, request: RoundMessage) -> Membership:
-        """Agree to the server's offer, and draw this client's secrets of the round."""
-        own = Membership(request.session, request.offer, examples=self.examples)
-        own.check_same(self.state)
-        offer = own.offer
+        membership = Membership(request.session, request.offer, examples=self.examples)
+        membership.check_same(self.state)
+        offer = membership.offer
         if request.terms or not offer.drawn:  # without secure aggregation only the seed is drawn
             terms = protocol.read_terms(request.terms, request.session, offer.size)
             keys = identity(self.files)
-            own = replace(own, client=Client(terms, self.number, *keys, self.limits.threshold))
-        self.charge(own)
+            client = Client(terms, self.number, *keys, self.limits.threshold)
+            membership = replace(membership, client=client)
+        self.charge(membership)  # checks only: no data are read before the upload
         if offer.drawn != bool(request.commitment):
             raise ProtocolError(
                 "Expected the server's commitment to its part of a seed exactly where an offer "
-                "needs one: for a subset of the coordinates."
+                f"needs one, for a subset of the coordinates, got {len(request.commitment)} bytes."
             )
         if len(request.commitment) not in (0, HASH_BYTES):
             raise ProtocolError(
                 f"Expected a commitment in {HASH_BYTES} bytes, got {len(request.commitment)}."
             )
         part = os.urandom(PART_BYTES) if offer.drawn else b""
-        return replace(own, commitment=request.commitment, part=part)
+        return replace(membership, commitment=request.commitment, part=part)
 
 
-def _helped(own: Membership, text: str) -> HelperTerms:
-    """The terms of a sum with a helper; ProtocolError unless they are of this round's offer."""
+def _helped(membership: Membership, text: str) -> HelperTerms:
     from randquant.secure_sums.helper.message import HelperTerms
 
     terms = HelperTerms.from_text(text)
-    offered = hashlib.sha256(own.text.encode()).digest()
-    if (terms.session, terms.dimension, terms.offer) != (own.session, own.offer.size, offered):
-        raise ProtocolError("Expected terms of this round's offer, got another's.")
+    offered = hashlib.sha256(membership.text.encode()).digest()
+    # The helper counts epsilon by the offer in the terms: it must be the one that is answered.
+    expected = (membership.session, membership.offer.size, offered)
+    if (terms.session, terms.dimension, terms.offer) != expected:
+        # Session and hashes are a stranger's bytes, which a refusal does not echo.
+        raise ProtocolError(
+            f"Expected terms of this round's offer of {membership.offer.size} codes, got terms of "
+            f"{terms.dimension} codes or of another session or offer."
+        )
     return terms
 
 
 def _after_advertising(client: Client, request: RoundMessage) -> dict[int, bytes]:
-    """A client's messages to others in a step of a secure sum."""
     if request.step == protocol.SHARE:
-        return client.share(request.of_others)
+        return client.share(request.peer_messages)
     if request.step == protocol.CONFIRM:
         return client.confirm(request.survivors)
-    return client.reveal(request.of_others)
+    return client.reveal(request.peer_messages)
 
 
-def told(error: Exception) -> tuple[str, BaseException | None]:
-    """What the server is told of an error, and what is only in this client's log."""
+def refusal_reason(error: Exception) -> tuple[str, BaseException | None]:
+    """Return the reason that the server may read, and an error that only this client's log has."""
     if isinstance(error, ProtocolError):
+        # Its sentence was written for the server: it has no data, and no stranger's words.
         return str(error), error.__cause__
     if isinstance(error, NothingToSend):
-        return NOTHING, error.__cause__
+        return NO_UPDATE, error.__cause__
     if isinstance(error, OSError | DamagedFile):  # the error may name files of this machine
-        return FILES, error
-    return REFUSED, error
+        return UNUSABLE_FILES, error
+    return REFUSED_MESSAGE, error
 
 
 def refusal_line(reason: str, why: BaseException | None) -> str:
-    """A refusal in the client's own log."""
     return f"randquant: refused: {reason}{'' if why is None else logged(f' {why!r}')}"

@@ -1,4 +1,4 @@
-"""A server's offer to its clients, as text: a mechanism for updates of some dimension."""
+"""A server's offer to its clients: a mechanism for updates of some dimension, sent as text."""
 
 from __future__ import annotations
 
@@ -19,31 +19,30 @@ from randquant.privacy.accounting.sampling import release_of
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.rounds.parameter_free import squared_noise
 from randquant.rounds.preparation import UpdatePreparation
-from randquant.rounds.protocol import LONGEST_TEXT
-from randquant.rounds.trained import BUFFERS, Buffers
+from randquant.rounds.protocol import MAX_TEXT_CHARACTERS
+from randquant.rounds.trained import BUFFER_MODES, Buffers
 
 FORMAT = "randquant offer, version 1"
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A mechanism that a server asks clients to use. It contains no secret.
+    """A mechanism that a server asks its clients to use. It contains no secret.
 
-    Its text, with the channel's certificate, is made once, when the offer is.
+    Its text, with the channel's certificate, is computed once, with the offer.
 
     Args:
-        mechanism: how updates are protected, and the trust and cohort that this counts on; one
-            that sends codes.
-        dimension: coordinates of what a client encodes: of its update, and of what it sends beside.
+        mechanism: protects the updates, by codes, under its trust and cohort.
+        dimension: coordinates of the encoded vector: the update and the numbers sent with it.
         parts: names of the arrays that are trained, encoded and counted, in the model's order;
             empty for all of floating-point numbers other than running statistics.
-        buffers: what is done about running statistics: the model has none (`refuse`), clients leave
-            them as they are (`frozen`), or the server has its own (`server`). They are never sent.
-        beside: what a client sends beside its update, in the same vector; None for nothing.
-        examples: fewest examples (patients) of a client, if the account is for one of them and
-            updates are means of gradients that are clipped one by one; None for a whole client.
-        scaled: whether a client scales its update to clip_norm, a short one too, for a server whose
-            steps need no rate.
+        buffers: treatment of running statistics: the model has none (`refuse`), clients leave them
+            unchanged (`frozen`), or the server has its own (`server`). They are never sent.
+        beside: numbers that a client sends in the vector of its update; None for none.
+        examples: fewest examples (patients) of a client, if the account protects one of them and
+            updates are means of gradients that are clipped one by one; None to protect a client.
+        scaled: True if a client scales its update to clip_norm, even if it is shorter, for a server
+            whose steps need no rate.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or out of bounds.
@@ -83,14 +82,18 @@ class Offer:
                 f"Expected each part once, got {len(self.parts)} names of {len(set(self.parts))} "
                 "parts."
             )
-        validate.choice("buffers", self.buffers, BUFFERS)
+        validate.choice("buffers", self.buffers, BUFFER_MODES)
         if self.beside is not None:
             validate.whole("dimension", self.of_model, low=1)
             if self.beside.clip_norm != self.mechanism.clip_norm:
-                raise ValueError("Expected numbers in the norm that the mechanism clips to.")
-        self.mechanism.size(self.dimension)  # ValueError: a rotation has an upper limit
+                raise ValueError(
+                    f"Expected numbers in the mechanism's clip_norm {self.mechanism.clip_norm}, "
+                    f"got {self.beside.clip_norm}."
+                )
+        # An offer that exists can be sent and accounted: else both calls raise ValueError. A
+        # rotation has an upper limit, and not every mechanism has a bound for one example.
+        self.mechanism.size(self.dimension)
         if self.examples is not None:
-            # ValueError: there is no bound for one
             self.release(1, "replace_one", self.mechanism.trust or "local")
         validate.kind("scaled", self.scaled, bool)
         if self.scaled and (self.mechanism.clip_norm is None or self.examples):
@@ -98,67 +101,72 @@ class Offer:
                 "Expected updates scaled to clip_norm, of clients as a whole, got single examples "
                 "or no clip_norm: take a server's step with a rate, such as FedAvg()."
             )
-        object.__setattr__(self, "_text", self._written())
+        object.__setattr__(self, "_text", self._to_json())
 
     @property
     def largest(self) -> int:
-        """The largest code of a client, of an offer that sends codes."""
+        """A client's largest code."""
+        # The seed of a round chooses coordinates, and changes no code: any seed will do.
         coding = self.mechanism.in_round(0).coding
         assert coding is not None
         return coding.levels - 1
 
     @property
     def plain_bytes(self) -> int:
-        """Bytes of an update without masks, as the server would see it."""
+        """Bytes of an update as plain codes, without masks."""
         return self.mechanism.in_round(0).payload_bytes(self.dimension)
 
     @property
     def of_model(self) -> int:
-        """Coordinates of an update."""
+        """Coordinates of an update, without the numbers sent with it."""
         return self.dimension - (0 if self.beside is None else self.beside.extra)
 
     @property
     def size(self) -> int:
-        """Number of codes of an update."""
+        """Codes sent for an update."""
         return self.mechanism.size(self.dimension)
 
     @property
     def drawn(self) -> bool:
-        """Whether each round has a seed, which server and clients draw together."""
+        """True if each round needs a seed, which server and clients draw together."""
+        # Mechanisms that use no seed are equal under any two.
         return self.mechanism.in_round(0) != self.mechanism.in_round(1)
 
     @property
     def preparation(self) -> UpdatePreparation:
-        """What a client does with its update before it encodes it."""
+        """A client's scaling and joining of an update before it encodes it."""
         mechanism, length, noise = self.mechanism, None, 0.0
         if self.scaled and (length := mechanism.clip_norm) is not None:
-            # Of the fewest clients: how many take part is the server's word alone.
+            # The noise with the fewest clients: how many take part is the server's word alone.
             noise = squared_noise(mechanism, self.dimension, mechanism.cohort, length)
         return UpdatePreparation(length, noise, self.beside)
 
     def bits(self, clients: int) -> int:
-        """Bits of the modulus of the sum over `clients` clients, at least."""
+        """Return the fewest bits of the modulus of a sum over `clients` clients."""
         return self.mechanism.sum_bits(self.dimension, clients)
 
     def release(self, rounds: int, neighboring: Neighboring, trust: Trust) -> Release:
-        """The release of `rounds` answers, composed under `trust`.
+        """Return the release of `rounds` answers for an account under `trust`.
 
-        Under `aggregate` trust the server still sees the codes of an offer of local trust one by
-        one: such an offer is composed as a sum of one. Under `local` trust it sees the codes of
-        every offer so, also of one that is for a sum.
+        An account under `aggregate` trust composes an offer of local trust as a sum of one client:
+        the server sees its codes one by one. An account under `local` trust composes every offer
+        so, even one for a sum.
         """
         release = release_of(
             self.mechanism, self.dimension, rounds, neighboring,
             examples=self.examples, numbers=self.beside is not None,
         )  # fmt: skip
         if release is None:
-            raise ValueError(f"Expected a mechanism that protects, got {self.mechanism!r}.")
+            raise ValueError(f"Expected a mechanism with a guarantee, got {self.mechanism!r}.")
         return release.under(trust)
 
     def for_unit(self, examples: int | None) -> Offer:
-        """The same offer, counted for one of so many examples of a client, or for all its data.
+        """Return the same offer, accounted for one of a client's examples, or for all its data.
 
         A mean of single examples' gradients must not be scaled up: each would count for more.
+
+        Args:
+            examples: fewest examples of a client; None for all its data.
 
         Raises:
             ValueError: there is no bound for one example.
@@ -171,11 +179,12 @@ class Offer:
         """Return JSON: the mechanism, a channel with its certificate, and the other fields."""
         return self._text
 
-    def _written(self) -> str:
-        own = {"format": FORMAT, "dimension": self.dimension, "examples": self.examples}
+    def _to_json(self) -> str:
+        size = {"format": FORMAT, "dimension": self.dimension, "examples": self.examples}
         trained = {"parts": self.parts, "buffers": self.buffers, "scaled": self.scaled}
-        beside = {} if self.beside is None else {"beside": _told(self.beside)}
-        fields = {**self.mechanism.record(), **own, **trained, **beside}
+        numbers = {} if self.beside is None else {"beside": _numbers_record(self.beside)}
+        fields = {**self.mechanism.record(), **size, **trained, **numbers}
+        # Sorted: equal offers have equal texts, by whose digests helpers and stores know them.
         return json.dumps(to_json(fields), sort_keys=True)
 
     @staticmethod
@@ -184,7 +193,7 @@ class Offer:
         """Undo `to_text`, and certify the channel again.
 
         Raises:
-            ValueError: the text, which need not be trusted, is no offer, or its channel's
+            ValueError: the text, which may be a stranger's, is not an offer, or its channel's
                 certificate is not the stated one or would take too long.
         """
         try:
@@ -202,40 +211,41 @@ class Offer:
         return hashlib.sha256(self._text.encode()).hexdigest()
 
 
-def _told(beside: Alongside) -> dict[str, Any]:
-    """What an offer says about the numbers; the norm is the mechanism's."""
+def _numbers_record(encoder: Alongside) -> dict[str, Any]:
+    # Without the norm, which is the mechanism's.
     return {
-        "numbers": [[n.name, n.low, n.high, n.share] for n in beside.numbers],
-        "weight": beside.weight,
+        "numbers": [[n.name, n.low, n.high, n.share] for n in encoder.numbers],
+        "weight": encoder.weight,
     }
 
 
-def _beside(told: Mapping[str, Any], mechanism: UpdateMechanism) -> Alongside:
-    """Undo `_told`; ValueError or TypeError if it is something else."""
-    if mechanism.clip_norm is None or told.keys() != {"numbers", "weight"}:
-        raise ValueError("its numbers are none that a clipped update can carry")
-    numbers = tuple(Number(*each) for each in told["numbers"])
-    return Alongside(mechanism.clip_norm, numbers, told["weight"])
+def _read_numbers(record: Mapping[str, Any], mechanism: UpdateMechanism) -> Alongside:
+    # Undo `_numbers_record`; a TypeError or ValueError of any kind refuses the offer.
+    if mechanism.clip_norm is None or record.keys() != {"numbers", "weight"}:
+        raise ValueError("a clipped update cannot carry its numbers")
+    numbers = tuple(Number(*fields) for fields in record["numbers"])
+    return Alongside(mechanism.clip_norm, numbers, record["weight"])
 
 
 def _read(text: str) -> Offer:
-    """`Offer.from_text`, with any error."""
-    if len(text) > LONGEST_TEXT:
-        raise ValueError("it is too long")
+    # The length first: to parse a stranger's text takes memory in proportion.
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise ValueError(f"it has {len(text)} characters, more than {MAX_TEXT_CHARACTERS}")
     record: dict[str, Any] = json.loads(text)
     if record.pop("format") != FORMAT:
-        raise ValueError("its format is another")
-    own = {name: record.pop(name) for name in ("dimension", "buffers", "examples", "scaled")}
-    parts, told = record.pop("parts"), record.pop("beside", None)
+        raise ValueError(f"its format is not {FORMAT!r}")
+    fields = {name: record.pop(name) for name in ("dimension", "buffers", "examples", "scaled")}
+    parts, numbers = record.pop("parts"), record.pop("beside", None)
     if not isinstance(parts, list):
         raise ValueError("its parts are not a list of names")
+    # Bounded: a stranger must not choose a channel whose certificate takes hours.
     mechanism = from_record(record, "in an offer", bounded=True)
-    beside = None if told is None else _beside(told, mechanism)
-    return Offer(mechanism, parts=tuple(parts), beside=beside, **own)
+    beside = None if numbers is None else _read_numbers(numbers, mechanism)
+    return Offer(mechanism, parts=tuple(parts), beside=beside, **fields)
 
 
 def _deployable(mechanism: UpdateMechanism) -> bool:
-    """Whether it sends codes that were sampled exactly."""
+    # True if it sends codes that are sampled exactly; baselines draw floating-point noise.
     if mechanism.channel is not None:
         return True
     if mechanism.in_round(0).coding is None:

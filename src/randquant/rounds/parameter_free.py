@@ -1,4 +1,4 @@
-"""The server's step without a learning rate: it is set by shapes, noise and past means."""
+"""The server's step without a learning rate, which follows from shapes, noise and past means."""
 
 from __future__ import annotations
 
@@ -13,40 +13,43 @@ import numpy as np
 if TYPE_CHECKING:
     from randquant.aggregation.mechanism import UpdateMechanism
 
-OF_CLASSES, OF_NUMBERS = 4.0, 1.0
-"""How far the first steps would come together, in lengths of an initialisation, if all the means
-were the same update and nothing were noise. Classes are told apart by weights of any length, which
-is why they may reach far; where numbers are predicted, noise that has gone too far costs most."""
+REACH_OF_CLASSES, REACH_OF_NUMBERS = 4.0, 1.0
+"""Length of the sum of all first steps, in lengths of an initialisation, if all means were one
+update and had no noise. Weights of any length can separate classes, so these steps may reach far;
+where numbers are predicted, noise that was carried too far costs most. Chosen on simulated tasks,
+like all constants here (docs/theory/untuned.md, "Where the constants are from")."""
 
 Predicts = Literal["classes", "numbers"]
-REACH: Mapping[Predicts, float] = {"classes": OF_CLASSES, "numbers": OF_NUMBERS}
+REACH: Mapping[Predicts, float] = {"classes": REACH_OF_CLASSES, "numbers": REACH_OF_NUMBERS}
 
-GROWTH, FASTEST, SOFT = 6.0, 0.2, 0.3
-"""Most that a step's logarithm changes in all rounds and in one of them, and the agreement at which
-a round changes it by most of that."""
+MAX_LOG_GROWTH, MAX_LOG_STEP, AGREEMENT_SCALE = 6.0, 0.2, 0.3
+"""Most that the logarithm of the step size changes in a whole run and in one round, and the
+agreement at which a round without noise changes it by 0.7 times that."""
 
-STEADY = 0.5
-"""Share of the rounds after which steps begin to shrink, to nothing after the last."""
+SHRINKING_SHARE = 0.5
+"""Share of the rounds, at the end of a run, in which steps shrink, to nothing after the last: so
+that the last rounds average the noise. With twice of it steps shrink from the first round on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterFreeStep:
-    """Steps along the released means, which grow while they lead away from the start.
+    """Server steps along the released means, which grow while they lead away from the start.
 
     With x the weights, x0 those at the start, m the mean update as a share of clip_norm, s the
     deviation of its noise, d coordinates and T rounds:
 
         eta_1 = reach D / sqrt(T (1 + d s^2))        D: the length of a usual initialisation
         h = <m, x - x0> / |x - x0|
-        eta_k = eta_{k-1} exp(min(GROWTH / T, FASTEST) h / sqrt(SOFT^2 + h^2 + s^2))
-        x += eta_k min(1, (1 - (k - 1) / T) / STEADY) m
+        eta_k = eta_{k-1} exp(growth h / sqrt(AGREEMENT_SCALE^2 + h^2 + s^2))
+            growth: min(MAX_LOG_GROWTH / T, MAX_LOG_STEP)
+        x += eta_k min(1, (1 - (k - 1) / T) / SHRINKING_SHARE) m
 
     Args:
         shapes: of the trained parameters, in the model's order.
         rounds: T, as declared.
         scale: what a mean of equal updates of clip_norm decodes to.
-        deviation: s; None to take all of a mean for noise, where a mechanism does not say.
-        reach: OF_CLASSES or OF_NUMBERS, by what the model predicts.
+        deviation: s; None if the mechanism does not know it: then each mean counts as noise only.
+        reach: REACH_OF_CLASSES or REACH_OF_NUMBERS, by what the model predicts.
 
     Guarantees:
         A step depends on shapes, settings, and the means of this and past rounds only: it is
@@ -66,7 +69,7 @@ class ParameterFreeStep:
     rounds: int
     scale: float
     deviation: float | None = None
-    reach: float = OF_CLASSES
+    reach: float = REACH_OF_CLASSES
 
     @classmethod
     def for_mechanism(
@@ -79,13 +82,13 @@ class ParameterFreeStep:
         rounds: int,
         predicts: Predicts,
     ) -> ParameterFreeStep:
-        """The steps of a run whose updates have the length that its mechanism clips to.
+        """Return the steps of a run whose updates have the mechanism's clip_norm.
 
         Args:
             mechanism: with a clip_norm.
             shapes: of the trained parameters.
-            extra: coordinates beside them, of numbers that are sent with an update.
-            clients: how many a mean is of.
+            extra: coordinates of the numbers that are sent with an update.
+            clients: how many clients a mean is of.
             rounds: of the whole run, as declared.
             predicts: what the model predicts.
         """
@@ -100,49 +103,51 @@ class ParameterFreeStep:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def init(self) -> Mapping[str, Any]:
-        """The state before the first round."""
         return {}
 
     def step(
         self, parameters: np.ndarray, mean: np.ndarray, state: Mapping[str, Any]
     ) -> tuple[np.ndarray, Mapping[str, Any]]:
         """Return new parameters, (d,) float32, and the new state."""
-        here, move = parameters.astype(np.float64), -mean.astype(np.float64) / self.scale
+        # In double precision: the state goes through many rounds.
+        weights, direction = parameters.astype(np.float64), -mean.astype(np.float64) / self.scale
         noise = self.deviation
         if noise is None:
-            noise = _norm(move) / math.sqrt(self.dimension)
+            noise = _norm(direction) / math.sqrt(self.dimension)
         if not state:
             first = self.reach * usual_length(self.shapes)
             size = first / math.sqrt(self.rounds * (1 + self.dimension * noise**2))
             state = {"start": parameters.copy(), "size": size, "round": 0, "agreement": 0.0}
-        away = here - state["start"]
-        far = _norm(away)
-        agreement = float(np.sum(move * away)) / far if far else 0.0
-        most = min(GROWTH / self.rounds, FASTEST)
-        change = most * agreement / math.sqrt(SOFT**2 + agreement**2 + noise**2)
+        displacement = weights - state["start"]
+        distance = _norm(displacement)
+        # Before the first step there is no direction to agree with.
+        agreement = float(np.sum(direction * displacement)) / distance if distance else 0.0
+        growth = min(MAX_LOG_GROWTH / self.rounds, MAX_LOG_STEP)
+        change = growth * agreement / math.sqrt(AGREEMENT_SCALE**2 + agreement**2 + noise**2)
         size, done = state["size"] * math.exp(change), state["round"]
-        left = min(1.0, (1 - min(done / self.rounds, 1.0)) / STEADY)
-        stepped = (here + size * left * move).astype(np.float32)
-        agreed = state["agreement"] + agreement
-        return stepped, {**state, "size": size, "round": done + 1, "agreement": agreed}
+        # A run that goes on after its declared end takes steps of no length.
+        left = min(1.0, (1 - min(done / self.rounds, 1.0)) / SHRINKING_SHARE)
+        stepped = (weights + size * left * direction).astype(np.float32)
+        total = state["agreement"] + agreement
+        return stepped, {**state, "size": size, "round": done + 1, "agreement": total}
 
 
 def scale_and_noise(
     mechanism: UpdateMechanism, dimension: int, clients: int, norm: float
 ) -> tuple[float, float | None]:
-    """Return what a mean of equal updates of this norm decodes to, and its noise.
+    """Return the decoded norm of a mean of equal updates, and the deviation of its noise.
 
     Args:
         mechanism: decodes the mean.
-        dimension: of an update, and of what is sent beside it.
-        clients: how many the mean is of.
+        dimension: of an update and the numbers sent with it.
+        clients: how many clients the mean is of.
         norm: of their updates.
 
     Returns:
         The decoded norm, and the deviation of a coordinate as a share of `norm`; `norm` and None
         for a mechanism whose error is not known.
     """
-    with contextlib.suppress(TypeError):
+    with contextlib.suppress(TypeError):  # raised by mechanisms whose error is not known
         error = mechanism.expected_error(dimension)
         return error.gain * norm, error.deviation(clients, 0.0) / norm
     return norm, None

@@ -1,4 +1,4 @@
-"""From an update to the vector that a client encodes, the same on a device and in a simulation."""
+"""The step from an update to the encoded vector, the same on a device and in a simulation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NO_NUMBERS: Mapping[str, float] = {}
 
 @dataclass(frozen=True, slots=True)
 class UpdatePreparation:
-    """What a client does with an update before its mechanism clips and encodes it.
+    """A client's scaling and joining of an update before its mechanism clips and encodes it.
 
     Attributes:
-        length: L2 norm that updates are scaled to, for a server's steps without a rate; None to
-            leave short ones short.
+        length: L2 norm that updates are scaled to, for a server's steps without a rate; None not
+            to scale them.
         noise: squared length of the noise in the mean update, as a share of `length` squared; inf
-            where it is not known.
-        alongside: joins the numbers that are sent with an update; None for none.
+            if it is not known.
+        alongside: appends the numbers that are sent with an update; None without numbers.
 
     Guarantees:
         Nothing of this costs privacy: a mechanism's guarantee holds for whatever it is given
@@ -40,7 +40,7 @@ class UpdatePreparation:
 
     @property
     def extra(self) -> int:
-        """Coordinates beside those of the update."""
+        """Coordinates of the numbers that are sent with an update."""
         return 0 if self.alongside is None else self.alongside.extra
 
     def vector(
@@ -54,10 +54,10 @@ class UpdatePreparation:
 
         Args:
             update: (d,) float32.
-            weights: (d,) float32, those that it was computed at.
+            weights: (d,) float32, at which the update was computed.
             relative_loss: the client's loss at these weights, as a share of the loss of a model
-                that gives all classes the same probability; 1.0 where that is not known.
-            numbers: the client's, by name; others than those of `alongside` stay here.
+                that gives all classes the same probability; 1.0 if that is not known.
+            numbers: the client's, by name; only those of `alongside` are sent.
 
         Raises:
             ValueError: the update is not finite, or a number is missing or NaN.

@@ -1,4 +1,4 @@
-"""What server and client say to each other in a round, whatever engine carries it."""
+"""Messages between server and client in a round, on any engine."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL = "advertise", "share", "upload", "con
 STEPS = (ADVERTISE, SHARE, UPLOAD, CONFIRM, REVEAL)
 
 SESSION_BYTES = 16
-LONGEST_SESSION = 64
+"""Bytes of a session that a server draws: enough that no two rounds share one. With half of them
+two of some 2^32 rounds would; twice as many gain nothing."""
+MAX_SESSION_BYTES = 64
+"""Most bytes of a session that clients accept. It leaves room for other servers; half or twice of
+it would do as well."""
 
-LONGEST_TEXT = 2**23
-"""Most characters of an offer or terms: a channel of 1000 inputs and 256 levels has 5 million."""
+MAX_TEXT_CHARACTERS = 2**23
+"""Most characters of an offer or terms: a channel of 1000 inputs and 256 levels has 5 million. With
+half, that one is refused; with twice, a stranger's text takes twice the memory."""
 
 
 class NoAnswer(ProtocolError):
-    """What a transport says in the place of a client's answer."""
+    """A transport's report, instead of a client's answer, that none came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class RoundMessage:
         offer: text of the server's offer, in the first request of a session.
         terms: text of the secure sum's terms, sent with the offer.
         survivors: clients in a sum, in the request to confirm them.
-        commitment: the server's, to its part of the round's seed, sent with the offer.
+        commitment: of the server, to its part of the round's seed, sent with the offer.
         part: a client's part of the seed, in its answer to the offer.
         proof: of the seed, in the request to upload (`secagg.draw`, or `helper.joint_seed`).
         inbox: in a request messages of other clients by sender, in a reply those to them.
@@ -60,17 +65,18 @@ class RoundMessage:
     payload: bytes | None = None
 
     def head(self) -> dict[str, Any]:
-        """The fields that are no messages of others and no payload; without those left out.
+        """Return the fields other than `inbox` and `payload`, without empty ones.
 
-        Numbers of clients are text, because they are unsigned and of 64 bits.
+        Client numbers are text: they are unsigned and of 64 bits, which engines' integers are not.
         """
-        found = {name: getattr(self, name) for name in HEAD_FIELDS}
-        found["survivors"] = [str(client) for client in self.survivors]
-        return {name: value for name, value in found.items() if value}
+        head = {name: getattr(self, name) for name in HEAD_FIELDS}
+        head["survivors"] = [str(client) for client in self.survivors]
+        return {name: value for name, value in head.items() if value}
 
     @classmethod
     def read(cls, head: Mapping[str, Any], **others: Any) -> RoundMessage:
-        """Undo `head`; ProtocolError if the fields, which need not be trusted, are none."""
+        """Undo `head`; ProtocolError if the fields, which may be a stranger's, are invalid."""
+        # Every refusal below says types and lengths only: the content is a stranger's.
         known = {name: head[name] for name in HEAD_FIELDS if name in head}
         step, session = known.get("step"), known.get("session")
         if not (isinstance(step, str) and isinstance(session, bytes) and session):
@@ -79,48 +85,52 @@ class RoundMessage:
             )
         if step not in STEPS:
             raise ProtocolError(f"Expected one of the steps {', '.join(STEPS)}, got another step.")
-        if len(session) > LONGEST_SESSION:
+        if len(session) > MAX_SESSION_BYTES:
             raise ProtocolError(
-                f"Expected a session of {LONGEST_SESSION} bytes at most, got {len(session)}."
+                f"Expected a session of {MAX_SESSION_BYTES} bytes at most, got {len(session)}."
             )
+        # Lengths are checked before anything is parsed or kept.
         texts = [known.get(name, "") for name in ("offer", "terms")]
         if not all(isinstance(text, str) for text in texts):
             raise ProtocolError(f"Expected an offer and terms in text, got {_kinds(*texts)}.")
-        if max(map(len, texts)) > LONGEST_TEXT:
+        if max(map(len, texts)) > MAX_TEXT_CHARACTERS:
             raise ProtocolError(
-                f"Expected texts of at most {LONGEST_TEXT} characters, got {max(map(len, texts))}."
+                f"Expected texts of at most {MAX_TEXT_CHARACTERS} characters, got "
+                f"{max(map(len, texts))}."
             )
         survivors = known.get("survivors", [])
         if not isinstance(survivors, list) or len(survivors) > MAX_CLIENTS:
             raise ProtocolError(
                 f"Expected a list of at most {MAX_CLIENTS} survivors, got {_kinds(survivors)}."
             )
-        drawn = [known.get(name, b"") for name in ("commitment", "part", "proof")]
-        if not all(isinstance(each, bytes) and len(each) <= MAX_PROOF_BYTES for each in drawn):
+        seed_parts = [known.get(name, b"") for name in ("commitment", "part", "proof")]
+        if not all(isinstance(b, bytes) and len(b) <= MAX_PROOF_BYTES for b in seed_parts):
             raise ProtocolError(
                 f"Expected the parts of a seed in at most {MAX_PROOF_BYTES} bytes, got "
-                f"{_kinds(*drawn)}."
+                f"{_kinds(*seed_parts)}."
             )
         known["survivors"] = tuple(map(client_number, survivors))
         return cls(**known, **others)
 
     @property
-    def of_others(self) -> Mapping[int, bytes]:
-        """The messages of other clients; ProtocolError if there are none."""
+    def peer_messages(self) -> Mapping[int, bytes]:
+        """The inbox; ProtocolError if the message has none."""
         if self.inbox is None:
-            raise ProtocolError("Expected a record of messages of other clients, got none.")
+            raise ProtocolError(
+                "Expected a record of messages of other clients, got a message without one."
+            )
         return self.inbox
 
     @property
     def update(self) -> bytes:
-        """The payload; ProtocolError if there is none."""
+        """The payload; ProtocolError if the message has none."""
         if self.payload is None:
-            raise ProtocolError("Expected a payload with an update, got none.")
+            raise ProtocolError("Expected a payload with an update, got a message without one.")
         return self.payload
 
 
 def _kinds(*values: object) -> str:
-    """Types and lengths, as in "str of 5, int": never the content, which a stranger wrote."""
+    # Types and lengths, as in "str of 5, int": never the content, which a stranger wrote.
     sized = (str, bytes, list)
     return ", ".join(
         type(value).__name__ + (f" of {len(value)}" if isinstance(value, sized) else "")
@@ -128,11 +138,12 @@ def _kinds(*values: object) -> str:
     )
 
 
+# All fields but `inbox` and `payload`, which engines carry in records of their own.
 HEAD_FIELDS = tuple(field.name for field in fields(RoundMessage))[:8]
 
 
 def read_inbox(messages: Mapping[str, Any]) -> dict[int, bytes]:
-    """Messages by the texts of clients' numbers, checked; ProtocolError if they are others."""
+    """Return messages by client number; ProtocolError if a number or a message is invalid."""
     if len(messages) > MAX_NEIGHBOURS + 1:
         most = MAX_NEIGHBOURS + 1
         raise ProtocolError(f"Expected {most} messages at most, got {len(messages)}.")
@@ -143,32 +154,36 @@ def read_inbox(messages: Mapping[str, Any]) -> dict[int, bytes]:
 
 
 def client_number(text: object) -> int:
-    """A client's number from its text; ProtocolError if it is none."""
+    """Return a client's number from its text; ProtocolError if the text is not one."""
+    # 20 digits hold 64 bits. ASCII only, since `int` reads digits of every script.
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20):
         raise ProtocolError(f"Expected numbers of clients, got {_kinds(text)}.")
     return int(text)
 
 
 def terms_text(terms: Terms) -> str:
-    """The terms as text, without the session and size of the sum."""
+    """Return the terms as text, without session and size: message and offer have these."""
     names = ("clients", "bits", "least", "neighbours", "threshold")
     return json.dumps({name: getattr(terms, name) for name in names})
 
 
 def read_terms(text: str, session: bytes, size: int) -> Terms:
-    """Undo `terms_text`; ProtocolError if the text is invalid."""
     try:
         record = json.loads(text)
         return Terms(session, tuple(record.pop("clients")), size, **record)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ProtocolError("Expected the terms of a secure sum, but they are none.") from error
+        # The reason, which may quote the text, is the cause: only this client's log has it.
+        raise ProtocolError(
+            f"Expected the terms of a secure sum, got {len(text)} characters that are not."
+        ) from error
 
 
 def addressed(
     mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, size: int
 ) -> bytes:
-    """A payload as it is sent without masks: codes say of which session and client they are."""
-    assert mechanism.coding is not None  # an offer sends codes
+    """Return a payload with session and client in its format, as it is sent without masks."""
+    # So nobody can send it again in another round, or as another client's, without being noticed.
+    assert mechanism.coding is not None  # Offer accepts only mechanisms that send codes
     codes = wire.unpack(mechanism.coding, payload, size)
     return wire.pack(upload_format(mechanism, session, client), codes)
 
@@ -177,22 +192,22 @@ def unaddressed(
     mechanism: UpdateMechanism, payload: bytes, session: bytes, client: int, dimension: int
 ) -> bytes:
     """Undo `addressed`; ValueError if the payload is damaged, or of another session or client."""
-    assert mechanism.coding is not None  # an offer sends codes
+    assert mechanism.coding is not None  # as in `addressed`
     size = mechanism.size(dimension)
     codes = wire.unpack(upload_format(mechanism, session, client), payload, size)
     return wire.pack(mechanism.coding, codes, size - dimension)
 
 
 def upload_format(mechanism: UpdateMechanism, session: bytes, client: int) -> Format:
-    """Format of one client's codes in one session without masks; of a subset, which one."""
+    """Return the format of one client's codes in one session, sent without masks."""
     coding = mechanism.coding
-    assert coding is not None  # it sends codes
+    assert coding is not None  # as in `addressed`
     facts = ("upload", coding.fingerprint.hex(), session.hex(), str(client))
     return Format.of(coding.levels, *facts)
 
 
 def public_seed(session: bytes) -> int:
-    """The seed of a round that follows from its session, where server and clients draw none.
+    """Return a round's seed from its session, where server and clients draw none.
 
     Seeds have 64 bits. No guarantee rests on them: the server chooses the session.
     """

@@ -1,4 +1,4 @@
-"""What a server keeps of a run, whatever engine it is on: the account, and what rounds released."""
+"""The server's side of a run on an engine: its account, its released numbers, and its store."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from randquant.rounds.sums import Log, RoundSum
 from randquant.rounds.trained import Arrays, Buffers, Layout
 from randquant.rounds.untuned import START, UntunedSteps
 
-MODEL, MOMENTS, RUN = "model/", "moments/", "run/"
-"""The first part of an array's name in a store: of the model, of what an engine's own step
-remembers, and of what a step without a rate does."""
+MODEL_PREFIX, MOMENTS_PREFIX, RUN_PREFIX = "model/", "moments/", "run/"
+"""Prefixes of array names in a store: the model, the moments of an engine's own optimizer, and the
+state of the steps without a rate. They are on users' disks: changing one loses runs."""
 
 ModelAndMoments = tuple[Arrays, Arrays]
-"""A model, and the arrays that the engine's own step remembers."""
+"""A model, and the moments of an engine's own optimizer."""
 
 
 class RoundsFailed(RuntimeError):
@@ -33,22 +33,24 @@ class RoundsFailed(RuntimeError):
 
 
 class ServerRun:
-    """A run on the server: its clients' account, and what its rounds have released.
+    """A run on the server: the account of its clients, and the numbers that its rounds released.
 
     Args:
-        mechanism: how updates are protected.
-        accountant: empty.
+        mechanism: protects the updates.
+        accountant: with no rounds counted yet.
         log: takes a level of `logging` and a line.
-        alongside: what clients send beside their updates; None for nothing.
-        patience: how many rounds in a row may fail.
-        untuned: steps without a rate; None if another step is taken with a mean.
-        store: where the run is kept; None keeps it in memory alone.
+        alongside: encodes the numbers that clients send with their updates; None if they send none.
+        patience: failed rounds in a row that end the run. With twice as many a broken run goes on
+            for longer, and its clients are charged for each round; with 1 a single loss of the
+            network ends it.
+        untuned: steps without a learning rate; None if the engine steps with the mean.
+        store: the run's file; None keeps the run in memory only.
 
     Attributes:
-        done: rounds that are over, those before a restart included.
-        stopped: why training is over; empty while it is not.
-        history: all rounds, with those that failed.
-        numbers: the last round's numbers.
+        done: how many rounds are over, those before a restart included.
+        stopped: why training is over; empty while it goes on.
+        history: all rounds, failed ones included.
+        numbers: released with the last mean, by name.
 
     Guarantees:
         A round is in the account, and in the store, before it has requests.
@@ -77,7 +79,7 @@ class ServerRun:
         self.begin()
 
     def begin(self) -> None:
-        """Start anew, with the account as it is."""
+        """Start again with no rounds done; the account keeps what it has counted."""
         self.done = self._failures = 0
         self._has_file = False
         self.stopped = self._hostile = ""
@@ -87,16 +89,18 @@ class ServerRun:
             self.untuned.restore({}, None)
 
     def offer(self, layout: Layout, buffers: Buffers, examples: int | None = None) -> Offer:
-        """What clients are offered in every round."""
         extra = 0 if self.alongside is None else self.alongside.extra
+        # An update of clipped gradients must not be scaled up, so offers for one example never are.
         return Offer(
             self.mechanism, layout.dimension + extra, layout.parts, buffers, self.alongside,
             examples, scaled=self.untuned is not None and examples is None,
         )  # fmt: skip
 
     def eligible(self, offer: Offer, connected: Iterable[int]) -> list[int]:
-        """The connected clients that an answer would not take above the limit."""
+        """Return the connected clients that one more answer keeps within the limit."""
         connected = list(connected)
+        # A new number may be a known client that has reconnected: first it inherits the largest
+        # account, then the limit is checked.
         self.accountant.meet(connected)
         if self.accountant.max_epsilon is None:
             return connected
@@ -111,19 +115,21 @@ class ServerRun:
         initial: Callable[[], ModelAndMoments],
         step_name: str = "",
     ) -> None:
-        """Count a round, before its requests leave: once asked, a client may send an update.
+        """Record the cost of a round on disk before any of its requests is sent.
 
         Args:
             number: of the round, 1 for the first.
             offer: of the round.
             clients: who is asked.
-            initial: gives what a run begins with.
-            step_name: of what steps with the mean.
+            initial: returns the model and moments that a run begins with.
+            step_name: of the rule that steps with the mean.
         """
+        # All clients that are asked are charged: once asked, a client may send an update.
         self.accountant.compose(RoundEvent(offer, frozenset(clients)))
         if self.store is not None:
             account = self.accountant.state_dict()
-            # A file that this run has written to and that is gone is an error.
+            # Once this run has written its file, a missing file is an error of `changing`: a new
+            # one would state a smaller cost than was spent.
             if self._has_file or self.store.exists():
                 self.store.record_before_sending(account, number - 1)
             else:
@@ -131,35 +137,37 @@ class ServerRun:
                 arrays = self._arrays(*initial())
                 self.store.create(run, account, number - 1, arrays, self.history)
             self._has_file = True
-        told = self._hostile
+        logged_before = bool(self._hostile)
         self._hostile = one_client(offer.mechanism, offer.dimension, len(clients))
-        if self._hostile and not told:
+        if self._hostile and not logged_before:  # one line a run, not one a round
             self._log(INFO, f"randquant: {self._hostile}.")
 
-    def step(self, taken: RoundSum, layout: Layout, model: Arrays, rounds: int) -> np.ndarray:
-        """What to add to the trained arrays: the mean update, unless steps are untuned.
+    def step(self, round_sum: RoundSum, layout: Layout, model: Arrays, rounds: int) -> np.ndarray:
+        """Return what to add to the trained arrays: the mean update, or a step without a rate.
 
-        Keeps what later rounds use of the mean.
+        It also keeps the numbers that were released with the mean.
         """
-        mean = taken.mean()
+        mean = round_sum.mean()
         if self.alongside is not None:
             mean, self.numbers = self.alongside.parted(mean)
         if self.untuned is None:
             return mean
-        return self.untuned.step(taken.offer, layout, model, mean, taken.clients, rounds)
+        offer, clients = round_sum.offer, round_sum.clients
+        return self.untuned.step(offer, layout, model, mean, clients, rounds)
 
-    def figures(self, offer: Offer, clients: int) -> dict[str, float]:
-        """The last round's numbers, each with the standard deviation of its noise."""
-        found: dict[str, float] = {}
+    def numbers_with_noise(self, offer: Offer, clients: int) -> dict[str, float]:
+        """Return and log the last numbers, each with the standard deviation of its noise."""
+        numbers: dict[str, float] = {}
         if self.alongside is None:
-            return found
+            return numbers
         coordinate = offer.mechanism.expected_error(offer.dimension).deviation(clients)
         for name, value in self.numbers.items():
-            found[name] = value
-            found[f"{name}_deviation"] = noise = self.alongside.deviation(name, coordinate)
+            numbers[name] = value
+            # A number without its noise would be read as exact.
+            numbers[f"{name}_deviation"] = noise = self.alongside.deviation(name, coordinate)
             line = f"randquant: {name} {value:.4g}, noise of standard deviation {noise:.2g}."
             self._log(INFO, line)
-        return found
+        return numbers
 
     def succeeded(
         self,
@@ -169,10 +177,19 @@ class ServerRun:
         sizes: Mapping[str, int],
         after: ModelAndMoments,
     ) -> RoundRow:
-        """Note a round with so many clients in its mean, and keep the model after it."""
+        """Record a successful round, and store the model after it.
+
+        Args:
+            number: of the round.
+            asked: how many clients were asked.
+            clients: how many are in the mean.
+            sizes: fields of `RoundRow` in bytes, by name.
+            after: the model and moments after the round.
+        """
         self._failures = 0
         if self.untuned is not None:
-            self.untuned.taken()
+            # Before `record`: the state on disk must be that after this round, like the model.
+            self.untuned.keep_step()
         row = self._note(number, asked, asked - clients, sizes)
         if self.store is not None:
             untuned = {} if self.untuned is None else self.untuned.record()
@@ -181,12 +198,19 @@ class ServerRun:
         return row
 
     def failed(self, number: int, asked: int, error: Exception) -> None:
-        """Note a round that failed; RoundsFailed if that were too many in a row."""
+        """Record a failed round.
+
+        Raises:
+            RoundsFailed: `patience` rounds in a row have failed.
+        """
         self._log(ERROR, f"randquant: round {number} failed, the model is as before: {error}")
         self._failures += 1
+        # Its cost stays in the account: clients may have answered before it failed.
         row = self._note(number, asked, asked, {}, str(error))
+        # A run whose first round failed before anybody was asked has no file: `charge` writes the
+        # history into it when it creates it.
         if self.store is not None and self.store.exists():
-            self.store.note(row)
+            self.store.record_failure(row)
         if self._failures >= self.patience:
             raise RoundsFailed(
                 f"Expected a round to succeed, got {self._failures} failures in a row, the last: "
@@ -194,22 +218,24 @@ class ServerRun:
             ) from error
 
     def stored(self, offer: Offer, model: Arrays, step_name: str = "") -> StoredRounds | None:
-        """Read the store; None if the run has not begun there.
+        """Read the store; return None if the run has not begun there.
 
         Args:
-            offer: what clients are offered.
-            model: has the names, shapes and dtypes of the run's.
+            offer: to the clients of the run that is about to go on.
+            model: with the names, shapes and dtypes of its arrays.
             step_name: as in `charge`.
 
         Raises:
-            ValueError: it is damaged, or of another offer, model or step.
-            OSError: it cannot be read.
+            ValueError: the store is damaged, or of another offer, model or step.
+            OSError: the store cannot be read.
         """
         if self.store is None or not self.store.exists():
             return None
         stored = self.store.read()
+        # The digest covers mechanism, dimension and trained arrays; what is not trained is compared
+        # by name, shape and dtype. Which of them differs cannot be read off two digests.
         same = stored.run == {"offer": offer.digest, "step": step_name}
-        if not same or _kinds(_named(stored, MODEL)) != _kinds(model):
+        if not same or _kinds(_named(stored, MODEL_PREFIX)) != _kinds(model):
             raise ValueError(
                 f"Expected {self.store.path} to be of this mechanism, model and step, got another "
                 "run's: choose another folder."
@@ -217,45 +243,45 @@ class ServerRun:
         return stored
 
     def restore(self, stored: StoredRounds) -> ModelAndMoments:
-        """Go on from what the store has.
+        """Continue from a stored run; return its model and moments.
 
         Raises:
-            ValueError: it is of another account.
+            ValueError: its account is damaged, or of another delta or neighbouring relation.
         """
         self.begin()
         if self.untuned is not None:
-            start = _named(stored, RUN).get(START)
+            start = _named(stored, RUN_PREFIX).get(START)
             self.untuned.restore(stored.progress.get("untuned", {}), start)
         done = validate.whole("rounds", stored.progress.get("rounds"), low=0)
         self.accountant.load_state_dict(stored.account)
         self._has_file = True
-        # A round that failed is over too once another was asked for after it.
+        # Failed rounds are not in `progress`; they are over once a later round was asked for.
         self.done, self.history = max(done, stored.rounds_over), stored.history
-        return _named(stored, MODEL), _named(stored, MOMENTS)
+        return _named(stored, MODEL_PREFIX), _named(stored, MOMENTS_PREFIX)
 
     def _arrays(self, model: Arrays, moments: Arrays) -> dict[str, np.ndarray]:
-        """All arrays of a state, by their names in the store."""
         run = {} if self.untuned is None else self.untuned.arrays()
-        parts = {MODEL: model, MOMENTS: moments, RUN: run}
+        parts = {MODEL_PREFIX: model, MOMENTS_PREFIX: moments, RUN_PREFIX: run}
         return {kind + name: a for kind, arrays in parts.items() for name, a in arrays.items()}
 
     @property
     def names(self) -> list[str]:
-        """Names of the numbers that clients send."""
-        return [] if self.alongside is None else [each.name for each in self.alongside.numbers]
+        # Those that clients send with their updates.
+        return [] if self.alongside is None else [n.name for n in self.alongside.numbers]
 
     def outcome(self, title: str, measured: Measured) -> History:
-        """The run for a report, with what the server has measured."""
-        own = self.accountant
-        spent = own.get_privacy_spent()
+        """Return the run for a report, with the server's own evaluation."""
+        accountant = self.accountant
+        spent = accountant.get_privacy_spent()
         return History(
-            title, self.history, spent, measured, own.max_epsilon, own.assumes(),
-            bool(own.counts_on), self._hostile,
+            title, self.history, spent, measured, accountant.max_epsilon, accountant.assumes(),
+            bool(accountant.counts_on), self._hostile,
         )  # fmt: skip
 
     def _note(
         self, number: int, asked: int, dropped: int, sizes: Mapping[str, int], why: str = ""
     ) -> RoundRow:
+        # Of the account, so with the rounds that failed.
         epsilon = self.accountant.get_epsilon(self.accountant.delta)
         row = RoundRow(number, epsilon, asked, dropped, **sizes, failed=why)
         self.history.append(row)
@@ -263,25 +289,26 @@ class ServerRun:
         return row
 
 
-def _named(stored: StoredRounds, kind: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a kind, by their names within it."""
+def _named(stored: StoredRounds, prefix: str) -> dict[str, np.ndarray]:
     arrays = stored.arrays.items()
-    return {name.removeprefix(kind): each for name, each in arrays if name.startswith(kind)}
+    return {name.removeprefix(prefix): a for name, a in arrays if name.startswith(prefix)}
 
 
 def _kinds(model: Arrays) -> list[tuple[str, np.dtype, tuple[int, ...]]]:
     return [(name, array.dtype, array.shape) for name, array in model.items()]
 
 
-def beside(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | None:
-    """What clients send beside their updates, as settings say; None for nothing.
+def alongside_numbers(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | None:
+    """Return the encoder of the numbers that settings send with an update; None without any.
 
     Raises:
         ValueError: the mechanism does not clip whole updates, or it decides a setting itself.
     """
-    given = (privacy.unit, privacy.sampling, privacy.bits, privacy.clip_norm,
+    # A mechanism has these settings already: to ignore what a user set would mislead them about
+    # what protects their clients.
+    fixed = (privacy.unit, privacy.sampling, privacy.bits, privacy.clip_norm,
              privacy.coordinates, privacy.max_participations, privacy.spent)  # fmt: skip
-    if given != ("client", "fixed", "auto", CLIP_NORM, None, None, None):
+    if fixed != ("client", "fixed", "auto", CLIP_NORM, None, None, None):
         raise ValueError(
             "Expected privacy of what a mechanism leaves open (neighboring, numbers, weighted_by), "
             "got other settings too: for_target plans a mechanism for them."
@@ -290,7 +317,8 @@ def beside(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | None:
         return None
     if mechanism.clip_norm is None:
         raise ValueError(
-            f"Expected a mechanism with a clip_norm for numbers beside updates, got {mechanism!r}, "
-            "which clips coordinates one by one: numbers share the norm of an update."
+            "Expected a mechanism with a clip_norm for numbers sent with updates, got "
+            f"{mechanism!r}, which clips coordinates one by one: numbers share the norm of an "
+            "update."
         )
     return Alongside(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)

@@ -1,8 +1,8 @@
-"""What one party of a run keeps: records by name, rounds in order, and arrays, in one SQLite file.
+"""The store of one party of a run, in one SQLite file: records by name, rounds in order, arrays.
 
-SQLite keeps what was committed through a loss of power, and nothing of what was not. Against
-changes from outside each record has a checksum, which is part of the next one's where records
-follow each other.
+After a loss of power SQLite has every transaction that was committed, and nothing of any other.
+Against changes from outside each record has a checksum; where records follow each other, each
+checksum covers the one before.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ MAX_PART_BYTES = 2**26
 With half of this a large model has twice as many rows, which takes no longer."""
 
 RESTORE = (
-    "Restore it from a copy, and delete the file beside it whose name ends in -journal, if there "
+    "Restore it from a copy, and delete the file next to it whose name ends in -journal, if there "
     "is one; or begin a new run."
 )
-"""A journal belongs to the file that it was left beside: SQLite would undo a copy by it."""
+"""Advice for a damaged file. A journal belongs to the file that it was left with: SQLite would roll
+back a restored copy by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,8 @@ class Store:
 
     Attributes:
         path: the file. Nothing is read or created before a method is called.
-        kind: what the file is, with its article, for messages.
-        records: the names of its records, and what each is.
+        kind: a noun with its article for the file, for messages.
+        records: the names of its records, each with a noun for messages.
         states: the names of its states.
 
     Raises:
@@ -62,7 +63,7 @@ class Store:
 
     @property
     def _database(self) -> Database:
-        # What is overwritten is no secret: a run's key is written once, and goes with its file.
+        # Overwritten content need not be wiped: a run's key is written once and goes with its file.
         return Database(self.path, TABLES, VERSION, self.kind, keeps_deleted=True)
 
     def exists(self) -> bool:
@@ -70,14 +71,14 @@ class Store:
         return exists(self.path)
 
     def create(self, fill: Callable[[Contents], object]) -> None:
-        """Create the file: afterwards it has all that `fill` writes, or there is none."""
+        """Create the file: it has all that `fill` writes, or it does not exist."""
         make_folder(self.path.parent)
         self._database.create_whole(lambda database: fill(Contents(self, database)))
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Contents]:
-        """Read and write as one step; after an error nothing is changed."""
-        # A new file would state less than was sent.
+        """Read and write in one transaction; an error changes nothing."""
+        # SQLite would create a missing file, which would state a smaller cost than was spent.
         if not self.exists():
             raise FileNotFoundError(
                 f"Expected {self.kind} in {self.path}, got no file: it was deleted or moved while "
@@ -88,7 +89,7 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Contents]:
-        """Read what the file has at one moment, while others may write to it."""
+        """Read the file at one moment, while others may write to it."""
         try:
             with self._database.reading() as database:
                 names = "SELECT name FROM records UNION SELECT name FROM states"
@@ -96,8 +97,7 @@ class Store:
                 # key a part of it.
                 if {name for (name,) in database.execute(names)} - {*self.records, *self.states}:
                     raise ValueError(
-                        f"Expected records of a run in {self.path}, got one of another name. "
-                        f"{RESTORE}"
+                        f"Expected records of a run in {self.path}, got an unknown name. {RESTORE}"
                     )
                 yield Contents(self, database)
         except (FileNotFoundError, NotADirectoryError):
@@ -123,13 +123,13 @@ class Contents:
         return self._text(name) is not None
 
     def record(self, name: str, before: str = "", advice: str = RESTORE) -> dict[str, Any]:
-        """Return a record, which was written with that `before`; `advice` if it was changed."""
+        """Return a record that was written with that `before`; `advice` is for its error."""
         return self.sealed(name, before, advice)[0]
 
     def sealed(
         self, name: str, before: str = "", advice: str = RESTORE
     ) -> tuple[dict[str, Any], str]:
-        """Return a record, and its checksum."""
+        """Return a record and its checksum."""
         content, what, path = self._text(name), self.store.records[name], self.store.path
         if content is None:
             raise ValueError(f"Expected {what} in {path}, found none: no record {name!r}. {advice}")
@@ -141,7 +141,7 @@ class Contents:
             ) from None
 
     def write(self, name: str, record: Any, before: str = "") -> None:
-        """Write a record; `before` is what it must follow, and is needed to read it."""
+        """Write a record; its checksum covers `before`, which is needed to read it."""
         row = [name, _sealed(record, before)[0]]
         self.database.execute("REPLACE INTO records VALUES (?, ?)", row)
 
@@ -153,11 +153,12 @@ class Contents:
         """Read the rounds in order, each with its checksum.
 
         Args:
-            first: what the first one follows.
+            first: checksum that the first round follows.
 
         Raises:
             ValueError: a round was changed, or one is missing or moved.
         """
+        # A chain: a round that was taken from another place, or another run, does not fit.
         last, rows = first, "SELECT round, content FROM rounds ORDER BY round"
         for place, (number, content) in enumerate(self.database.execute(rows), 1):
             try:
@@ -195,14 +196,15 @@ class Contents:
     def append(self, rounds: Sequence[Any], last: str) -> None:
         """Append rounds; `last` is the checksum that the first of them follows."""
         (count,) = self.database.execute("SELECT COUNT(*) FROM rounds").fetchone()
-        for place, each in enumerate(rounds, count + 1):
-            content, last = _sealed(each, last)
+        for place, row in enumerate(rounds, count + 1):
+            content, last = _sealed(row, last)
             self.database.execute("INSERT INTO rounds VALUES (?, ?)", [place, content])
 
     def write_rounds(self, rounds: Sequence[Any], first: str) -> None:
-        """Write all rounds again; `first` is what the first one follows."""
+        """Write all rounds again; `first` is the checksum that the first of them follows."""
         (before,) = self.database.execute("SELECT COUNT(*) FROM rounds").fetchone()
         if len(rounds) < before:
+            # A round that was sent is never forgotten.
             raise ValueError(f"Expected {before} rounds or more, got {len(rounds)}.")
         self.database.execute("DELETE FROM rounds")
         self.append(rounds, first)
@@ -211,19 +213,19 @@ class Contents:
         """Return a state; empty if there is none of that name."""
         parts = "SELECT content FROM states WHERE name = ? ORDER BY part"
         rows = self.database.execute(parts, [name])
-        # What is no bytes is damaged: without it the checksum does not fit.
+        # Damage can turn a part into another type: without that part the checksum does not fit.
         return b"".join(part for (part,) in rows if isinstance(part, bytes))
 
     def write_state(self, name: str, content: bytes) -> None:
-        """Write a state in the place of the one of that name."""
-        # The new parts first, into pages that were free before: what they held need not be kept for
-        # a rollback, which would write the state a second time.
+        """Write a state, replacing the one of that name."""
+        # The new parts first, into free pages: SQLite need not save those for a rollback, which
+        # would write the state a second time. Only then the old parts are deleted.
         (last,) = self.database.execute("SELECT COALESCE(MAX(part), 0) FROM states").fetchone()
-        whole = memoryview(content)
+        view = memoryview(content)  # parts of a large model without copies
         self.database.executemany(
             "INSERT INTO states (name, content) VALUES (?, ?)",
             (
-                (name, whole[start : start + MAX_PART_BYTES])
+                (name, view[start : start + MAX_PART_BYTES])
                 for start in range(0, len(content), MAX_PART_BYTES)
             ),
         )
@@ -234,7 +236,8 @@ class Contents:
         row = self.database.execute(content, [name]).fetchone()
         if row is None:
             return None
-        return row[0] if isinstance(row[0], str) else ""  # of a damaged file it may be a number
+        # Damage can make it a number; an empty text is reported as a changed record.
+        return row[0] if isinstance(row[0], str) else ""
 
 
 def _sealed(record: Any, before: str) -> tuple[str, str]:
@@ -243,23 +246,23 @@ def _sealed(record: Any, before: str) -> tuple[str, str]:
 
 
 SERVER_RECORDS = {
-    "run": "what the run is of",
-    "asked": "the account of what was asked for",
-    "progress": "what the run has done",
+    "run": "the run's settings",
+    "asked": "the account of the rounds that were asked for",
+    "progress": "the run's progress",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRounds:
-    """A run on a server as its store has it.
+    """A server's run as read from its store.
 
     Attributes:
-        run: its offer and the name of its step, as they were when it began.
-        account: `RunAccountant.state_dict` of all that was asked for, the last round included.
-        rounds_over: rounds before that one, those that failed among them.
-        progress: what `ServerStore.commit` was given, of the last round that succeeded.
-        history: all rounds, with those that failed.
-        arrays: the model after that round, and what belongs to it.
+        run: digest of its offer and name of its step, as they were when it began.
+        account: `RunAccountant.state_dict` of all rounds that were asked for, the last included.
+        rounds_over: how many rounds came before that one, failed ones included.
+        progress: as passed to `ServerStore.commit` after the last successful round.
+        history: all rounds, failed ones included.
+        arrays: the model after the last successful round, and its optimizer's arrays.
     """
 
     run: dict[str, Any]
@@ -271,7 +274,7 @@ class StoredRounds:
 
 
 class ServerStore:
-    """The store of a server on an engine: what it is asking for, its rounds, and its model.
+    """The store of a server on an engine: its account, its rounds, and its model.
 
     Args:
         path: the file.
@@ -298,20 +301,20 @@ class ServerStore:
         arrays: Mapping[str, np.ndarray],
         history: Sequence[RoundRow] = (),
     ) -> None:
-        """Begin, before anybody is asked: with the account of this, and the initial model.
+        """Create the file before any client is asked: with the first round's account and the model.
 
         Args:
-            run: its offer and the name of its step.
+            run: digest of its offer and name of its step.
             account, rounds_over: as in `record_before_sending`.
-            arrays: the model, and what belongs to it.
-            history: rounds that failed before anybody was asked.
+            arrays: the initial model, and its optimizer's arrays.
+            history: rounds that failed before any client was asked.
         """
         progress = {"rounds": 0}
-        state = pack_arrays(progress, arrays)
+        state = pack_arrays(progress, arrays)  # before the transaction: it takes long, and may fail
 
         def fill(contents: Contents) -> None:
             contents.write("run", run)
-            contents.write("asked", _asked(account, rounds_over))
+            contents.write("asked", _asked_record(account, rounds_over))
             contents.write("progress", progress)
             contents.append(history, _first(contents))
             contents.write_state("model", state)
@@ -319,38 +322,41 @@ class ServerStore:
         self._store.create(fill)
 
     def record_before_sending(self, account: Mapping[str, Any], rounds_over: int) -> None:
-        """Write the account of a round that is about to be asked for.
+        """Write the account with a round before its first request is sent.
 
         Args:
             account: `RunAccountant.state_dict` with that round.
-            rounds_over: rounds before it.
+            rounds_over: how many rounds came before it.
         """
+        # On the disk when this returns: a server that is killed afterwards has counted what its
+        # clients may answer.
         with self._store.changing() as contents:
-            contents.write("asked", _asked(account, rounds_over))
+            contents.write("asked", _asked_record(account, rounds_over))
 
     def commit(
         self, row: RoundRow, progress: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
     ) -> None:
-        """Write a round that has succeeded.
+        """Write a successful round.
 
         Args:
             row: the round.
-            progress: `rounds` up to this one, and what the steps remember.
-            arrays: the model after the round, and what belongs to it.
+            progress: `rounds` up to this one, and the state of the steps.
+            arrays: the model after the round, and its optimizer's arrays.
         """
+        # Round, progress and model in one transaction: never a model of another round than the row.
         state = pack_arrays(progress, arrays)
         with self._store.changing() as contents:
             contents.append([row], contents.last() or _first(contents))
             contents.write("progress", progress)
             contents.write_state("model", state)
 
-    def note(self, row: RoundRow) -> None:
-        """Write a round that has failed: the model is as it was."""
+    def record_failure(self, row: RoundRow) -> None:
+        """Append a failed round; the model stays as it was."""
         with self._store.changing() as contents:
             contents.append([row], contents.last() or _first(contents))
 
     def read(self) -> StoredRounds:
-        """Return all that the run goes on from."""
+        """Return everything that a run needs to continue."""
         with self._store.reading() as contents:
             run, asked, progress = (contents.record(name) for name in SERVER_RECORDS)
             history = [from_json(RoundRow, row) for row, _ in contents.rounds(_first(contents))]
@@ -359,7 +365,7 @@ class ServerStore:
             account = asked["account"]
             rounds_over = validate.whole("rounds_over", asked["rounds_over"], low=0)
             model_progress, arrays = unpack_arrays(content)
-            # The model is of the round that the account and the rounds are of, and no earlier one.
+            # The model must not be of an earlier round than the account and the rounds.
             if model_progress != progress:
                 raise ValueError("its model is of another round")
         except (KeyError, TypeError, ValueError) as error:
@@ -369,10 +375,10 @@ class ServerStore:
         return StoredRounds(run, account, rounds_over, progress, history, arrays)
 
 
-def _asked(account: Mapping[str, Any], rounds_over: int) -> dict[str, Any]:
+def _asked_record(account: Mapping[str, Any], rounds_over: int) -> dict[str, Any]:
     return {"account": account, "rounds_over": rounds_over}
 
 
 def _first(contents: Contents) -> str:
-    """What a server's first round follows: the run that it is of."""
+    # The first round follows the run's record: rounds of another run do not fit.
     return contents.sealed("run")[1]

@@ -1,4 +1,4 @@
-"""The server's side of one round: what to ask its clients, what of their answers to use, the mean.
+"""The server's side of one round: requests to its clients, checks of their answers, and the mean.
 
 Each way to sum is a state machine without a transport: send what is `pending`, give the answers to
 `take`, until nothing is pending; then there is a `mean`.
@@ -25,17 +25,19 @@ from randquant.secure_sums.secagg.graphs import Draw
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 Requests = Mapping[int, RoundMessage]
-"""What to send, by client."""
+"""Requests to send, by client."""
 
 Answers = Iterable[tuple[int, RoundMessage | Exception]]
-"""What has arrived, by the client that the transport names; an error in the place of an answer that
-nobody sent, or that cannot be read."""
+"""Messages that have arrived, by the client that the transport names. An error replaces an answer
+that did not come or cannot be read."""
 
 Log = Callable[[int, str], object]
 """Takes a level of `logging` and a line."""
 
-REST, PER_NEIGHBOUR = 2**16, 256
-"""Most bytes of an answer beside its payload: in all, and for each neighbour in a sum."""
+EXTRA_BYTES, BYTES_PER_NEIGHBOUR = 2**16, 256
+"""Most bytes of an answer in addition to its payload: in all, and for each neighbour in a sum. They
+are generous, since engines add headers of their own. Twice as many would let each hostile client
+fill 64 KiB more of the server's memory; much less would refuse honest answers."""
 
 Result = TypeVar("Result")
 
@@ -44,11 +46,11 @@ class RoundSum(Protocol):
     """The mean of one round's updates, in steps.
 
     Attributes:
-        offer: what the clients of the round were offered.
-        pending: what is to be sent next; empty once there is a mean.
-        refused: clients whose answers were not used, and why.
-        clients: how many clients' updates were taken.
-        upload_bytes: of the largest of these, as it was sent.
+        offer: to the clients of the round.
+        pending: requests to send next; empty once there is a mean.
+        refused: clients whose answers were not used, each with the reason.
+        clients: how many clients' updates are in the mean.
+        upload_bytes: size of the largest of these updates, as it was sent.
     """
 
     offer: Offer
@@ -59,16 +61,16 @@ class RoundSum(Protocol):
 
     @property
     def step(self) -> str:
-        """The step of what is pending."""
+        """The step of the pending requests."""
         ...
 
     @property
     def most(self) -> int:
-        """Most bytes of an answer."""
+        """Most bytes of one answer; a transport may refuse longer ones unread."""
         ...
 
     def take(self, answers: Answers) -> None:
-        """Take the answers to what was pending; ProtocolError if too few clients are left."""
+        """Process the answers to `pending`; ProtocolError if too few clients are left."""
         ...
 
     def mean(self) -> np.ndarray:
@@ -78,11 +80,11 @@ class RoundSum(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """Takes one valid answer of each client, and logs why it refuses others.
+    """Accepts one valid answer of each client, and logs why it refuses others.
 
     Attributes:
-        refused: clients whose answers are refused are added here, with the reason.
-        log: takes the lines.
+        refused: gets the clients whose answers are refused, each with the reason.
+        log: takes a level of `logging` and a line.
     """
 
     refused: dict[int, str]
@@ -91,66 +93,74 @@ class Intake:
     def take(
         self,
         step: str,
-        asked: Requests,
+        requests: Requests,
         answers: Answers,
         use: Callable[[int, RoundMessage], Result],
     ) -> dict[int, Result]:
-        """What `use` makes of the valid answers to requests of one step, by client.
+        """Return the results of `use` on the valid answers to requests of one step, by client.
 
         A ValueError of `use` refuses the answer.
         """
-        known: dict[int, Result] = {}
+        results: dict[int, Result] = {}
         for client, answer in answers:
-            if isinstance(answer, NoAnswer) and client not in asked:  # on behalf of one that left
+            # A transport may report on a client that has left the round.
+            if isinstance(answer, NoAnswer) and client not in requests:
                 self.log(WARNING, f"randquant: no reply to {step!r}: {logged(answer)}")
                 continue
             try:
-                if not isinstance(answer, NoAnswer) and client not in asked:
+                # The transport names the client, not the message: nobody answers for another.
+                if not isinstance(answer, NoAnswer) and client not in requests:
                     raise ProtocolError(f"Expected no message of client {client} in this step.")
-                if not isinstance(answer, NoAnswer) and client in known:
+                # The first answer counts. A second one may be an attempt to replace it.
+                if not isinstance(answer, NoAnswer) and client in results:
                     raise ProtocolError(f"Expected one reply of client {client}, got a second one.")
                 if isinstance(answer, Exception):
                     raise answer
                 if answer.step != step:
+                    # `RoundMessage.read` has checked that the step is one of STEPS.
                     raise ProtocolError(
-                        f"Expected a reply to {step!r}, got one to {answer.step!r}."
+                        f"Expected a reply to {step!r}, got a reply to {answer.step!r}."
                     )
-                if answer.session != asked[client].session:
-                    raise ProtocolError("Expected a reply of this round, got one of another round.")
-                known[client] = use(client, answer)
-            except Exception as error:  # any malformed reply: the round continues with the others
+                # A replay of an earlier round. Its session is not shown: it is a stranger's bytes.
+                if answer.session != requests[client].session:
+                    raise ProtocolError(
+                        "Expected a reply of this round, got another session's reply."
+                    )
+                results[client] = use(client, answer)
+            except Exception as error:
+                # Whatever a hostile client sends, the round goes on with the others.
                 text = logged(error if isinstance(error, ValueError) else UNREADABLE)
-                if client not in known:
+                if client not in results:  # a bad second answer does not undo a good first one
                     self.refused[client] = text
                 line = f"randquant: reply of client {client} to {step!r} dropped: {text}"
                 self.log(WARNING, line)
-        for client in sorted(asked.keys() - known.keys() - self.refused.keys()):
+        for client in sorted(requests.keys() - results.keys() - self.refused.keys()):
             self.refused[client] = f"Expected a reply to {step!r} in time, got none."
             self.log(WARNING, f"randquant: client {client}: no reply to {step!r} in time.")
-        return known
+        return results
 
-    def named(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Do the server's part of a step; log the clients that it refuses, even if it fails."""
+    def logged(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Do the server's part of a step, and log the clients that it refuses."""
         before = dict(self.refused)
         try:
             return work(*arguments)
-        finally:
+        finally:  # a failed sum is when one most needs to know who was refused
             for client, reason in self.refused.items():
                 if before.get(client) != reason:
                     self.log(WARNING, f"randquant: client {client}: {reason}")
 
 
 class PlainSum:
-    """Payloads that the server sees one by one.
+    """A mean of payloads that the server sees one by one.
 
     If the round needs a seed, it is drawn with the clients before they are asked to upload.
 
     Args:
         offer: to the clients.
         clients: who is asked.
-        log: see `Intake`.
+        log: as in `Intake`.
         least: fewest clients in the mean.
-        drawn: whether the seed is drawn so; else it follows from the session.
+        drawn: True to draw the seed with the clients; False to derive it from the session.
     """
 
     def __init__(
@@ -163,6 +173,7 @@ class PlainSum:
         self.session = session = os.urandom(protocol.SESSION_BYTES)
         self._mechanism = offer.mechanism
         self._draw = Draw(session) if drawn and offer.drawn else None
+        # No guarantee of local trust rests on the seed, so a server may choose it with the session.
         if not drawn:
             self._mechanism = offer.mechanism.in_round(protocol.public_seed(session))
         self._payloads: dict[int, bytes] = {}
@@ -173,56 +184,55 @@ class PlainSum:
 
     @property
     def most(self) -> int:
-        """See `RoundSum`."""
-        return REST + self.offer.plain_bytes
+        return EXTRA_BYTES + self.offer.plain_bytes
 
     @property
     def step(self) -> str:
-        """See `RoundSum`."""
-        return step_of(self.pending)
+        return step_in(self.pending)
 
     def take(self, answers: Answers) -> None:
-        """See `RoundSum`."""
-        asked, step = self.pending, self.step
+        requests, step = self.pending, self.step
         if step == protocol.ADVERTISE:
             assert self._draw is not None
             add = self._draw.add
-            self._intake.take(step, asked, answers, lambda client, each: add(client, each.part))
+            self._intake.take(step, requests, answers, lambda client, m: add(client, m.part))
+            # The server committed to its part before it saw those of the clients, and each client
+            # checks that with its proof.
             seed, proofs = self._draw.close()
             self._mechanism = self.offer.mechanism.in_round(seed)
             self.pending = {
-                client: RoundMessage(protocol.UPLOAD, asked[client].session, proof=proof)
+                client: RoundMessage(protocol.UPLOAD, requests[client].session, proof=proof)
                 for client, proof in proofs.items()
             }
         else:
-            self._payloads = self._intake.take(step, asked, answers, self._payload)
+            self._payloads = self._intake.take(step, requests, answers, self._payload)
             self.pending, self.clients = {}, len(self._payloads)
 
     def _payload(self, client: int, answer: RoundMessage) -> bytes:
-        """A payload without its address; ValueError if it is another's."""
         dimension = self.offer.dimension
-        found = protocol.unaddressed(
+        payload = protocol.unaddressed(
             self._mechanism, answer.update, answer.session, client, dimension
         )
         self.upload_bytes = max(self.upload_bytes, len(answer.update))
-        return found
+        return payload
 
     def mean(self) -> np.ndarray:
-        """The mean of all valid replies."""
+        # With fewer the noise of the mean is larger than the operator allowed.
         if len(self._payloads) < self._least:
             raise ProtocolError(
                 f"Expected {self._least} updates or more, got {len(self._payloads)}."
             )
+        # By number and not by arrival, so that the mean does not depend on who was faster.
         payloads = [self._payloads[client] for client in sorted(self._payloads)]
-        key = Key.generate()  # channels decode without randomness
+        key = Key.generate()  # of no effect: channels decode without randomness
         return self._mechanism.mean(payloads, self.offer.dimension, key)
 
 
 def fewest(mechanism: UpdateMechanism, least: int | None) -> int:
-    """Fewest clients in a sum of a mechanism's codes; by default its cohort.
+    """Return the fewest clients in a sum of a mechanism's codes; by default its cohort.
 
     Raises:
-        ValueError: its guarantee needs more.
+        ValueError: the mechanism's guarantee needs more.
     """
     least = mechanism.cohort if least is None else least
     least = validate.whole(
@@ -242,6 +252,6 @@ def check_enough(clients: Sequence[int], least: int) -> None:
         )
 
 
-def step_of(pending: Requests) -> str:
-    """The step of some requests; empty if there are none."""
+def step_in(pending: Requests) -> str:
+    # All requests of a round are of one step. Empty if there are none.
     return next((request.step for request in pending.values()), "")

@@ -1,4 +1,4 @@
-"""Which arrays of a model are trained; converts their updates to one vector, and back."""
+"""The trained arrays of a model: converts their updates to one vector, and back."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from randquant._internal.patterns import Patterns
 from randquant.aggregation.layout import check_tied, is_running
 
 Buffers = Literal["refuse", "frozen", "server"]
-BUFFERS: tuple[Buffers, ...] = ("refuse", "frozen", "server")
-"""What is done about running statistics: the model has none, clients leave them as they are, or the
-server has its own."""
+BUFFER_MODES: tuple[Buffers, ...] = ("refuse", "frozen", "server")
+"""Treatments of running statistics: the model has none, clients leave them unchanged, or the server
+has its own."""
 
 Arrays = Mapping[str, np.ndarray]
-"""A model, or an update of one: its arrays by name."""
+"""A model or its update: arrays by name."""
 
 WAY_OUT = (
     "use GroupNorm or LayerNorm instead of BatchNorm, or set buffers='frozen' if the train "
@@ -29,11 +29,13 @@ WAY_OUT = (
 
 
 class UnknownPart(ValueError):
-    """A part to train is no array of the model, or not one that can be trained."""
+    """A part to train is not an array of the model, or not one that can be trained."""
 
 
-def parts_of(model: Arrays, parts: Patterns = None, frozen: Patterns = None) -> tuple[str, ...]:
-    """Names of the arrays to train, in the model's order.
+def trained_names(
+    model: Arrays, parts: Patterns = None, frozen: Patterns = None
+) -> tuple[str, ...]:
+    """Return the names of the arrays to train, in the model's order.
 
     Args:
         model: the model's arrays.
@@ -42,7 +44,7 @@ def parts_of(model: Arrays, parts: Patterns = None, frozen: Patterns = None) -> 
         frozen: patterns of arrays that are left out.
 
     Raises:
-        ValueError: a pattern matches no such array, or none is left.
+        ValueError: a pattern matches no such array, or no array is left.
     """
     names = [
         name for name, array in model.items() if array.dtype.kind == "f" and not is_running(name)
@@ -58,21 +60,21 @@ def parts_of(model: Arrays, parts: Patterns = None, frozen: Patterns = None) -> 
     )
     if not chosen:
         raise ValueError(
-            "Expected an array of floating-point numbers to train, got none: all are left out by "
-            "parts and frozen, or the model has none."
+            f"Expected an array of floating-point numbers to train, got none: of {len(model)} "
+            f"arrays {len(names)} can be trained, and parts and frozen leave all of them out."
         )
     return chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which arrays of a model are trained, in order, with shapes and dtypes.
+    """The trained arrays of a model, in order, with shapes and dtypes.
 
     Attributes:
-        trained: (name, shape, dtype) of floating-point arrays that are trained.
-        kept: names of all other arrays: counters and other integers, running statistics, and what
-            is frozen. No update of them is sent, and the server keeps its own.
-        running: names of those that are running statistics.
+        trained: (name, shape, dtype) of each trained array, of floating-point numbers.
+        kept: names of all other arrays: counters and other integers, running statistics, frozen
+            arrays. Clients send no update of them, and the server keeps its own.
+        running: names of running statistics among `kept`.
     """
 
     trained: tuple[tuple[str, tuple[int, ...], np.dtype], ...]
@@ -81,16 +83,17 @@ class Layout:
 
     @classmethod
     def of(cls, model: Arrays, parts: Collection[str] | None = None) -> Layout:
-        """The layout of a model of which the arrays with these names are trained; None for all.
+        """Return the layout of a model whose arrays of these names are trained; None for all.
 
         Raises:
-            ValueError: the model has nothing to train, an array is not of real numbers, or one of
-                the names is not that of an array which can be trained.
+            UnknownPart: a name is not that of an array that can be trained.
+            ValueError: the model has nothing to train, or an array is not of real numbers.
         """
-        names = parts_of(model) if parts is None else tuple(n for n in model if n in parts)
-        strangers = sorted(set(parts or ()) - set(names))
-        for name in [*strangers, *names]:
-            if name in strangers or model[name].dtype.kind != "f" or is_running(name):
+        # In the model's order and not that of `parts`: both sides must build the same vector.
+        names = trained_names(model) if parts is None else tuple(n for n in model if n in parts)
+        unknown = sorted(set(parts or ()) - set(names))
+        for name in [*unknown, *names]:
+            if name in unknown or model[name].dtype.kind != "f" or is_running(name):
                 raise UnknownPart(
                     "Expected parts among the model's arrays of floating-point numbers other than "
                     f"running statistics, got {name!r}."
@@ -106,28 +109,25 @@ class Layout:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the arrays that are trained."""
         return tuple(name for name, _, _ in self.trained)
 
     @property
     def dimension(self) -> int:
-        """Coordinates of an update."""
         return sum(math.prod(shape) for _, shape, _ in self.trained)
 
     def check_tied(self, model: Arrays) -> None:
-        """Name the trained arrays of a run's first model that may be tied: `check_tied`."""
+        # Of a run's first model: a copy that was sent has no shared memory to see.
         check_tied({name: model[name] for name in self.parts})
 
     def finite(self, model: Arrays) -> bool:
-        """Whether all trained arrays are finite."""
         return all(np.isfinite(model[name]).all() for name, _, _ in self.trained)
 
     def update(self, old: Arrays | None, new: Arrays) -> np.ndarray:
-        """New minus old, (dimension,) float32; it may overflow, or be NaN if an array has NaN.
+        """Return new minus old, (dimension,) float32, infinite or NaN where the arrays lead to it.
 
         Args:
-            old: None if the new arrays are the update itself.
-            new: the trained arrays, among others.
+            old: the model before training; None if `new` is the update itself.
+            new: has the trained arrays, among others.
 
         Raises:
             ValueError: an array is missing, or has another shape.
@@ -138,15 +138,17 @@ class Layout:
             if trained is None or trained.shape != shape or trained.dtype.kind != "f":
                 what = "none" if trained is None else f"shape {trained.shape}, {trained.dtype}"
                 raise ValueError(f"Expected array {name!r} {shape} of {dtype}, got {what}.")
+            # Without warnings: an update that is not finite is refused before it is encoded.
             with np.errstate(over="ignore", invalid="ignore"):
                 if old is not None:
+                    # Half precision is subtracted as float32: the difference loses no bits.
                     wide = np.promote_types(np.promote_types(dtype, trained.dtype), np.float32)
                     trained = np.subtract(trained, old[name], dtype=wide)
                 parts.append(trained.astype(np.float32).ravel())
         return np.concatenate(parts)
 
     def moved(self, old: Arrays, update: np.ndarray) -> dict[str, np.ndarray]:
-        """The trained arrays plus an update (dimension,) float32, in their dtypes.
+        """Return the trained arrays plus an update (dimension,) float32, in their dtypes.
 
         Raises:
             ValueError: a result is too large for its dtype.
@@ -157,7 +159,7 @@ class Layout:
             start += part.size
             wide = np.promote_types(dtype, np.float32)
             with np.errstate(over="ignore"):
-                # NumPy makes a number of the sum of two arrays ().
+                # NumPy returns a scalar for the sum of two arrays of shape ().
                 moved[name] = np.asarray(np.add(old[name], part, dtype=wide), dtype=dtype)
             if not np.isfinite(moved[name]).all():
                 raise ValueError(
@@ -167,20 +169,20 @@ class Layout:
         return moved
 
     def check_running(self, buffers: Buffers) -> None:
-        """Refuse a model with running statistics, unless `buffers` says what becomes of them."""
+        """Raise ValueError for running statistics, unless `buffers` treats them."""
         if self.running and buffers == "refuse":
             first, *others = self.running
             more = f" and {len(others)} more" if others else ""
             raise ValueError(
-                f"Expected a model without running statistics, got {first}{more}, which are no "
+                f"Expected a model without running statistics, got {first}{more}, which are not "
                 f"parameters, and which clipping and noise would destroy: {WAY_OUT}."
             )
 
     def check_frozen(self, old: Arrays, new: Arrays) -> None:
-        """Check that training has left the running statistics as they were.
+        """Check that training has not changed running statistics.
 
         Raises:
-            ValueError: it has changed one, or its reply lacks it.
+            ValueError: training has changed one, or its reply lacks it.
         """
         for name in self.running:
             same = name in new and np.array_equal(old[name], new[name])
@@ -194,18 +196,18 @@ class Layout:
     def settled(
         self, old: Arrays, new: Arrays, statistics: Arrays | None = None
     ) -> dict[str, np.ndarray]:
-        """What a server's step must not change, as it was: dtypes, and arrays that are not trained.
+        """Return what a server's step must not change: arrays that are not trained, and dtypes.
 
         Args:
             old: the model before the step.
-            new: after it.
-            statistics: has the running statistics to take over; None keeps the old ones.
+            new: the model after it.
+            statistics: running statistics to take over; None keeps the old ones.
 
         Returns:
-            The arrays to replace.
+            The arrays to replace in `new`.
 
         Raises:
-            ValueError: the statistics lack one, or have another shape of it, or NaN.
+            ValueError: a running statistic is missing, not finite, or of another shape.
         """
         kept = {name: old[name] for name in self.kept}
         for name in self.running if statistics is not None else ():

@@ -1,4 +1,4 @@
-"""The server's step where nobody gives a rate, whatever engine a run is on."""
+"""The server's step without a learning rate, for runs on engines."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from randquant.rounds.parameter_free import REACH, ParameterFreeStep, Predicts
 from randquant.rounds.trained import Arrays, Layout
 
 START = "start of the run"
-"""Name of the array that the steps remember, among those of a run's state."""
+"""Name, in a run's store, of the weights that the steps started from."""
 
 
 class UntunedSteps:
-    """A run's steps without a rate: `ParameterFreeStep` with what a round's offer says.
-
-    A step becomes part of the state when the round has succeeded.
+    """A run's steps without a learning rate: `ParameterFreeStep` with the settings of its offers.
 
     Args:
         predicts: what the model predicts, which decides how far the first steps go.
 
     Raises:
-        ValueError: it is neither `classes` nor `numbers`.
+        ValueError: `predicts` is neither `classes` nor `numbers`.
     """
 
     def __init__(self, predicts: Predicts) -> None:
@@ -43,13 +41,13 @@ class UntunedSteps:
         clients: int,
         rounds: int,
     ) -> np.ndarray:
-        """What to add to the trained arrays, (dimension,) float32.
+        """Return what to add to the trained arrays, (dimension,) float32.
 
         Args:
             offer: of the round, with a clip_norm.
-            layout, model: what is trained, before the step.
+            layout, model: the trained arrays, before the step.
             mean: the mean update.
-            clients: how many it is of.
+            clients: how many clients it is of.
             rounds: of the whole run, as declared.
         """
         shapes = [shape for _, shape, _ in layout.trained]
@@ -57,22 +55,23 @@ class UntunedSteps:
             offer.mechanism, shapes, extra=offer.preparation.extra, clients=clients, rounds=rounds,
             predicts=self.predicts,
         )  # fmt: skip
-        here = layout.update(None, model)
-        there, self._next = rule.step(here, -mean, self._state)
-        return there - here
+        weights = layout.update(None, model)
+        # The engine may still reject the step, so the new state waits for `keep_step`.
+        # `rule` steps against a gradient: the update is its negative.
+        stepped, self._next = rule.step(weights, -mean, self._state)
+        return stepped - weights
 
-    def taken(self) -> None:
-        """Keep the last step: its round has succeeded."""
+    def keep_step(self) -> None:
+        # A failed round leaves the model as it was, and must leave the steps so too.
         self._state = self._next
 
     def record(self) -> dict[str, Any]:
-        """JSON data of the state, without its array."""
+        # JSON; the array is in `arrays`.
         return {name: value for name, value in self._state.items() if name != "start"}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The array of the state, by its name; empty before the first step."""
         return {START: self._state["start"]} if self._state else {}
 
     def restore(self, record: Mapping[str, Any], start: np.ndarray | None) -> None:
-        """Undo `record` and `arrays`."""
+        """Undo `record` and `arrays`; without a start there was no step yet."""
         self._state = {} if start is None else {**record, "start": start}

@@ -27,33 +27,34 @@ from randquant.secure_sums.helper.sealing import SEALED_BYTES, SIGNATURE_BYTES, 
 from randquant.secure_sums.secagg.terms import ProtocolError
 
 Integrity = Literal["masked", "proven"]
-"""What is known of a hostile client's vector in a sum: nothing, or that it is one of codes."""
+"""Guarantee about a hostile client's vector in a sum: none (`masked`), or that it has valid codes
+(`proven`)."""
 
 
 class HelperConnection(Protocol):
-    """How a server reaches a helper: `RemoteHelper`, or a `Helper` in its own process."""
+    """A server's connection to a helper: `RemoteHelper`, or a `Helper` in its own process."""
 
     @property
     def key(self) -> HelperKey:
-        """The key that clients seal to now; OSError or ValueError if there is no helper."""
+        """The key that clients seal to; OSError or ValueError if there is no helper."""
         ...
 
     def answer(self, request: bytes) -> bytes:
-        """Of `Helper.answer`; ProtocolError if it refuses, OSError if it does not answer."""
+        """Return `Helper.answer`; ProtocolError if it refuses, OSError if it does not answer."""
         ...
 
 
 class HelperRound:
-    """A sum of codes with a helper: the server sees the sum only, the helper no code.
+    """A sum of codes with a helper: the server sees only the sum, the helper no codes.
 
     Args:
-        offer, terms: what clients agree to.
+        offer, terms: of the sum, for clients to check.
         helper: is asked once all messages are in.
-        log: see `Intake`.
+        log: as in `Intake`.
         clients: who is asked.
-        directory: public keys of all clients' identities, if they have them.
-        verify_key: of proofs, if the terms ask for them: the server's secret until all messages
-            are in.
+        directory: public keys of all clients' identities, if clients have identities.
+        verify_key: of the proofs, if the terms ask for them: a secret of the server until all
+            messages are in.
 
     Raises:
         ProtocolError: the offer needs a seed, and the helper does not sign one.
@@ -76,9 +77,10 @@ class HelperRound:
         self.clients = self.upload_bytes = 0
         self._totals: np.ndarray | None = None
         self._mechanism, proof = offer.mechanism, b""
+        # With a helper a round is one message, so the helper takes the clients' place in the draw.
         if offer.drawn:
             draw = JointSeed(terms.session)
-            seed, proof = draw.close(_answered(helper, draw.request))
+            seed, proof = draw.close(_ask_helper(helper, draw.request))
             self._mechanism = offer.mechanism.in_round(seed)
         request = RoundMessage(
             protocol.UPLOAD, terms.session, offer.to_text(), terms.to_text(), proof=proof
@@ -87,43 +89,42 @@ class HelperRound:
 
     @property
     def step(self) -> str:
-        """See `RoundSum`."""
-        return sums.step_of(self.pending)
+        return sums.step_in(self.pending)
 
     @property
     def most(self) -> int:
-        """See `RoundSum`."""
         if self.terms.largest:
-            return sums.REST + proven.message_bytes(self.terms) + SIGNATURE_BYTES
+            return sums.EXTRA_BYTES + proven.message_bytes(self.terms) + SIGNATURE_BYTES
         vector = wire.masked(self.terms.dimension, self.terms.bits)
-        return sums.REST + vector + SEALED_BYTES[self.terms.key.suite] + SIGNATURE_BYTES
+        return sums.EXTRA_BYTES + vector + SEALED_BYTES[self.terms.key.suite] + SIGNATURE_BYTES
 
     def take(self, answers: Answers) -> None:
-        """See `RoundSum`; ProtocolError too if the helper refuses or does not answer."""
-        step, asked = self.step, self.pending
+        # ProtocolError also if the helper refuses or does not answer: without it there is no sum.
+        step, requests = self.step, self.pending
         self.pending = {}
-        self._intake.take(step, asked, answers, self._added)
-        self._totals = self._intake.named(self._unmasked)
+        self._intake.take(step, requests, answers, self._add)
+        self._totals = self._intake.logged(self._unmask)
         self.clients = len(self._sum.clients)
 
     def mean(self) -> np.ndarray:
-        """See `RoundSum`."""
-        assert self._totals is not None  # nothing is pending
+        assert self._totals is not None  # set by `take`, after which nothing is pending
         # Codes that are proven are summed exactly: many hostile clients cannot wrap the sum around.
         bits = self.terms.bits if self.terms.largest else None
         return self._mechanism.decode(self._totals, self.clients, self.offer.dimension, bits)
 
-    def _added(self, client: int, answer: RoundMessage) -> None:
-        self._sum.add(client, answer.update)
+    def _add(self, client: int, answer: RoundMessage) -> None:
+        self._sum.add(client, answer.update)  # ProtocolError refuses this client alone
         self.upload_bytes = max(self.upload_bytes, len(answer.update))
 
-    def _unmasked(self) -> np.ndarray:
-        answer = _answered(self._helper, self._sum.request(self.offer.to_text()))
+    def _unmask(self) -> np.ndarray:
+        # With the offer, by which a helper may count each client's epsilon.
+        answer = _ask_helper(self._helper, self._sum.request(self.offer.to_text()))
         return self._sum.unmask(answer, self.offer.largest).astype(np.int64)
 
 
 def _with_proofs(terms: HelperTerms, levels: int, verify_key: bytes) -> HelperTerms:
-    """The terms of a sum whose codes are proven, in a modulus in which it cannot wrap around."""
+    # Exact bits and not the offer's fewer ones: proven codes are summed without wrapping around.
+    # Clients get a commitment only; one who knew the key could forge a proof.
     return replace(
         terms,
         bits=wire.sum_bits(levels, terms.cohort),
@@ -132,8 +133,7 @@ def _with_proofs(terms: HelperTerms, levels: int, verify_key: bytes) -> HelperTe
     )
 
 
-def _answered(helper: HelperConnection, request: bytes) -> bytes:
-    """The helper's answer; ProtocolError if there is none."""
+def _ask_helper(helper: HelperConnection, request: bytes) -> bytes:
     try:
         return helper.answer(request)
     except OSError as error:
@@ -144,19 +144,19 @@ def _answered(helper: HelperConnection, request: bytes) -> bytes:
 class WithHelper:
     """Secure sums with a helper that does not collude with the server.
 
-    Each client sends one message, and losing any of them costs nothing. Clients have the helper's
-    identity in their own settings (`randquant-helper`); the server is not asked for it.
+    Each client sends one message, and losing any of them costs nothing. Clients read the helper's
+    identity from their own settings (`randquant-helper`), never from the server.
 
     Args:
-        helper: how it is reached.
+        helper: the connection to it.
         least: fewest clients in a sum, at least `mechanism.cohort` plus the number of clients that
             may collude with the server; by default the cohort.
         directory: public keys of all clients' identities by number, 32 bytes of Ed25519; the helper
             should have the same.
-        stable_numbers: see `AmongClients`.
-        integrity: `masked`: a hostile client can add any vector, unseen; or `proven`: each client
-            proves that its codes are codes, in the same message, which is longer, and is left out
-            and named if they are not.
+        stable_numbers: as in `AmongClients`.
+        integrity: `masked`: a hostile client can add any vector, undetected; or `proven`: each
+            client proves in its message, which is longer, that its codes are valid, and is left
+            out and named if they are not.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or out of bounds.
@@ -171,6 +171,7 @@ class WithHelper:
     stable_numbers: bool = False
     integrity: Integrity = "masked"
 
+    # Seconds for a step other than the upload. There is none, but engines ask every kind of sum.
     step_timeout = 600.0
     counts_on = "the helper does not collude with the server"
 
@@ -188,9 +189,10 @@ class WithHelper:
         log(INFO, f"randquant: sums with a helper, whose key is {self._key().fingerprint.hex()}.")
 
     def fewest(self, mechanism: UpdateMechanism) -> int:
-        """Fewest clients in a sum of a mechanism's codes, checked; ValueError if it has none.
+        """Return the fewest clients in a sum.
 
-        ValueError too if its codes cannot be proven valid and are to be.
+        Raises:
+            ValueError: the guarantee needs more, or codes are to be proven that cannot be.
         """
         to_prove = self.integrity == "proven" and mechanism.trust == "aggregate"
         if to_prove and mechanism.channel is None:
@@ -201,19 +203,21 @@ class WithHelper:
         return sums.fewest(mechanism, self.least)
 
     def most_lost(self, cohort: int) -> tuple[int, str]:
-        """How many of a cohort may be lost in a sum, and why no more."""
+        """Return how many clients of a cohort a sum may lose, and why no more."""
         return cohort - 2, "a sum of one hides nothing"
 
     def begin(self, offer: Offer, clients: Sequence[int], log: Log) -> RoundSum:
-        """The sum of a round of new terms.
+        """Return the sum of a round, with a new session.
 
         Raises:
             ProtocolError: fewer clients than `least`, or no helper.
         """
+        # Its noise protects each client from the server: no helper is needed.
         if offer.mechanism.trust == "local":
             return PlainSum(offer, clients, log)
         least = self.fewest(offer.mechanism)
         sums.check_enough(clients, least)
+        # Before any client is asked: the helper would refuse the request for the sum.
         if len(text := offer.to_text()) > MAX_OFFER_BYTES:
             raise ProtocolError(
                 f"Expected an offer of {MAX_OFFER_BYTES} characters at most for a sum with a "

@@ -89,9 +89,9 @@ def run(
     if key is None or missing:
         raise ValueError(f"Expected --{missing[0]} FILE with serve; it is missing.")
     with extras.needed("the helper's service", "flower"):
-        from randquant.rounds.helper_service import TLS, ServiceLimits, helper_of, service
+        from randquant.rounds.helper_service import TLS, ServiceLimits, configured_helper, service
     limits = ServiceLimits(workers=workers, seconds=seconds, request_bytes=request_bytes)
-    helper = helper_of(
+    helper = configured_helper(
         Path(path), Path(key), None if directory is None else Path(directory), epsilon=epsilon,
         delta=delta, examples=examples, least=least, most_sums=most_sums, clients=clients,
         coordinates=coordinates, masks=masks,

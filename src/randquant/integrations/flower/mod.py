@@ -20,9 +20,15 @@ from randquant._internal import validate
 from randquant.integrations.flower import messages
 from randquant.integrations.flower.messages import EXAMPLES
 from randquant.local_training.local import Local
-from randquant.rounds.ledger import SPENT
+from randquant.rounds.ledger import ACCOUNT_RECORD
 from randquant.rounds.limits import ClientLimits, Membership
-from randquant.rounds.member import Agreed, Member, NothingToSend, refusal_line, told
+from randquant.rounds.member import (
+    AgreedUpload,
+    Member,
+    NothingToSend,
+    refusal_line,
+    refusal_reason,
+)
 from randquant.rounds.protocol import UPLOAD, RoundMessage
 from randquant.rounds.run import ServerRun
 from randquant.rounds.trained import Arrays
@@ -194,7 +200,7 @@ class QuantizeMod(ClientLimits):
             else:
                 answer = _upload(member, request, message, context, call_next)
         except Exception as error:  # any error that a malicious message causes
-            reason, why = told(error)
+            reason, why = refusal_reason(error)
             log(WARNING, refusal_line(reason, why))
             return messages.refusal(message, reason)
         return Message(RecordDict({**messages.records(answer)}), reply_to=message)
@@ -219,8 +225,8 @@ def _upload(
     """Charge this client, let it train, and answer with what training has made of the model."""
     old = messages.model_in(message.content, "the request")
     agreed = member.agree(request, old)
-    member.charge(agreed.own, request.step)
-    account = context.state.get(SPENT)
+    member.charge(agreed.membership, request.step)
+    account = context.state.get(ACCOUNT_RECORD)
     message.content = messages.without_ours(message.content)
     try:  # an error here may reveal data, so its text must not reach the server
         payload = _trained(member, agreed, old, call_next(message, context))
@@ -229,11 +235,11 @@ def _upload(
     finally:  # whatever the train function did to the content
         Membership.forget(member.state)  # after a failed upload the client has left the sum
         if account is not None:
-            context.state[SPENT] = account
+            context.state[ACCOUNT_RECORD] = account
     return member.upload(agreed, payload)
 
 
-def _trained(member: Member, agreed: Agreed, old: Arrays, answer: Message) -> bytes:
+def _trained(member: Member, agreed: AgreedUpload, old: Arrays, answer: Message) -> bytes:
     """The encoded update of a train function's reply."""
     if answer.has_error():
         raise RuntimeError(answer.error.reason)

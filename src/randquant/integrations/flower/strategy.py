@@ -27,9 +27,9 @@ from randquant.rounds.among_clients import AmongClients
 from randquant.rounds.history import History, RoundRow
 from randquant.rounds.offer import Offer
 from randquant.rounds.protocol import UPLOAD
-from randquant.rounds.run import ModelAndMoments, RoundsFailed, ServerRun, beside
+from randquant.rounds.run import ModelAndMoments, RoundsFailed, ServerRun, alongside_numbers
 from randquant.rounds.store import ServerStore
-from randquant.rounds.trained import Arrays, Layout, parts_of
+from randquant.rounds.trained import Arrays, Layout, trained_names
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 from randquant.secure_sums.secagg.terms import ProtocolError
@@ -98,7 +98,7 @@ class QuantizedStrategy(Strategy):
         mod.check_inner(self.strategy)
         self._first = state.memory(self.strategy)
         self.local = mod.check_local(local)
-        along = beside(mechanism, privacy)
+        along = alongside_numbers(mechanism, privacy)
         untuned = None
         if isinstance(self.strategy, ParameterFree):
             untuned = UntunedSteps(self.strategy.predicts)
@@ -200,7 +200,7 @@ class QuantizedStrategy(Strategy):
         }
         row = run.succeeded(number, asked, taken.clients, sizes, self._model_and_moments(arrays))
         own = {"clients": taken.clients, "dropped": row.dropped, "epsilon": row.epsilon, **sizes}
-        own |= run.figures(taken.offer, taken.clients)
+        own |= run.numbers_with_noise(taken.offer, taken.clients)
         return arrays, MetricRecord({**(metrics or {}), **own})
 
     def configure_evaluate(
@@ -300,7 +300,7 @@ class QuantizedStrategy(Strategy):
 
     def _layout(self, model: Arrays) -> Layout:
         """Which arrays are trained; ValueError if there are running statistics to refuse."""
-        layout = Layout.of(model, parts_of(model, self.local.parts, self.local.frozen))
+        layout = Layout.of(model, trained_names(model, self.local.parts, self.local.frozen))
         layout.check_running(self.local.buffers)
         return layout
 

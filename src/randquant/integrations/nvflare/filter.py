@@ -18,7 +18,7 @@ from randquant._internal.files import make_folder
 from randquant.integrations.nvflare import tasks
 from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.limits import ClientLimits
-from randquant.rounds.member import Agreed, Member
+from randquant.rounds.member import AgreedUpload, Member
 from randquant.rounds.trained import Arrays
 
 FAILED = ReturnCode.EXECUTION_EXCEPTION
@@ -99,7 +99,7 @@ class QuantizeFilter(Filter):
             agreed = member.agree(request, model)
             if self.examples is not None:
                 self._check_clip(agreed.mechanism.clip_norm)
-            member.charge(agreed.own)
+            member.charge(agreed.membership)
             fl_ctx.set_prop(ASKED, (agreed, model), private=True, sticky=False)
             return shareable
         if (code := shareable.get_return_code()) != ReturnCode.OK:
@@ -112,7 +112,7 @@ class QuantizeFilter(Filter):
             )
         agreed, old = asked
         payload = self._encoded(member, agreed, old, tasks.data_of(shareable))
-        member.charge(agreed.own, agreed.request.step)
+        member.charge(agreed.membership, agreed.request.step)
         return tasks.result_of(member.upload(agreed, payload))
 
     def _check_clip(self, offered: float | None) -> None:
@@ -130,7 +130,7 @@ class QuantizeFilter(Filter):
                 "plan the mechanism for it."
             )
 
-    def _encoded(self, member: Member, agreed: Agreed, old: Arrays, result: DXO) -> bytes:
+    def _encoded(self, member: Member, agreed: AgreedUpload, old: Arrays, result: DXO) -> bytes:
         """The encoded update of a result that is an update or a model."""
         if result.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
             raise ValueError(f"Expected an update or a model, got {result.data_kind!s}.")
