@@ -307,3 +307,21 @@ def test_the_two_lines_of_the_docs_run():
     grid = InProcessGrid(spaces[0]["app"], [1, 2])
     fedavg().start(grid, model(), 1)  # no strategy of ours: nothing is sent
     assert len(refusals(grid)) == 2
+
+
+def test_what_one_client_can_do_is_said_of_those_in_the_mean_after_a_restart_too(tmp_path):
+    """Of two rounds, the last of which has lost a client: the others dilute a hostile one less."""
+    away = set()
+
+    def fault(step, node, reply):
+        return [] if step == "upload" and node in away else [reply]
+
+    grid = grid_of(fault=fault)
+    _, _, strategy = one_round(noisy(), grid=grid, folder=tmp_path)
+    assert "one hostile client of 5 moves" in strategy.outcome().hostile
+    away.add(1)
+    _, _, strategy = one_round(noisy(), grid=grid, folder=tmp_path, rounds=2)
+    assert strategy.history[-1].dropped == 1
+    assert "one hostile client of 4 moves" in strategy.outcome().hostile
+    _, _, again = one_round(noisy(), grid=grid, folder=tmp_path, rounds=2)
+    assert again.outcome().hostile == strategy.outcome().hostile

@@ -82,7 +82,8 @@ class ServerRun:
         """Start again with no rounds done; the account keeps what it has counted."""
         self.done = self._failures = 0
         self._has_file = False
-        self.stopped = self._hostile = ""
+        self.stopped = ""
+        self._offer: Offer | None = None
         self.history: list[RoundRow] = []
         self.numbers: Mapping[str, float] = {}
         if self.untuned is not None:
@@ -137,10 +138,10 @@ class ServerRun:
                 arrays = self._arrays(*initial())
                 self.store.create(run, account, number - 1, arrays, self.history)
             self._has_file = True
-        logged_before = bool(self._hostile)
-        self._hostile = one_client(offer.mechanism, offer.dimension, len(clients))
-        if self._hostile and not logged_before:  # one line a run, not one a round
-            self._log(INFO, f"randquant: {self._hostile}.")
+        hostile = one_client(offer.mechanism, offer.dimension, len(clients))
+        if hostile and self._offer is None:  # one line a run, not one a round
+            self._log(INFO, f"randquant: {hostile}.")
+        self._offer = offer
 
     def step(self, round_sum: RoundSum, layout: Layout, model: Arrays, rounds: int) -> np.ndarray:
         """Return what to add to the trained arrays: the mean update, or a step without a rate.
@@ -242,8 +243,8 @@ class ServerRun:
             )
         return stored
 
-    def restore(self, stored: StoredRounds) -> ModelAndMoments:
-        """Continue from a stored run; return its model and moments.
+    def restore(self, stored: StoredRounds, offer: Offer) -> ModelAndMoments:
+        """Continue from a stored run of an offer; return its model and moments.
 
         Raises:
             ValueError: its account is damaged, or of another delta or neighbouring relation.
@@ -254,7 +255,7 @@ class ServerRun:
             self.untuned.restore(stored.progress.get("untuned", {}), start)
         done = validate.whole("rounds", stored.progress.get("rounds"), low=0)
         self.accountant.load_state_dict(stored.account)
-        self._has_file = True
+        self._has_file, self._offer = True, offer
         # Failed rounds are not in `progress`; they are over once a later round was asked for.
         self.done, self.history = max(done, stored.rounds_over), stored.history
         return _named(stored, MODEL_PREFIX), _named(stored, MOMENTS_PREFIX)
@@ -275,8 +276,15 @@ class ServerRun:
         spent = accountant.get_privacy_spent()
         return History(
             title, self.history, spent, measured, accountant.max_epsilon, accountant.assumes(),
-            bool(accountant.counts_on), self._hostile,
+            bool(accountant.counts_on), self._hostile(),
         )  # fmt: skip
+
+    def _hostile(self) -> str:
+        # Of those in the mean: clients that have dropped out do not dilute a hostile one.
+        means = [row.asked - row.dropped for row in self.history if not row.failed]
+        if self._offer is None or not means:
+            return ""
+        return one_client(self._offer.mechanism, self._offer.dimension, means[-1])
 
     def _note(
         self, number: int, asked: int, dropped: int, sizes: Mapping[str, int], why: str = ""

@@ -345,7 +345,7 @@ class QuantizedStrategy(Strategy):
         stored = self.run.stored(offer, model, self._step_name)
         if stored is None:
             return initial
-        kept, moments = self.run.restore(stored)
+        kept, moments = self.run.restore(stored, offer)
         state.restore(self.strategy, moments, self._first)
         log(INFO, "randquant: continuing after round %d.", self.run.done)
         return ArrayRecord({name: Array(array) for name, array in kept.items()})

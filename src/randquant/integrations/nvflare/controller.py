@@ -288,9 +288,10 @@ class QuantizeController(Controller):
 
     def _restored(self) -> bool:
         """Go on with the folder's model and account, if it has them."""
-        stored = self._run.stored(self._offer(), self._model)
+        offer = self._offer()
+        stored = self._run.stored(offer, self._model)
         if stored is None:
             return False
-        model, _ = self._run.restore(stored)
+        model, _ = self._run.restore(stored, offer)
         self._take_over(model)
         return True
