@@ -19,7 +19,14 @@ import randquant as rq
 from randquant.aggregation import one_client, update_mechanism
 from randquant.channels import Key
 from randquant.privacy import account
-from randquant.training import configured_mechanism, federated, is_run, read_run, sample
+from randquant.training import (
+    TrainingSetup,
+    configured_mechanism,
+    federated,
+    is_run,
+    read_run,
+    sample,
+)
 from randquant.training.runs import execution
 
 pytestmark = [
@@ -400,3 +407,12 @@ def test_what_a_run_is_about_is_on_record(clients, tmp_path):
         "problem": run.config.task.problem,
     }
     assert configured_mechanism(run.config) == noisy()
+
+
+def test_advice_points_at_the_callers_own_line(clients, monkeypatch):
+    monkeypatch.setattr(TrainingSetup, "advice", lambda *_: "Scale the features.")
+    settings = {"mechanism": noisy(), "cohort": 10, "rounds": 2, "progress": False}
+    local = rq.Local(threads=1)
+    with pytest.warns(federated.Advice, match="Scale the features") as caught:
+        rq.train(a_model(), clients, local=local, **settings)
+    assert [warning.filename for warning in caught] == [__file__]

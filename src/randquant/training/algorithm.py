@@ -131,8 +131,7 @@ def distributed_sgd(
         return State(0, learner.parameters(), participations, server.init())
 
     collect = RoundCollector(learner, mechanism, pool, workers, hidden, preparation)
-    # Derived from the public seed alone: clients see these draws, and could otherwise learn
-    # something of the secret key.
+    # Not derived from the secret key: clients see these draws.
     public = Key.from_seed(public_seed).fold_in("rounds")
 
     def apply(state: State, cohort: Sequence[int], key: Key) -> tuple[State, RoundCost]:
