@@ -37,9 +37,9 @@ from randquant.channels import wire
 from randquant.integrations import ClientState, QuantizedStrategy
 from randquant.privacy import channel_record
 from randquant.rounds import MEMBERSHIP_RECORD, Membership, RunAccountant, ServerStore, terms_text
-from randquant.training import RunStore, TrainConfig, read_run, train
-from randquant.training.runs import binding, checkpoint
-from randquant.training.runs.store import BASELINE, NAME, commitment, key_of, read_finished
+from randquant.training import RunStore, State, TrainConfig, read_run, train
+from randquant.training.runs import binding
+from randquant.training.runs.store import BASELINE, NAME, commitment, read_finished, run_key
 
 REFUSED = (ValueError, TypeError, OSError)
 
@@ -148,7 +148,7 @@ def _said(home: Path) -> tuple:
         sent = store.sent()
         for part in ("initial", "latest"):
             if content := store.state(part):
-                at = checkpoint.from_bytes(content, sent.identity, store.path)
+                at = State.from_bytes(content, sent.identity, store.path)
                 whole = [_hex(at.parameters), _hex(at.participations), at.round]
                 parts += [whole, repr(at.optimizer)]
         parts += [found, store.config(), sent]
@@ -159,7 +159,7 @@ def _said(home: Path) -> tuple:
 
 def _key(store: RunStore) -> str:
     config = store.config()
-    key = key_of(config, store)
+    key = run_key(config, store)
     if store.sent().commitment != commitment(config, key):
         raise ValueError("Expected the secret key that the run began with.")  # as `_prepared`
     return _hex(key.words(4))

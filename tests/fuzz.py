@@ -52,7 +52,6 @@ from randquant.rounds import (
 )
 from randquant.secure_sums import Client, SumServer, Terms, random_word
 from randquant.training import RoundMetrics, RunStore, SentRounds, State
-from randquant.training.runs import checkpoint
 from randquant.training.runs.store import digest
 
 SECONDS = 10
@@ -135,11 +134,11 @@ MADE_WITH = bytes(range(32)).hex()
 
 def _checkpoints() -> list[bytes]:
     made = State(7, np.linspace(0, 1, 50, dtype=np.float32), np.arange(9))
-    return [checkpoint.to_bytes(made, MADE_WITH)]
+    return [made.to_bytes(MADE_WITH)]
 
 
 def _read_checkpoint(data: bytes, folder: Path) -> None:
-    made = checkpoint.from_bytes(data, MADE_WITH, folder)
+    made = State.from_bytes(data, MADE_WITH, folder)
     assert (made.round, made.parameters.shape, made.participations.shape) == (7, (50,), (9,))
     assert serialization.unpack_arrays(data)[0]["round"] == 7
 

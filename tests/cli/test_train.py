@@ -84,7 +84,7 @@ def asked(monkeypatch):
         raise Stop
 
     caught: list = []
-    monkeypatch.setattr(federated, "_trained", begin)
+    monkeypatch.setattr(federated, "_train", begin)
 
     def asks(call):
         with pytest.raises(Stop):

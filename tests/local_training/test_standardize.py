@@ -324,7 +324,7 @@ def test_what_was_spent_before_counts_beside_what_standardises():
         privacy=rq.Privacy(spent=before),
     )  # fmt: skip
     problem = problem_of(nn.Linear(2, 1), DATA[:20], loss=F.mse_loss)
-    both = setup.spent_of(config, problem)
+    both = setup.spent_before(config, problem)
     asked = setup.standardization_query(config, problem).terms.guarantee
     assert both == before + replace(asked, simulated=True)
     assert 2.5 < both.epsilon <= 2.6

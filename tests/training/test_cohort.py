@@ -31,7 +31,7 @@ from randquant.mechanisms import UpdateSetting
 from randquant.planning import tune_update
 from randquant.privacy import MODEL_TERMS, HiddenCohorts, account
 from randquant.reports import report_run
-from randquant.training import ZEROS_AT_ONCE, RoundCollector, read_finished
+from randquant.training import ABSENT_BATCH_SIZE, RoundCollector, read_finished
 from randquant.training.runs import execution as runs
 
 TWO = rq.stochastic_rounding(1.0, 2, margin=1.0)
@@ -79,7 +79,7 @@ def test_a_round_has_each_client_once_whatever_its_place(workers):
 
 @pytest.mark.parametrize("taking", [0, 1, 5])
 def test_every_absent_client_sends_zeros_of_its_own(taking):
-    population, sent = 2 * ZEROS_AT_ONCE + 3 + taking, []
+    population, sent = 2 * ABSENT_BATCH_SIZE + 3 + taking, []
     noise = LocalGaussian(1.0, 1.0)
 
     def mean(payloads, dimension, key):

@@ -20,7 +20,7 @@ from randquant.privacy import HiddenCohorts, account
 from randquant.reports import run as page
 from randquant.reports import run_pictures as pictures
 from randquant.rounds import UpdatePreparation
-from randquant.training import RoundCollector, mechanism_of, prepare
+from randquant.training import RoundCollector, configured_mechanism, prepare
 
 NUMBERS = (Number("accuracy"), Number("num-examples", 0, 40, 0.1), Number("loss", 0, 5, 0.1))
 CHANNEL = {"clip": 0.1, "margin": 0.1, "levels": 16, "keep": 0.4}
@@ -84,7 +84,7 @@ def test_a_calibrated_run_meets_its_target_with_its_numbers():
     run = a_run(epsilon=8)
     assert run.guarantee.epsilon <= 8
     assert run.guarantee.releases == 3 * 16  # 12 and 3, padded
-    stated = account([mechanism_of(run.config).release(15, 3)], 1e-5)
+    stated = account([configured_mechanism(run.config).release(15, 3)], 1e-5)
     assert run.guarantee == dataclasses.replace(stated, simulated=True)
 
 

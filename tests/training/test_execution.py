@@ -17,6 +17,7 @@ from randquant.reports import report_run
 from randquant.training import (
     RunInputs,
     RunStore,
+    State,
     create_run,
     load_parameters,
     read_finished,
@@ -24,7 +25,7 @@ from randquant.training import (
     sample_cohort,
     train_run,
 )
-from randquant.training.runs import checkpoint, store
+from randquant.training.runs import store
 
 CONFIG = problems.config_of(
     dataset="digits",
@@ -184,7 +185,7 @@ def test_nobody_takes_part_more_often_than_the_cap(tmp_path):
     problems.create_run(folder, config.changed(baseline=True))
     run = problems.train_run(folder)
     latest = RunStore(folder).state("latest")
-    last = checkpoint.from_bytes(latest, stores.read_sent(folder).identity, folder)
+    last = State.from_bytes(latest, stores.read_sent(folder).identity, folder)
     assert last.participations.tolist() == [4] * 50
     assert run.summary.participations == 4
     assert run.summary.guarantee.epsilon == epsilon_of(run, 4)

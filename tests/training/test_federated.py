@@ -19,7 +19,14 @@ import randquant as rq
 from randquant.aggregation import one_client, update_mechanism
 from randquant.channels import Key
 from randquant.privacy import account
-from randquant.training import federated, is_run, mechanism_of, read_run, sample
+from randquant.training import (
+    TrainingSetup,
+    configured_mechanism,
+    federated,
+    is_run,
+    read_run,
+    sample,
+)
 from randquant.training.runs import execution
 
 pytestmark = [
@@ -77,7 +84,7 @@ def participations(run, key):
 
 def accounted(run, most):
     """The accountant's own guarantee for so many participations."""
-    release = mechanism_of(run.config).release(
+    release = configured_mechanism(run.config).release(
         run.summary.dimension, most, run.config.privacy.neighboring
     )
     assert release is not None
@@ -179,7 +186,7 @@ def test_another_key_is_refused(clients, tmp_path):
         cell()
     for wrong in ({"key": "00" * 31}, {"key": "not digits"}, {"key": 5}, {}):
         stores.seal(tmp_path / "run", "key", wrong)
-        with pytest.raises(ValueError, match=r"^Expected 32 secret bytes in .*, got others\. Rest"):
+        with pytest.raises(ValueError, match=r"^Expected 32 secret bytes in .*, got a damaged rec"):
             cell()
     stores.drop(tmp_path / "run", "key")
     with pytest.raises(ValueError, match=r"Expected the run's secret key in .*, found none"):
@@ -246,7 +253,9 @@ def test_other_frozen_weights_are_another_model(clients, tmp_path):
         train, clients=clients, mechanism=noisy(), folder=tmp_path / "run", frozen="0.*", **CHEAP
     )
     cell(built())
-    with pytest.raises(ValueError, match=r"frozen weights .*got another: .*\(torch.manual_seed"):
+    with pytest.raises(
+        ValueError, match=r"frozen weights .*got a different one: .*\(torch.manual_seed"
+    ):
         cell(built())
 
 
@@ -397,4 +406,13 @@ def test_what_a_run_is_about_is_on_record(clients, tmp_path):
         "loss": "cross_entropy",
         "problem": run.config.task.problem,
     }
-    assert mechanism_of(run.config) == noisy()
+    assert configured_mechanism(run.config) == noisy()
+
+
+def test_advice_points_at_the_callers_own_line(clients, monkeypatch):
+    monkeypatch.setattr(TrainingSetup, "advice", lambda *_: "Scale the features.")
+    settings = {"mechanism": noisy(), "cohort": 10, "rounds": 2, "progress": False}
+    local = rq.Local(threads=1)
+    with pytest.warns(federated.Advice, match="Scale the features") as caught:
+        rq.train(a_model(), clients, local=local, **settings)
+    assert [warning.filename for warning in caught] == [__file__]

@@ -98,13 +98,17 @@ class Odd(torch.optim.SGD):
         (lambda p: torch.optim.SGD(p, lr=-1.0), ValueError, "Invalid learning rate"),
         (lambda p: torch.optim.SGD(p, lr=0.1, speed=2), ValueError, "speed"),
         (lambda p: None, TypeError, "Expected server_optimizer to return"),
-        (lambda p: torch.optim.SGD(MINE, lr=0.1), ValueError, "of the 3 parameters .* of others"),
-        (lambda p: torch.optim.SGD(p[:2], lr=0.1), ValueError, "got SGD of others"),
-        (lambda p: torch.optim.SGD([*p, *MINE], lr=0.1), ValueError, "got SGD of others"),
+        (
+            lambda p: torch.optim.SGD(MINE, lr=0.1),
+            ValueError,
+            "of the 3 parameters .* different set of",
+        ),
+        (lambda p: torch.optim.SGD(p[:2], lr=0.1), ValueError, "SGD of a different set of 2:"),
+        (lambda p: torch.optim.SGD([*p, *MINE], lr=0.1), ValueError, "different set of"),
         (
             lambda p: Odd(p, lr=0.1),
             TypeError,
-            "state is numbers and tensors, got one with a object",
+            "state is numbers and tensors, got a object in it",
         ),
     ],
 )

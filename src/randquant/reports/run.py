@@ -24,7 +24,7 @@ from randquant.reports.figures import COLORS, Axis, Figure, line_chart
 from randquant.reports.notebook import Facts
 from randquant.reports.pages import DataTable, Notes, Paragraphs, Part, Section
 from randquant.reports.run_pictures import SO_FAR
-from randquant.training.config import NAMES, TrainConfig, differing, flat, value_of
+from randquant.training.config import NAMES, TrainConfig, differing, flat, setting_value
 from randquant.training.configured import sent
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary
 from randquant.training.runs.setup import stored_mechanism
@@ -301,7 +301,7 @@ EMPTY_VALUE_TEXTS = {
 def _config_table(config: TrainConfig) -> DataTable:
     rows: list[tuple[str, str]] = []
     for setting in NAMES:
-        value = value_of(config, setting)
+        value = setting_value(config, setting)
         if isinstance(value, Mapping):  # sorted: equal configurations give equal pages
             rows += [
                 (f"{setting}: {name}", formatting.plain(value[name])) for name in sorted(value)

@@ -11,10 +11,10 @@ from randquant._internal.faces import lazily
 if TYPE_CHECKING:
     from randquant.local_training.problem import Problem, problem_of
     from randquant.training.algorithm import Algorithm, State, distributed_sgd
-    from randquant.training.cohort import ZEROS_AT_ONCE, RoundCollector
+    from randquant.training.cohort import ABSENT_BATCH_SIZE, RoundCollector
     from randquant.training.config import PLACES, Task, TrainConfig, check_config
     from randquant.training.config import flat as settings_of
-    from randquant.training.configured import mechanism_of
+    from randquant.training.configured import configured_mechanism
     from randquant.training.federated import train
     from randquant.training.optimizer import (
         OptimizerStep,

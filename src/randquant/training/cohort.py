@@ -20,18 +20,22 @@ from randquant.local_training.together import KNOWN_ATTENTION
 from randquant.privacy.accounting.sampling import HiddenCohorts
 from randquant.rounds.preparation import UpdatePreparation
 
-ZEROS_AT_ONCE = 16
-"""Absent clients that are encoded together: memory must not grow with the population."""
+ABSENT_BATCH_SIZE = 16
+"""Absent clients whose zeros are encoded in one call.
+
+One batch holds 16 float32 vectors, whatever the population. Twice as many would take twice the
+memory; half as many, twice the calls. No payload depends on it: each client has its own key.
+"""
 
 
 class RoundResult(NamedTuple):
-    """What a round gives the server, and what it cost.
+    """The decoded mean of a round, and what the round cost.
 
     Attributes:
         mean: (d,) float32, decoded.
         losses: (n,) float64, in nats, each client's first step.
-        bytes_up: bytes that all clients send, under the trust in force; zeros of absent clients
-            included where they must be sent.
+        bytes_up: bytes that all clients send, under the trust in force; including the zeros of
+            absent clients where they must be sent.
         seconds_gradient: wall time of forward and backward passes, in seconds.
         noise_norm: expected L2 norm of the noise in the mean; None where the mechanism does not
             say.
@@ -48,30 +52,29 @@ class RoundResult(NamedTuple):
 
 
 class _Upload(NamedTuple):
-    """Payloads and losses of some clients, and the seconds spent on their gradients."""
-
     payloads: list[bytes]
     losses: np.ndarray
-    seconds: float
+    seconds: float  # spent on gradients
 
 
 @dataclass(frozen=True, slots=True)
 class RoundCollector:
     """Collects the mean of a cohort: `collector(cohort, key, public_seed)` is one round.
 
-    The key is the round's; the public seed is of `UpdateMechanism.in_round`.
+    The key is the round's; the public seed is passed to `UpdateMechanism.in_round`.
 
     Args:
         learner: computes the clients' updates, which are encoded on the CPU.
         mechanism: protects and aggregates them.
         pool, workers: threads that clients are simulated on; they do not change the result.
-        hidden: how clients take part if nobody sees which of them do; None if it is seen.
+        hidden: how clients are sampled if nobody sees which of them take part; None if that is
+            seen.
         preparation: what clients do with their updates before they encode them.
 
     Guarantees:
-        With hidden cohorts whose size varies, every client's payload is in the sum, an encoding of
-        zeros where it does not take part, and the sum is divided by a public number.
-        With hidden cohorts nothing in a payload follows from its client's number.
+        With hidden cohorts of varying size, the sum holds a payload of every client, the encoding
+        of zeros for those that are absent, and is divided by a public number.
+        With hidden cohorts nothing in a payload depends on its client's number.
     """
 
     learner: Learner
@@ -83,21 +86,24 @@ class RoundCollector:
 
     def __call__(self, cohort: Sequence[int], key: Key, public_seed: int) -> RoundResult:
         mechanism = self.mechanism.in_round(public_seed)
-        uploads, seconds = self._uploads(cohort, key, mechanism)
+        uploads, seconds = self._cohort_uploads(cohort, key, mechanism)
         payloads = [payload for upload in uploads for payload in upload.payloads]
-        senders, varying = len(cohort), self._varying
+        senders, varying = len(cohort), self._varying_cohorts
         if varying is not None:
-            payloads += self._zeros(varying, cohort, key, mechanism)
+            payloads += self._absent_payloads(varying, cohort, key, mechanism)
+            # With noise of the server an absent client sends nothing: its zeros are counted here
+            # only so that the mean is divided by the population, as with noise of the clients.
             senders = senders if mechanism.trust == "central" else varying.population
         mean = mechanism.mean(payloads, self.dimension, key.fold_in("server"))
         if varying is not None:
-            # theory/sampling.md, Proposition 18: divided by a public number, not by how many took
-            # part, which would tell whether one client did.
+            # theory/sampling.md, Proposition 18: the divisor is the expected size of a cohort,
+            # which is public; the actual size would reveal whether one client took part.
             mean = (mean * np.float64(varying.population / varying.cohort)).astype(np.float32)
         noise = self._noise(mechanism, senders, len(cohort))
-        mean, numbers = self._without_numbers(mean, noise)
+        mean, numbers = self._split_numbers(mean, noise)
         return RoundResult(
             mean,
+            # The empty array keeps the concatenation valid if Poisson sampling selected nobody.
             np.concatenate([np.empty(0), *(upload.losses for upload in uploads)]),
             senders * mechanism.upload_bytes(self.dimension, senders or None),
             seconds,
@@ -111,36 +117,38 @@ class RoundCollector:
         return self.learner.dimension + self.preparation.extra
 
     @property
-    def _varying(self) -> HiddenCohorts | None:
-        """Hidden cohorts whose size varies: absent clients send zeros, or it would tell of one."""
+    def _varying_cohorts(self) -> HiddenCohorts | None:
+        # theory/sampling.md, Proposition 18: without the payloads of absent clients, the noise in
+        # a sum would reveal how many took part. A fixed size is public and needs no zeros.
         return None if self.hidden is None or self.hidden.draw == "fixed" else self.hidden
 
-    def _uploads(
+    def _cohort_uploads(
         self, cohort: Sequence[int], key: Key, mechanism: UpdateMechanism
     ) -> tuple[list[_Upload], float]:
-        """What groups of clients upload, in order; and the seconds of their gradients."""
+        """Return the uploads of groups of clients, in order, and the wall time of gradients."""
         learner, groups = self.learner, self.learner.groups(cohort, self.workers)
         weights = learner.parameters()
 
         def upload(clients: Sequence[int]) -> _Upload:
             return self._upload(clients, weights, key, mechanism)
 
-        # A worker has one thread of torch: where cohorts are hidden, not even their size may change
-        # how a client's update is rounded, so one group goes to a worker as several do.
+        # Torch may round sums differently with another number of threads, and workers have one
+        # each. With hidden cohorts an update must not depend on the size of its cohort, not even
+        # in its last bit, so a single group is sent to a worker too.
         on_this_thread = learner.on_gpu or (len(groups) == 1 and self.hidden is None)
         with KNOWN_ATTENTION():
             if learner.one_thread and not learner.on_gpu:
-                # One after the other, on a thread whose torch has no threads of its own.
+                # One group after the other, on a worker, whose torch has no threads of its own.
                 uploads = [self.pool.submit(upload, group).result() for group in groups]
             else:
                 uploads = list((map if on_this_thread else self.pool.map)(upload, groups))
-        seconds = sum(each.seconds for each in uploads)
+        # Workers run at the same time: wall time is their sum divided by how many there are.
+        seconds = sum(upload.seconds for upload in uploads)
         return uploads, seconds / (1 if on_this_thread or learner.one_thread else self.workers)
 
     def _upload(
         self, clients: Sequence[int], weights: np.ndarray, key: Key, mechanism: UpdateMechanism
     ) -> _Upload:
-        """Compute and encode the updates of some clients."""
         started = time.perf_counter()
         updates, losses = self.learner.updates(clients, key)
         seconds = time.perf_counter() - started
@@ -148,83 +156,77 @@ class RoundCollector:
         vectors = np.empty((len(clients), self.dimension), dtype=np.float32)
         for row, client in enumerate(clients):
             relative_loss = 1.0 if problem.guess is None else float(losses[row] / problem.guess)
+            # An error names its client: in this simulation its data are the caller's.
             with named(problem.clients.names[client]):
                 _check_finite(updates[row])
                 vectors[row] = self.preparation.vector(
-                    updates[row], weights, relative_loss, self._measured(client)
+                    updates[row], weights, relative_loss, self._client_numbers(client)
                 )
-        return _Upload(self._encoded(clients, vectors, key, mechanism), losses, seconds)
+        return _Upload(self._encode(clients, vectors, key, mechanism), losses, seconds)
 
-    def _encoded(
+    def _encode(
         self, clients: Sequence[int], updates: np.ndarray, key: Key, mechanism: UpdateMechanism
     ) -> list[bytes]:
-        """Encode some clients' updates, each with its own secret key.
-
-        theory/sampling.md, Proposition 18: of a client's number nothing shows in its payload.
-        """
+        # theory/sampling.md, Proposition 18: a client's number decides its secret key and nothing
+        # else, so payloads of all clients have the same law.
         return mechanism.encode_many(updates, [key.fold_in("client", client) for client in clients])
 
-    def _zeros(
+    def _absent_payloads(
         self, varying: HiddenCohorts, cohort: Sequence[int], key: Key, mechanism: UpdateMechanism
     ) -> list[bytes]:
-        """Encode zeros for the clients that do not take part, by keys of their own."""
         absent, payloads = sorted(set(range(varying.population)) - set(cohort)), []
-        for start in range(0, len(absent), ZEROS_AT_ONCE):
-            group = absent[start : start + ZEROS_AT_ONCE]
+        for start in range(0, len(absent), ABSENT_BATCH_SIZE):
+            group = absent[start : start + ABSENT_BATCH_SIZE]
             zeros = np.zeros((len(group), self.dimension), dtype=np.float32)
-            payloads += self._encoded(group, zeros, key, mechanism)
+            payloads += self._encode(group, zeros, key, mechanism)
         return payloads
 
-    def _measured(self, client: int) -> dict[str, float]:
-        """A client's numbers, as far as they are sent: of the loaded weights on all of its data."""
-        if (alongside := self.preparation.alongside) is None:
+    def _client_numbers(self, client: int) -> dict[str, float]:
+        """Return the numbers a client may send, measured on its data before it trains."""
+        if (scalars := self.preparation.alongside) is None:
             return {}
         values = {EXAMPLES: float(self.learner.problem.clients.sizes[client])}
-        if {number.name for number in alongside.numbers} & {"accuracy", "loss"}:
+        # Evaluation costs a pass over the client's data: only if one of its results is sent.
+        if {number.name for number in scalars.numbers} & {"accuracy", "loss"}:
             scores = self.learner.evaluate(client)
             scored = {"accuracy": scores.accuracy, "loss": scores.loss}
             values |= {name: value for name, value in scored.items() if value is not None}
         return values
 
     def _noise(self, mechanism: UpdateMechanism, senders: int, cohort: int) -> _Noise | None:
-        """Return what is known of the noise in a round's mean.
-
-        Args:
-            mechanism: the round's.
-            senders: how many clients send a payload.
-            cohort: how many take part.
+        """Describe the noise in the decoded mean of `senders` payloads for a cohort of that size.
 
         Returns:
-            None where a mechanism does not say: it does not clip whole updates in L2.
+            None if the mechanism does not state its error: it does not clip whole updates in L2.
         """
         try:
             error = mechanism.expected_error(self.dimension)
         except TypeError:
             return None
-        # How many take part, as far as it is public.
+        # What the sum is divided by, see `__call__`: the actual size only where that is public.
         divisor = max(1, cohort if self.hidden is None else self.hidden.cohort)
+        # The server's noise is added once and does not grow with the senders.
         noisy = divisor if mechanism.trust == "central" else senders
         return _Noise(error, noisy, divisor / noisy)
 
-    def _without_numbers(
+    def _split_numbers(
         self, mean: np.ndarray, noise: _Noise | None
     ) -> tuple[np.ndarray, dict[str, float] | None]:
-        """Part the decoded mean into the mean update and the numbers, if there are any."""
-        if (alongside := self.preparation.alongside) is None:
+        if (scalars := self.preparation.alongside) is None:
             return mean, None
-        update, numbers = alongside.parted(mean)
-        assert noise is not None  # the mechanism clips in L2, as numbers need
-        deviation = noise.of_numbers
-        deviations = {f"{name}_deviation": alongside.deviation(name, deviation) for name in numbers}
+        update, numbers = scalars.parted(mean)
+        assert noise is not None  # `prepare` refuses numbers where the mechanism states no error
+        deviation = noise.number_deviation
+        deviations = {f"{name}_deviation": scalars.deviation(name, deviation) for name in numbers}
         return update, {**numbers, **deviations}
 
 
 def _check_finite(update: np.ndarray) -> None:
     if not np.isfinite(update).all():
-        # A client's own numbers are not shown: messages of a run may be kept or sent.
+        # The values are not shown: they are a client's data, and messages may be kept or sent.
         raise ValueError(
             "Expected a finite update, got NaN or infinity: check the scale of its features and "
-            "targets; far-out ones overflow in training."
+            "targets; very large values overflow in training."
         )
 
 
@@ -232,8 +234,8 @@ class _Noise(NamedTuple):
     """The noise in a coordinate of a decoded mean.
 
     Attributes:
-        error: of one client's decoded coordinate.
-        senders: how many clients' noise there is.
+        error: the error of one client's decoded coordinate.
+        senders: how many clients' noise the sum holds.
         divisor_share: what the sum is divided by, as a share of the senders.
     """
 
@@ -243,15 +245,16 @@ class _Noise(NamedTuple):
 
     def norm(self, size: int) -> float | None:
         """Return the expected L2 norm of the noise in `size` coordinates; None if all is noise."""
-        gain = self.error.gain  # deviations are of what is decoded over the gain
+        # `deviation` is that of the unbiased estimate, which is what is decoded over the gain.
+        gain = self.error.gain
         if gain <= 0:
             return None
         deviation = self.error.deviation(self.senders, 0.0) / self.divisor_share
         return gain * math.sqrt(size) * deviation
 
     @property
-    def of_numbers(self) -> float:
-        """Standard deviation in a coordinate that a number travels in."""
+    def number_deviation(self) -> float:
+        """Standard deviation of the noise in a coordinate that holds a number."""
         # theory/alongside.md, Proposition 2: all payloads have noise, also those of absent clients.
         length = self.divisor_share * self.error.longest
         return self.error.deviation(self.senders, length) / self.divisor_share

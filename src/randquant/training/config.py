@@ -1,4 +1,4 @@
-"""What is run: one frozen record of small parts that is converted to JSON and back.
+"""The configuration of a run: one frozen record of small parts, converted to JSON and back.
 
 No key and no client's update ever enters a record. A simulation's seed does, and so does the mean
 training loss of a cohort: neither is covered by a run's guarantee (`docs/theory/accounting.md`).
@@ -26,12 +26,12 @@ from randquant.training.server import Server
 Rounds = Annotated[int, Meta(ge=1, le=1_000_000)]
 Delta = Annotated[float, Meta(ge=0, lt=1)]
 
-MEASURED = ("accuracy", "loss", "num-examples")
-"""Numbers that a client may send beside its update: of the model that it is given, on its own data;
-and how many examples it has."""
+NUMBER_NAMES = ("accuracy", "loss", "num-examples")
+"""Names of the numbers that a client may send with its update: accuracy and loss of the model that
+it receives on its data, and how many examples it has."""
 
 OWN = "own"
-"""Name of a mechanism that was passed as an object; its record are the parameters."""
+"""Name of a mechanism that was passed as an object; `parameters` hold its record."""
 
 CROSS_ENTROPY = "cross_entropy"
 """The usual loss, in torch.nn.functional."""
@@ -39,7 +39,7 @@ CROSS_ENTROPY = "cross_entropy"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is trained on how many clients' data: what a file can hold of a problem.
+    """The problem of a run, as far as a file can hold it: neither model nor data are in it.
 
     Attributes:
         population: how many clients there are.
@@ -58,7 +58,7 @@ class Task:
 PARTS: dict[str, type] = {"task": Task, "local": Local, "server": Server, "privacy": Privacy}
 """The parts of a configuration."""
 
-SPELLED = {
+LONG_NAMES = {
     ("local", "epochs"): "local_epochs",
     ("local", "learning_rate"): "local_learning_rate",
     ("server", "optimizer"): "server_optimizer",
@@ -67,11 +67,11 @@ SPELLED = {
 """Settings whose names among all settings are longer than within their part."""
 
 PLACES: dict[str, tuple[str, str]] = {
-    SPELLED.get((part, each.name), each.name): (part, each.name)
+    LONG_NAMES.get((part, each.name), each.name): (part, each.name)
     for part, kind in PARTS.items()
     for each in dataclasses.fields(kind)
 }
-"""Where each setting of a part is, by its name among all settings."""
+"""Part and name within it of each setting that is in a part, by its name among all settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,8 @@ class TrainConfig:
         rounds: how many rounds are declared; a run may end earlier.
         delta: delta of the printed guarantee.
         trust: what the adversary sees: local (codes), aggregate (sums only), or model (the models
-            only, and not who takes part: never assume it unasked).
-        stop_at_epsilon: end before the round that would take epsilon above this; inf for no such
-            end.
+            only, and not who takes part: a user must choose it).
+        stop_at_epsilon: end before the round that would take epsilon above this; inf for no limit.
         seed: seed of a simulation, which protects nobody; by default cohorts and keys are derived
             from a secret key in the run's folder.
         local: what a client computes.
@@ -114,13 +113,15 @@ class TrainConfig:
     privacy: Privacy = Privacy()  # noqa: RUF009 - it is frozen
 
     def __post_init__(self) -> None:
-        if self.stop_at_epsilon == float("inf"):  # no end
+        if self.stop_at_epsilon == float(
+            "inf"
+        ):  # None means the same: one form of it keeps equal runs equal
             object.__setattr__(self, "stop_at_epsilon", None)
         declared.checked(self)
         object.__setattr__(self, "local", self.local.complete(self.privacy.unit))
 
     def changed(self, **settings: Any) -> TrainConfig:
-        """The same with some settings changed, by their names among all settings.
+        """Return a copy with some settings changed, by their names among all settings.
 
         Raises:
             TypeError: there is no such setting.
@@ -130,17 +131,19 @@ class TrainConfig:
             >>> TrainConfig(Task(200), "rqm", cohort=40).changed(batch=8, rounds=5).local.batch
             8
         """
-        parts: dict[str, dict[str, Any]] = {}
-        own: dict[str, Any] = {}
+        changes: dict[str, dict[str, Any]] = {}  # by part; those of no part are under ""
         for name, value in settings.items():
             part, within = PLACES.get(name, ("", name))
-            (parts.setdefault(part, {}) if part else own)[within] = value
-        made = {part: dataclasses.replace(getattr(self, part), **parts[part]) for part in parts}
-        return dataclasses.replace(self, **own, **made)
+            changes.setdefault(part, {})[within] = value
+        # A setting that is no field is under "" too: `replace` raises the TypeError.
+        fields = changes.pop("", {})
+        for part, changed in changes.items():
+            fields[part] = dataclasses.replace(getattr(self, part), **changed)
+        return dataclasses.replace(self, **fields)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> TrainConfig:
-        """A configuration from parsed JSON.
+        """Build a configuration from parsed JSON.
 
         Raises:
             ValueError, TypeError: a setting is missing, unknown or not as declared.
@@ -153,18 +156,19 @@ class TrainConfig:
 
     @property
     def own_mechanism(self) -> bool:
-        """Whether the mechanism was passed as an object; its record are the parameters."""
+        """True if the mechanism was passed as an object; `parameters` hold its record."""
         return self.mechanism == OWN
 
     @property
     def protects(self) -> bool:
-        """Whether the mechanism may protect anybody, as its record says."""
+        """True unless the mechanism is registered as one without privacy."""
         record = all_mechanisms().get(self.mechanism)
+        # A mechanism of the user's own is not registered, and counts as one that protects.
         return record is None or bool(record.trusts)
 
     @property
     def hidden_cohorts(self) -> HiddenCohorts | None:
-        """How clients take part if the adversary sees the models only; None if it sees more.
+        """The sampling of clients if the adversary sees the models only; None if it sees more.
 
         Example:
             >>> TrainConfig(Task(200), "rqm", cohort=40, trust="model").hidden_cohorts.draw
@@ -181,44 +185,47 @@ NAMES = (
 """The names of all settings, whatever parts they are in."""
 
 
-def value_of(config: TrainConfig, name: str) -> Any:
-    """A setting by its name among all settings.
+def setting_value(config: TrainConfig, name: str) -> Any:
+    """Return a setting by its name among all settings.
 
     Example:
-        >>> value_of(TrainConfig(Task(200), "rqm", cohort=40), "evaluate_every") is None
+        >>> setting_value(TrainConfig(Task(200), "rqm", cohort=40), "evaluate_every") is None
         True
     """
     part, within = PLACES.get(name, ("", name))
     return getattr(getattr(config, part) if part else config, within)
 
 
-_TEXTS: dict[str, Any] = {
+_TEXT_TYPES: dict[str, Any] = {
     "server_optimizer": declared.Server[str],
     "numbers": declared.Clients[tuple[str, ...]],
 }
-"""How settings that may be objects in Python are given as texts."""
+"""Types, on the command line and in files, of settings that may be objects in Python."""
 
 
-def _fields() -> dict[str, Any]:
-    of_parts = {part: declared.hints(kind) for part, kind in PARTS.items()}
-    own = declared.hints(TrainConfig)
-    found = {}
+def _declared_types() -> dict[str, Any]:
+    # The configuration's own fields are under "", as in PLACES.
+    types = {"": declared.hints(TrainConfig)}
+    types |= {part: declared.hints(kind) for part, kind in PARTS.items()}
+    settings = {}
     for name in NAMES:
         part, within = PLACES.get(name, ("", name))
-        hint = of_parts[part][within] if part else own[name]
-        if name in _TEXTS:
-            hint = declared.meaning(_TEXTS[name], declared.text(hint))
-        found[name] = hint
-    return {name: hint for name, hint in found.items() if declared.group(hint)}
+        hint = types[part][within]
+        if name in _TEXT_TYPES:
+            hint = declared.meaning(_TEXT_TYPES[name], declared.text(hint))
+        settings[name] = hint
+    # A setting without a group has no option: only Python can pass it.
+    return {name: hint for name, hint in settings.items() if declared.group(hint)}
 
 
-FIELDS = {name: hint for name, hint in _fields().items() if name != "parameters"}
+FIELDS = {name: hint for name, hint in _declared_types().items() if name != "parameters"}
 """The declarations of a run's settings by name, as users give them on the command line or in a
 file; those of its mechanism are in its record."""
 
 
 def declarations() -> dict[str, Any]:
-    """Declarations of what users give, with the mechanisms there are."""
+    """Return the declarations in FIELDS, with the names of all registered mechanisms as choices."""
+    # Not at import: mechanisms may be registered later.
     words = Literal[tuple(all_mechanisms())]  # pyright: ignore[reportInvalidTypeForm]
     text = declared.text(FIELDS["mechanism"])
     return {**FIELDS, "mechanism": declared.meaning(declared.Mechanism[words], text)}
@@ -233,11 +240,11 @@ def flat(config: TrainConfig) -> dict[str, Any]:
         ('rqm', 0.03, False)
     """
     # A baseline's own clip_norm and a channel's mean the same; only one of them is set.
-    return {**{name: value_of(config, name) for name in FIELDS}, **config.parameters}
+    return {**{name: setting_value(config, name) for name in FIELDS}, **config.parameters}
 
 
 def changes_between(before: TrainConfig, after: TrainConfig) -> dict[str, Any]:
-    """Return what differs in a configuration from another one, by name.
+    """Return the settings of `after` that differ from `before`, by name.
 
     Example:
         >>> before = TrainConfig(Task(200), "rqm", cohort=40)
@@ -245,9 +252,9 @@ def changes_between(before: TrainConfig, after: TrainConfig) -> dict[str, Any]:
         {'batch': 16}
     """
     return {
-        name: value_of(after, name)
+        name: setting_value(after, name)
         for name in NAMES
-        if value_of(before, name) != value_of(after, name)
+        if setting_value(before, name) != setting_value(after, name)
     }
 
 
@@ -259,7 +266,7 @@ def differing(configs: Sequence[TrainConfig]) -> list[str]:
         ['seed']
     """
     settings = [flat(config) for config in configs]
-    names = dict.fromkeys(name for run in settings for name in run)
+    names = dict.fromkeys(name for run in settings for name in run)  # in order, unlike a set
     differ = [name for name in names if len({repr(run.get(name)) for run in settings}) > 1]
     return sorted(differ, key=lambda name: name != "mechanism")
 
@@ -274,8 +281,9 @@ def check_config(config: TrainConfig) -> None:
     population, most = config.task.population, config.privacy.max_participations
     validate.whole("cohort", config.cohort, high=population)
     _check_local(config)
-    _check_beside(config)
+    _check_numbers(config)
     _check_sampling(config)
+    # A cohort takes different clients, so all rounds need `rounds * cohort` participations.
     if most is not None:
         fitting = population * most // config.cohort
         if config.rounds > fitting:
@@ -287,7 +295,6 @@ def check_config(config: TrainConfig) -> None:
 
 
 def _check_local(config: TrainConfig) -> None:
-    """Check that the settings of the clients' steps go together."""
     local = config.local
     if local.is_gradient and local.epochs != 1:
         raise ValueError(
@@ -301,8 +308,7 @@ def _check_local(config: TrainConfig) -> None:
         )
 
 
-def _check_beside(config: TrainConfig) -> None:
-    """Check that numbers beside updates are of whole clients' L2 norms."""
+def _check_numbers(config: TrainConfig) -> None:
     privacy = config.privacy
     if (privacy.numbers or privacy.weighted_by) and privacy.unit != "client":
         raise ValueError(
@@ -310,7 +316,7 @@ def _check_beside(config: TrainConfig) -> None:
             "and its update are clipped in L2, and sent, as one vector."
         )
     for number in privacy.read_numbers:
-        validate.choice("a number of numbers", number.name, MEASURED)
+        validate.choice("a number of numbers", number.name, NUMBER_NAMES)
 
 
 def _check_sampling(config: TrainConfig) -> None:

@@ -1,4 +1,4 @@
-"""From a run's configuration to the mechanism that protects its updates."""
+"""The mechanism that a run is configured with: built, described and fingerprinted."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from randquant.privacy.guarantee import NEIGHBORINGS
 from randquant.training.config import TrainConfig
 
 STATED_ORDERS = (1.25, 2.0, 8.0, 32.0)
-"""Rényi orders at which the cost of a mechanism without a record is put on record."""
+"""Rényi orders at which the cost of a mechanism without a record enters its fingerprint.
+
+Mechanisms with different noise differ at some of these, from small to large. More would make every
+start of a run slower. They must not change: the digests in stores depend on them.
+"""
 
 
-def mechanism_of(config: TrainConfig) -> UpdateMechanism:
+def configured_mechanism(config: TrainConfig) -> UpdateMechanism:
     """Build the mechanism that a run is configured with.
 
     Raises:
-        ValueError: its name is unknown, its parameters are not its own or out of bounds, or it
-            does not work under that trust.
+        ValueError: its name is unknown, it does not have such parameters or they are out of
+            bounds, or it does not work under that trust.
 
     Example:
         >>> from randquant import Privacy
@@ -31,14 +35,14 @@ def mechanism_of(config: TrainConfig) -> UpdateMechanism:
         >>> noise = {"clip_norm": 1.0, "noise_multiplier": 2.0}
         >>> config = TrainConfig(Task(200), "local-gaussian", noise, cohort=40, trust=None,
         ...                      privacy=Privacy(clip_norm=None))
-        >>> mechanism_of(config).trust
+        >>> configured_mechanism(config).trust
         'local'
     """
     if config.own_mechanism:
         if not config.parameters:
             raise ValueError(
-                "Expected the run's own mechanism, which no file holds: pass it again as "
-                "mechanism=."
+                "Expected the mechanism object of the run, got None: no file holds it; pass it "
+                "again as mechanism=."
             )
         return from_record(config.parameters, "in a run's configuration")
     hidden = config.hidden_cohorts
@@ -46,6 +50,7 @@ def mechanism_of(config: TrainConfig) -> UpdateMechanism:
         config.mechanism,
         config.parameters,
         trust=config.trust,
+        # Calibrated for how many payloads a sum holds, which may be more than take part.
         cohort=config.cohort if hidden is None else hidden.summands(None),
         clip_norm=config.privacy.clip_norm,
         coordinates=config.privacy.coordinates,
@@ -53,13 +58,13 @@ def mechanism_of(config: TrainConfig) -> UpdateMechanism:
 
 
 def sent(config: TrainConfig, dimension: int) -> str:
-    """What a client sends in a round, in words.
+    """Describe what a client sends in a round.
 
     Example:
         >>> from randquant import Privacy
         >>> from randquant.training.config import Task
-        >>> beside = Privacy(numbers=("accuracy",))
-        >>> sent(TrainConfig(Task(200), "rqm", cohort=40, privacy=beside), 650)
+        >>> privacy = Privacy(numbers=("accuracy",))
+        >>> sent(TrainConfig(Task(200), "rqm", cohort=40, privacy=privacy), 650)
         '650 coordinates and 1 number beside them'
     """
     count = len(config.privacy.numbers)
@@ -67,8 +72,8 @@ def sent(config: TrainConfig, dimension: int) -> str:
     return words + (f" and {formatting.count(count, 'number')} beside them" if count else "")
 
 
-def alongside_of(config: TrainConfig, mechanism: UpdateMechanism) -> Alongside | None:
-    """Scalars that are sent with each update, or None.
+def scalars_with_updates(config: TrainConfig, mechanism: UpdateMechanism) -> Alongside | None:
+    """Return the scalars that are sent with each update, or None.
 
     Raises:
         ValueError: the mechanism does not clip whole updates, or the numbers do not go together.
@@ -84,12 +89,12 @@ def alongside_of(config: TrainConfig, mechanism: UpdateMechanism) -> Alongside |
     return Alongside(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)
 
 
-def record_of(mechanism: UpdateMechanism) -> dict[str, Any]:
-    """A mechanism's record, from which it can be made again; empty if it has none.
+def mechanism_record(mechanism: UpdateMechanism) -> dict[str, Any]:
+    """Return a record from which a mechanism can be rebuilt; empty if it has none.
 
     Example:
         >>> from randquant.aggregation import SignSGD
-        >>> record_of(SignSGD(clip_norm=1.0, noise_multiplier=2.0))["mechanism"]
+        >>> mechanism_record(SignSGD(clip_norm=1.0, noise_multiplier=2.0))["mechanism"]
         'sign-sgd'
     """
     try:
@@ -98,30 +103,28 @@ def record_of(mechanism: UpdateMechanism) -> dict[str, Any]:
         return {}
 
 
-def fingerprint_of(config: TrainConfig, mechanism: UpdateMechanism, dimension: int) -> str:
-    """Hexadecimal digest of what a configuration does not name by itself.
+def mechanism_fingerprint(config: TrainConfig, mechanism: UpdateMechanism, dimension: int) -> str:
+    """Return a hexadecimal digest of the parts of a mechanism that its configuration leaves open.
 
-    That is the channel, which may be read from a file; of a mechanism that was passed as an object
-    also its record; or its class and what it costs, where it has no record. Empty for a mechanism
+    These are the channel, which may be read from a file; of a mechanism that was passed as an
+    object also its class and its record, or its cost where it has no record. Empty for a mechanism
     of this package without a channel.
     """
     channel = mechanism.channel
-    stated = "" if channel is None else channel.fingerprint.hex()
+    channel_text = "" if channel is None else channel.fingerprint.hex()
     if not config.own_mechanism:
-        return stated
+        return channel_text
     kind = type(mechanism)
-    record = record_of(mechanism)
-    facts: list[Any] = [kind.__module__, kind.__qualname__, stated, record]
+    record = mechanism_record(mechanism)
+    facts: list[Any] = [kind.__module__, kind.__qualname__, channel_text, record]
     if not record:
         facts.append(_costs(mechanism, dimension))
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _costs(mechanism: UpdateMechanism, dimension: int) -> list[Any]:
-    """What a mechanism from outside this package relies on and costs.
-
-    Otherwise rounds that were sent with less noise would be stated at the cost of more.
-    """
+    # A class says nothing of its parameters: without its costs, a run could go on with more noise,
+    # and the rounds that were sent with less would be stated at the lower cost.
     costs: list[Any] = [mechanism.trust, mechanism.cohort, mechanism.clip_norm]
     for neighboring in NEIGHBORINGS:
         try:

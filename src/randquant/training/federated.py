@@ -1,4 +1,4 @@
-"""The front door: from a model and its clients' data to a trained model with a guarantee."""
+"""`randquant.train`: from a model and its clients' data to a trained model with a guarantee."""
 
 from __future__ import annotations
 
@@ -27,16 +27,20 @@ from randquant.local_training.problem import Loss, problem_of
 from randquant.local_training.raw_units import Standardized, standardized
 from randquant.planning.privacy import Privacy
 from randquant.training.config import TrainConfig, changes_between
-from randquant.training.records import RoundMetrics, RunSummary
+from randquant.training.records import RoundMetrics
 from randquant.training.request import complete
 from randquant.training.runs import binding, execution
 from randquant.training.runs.setup import RunInputs
-from randquant.training.runs.store import RunStore, Secret, digest, key_of
+from randquant.training.runs.store import RunStore, Secret, digest, run_key
 from randquant.training.server import Callback, Server
 from randquant.training.trained import Run
 
 LARGEST_COHORT = 1000
-"""Clients a round by default, if there are as many."""
+"""Clients a round by default, if there are as many.
+
+Larger cohorts give better models at the same epsilon, but a round with twice as many clients takes
+about twice as long in this simulation, and one with half as many, half as long.
+"""
 
 ELSEWHERE = {
     **{
@@ -52,11 +56,11 @@ ELSEWHERE = {
     "proximal_mu": "local=randquant.Local(epochs=1), which keeps clients near the global weights: "
     "there is no penalty on the way to them",
 }
-"""What to write instead of arguments that `train` does not have."""
+"""The replacement for each argument that `train` does not have, for error messages."""
 
 
 class Advice(UserWarning):
-    """What the released means say about a run that has ended."""
+    """Advice on a run that has ended, from its released means and its loss on test data."""
 
 
 _OVERWRITES = contextvars.ContextVar("overwrites", default=False)
@@ -110,14 +114,14 @@ def train(
             tensors, torch Datasets of pairs, or columns by name; a tuple or dict of features is for
             model(*features) or model(**features).
         loss: from (output, targets) of a batch to its mean loss.
-        test: data to measure accuracy and loss on, in the same forms; None to measure nothing. No
-            client's: what is measured on a client's own data is not covered by the guarantee.
+        test: data to measure accuracy and loss on, in the same forms; None to measure nothing. They
+            must not be a client's: the guarantee does not cover what is measured on such data.
         epsilon: the target, in nats. With `mechanism` it is a limit: the run ends before the round
             that would exceed it. None for no limit.
         delta: of the target and of the guarantee.
         rounds: how many are declared. A run may end earlier; its guarantee covers them all.
         cohort: clients a round; by default all, but at most LARGEST_COHORT. Larger cohorts give
-            better models at one epsilon.
+            better models at the same epsilon.
         trust: against whom the guarantee holds: `aggregate`, a server that sees only sums (secure
             aggregation), or `local`, a server that sees what each client sends. `model`: those who
             see the published models and nothing else, not even who takes part; `docs/sampling.md`
@@ -127,14 +131,14 @@ def train(
         local: what a client computes, of which parts of the model, and where.
         server: the server's optimiser, and what is done from round to round.
         privacy: what is protected, how updates are clipped and sent, who takes part how often, and
-            what travels beside updates. Unless `max_participations` is given, all clients take part
+            what is sent with updates. Unless `max_participations` is given, all clients take part
             equally often.
-        folder: where the run's files are kept. The same call with the same folder goes on from the
-            last checkpoint, to the same bits, from the initial weights that it began with; a folder
-            of another run is refused. None for a temporary folder, which disappears with the
-            returned object; of a run that is stopped it stays, and the error says where.
-        seed: a simulation seed, with which everything can be repeated, and the noise undone by
-            whoever knows it. None to draw a secret key, which is kept in the folder only.
+        folder: where the run's files are kept. The same call with the same folder continues from
+            the last checkpoint, to the same bits, with the initial weights that it began with; a
+            folder of another run is refused. None for a temporary folder, which is deleted with
+            the returned object; if the run is stopped, it stays, and the error says where.
+        seed: a simulation seed. Everything can be repeated with it, and anyone who knows it can
+            subtract the noise. None to draw a secret key, which is kept in the folder only.
         progress: show a bar on a terminal or in a notebook.
 
     Returns:
@@ -142,8 +146,8 @@ def train(
 
     Guarantees:
         The guarantee is proven for everything a client sends in the whole run, and its epsilon is
-        at most `epsilon`. It is the accountant's for all declared rounds of the client called most
-        often, whoever ends the run and why; who takes part depends on no data.
+        at most `epsilon`. It covers the most declared rounds that any client takes part in,
+        however the run ends; who takes part depends on no data.
         However often the run is interrupted and called again, the model is the same, bit for bit.
         The model that is passed in, and torch's global random state, stay as they are.
 
@@ -152,7 +156,7 @@ def train(
             one's data. A target that is out of reach is an `OutOfReach`, which says what would be
             needed.
         UserWarning: (a warning) whether anything is learnt depends on the task, or epsilon is left,
-            or a run goes on from other initial weights than those that were given.
+            or a run continues with the initial weights it began with and not with the model's.
         FileExistsError: the folder holds other files.
         KeyboardInterrupt: the run was stopped; the message says how to go on.
 
@@ -185,10 +189,10 @@ def train(
         local=replace(local, public=None, columns=None), server=replace(server, on_round=()),
         privacy=privacy,
     )  # fmt: skip
-    return _trained(config, inputs, folder, server.on_round, progress)
+    return _train(config, inputs, folder, server.on_round, progress)
 
 
-def _trained(
+def _train(
     config: TrainConfig,
     inputs: RunInputs,
     folder: str | Path | None,
@@ -196,22 +200,24 @@ def _trained(
     progress: bool,
 ) -> Run:
     if folder is not None:
-        home = validate.path("folder", folder).absolute()  # whoever is called may change directory
-        return _in_folder(config, inputs, home, callbacks, progress)
+        # Absolute, because a model or a callback may change the working directory.
+        home = validate.path("folder", folder).absolute()
+        return _train_in(home, config, inputs, callbacks, progress)
     home = Path(tempfile.mkdtemp(prefix="randquant-"))
     try:
-        return _in_folder(config, inputs, home, callbacks, progress, temporary=True)
+        return _train_in(home, config, inputs, callbacks, progress, temporary=True)
     except BaseException:
         store = RunStore(home)
-        if not store.exists() or store.begun() is False:  # else it is all that is left of the run
+        # Once something was sent, the folder holds the only record of what it cost: it stays.
+        if not store.exists() or store.begun() is False:
             shutil.rmtree(home, ignore_errors=True)
         raise
 
 
-def _in_folder(
+def _train_in(
+    home: Path,
     config: TrainConfig,
     inputs: RunInputs,
-    home: Path,
     callbacks: Sequence[Callback],
     progress: bool,
     *,
@@ -220,87 +226,100 @@ def _in_folder(
     changes: dict[str, Any] = {}
     overwrite = _OVERWRITES.get()
     if RunStore(home).exists() and not overwrite:
-        config, inputs = _as_begun(home, config, inputs)
+        config, inputs = _with_initial_weights(home, config, inputs)
         changes = _changes(home, config, inputs)
     else:
-        own = Secret.fresh()
-        key = own.key if config.seed is None else Key.from_seed(config.seed)
+        # The mechanism is calibrated to the cohorts, which the key draws: it comes first.
+        secret = Secret.fresh()
+        key = secret.key if config.seed is None else Key.from_seed(config.seed)
         with waiting(progress):
             config = complete(config, inputs, key)
-        execution.create(home, config, inputs, overwrite=overwrite, own_secret=own)
+        execution.create(home, config, inputs, overwrite=overwrite, own_secret=secret)
     bars = Bars(None if progress else False)
     measured: dict[str, str] = {}
-    with _advised(home, temporary), bars:
+    with _saying_how_to_go_on(home, temporary), bars:
 
         def on_round(config: TrainConfig, metrics: RoundMetrics) -> None:
             name = "round" if config.protects else "round without privacy"
             # Not every round is evaluated: the last measurement stays visible.
-            measured[name] = _evaluated(metrics) or measured.get(name, "")
-            text = f"{measured[name]} {_spent(metrics)}"
+            measured[name] = _measurement_text(metrics) or measured.get(name, "")
+            text = f"{measured[name]} {_epsilon_text(metrics)}"
             bars.show(name, metrics.round, config.rounds, text)
-            for each in callbacks if config.protects else ():
-                each(metrics)
+            # The baseline's rounds are not the caller's: they have no guarantee.
+            for callback in callbacks if config.protects else ():
+                callback(metrics)
 
         record = execution.execute(home, inputs, on_round, changes)
-    problem, figures = inputs.problem, execution.load_figures(home, inputs.problem)
-    learner = Learner(problem if figures is None else standardized(problem, figures))
+    problem, statistics = inputs.problem, execution.load_statistics(home, inputs.problem)
+    learner = Learner(problem if statistics is None else standardized(problem, statistics))
     learner.load(execution.load_parameters(home))
-    _advise(record.summary)
+    if record.summary.advice:
+        warnings.warn(record.summary.advice, Advice, stacklevel=validate.callers())
     trained = learner.trained_model()
-    if figures is not None:
-        trained = Standardized(trained, figures).eval()
+    if statistics is not None:
+        trained = Standardized(trained, statistics).eval()
     return Run(trained, record, home, temporary=temporary)
 
 
-def _as_begun(home: Path, config: TrainConfig, inputs: RunInputs) -> tuple[TrainConfig, RunInputs]:
-    """The same from the initial weights of the run in a folder, if all else is as it began."""
+def _with_initial_weights(
+    home: Path, config: TrainConfig, inputs: RunInputs
+) -> tuple[TrainConfig, RunInputs]:
+    """Return both with the initial weights of the run in a folder, if all else is the same.
+
+    A model that is built anew has other random weights, which is no reason to refuse to go on.
+    """
     begun, problem = RunStore(home).config(), inputs.problem
     if problem.digest == begun.task.problem:
         return config, inputs
     weights = execution.load_initial(home)
-    own = problem.starting_at(weights) if len(weights) == problem.dimension else problem
-    if own.digest != begun.task.problem:
-        return config, inputs  # it is refused
+    restored = problem.starting_at(weights) if len(weights) == problem.dimension else problem
+    if restored.digest != begun.task.problem:
+        return config, inputs  # more than the weights differs: `_changes` refuses it
     warnings.warn(
         f"The run in {home} goes on from the initial weights that it began with. Those of the "
         "model that was given are others, and are not used: choose another folder to train it.",
         UserWarning,
         stacklevel=validate.callers(),
     )
-    return config.changed(problem=own.digest), replace(inputs, problem=own)
+    return config.changed(problem=restored.digest), replace(inputs, problem=restored)
 
 
 def _changes(home: Path, config: TrainConfig, inputs: RunInputs) -> dict[str, Any]:
-    """The settings that the run in a folder goes on with; ValueError if it is another run."""
+    """Return the settings to continue the run in a folder with.
+
+    Raises:
+        ValueError: they are those of another run.
+    """
     store = RunStore(home)
     begun = store.config()
     if begun.seed != config.seed:
-        raise _other(home, ["seed"])
-    key = key_of(begun, store)
-    asked = complete(config, inputs, key)
-    differing = changes_between(begun, asked)
-    if digest(asked) != digest(begun):
-        if "problem" in differing:  # it says of what
+        raise _another_run(home, ["seed"])
+    # With the key of the run, so that calibration sees the same cohorts, and gives the same noise.
+    key = run_key(begun, store)
+    wanted = complete(config, inputs, key)
+    differing = changes_between(begun, wanted)
+    if digest(wanted) != digest(begun):
+        if "problem" in differing:  # raises the error that says which part of the problem differs
             binding.check(store, binding.bind(inputs.problem, key))
-        raise _other(home, list(differing))
+        raise _another_run(home, list(differing))
     return differing
 
 
-def _other(home: Path, names: Sequence[str]) -> ValueError:
-    words = {
+def _another_run(home: Path, names: Sequence[str]) -> ValueError:
+    arguments = {
         "parameters": "mechanism", "problem": "model or names of clients",
         "stop_at_epsilon": "epsilon",
     }  # fmt: skip
-    what = ", ".join(dict.fromkeys(words.get(name, name) for name in names))
+    # Names without values: one of them may be the seed, with which the noise can be undone.
+    shown = ", ".join(dict.fromkeys(arguments.get(name, name) for name in names))
     return ValueError(
-        f"Expected the run in {home} to be continued as it began, got another {what}: choose "
+        f"Expected the run in {home} to be continued as it began, got a different {shown}: choose "
         "another folder for a new run."
     )
 
 
 @contextlib.contextmanager
-def _advised(home: Path, temporary: bool) -> Iterator[None]:
-    """Say how to go on when a run is stopped."""
+def _saying_how_to_go_on(home: Path, temporary: bool) -> Iterator[None]:
     again = f"the same call with folder={str(home)!r}" if temporary else "the same call"
     try:
         yield
@@ -314,19 +333,19 @@ def _advised(home: Path, temporary: bool) -> Iterator[None]:
 
 
 def how_to_go_on(home: Path, again: str) -> str:
-    """Return what was sent in a run that was stopped, and how to go on with it.
+    """Say whether a run that was stopped has sent anything, and how to go on with it.
 
     Args:
         home: the run's folder.
         again: what goes on with it, such as "the same call".
     """
-    sent = RunStore(home).begun()
-    if sent is None:
+    begun = RunStore(home).begun()
+    if begun is None:  # a record that cannot be read may hide any cost: the worst is assumed
         return (
             f"The run was stopped, and no record of what it sent can be read in {home}: take "
             "all rounds that were declared as spent."
         )
-    if not sent:
+    if not begun:
         return "The run was stopped before its first round."
     return (
         f"The run was stopped; what was sent is on record in {home}: {again} goes on from the "
@@ -335,28 +354,20 @@ def how_to_go_on(home: Path, again: str) -> str:
 
 
 def _limit(epsilon: float | None) -> float | None:
-    """The target, under its name here."""
     if epsilon is None or epsilon == math.inf:
         return None
     return validate.real("epsilon", epsilon, above=0)
 
 
-def _evaluated(metrics: RoundMetrics) -> str:
-    """What a round measured on test data; empty if nothing."""
+def _measurement_text(metrics: RoundMetrics) -> str:
     if metrics.accuracy is not None:
         return f"accuracy {metrics.accuracy:.3f}"
     return "" if metrics.loss is None else f"loss {metrics.loss:.4g}"
 
 
-def _spent(metrics: RoundMetrics) -> str:
-    """The bound of epsilon if the run were to end here as declared; empty without privacy."""
+def _epsilon_text(metrics: RoundMetrics) -> str:
+    # The bound of a run that was declared to end here, see `RoundMetrics.epsilon`.
     if metrics.epsilon is None:
         return ""
     bound = round_up(metrics.epsilon, 4) if math.isfinite(metrics.epsilon) else "infinity"
     return f"epsilon so far <= {bound}"
-
-
-def _advise(summary: RunSummary) -> None:
-    """Warn the caller of `train` of what the released means say about the run, if anything."""
-    if summary.advice:
-        warnings.warn(summary.advice, Advice, stacklevel=5)

@@ -19,14 +19,14 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """From the trained parameters to an optimiser of them."""
 
 OptimizerState = Mapping[str, Any]
-"""What an optimiser's `state_dict` returns."""
+"""The `state_dict` of an optimiser."""
 
 
 class ServerStep(Protocol):
     """A server's step as a pure function of parameters, state and a round's mean update."""
 
     def init(self) -> OptimizerState:
-        """The state before the first round."""
+        """Return the state before the first round."""
         ...
 
     def step(
@@ -37,7 +37,7 @@ class ServerStep(Protocol):
 
 
 def torch_optimizer(name: str, learning_rate: float, options: Mapping[str, Any]) -> MakeOptimizer:
-    """Return what makes an optimiser of torch.optim.
+    """Return a function that makes an optimiser of torch.optim.
 
     Args:
         name: of a class in torch.optim, such as `SGD` or `Adam`.
@@ -52,17 +52,18 @@ def torch_optimizer(name: str, learning_rate: float, options: Mapping[str, Any])
         >>> make([nn.Parameter(torch.zeros(2))]).defaults["momentum"]
         0.9
     """
-    known = {
-        other: value
-        for other, value in vars(torch.optim).items()
+    classes = {
+        class_name: value
+        for class_name, value in vars(torch.optim).items()
         if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer)
     }
-    known.pop("Optimizer")  # the abstract class
-    kind: Any = known[validate.choice("server_optimizer", name, sorted(known))]
-    own = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
+    classes.pop("Optimizer")  # the abstract class
+    kind: Any = classes[validate.choice("server_optimizer", name, sorted(classes))]
+    # JSON has lists only, and torch takes only tuples, such as Adam's betas.
+    arguments = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
 
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return kind(parameters, lr=learning_rate, **own)
+        return kind(parameters, lr=learning_rate, **arguments)
 
     return make
 
@@ -82,8 +83,8 @@ class OptimizerStep:
         privacy.
 
     Raises:
-        ValueError: the optimiser cannot be made, holds other parameters than it is given, or needs
-            more than gradients, as LBFGS does.
+        ValueError: the optimiser cannot be made, holds other parameters than those it was passed,
+            or needs more than gradients, as LBFGS does.
 
     References:
         Reddi et al. 2021 (adaptive federated optimisation); Hsu, Qi and Brown 2019 (FedAvgM).
@@ -101,7 +102,7 @@ class OptimizerStep:
     shapes: Sequence[tuple[int, ...]]
 
     def __post_init__(self) -> None:
-        optimizer = self._made(np.zeros(self.dimension, dtype=np.float32))
+        optimizer = self._optimizer_at_zero()
         name = type(optimizer).__name__
         closure = inspect.signature(optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
@@ -118,20 +119,20 @@ class OptimizerStep:
                 f"Expected a server_optimizer for dense gradients, got {name}, which refuses one: "
                 f"{error}"
             ) from error
-        to_tensors(state)
+        to_tensors(state)  # a state that cannot be stored is an error now, not at a checkpoint
 
     @property
     def dimension(self) -> int:
-        """Coordinates of an update."""
+        """Number of coordinates of an update."""
         return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
 
     def init(self) -> OptimizerState:
-        """The state before the first round."""
-        return self._made(np.zeros(self.dimension, dtype=np.float32)).state_dict()
+        """Return the state before the first round."""
+        return self._optimizer_at_zero().state_dict()
 
     def described(self) -> tuple[str, dict[str, Any]]:
-        """The name of the optimiser's class, and its options by name, with the learning rate."""
-        optimizer = self._made(np.zeros(self.dimension, dtype=np.float32))
+        """Return the name of the optimiser's class, and its options with the learning rate."""
+        optimizer = self._optimizer_at_zero()
         kind = type(optimizer)
         name = kind.__name__
         if getattr(torch.optim, name, None) is not kind:
@@ -145,18 +146,20 @@ class OptimizerStep:
         tensors = self._split(parameters)
         optimizer = _make(self.make, tensors)
         if state:
-            optimizer.load_state_dict(copy.deepcopy(dict(state)))  # loading may keep its tensors
+            # Loading may keep the tensors themselves, and the step would change the old state.
+            optimizer.load_state_dict(copy.deepcopy(dict(state)))
         for tensor, part in zip(tensors, self._split(mean), strict=True):
             tensor.grad = part.detach()
         optimizer.step()
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         return flat.numpy(), optimizer.state_dict()
 
-    def _made(self, parameters: np.ndarray) -> torch.optim.Optimizer:
-        return _make(self.make, self._split(parameters))
+    def _optimizer_at_zero(self) -> torch.optim.Optimizer:
+        return _make(self.make, self._split(np.zeros(self.dimension, dtype=np.float32)))
 
     def _split(self, vector: np.ndarray) -> list[nn.Parameter]:
         sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
+        # A copy: the optimiser steps in place, and the vector belongs to the caller.
         parts = torch.from_numpy(vector.copy()).split(sizes)
         return [
             nn.Parameter(part.reshape(shape))
@@ -169,7 +172,8 @@ def _make(make: MakeOptimizer, tensors: list[nn.Parameter]) -> torch.optim.Optim
         optimizer = make(tensors)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"Expected a server_optimizer that torch can make, but: {str(error).rstrip('.')}."
+            "Expected a server_optimizer that torch can make, got an error: "
+            f"{str(error).rstrip('.')}."
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
@@ -177,24 +181,25 @@ def _make(make: MakeOptimizer, tensors: list[nn.Parameter]) -> torch.optim.Optim
             f"{type(optimizer).__name__}: give for example lambda p: torch.optim.Adam(p, lr=0.01); "
             "a step hook of its own may change its lr."
         )
-    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
-    if held != {id(each) for each in tensors}:
+    # An optimiser of other parameters would step without an error, and the model stay as it is.
+    stepped = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+    if stepped != {id(tensor) for tensor in tensors}:
         raise ValueError(
             f"Expected a server_optimizer of the {len(tensors)} parameters that it is given, got "
-            f"{type(optimizer).__name__} of others: they are a copy's, and a step of your model's "
-            "own would move nothing; give lambda p: torch.optim.Adam(p, lr=0.01), and leave "
-            "parameters out by parts or frozen."
+            f"{type(optimizer).__name__} of a different set of {len(stepped)}: they are a copy's, "
+            "and a step of your model's own would move nothing; give "
+            "lambda p: torch.optim.Adam(p, lr=0.01), and leave parameters out by parts or frozen."
         )
     return optimizer
 
 
 def to_tensors(state: OptimizerState) -> tuple[dict[str, np.ndarray], str]:
-    """A server step's state as arrays by name, and JSON text for all the rest.
+    """Split a server step's state into arrays by name, and JSON text for all the rest.
 
     Guarantees: `from_tensors` inverts it exactly.
 
     Raises:
-        TypeError: the state holds something that is no number, text, array or tensor.
+        TypeError: the state holds something other than numbers, texts, arrays and tensors.
 
     Example:
         >>> arrays, text = to_tensors({"step": torch.tensor(2.0), "betas": (0.9, 0.99)})
@@ -217,8 +222,8 @@ def to_tensors(state: OptimizerState) -> tuple[dict[str, np.ndarray], str]:
         if value is None or isinstance(value, bool | int | float | str):
             return value
         raise TypeError(
-            "Expected a server_optimizer whose state is numbers and tensors, got one with a "
-            f"{type(value).__name__}: it could not be resumed."
+            "Expected a server_optimizer whose state is numbers and tensors, got a "
+            f"{type(value).__name__} in it: it could not be resumed."
         )
 
     return arrays, json.dumps(plain(state))

@@ -1,4 +1,4 @@
-"""Who takes part in which round: at random, or with a cap on each client's participations."""
+"""Sampling of the clients of a round: at random, or with a cap on each one's participations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def sample_poisson(population: int, rate: float, round: int, key: Key) -> list[i
     Args:
         population: how many clients there are.
         rate: probability of taking part, in (0, 1].
-        round, key: the draw depends on nothing else.
+        round, key: with the other arguments they determine the draw.
 
     Returns:
         Clients in increasing order; their number varies, and may be 0.
@@ -40,12 +40,14 @@ def sample_poisson(population: int, rate: float, round: int, key: Key) -> list[i
     if rate == 1:
         return list(range(population))
     words = key.fold_in("poisson cohort", round).words(population)
+    # Rounded down, and exact: a float product could exceed the rate that amplification is stated
+    # for.
     limit = np.uint64(Fraction(rate) * 2**64 // 1)
     return np.flatnonzero(words < limit).tolist()
 
 
 def sample_hidden(population: int, cohort: int, round: int, key: Key) -> list[int]:
-    """Draw a cohort of a fixed size that nobody can guess: every one is equally likely.
+    """Draw a cohort of a fixed size that is secret and uniform: all cohorts are equally likely.
 
     The words of a `Key` are unpredictable without it, unlike the generator of `sample_cohort`.
 
@@ -63,9 +65,10 @@ def sample_hidden(population: int, cohort: int, round: int, key: Key) -> list[in
     cohort = validate.whole(
         "cohort", cohort, low=1, high=population, why="the population is that small"
     )
-    own, attempt = key.fold_in("hidden cohort", round), 0
-    # Different words are in every order equally often; equal ones would be in one.
-    while len(set(words := own.fold_in(attempt).words(population).tolist())) < population:
+    round_key, attempt = key.fold_in("hidden cohort", round), 0
+    # Different words are in every order equally often. Equal ones would be sorted in one order,
+    # which depends on the clients' numbers.
+    while len(set(words := round_key.fold_in(attempt).words(population).tolist())) < population:
         attempt += 1
     return sorted(np.argsort(words)[:cohort].tolist())
 
@@ -97,7 +100,7 @@ def sample_capped(
         round can be drawn, all rounds can. Clients that could take part in every remaining round
         are selected first, as many as necessary; the others are drawn uniformly from all clients
         below the cap. Rounds depend on each other, so amplification by sampling
-        (`sampled.Sampled`) does not apply: account for the client called most often.
+        (`sampled.Sampled`) does not apply: account for the most participations of any client.
 
     Raises:
         ValueError: an argument is out of bounds, or the remaining rounds cannot be filled.
@@ -131,7 +134,8 @@ def sample_capped(
     max_participations = validate.whole("max_participations", max_participations, low=1, high=2**31)
     remaining = rounds - round + 1
     left = max_participations - participations.astype(np.int64)
-    # Gale: a client fills at most one place per round and `left` places in total.
+    # Gale: a client fills at most one place per round and `left` places in total. All remaining
+    # rounds can be filled if and only if no place is missing.
     spare = int(np.clip(left, 0, remaining).sum()) - cohort * remaining
     if spare < 0:
         raise ValueError(
@@ -139,10 +143,12 @@ def sample_capped(
             f"{population} clients, got {max_participations}: places for {-spare} are missing; "
             "raise it, or lower cohort or rounds."
         )
+    # Clients that could fill a place in every remaining round: only those lose a place for good
+    # by not being selected now. The others can use all they have left in later rounds.
     eager = np.flatnonzero(left >= remaining)
     words = key.fold_in("capped cohort", round).words(2)
     generator = np.random.Generator(np.random.Philox(key=words))
-    # Each of them that is not selected uses up one spare place.
+    # Each of them that is not selected uses up one spare place, so all but `spare` are selected.
     first = generator.choice(eager, max(eager.size - spare, 0), replace=False)
     left[first] = 0
     others = generator.choice(np.flatnonzero(left > 0), cohort - first.size, replace=False)

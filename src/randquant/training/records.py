@@ -1,4 +1,4 @@
-"""What a run measured: round by round, in all, and its figures together."""
+"""Records of a run: what each round released and measured, and the results of the whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from randquant.training.config import TrainConfig
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """What one round released, and what it took.
+    """The released mean of one round, and the time and traffic it took.
 
     Attributes:
         train_loss: mean loss of the cohort's local data, in nats, before the step; None if nobody
@@ -28,11 +28,11 @@ class RoundCost:
         mean: SHA-256 of the decoded mean, in hexadecimal: what the server learned. Empty if nobody
             took part.
         mean_norm: L2 norm of the decoded mean, noise included; None if nobody took part.
-        noise_norm: what the noise in it is expected to have by itself; None where the mechanism
-            does not say.
-        numbers: means over the cohort of what clients sent beside their updates, by name, each with
-            the standard deviation of its noise as `NAME_deviation`. The guarantee covers them.
-            Estimates: noise may move them beyond their bounds.
+        noise_norm: expected L2 norm of the noise in the mean; None where the mechanism does not
+            say.
+        numbers: means over the cohort of the numbers that clients sent with their updates, by name,
+            each with the standard deviation of its noise as `NAME_deviation`. The guarantee covers
+            them. They are estimates: noise may move them beyond their bounds.
     """
 
     train_loss: float | None
@@ -58,7 +58,7 @@ class RoundMetrics(RoundCost):
         epsilon: proven upper bound of that client's epsilon if the run had been declared to end
             with this round; None without privacy. It is no guarantee of a run whose end is chosen
             by looking at it: that run's is of all declared rounds.
-        delta, neighboring: of that epsilon; they may change when a run is resumed.
+        delta, neighboring: those of that epsilon; they may change when a run is resumed.
     """
 
     round: int
@@ -72,13 +72,16 @@ class RoundMetrics(RoundCost):
 
     @property
     def seconds(self) -> float:
-        """All of the round, with its evaluation."""
+        """Wall time of the round and its evaluation, in seconds."""
         return self.seconds_gradient + self.seconds_protect + self.seconds_evaluate
 
 
 @dataclass(frozen=True, slots=True)
 class SentRounds:
-    """What a run has declared and sent, including the current round: on disk before it is sent.
+    """The rounds a run has declared and sent, including the current one.
+
+    It is written to disk before a round is sent: after a crash the files never state fewer rounds
+    than clients have answered.
 
     Attributes:
         settings: digest of the settings that must not change during the run.
@@ -90,7 +93,7 @@ class SentRounds:
         participations: the most of the declared rounds that any client takes part in.
         epsilon: proven upper bound of that client's epsilon after all declared rounds; None without
             privacy.
-        delta, neighboring: of that epsilon.
+        delta, neighboring: those of that epsilon.
         commitment: binds the run to its secret key without revealing it; empty for a seed.
         asked: whether clients were asked for what the run standardises by.
     """
@@ -108,6 +111,7 @@ class SentRounds:
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
+        # Read back from a file: a record that contradicts itself must not pass for a smaller cost.
         validate.whole("declared", self.declared, low=1)
         validate.whole("round", self.round, low=0, high=self.declared)
         validate.whole("participations", self.participations, low=0, high=self.declared)
@@ -115,12 +119,12 @@ class SentRounds:
 
     @property
     def binding(self) -> bool:
-        """Whether rounds can no longer be added: something was sent, and there is a guarantee."""
+        """True if rounds can no longer be added: something was sent under a guarantee."""
         return self.begun and self.epsilon is not None
 
     @property
     def begun(self) -> bool:
-        """Whether a round was started, or clients were asked."""
+        """True if a round was started, or clients were asked for statistics."""
         return self.round > 0 or self.asked
 
     @property
@@ -131,24 +135,24 @@ class SentRounds:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a finished run achieved.
+    """The results of a finished run.
 
     Attributes:
         accuracy, loss: of the final model on test data; None without test data, accuracy also
             where the task is no classification.
         dimension: coordinates of an update.
         bytes_per_upload: bytes one client uploads in one round it takes part in, see `bytes_up`.
-        participations: in how many of the declared rounds the most-called client takes part.
+        participations: the most of the declared rounds that any client takes part in.
         guarantee: of all declared rounds, also if the run ended before; None without privacy.
         rounds: how many rounds were done.
         stopped: why these are fewer than configured or declared; empty if they are not.
         bytes_as_codes: bytes of one client's plain codes, not masked for a sum.
-        beside: of the same run, of a whole client, against the server and all who see who takes
-            part: beside a guarantee of one example, or under `model` trust; else None.
-        advice: what the released means, and the loss on test data, say about the run; empty for
-            nothing.
-        spent: what of the guarantee was spent before the first round: before the run
-            (`Privacy.spent`), and to ask for what it standardises by; None for nothing.
+        beside: a second guarantee of the same run, of a whole client, against the server and all
+            who see who takes part, where `guarantee` is of one example or under `model` trust;
+            else None.
+        advice: what to do about the released means or the loss on test data; may be empty.
+        spent: the part of the guarantee that was spent before the first round: before the run
+            (`Privacy.spent`), and on the statistics that it standardises by; None if nothing was.
     """
 
     accuracy: float | None
@@ -166,7 +170,7 @@ class RunSummary:
 
     @property
     def bits_per_coordinate(self) -> float:
-        """Bits that one client uploads in one round, for each coordinate, header included."""
+        """Bits that one client uploads in one round per coordinate, header included."""
         return 8 * self.bytes_per_upload / self.dimension
 
     @classmethod
@@ -180,8 +184,8 @@ class RunSummary:
         names = "guarantee", "beside", "spent"
         parsed: dict[str, Any] = {name: getattr(summary, name) for name in names}
         return dataclasses.replace(summary, **{
-            name: None if each is None else from_json(Guarantee, each)
-            for name, each in parsed.items()
+            name: None if record is None else from_json(Guarantee, record)
+            for name, record in parsed.items()
         })  # fmt: skip
 
 
@@ -195,10 +199,10 @@ class RunRecord:
 
     @property
     def rounds(self) -> int:
-        """How many rounds were done."""
+        """Number of rounds that were done."""
         return self.config.rounds if self.summary.rounds is None else self.summary.rounds
 
     @property
     def seconds(self) -> float:
-        """All rounds together, with evaluation, without loading data and compiling."""
+        """Wall time of all rounds and evaluations, without loading data and compiling."""
         return sum(metrics.seconds for metrics in self.metrics)

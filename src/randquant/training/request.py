@@ -1,4 +1,4 @@
-"""From the settings that a caller gives to a configuration with a mechanism."""
+"""Completes the settings of a caller to a configuration with its mechanism and optimiser."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from randquant.planning.choice import choose
 from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM
 from randquant.training.config import OWN, TrainConfig, check_config
-from randquant.training.configured import record_of
-from randquant.training.runs.setup import RunInputs, optimizer_step, spent_of
+from randquant.training.configured import mechanism_record
+from randquant.training.runs.setup import RunInputs, optimizer_step, spent_before
 from randquant.training.schedule import most_participations
 from randquant.training.server import AUTO
 
 
 def complete(config: TrainConfig, inputs: RunInputs, key: Key) -> TrainConfig:
-    """The configuration with its mechanism and optimiser.
+    """Return the configuration with its mechanism and optimiser.
 
     Args:
-        config: everything but the mechanism, and with the optimiser as it was given.
-        inputs: the problem, and a mechanism of one's own unless one is to be calibrated.
+        config: all settings but the mechanism; its optimiser may be a function.
+        inputs: the problem, and the user's own mechanism unless one is to be calibrated.
         key: the run's; it determines the cohorts.
     """
-    config = _capped(config)
+    config = _with_cap(config)
     if inputs.mechanism is not None:
-        _check_own(config, inputs.mechanism)
-        config = _with_own(config, inputs.mechanism)
+        _check_mechanism(config, inputs.mechanism)
+        config = _with_mechanism(config, inputs.mechanism)
     check_config(config)
     config = _with_optimizer(config, inputs.problem)
     if inputs.mechanism is not None:
@@ -46,8 +46,9 @@ def complete(config: TrainConfig, inputs: RunInputs, key: Key) -> TrainConfig:
     )
 
 
-def _capped(config: TrainConfig) -> TrainConfig:
-    """With a fixed size, all clients take part equally often unless said otherwise."""
+def _with_cap(config: TrainConfig) -> TrainConfig:
+    # By default all clients take part equally often: the guarantee is that of the most
+    # participations, and uneven ones would raise it. Other ways of sampling allow no cap.
     uncapped = config.privacy.sampling != "fixed" or config.trust == "model"
     if uncapped or config.privacy.max_participations is not None:
         return config
@@ -56,13 +57,13 @@ def _capped(config: TrainConfig) -> TrainConfig:
 
 
 def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | None]:
-    """The target of a run, and the fewest examples of an update if examples are protected."""
+    """Return the target of a run, and the least examples of a client if examples are protected."""
     privacy = config.privacy
     if config.stop_at_epsilon is None or privacy.clip_norm is None:
         missing = "clip_norm" if privacy.clip_norm is None else "epsilon"
         raise ValueError(
-            f"Expected {missing}, or a mechanism of your own, got None of both: give epsilon=8 and "
-            "clip_norm=1.0, or mechanism=randquant.aggregation.ClippedSGD(clip_norm=1.0) for a "
+            f"Expected {missing}, or a mechanism of your own, got None for both: give epsilon=8 "
+            "and clip_norm=1.0, or mechanism=randquant.aggregation.ClippedSGD(clip_norm=1.0) for a "
             "run without privacy."
         )
     trust: Any = validate.choice("trust", config.trust, ("aggregate", "local", "model"))
@@ -71,8 +72,9 @@ def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | 
     examples = None
     if privacy.unit == "example":
         examples = Learner(problem, Work(config.local.batch)).examples
+    # Calibrated to what is left of the target, so that the total meets it.
     target = config.stop_at_epsilon, config.delta
-    spent = spent_of(config, problem)
+    spent = spent_before(config, problem)
     left = target if spent is None else spent.left_of(*target)
     need = Need(
         problem.dimension + len(privacy.numbers), config.task.population, config.cohort,
@@ -81,23 +83,21 @@ def _need(config: TrainConfig, problem: Problem, key: Key) -> tuple[Need, int | 
     return need, examples
 
 
-def _with_own(config: TrainConfig, mechanism: UpdateMechanism) -> TrainConfig:
-    """The configuration with a mechanism that it has on record."""
+def _with_mechanism(config: TrainConfig, mechanism: UpdateMechanism) -> TrainConfig:
     return config.changed(
-        mechanism=OWN, parameters=record_of(mechanism),
+        mechanism=OWN, parameters=mechanism_record(mechanism),
         trust="model" if config.trust == "model" else mechanism.trust,
         clip_norm=mechanism.clip_norm,
     )  # fmt: skip
 
 
-def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
-    """Check that `mechanism` is valid and compatible with the settings."""
+def _check_mechanism(config: TrainConfig, mechanism: UpdateMechanism) -> None:
     wanted = "a mechanism for whole updates, such as randquant.plan(...).mechanism"
     validate.answers("mechanism", mechanism, wanted, "record", "encode", "release")
     privacy = config.privacy
     if config.trust == "local" and mechanism.trust not in ("local", None):
         raise ValueError(
-            f"Expected a mechanism of local trust with trust='local', got one of "
+            f"Expected a mechanism of local trust with trust='local', got a mechanism of "
             f"{mechanism.trust} trust: leave trust out, or plan with trust='local'."
         )
     if privacy.coordinates is not None:
@@ -105,6 +105,7 @@ def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
             f"Expected no coordinates with a mechanism of your own, got {privacy.coordinates}: "
             "give them to the mechanism, as VectorMechanism(..., coordinates=...)."
         )
+    # The default cannot be told from no clip_norm at all, so it is no contradiction.
     if privacy.clip_norm not in (CLIP_NORM, mechanism.clip_norm):
         raise ValueError(
             f"Expected the clip_norm of the mechanism, {mechanism.clip_norm}, got "
@@ -113,17 +114,18 @@ def _check_own(config: TrainConfig, mechanism: UpdateMechanism) -> None:
 
 
 def _with_optimizer(config: TrainConfig, problem: Problem) -> TrainConfig:
-    """The configuration with its optimiser by name and options, which was tried."""
     if config.server.optimizer == AUTO:  # torch's take a second to import, and are not needed
         return config
+    # Built also if it has a name: settings that it refuses must fail before the run is created.
     step = optimizer_step(config, problem)
     if isinstance(config.server.optimizer, str):
         return config
     name, options = step.described()
     rate = options.pop("lr", 1.0)
-    plain = {
+    # For the record only: a run that goes on is given the function again.
+    recorded = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in options.items()
         if value is None or isinstance(value, bool | int | float | str | tuple)
     }
-    return config.changed(server_optimizer=name, server_options=plain, learning_rate=float(rate))
+    return config.changed(server_optimizer=name, server_options=recorded, learning_rate=float(rate))

@@ -1,4 +1,4 @@
-"""Who takes part in each round of a run and what that costs: decided before any data is seen."""
+"""Cohorts of a run and their privacy cost: both are fixed before any data is seen."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Schedule:
 
     Args:
         config: the run.
-        ledger: what its participations cost; its limit is the configuration's.
-        key: of the run, which cohorts are drawn with.
+        ledger: the cost of participations; its limit is the configuration's.
+        key: the run's; cohorts are drawn with it.
 
     Guarantees:
         After every round that `step` allows, each client's epsilon is at most
-        `config.stop_at_epsilon`, and nobody took part more often than
+        `config.stop_at_epsilon`, and no client took part more often than
         `config.privacy.max_participations`. Neither cohorts nor the end depend on data.
 
     Raises:
@@ -68,14 +68,18 @@ class Schedule:
             )
 
     def epsilon(self, rounds: int, participations: int) -> float | None:
-        """What so many rounds cost the client that took part most often; None without privacy.
+        """Return the highest epsilon of any client; None without privacy.
 
-        If nobody sees who takes part, participations do not count, but all rounds.
+        Args:
+            rounds: rounds of the run.
+            participations: the most of them that any client took part in.
         """
+        # With hidden cohorts the adversary cannot tell who took part, so the bound is the same for
+        # all clients and grows with every round.
         return self.ledger.epsilon(rounds if self.ledger.hidden else participations)
 
     def guarantee(self, rounds: int, participations: int) -> Guarantee | None:
-        """The tightest guarantee for the same; None without privacy."""
+        """Return the tightest guarantee for the same rounds; None without privacy."""
         return self.ledger.guarantee(rounds if self.ledger.hidden else participations)
 
     def step(self, done: int, participations: np.ndarray) -> Step:
@@ -83,31 +87,39 @@ class Schedule:
 
         Args:
             done: rounds that are done.
-            participations: (N,) whole numbers, how many of them each client took part in.
+            participations: (N,) whole numbers, how many of these each client took part in.
 
         Raises:
             ValueError: the first round would exceed `stop_at_epsilon`.
         """
         so_far = int(participations.max())
+        # The bound of one client holds for all: cost rises with participations, and nobody has
+        # taken part more often than `so_far`.
         limit, spent = self.config.stop_at_epsilon, self.epsilon(done, so_far)
         if done == self.config.rounds:
             return Step(None, so_far, spent)
         cohort = self._cohort(done + 1, participations)
+        # An empty cohort has no maximum: -1 + 1 leaves `so_far` as it is.
         most = max(so_far, int(participations[cohort].max(initial=-1)) + 1)
+        # The cost is looked at before the round is sent: what was sent cannot be taken back.
         epsilon = self.epsilon(done + 1, most)
         if limit is None or epsilon is None or epsilon <= limit:
             return Step(cohort, most, epsilon)
-        if done == 0:
+        if done == 0:  # a run without a round has no result, so this is an error and not an end
             raise ValueError(
-                f"Expected stop_at_epsilon >= {_shown(epsilon)}, which one round costs, got "
+                f"Expected stop_at_epsilon >= {_text(epsilon)}, which one round costs, got "
                 f"{limit}: take a mechanism with more noise, or a larger cohort under aggregate "
                 "trust."
             )
-        why = f"epsilon would have become {_shown(epsilon)}, above {limit}"
-        return Step(None, so_far, spent, f"before round {done + 1} of {self.config.rounds}: {why}")
+        reason = f"epsilon would have become {_text(epsilon)}, above {limit}"
+        stopped = f"before round {done + 1} of {self.config.rounds}: {reason}"
+        return Step(None, so_far, spent, stopped)
 
     def check(self, sent: SentRounds) -> None:
-        """Refuse a configuration that takes back what was sent, or exceeds what was declared.
+        """Refuse a configuration with fewer rounds than were sent, or more than were declared.
+
+        Args:
+            sent: the run's record of what was declared and sent.
 
         Raises:
             ValueError: fewer rounds than were sent, more than were declared before the first, or a
@@ -118,16 +130,20 @@ class Schedule:
                 f"Expected rounds >= {sent.round}, which were sent, got {self.config.rounds}: what "
                 "was sent cannot be taken back."
             )
+        # Until something is sent, or without privacy, there is no guarantee to keep.
         if not sent.binding:
             return
+        # theory/accounting.md, Proposition 8: a run may be ended early because of what its models
+        # showed, so its cost is that of all declared rounds, whenever it ends.
         cost, limit = self.epsilon(sent.declared, sent.participations), self.config.stop_at_epsilon
         if limit is not None and cost is not None and cost > limit:
             raise ValueError(
-                f"Expected stop_at_epsilon >= {_shown(cost)}, which the {sent.declared} rounds "
+                f"Expected stop_at_epsilon >= {_text(cost)}, which the {sent.declared} rounds "
                 f"declared before the first cost, got {limit}: the guarantee covers them all, "
                 "however the run ends."
             )
-        # theory/accounting.md, Proposition 9: no figure covers an end that is put off by looking.
+        # theory/accounting.md, Proposition 9: no epsilon covers rounds that are added because of
+        # what the first ones showed.
         if (rounds := self.declared()[0]) > sent.declared:
             raise ValueError(
                 f"Expected at most the {sent.declared} rounds declared before the first, got "
@@ -136,7 +152,7 @@ class Schedule:
             )
 
     def declared(self) -> tuple[int, int]:
-        """How many rounds the run is to have, and in how many the client called most often is.
+        """Return the number of rounds of the run and the most participations of any client.
 
         Both follow from the configuration and the key, so they are known before the first round.
 
@@ -147,12 +163,15 @@ class Schedule:
         low, high = 0, self.config.rounds if hidden else most
         if self._affords(high):
             return self.config.rounds, most
-        # Epsilon rises with rounds and takes long to compute: it is for few numbers of them.
+        # Epsilon rises with rounds and takes long to compute: bisection asks for it about
+        # log2(rounds) times. `low` is within the limit throughout, `high` above it.
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._affords(middle) else (low, middle)
         if hidden and low:
             return low, most_participations(self.config.changed(rounds=low), self.key)
+        # Cohorts are drawn as in the run, until one has a client that has used up its `low`
+        # participations: `step` stops before the same round.
         done, participations = 0, np.zeros(self.config.task.population, dtype=np.int64)
         while (
             participations[cohort := self._cohort(done + 1, participations)].max(initial=-1) < low
@@ -160,11 +179,11 @@ class Schedule:
             participations[cohort] += 1
             done += 1
         if not done:
-            self.step(done, participations)  # it says what the first round costs
+            self.step(done, participations)  # raises the error that says what one round costs
         return done, int(participations.max())
 
     def _affords(self, rounds: int) -> bool:
-        """Whether so many rounds of one client, or of a run that hides who takes part, may be."""
+        """Return whether a client may take part `rounds` times; with hidden cohorts, of a run."""
         limit, cost = self.config.stop_at_epsilon, self.ledger.epsilon(rounds)
         return limit is None or cost is None or cost <= limit
 
@@ -179,12 +198,13 @@ def sample(config: TrainConfig, round: int, participations: np.ndarray, key: Key
         config: the run.
         round: 1 for the first.
         participations: (N,) whole numbers, rounds that each client has taken part in before.
-        key: of the run.
+        key: the run's.
     """
     if config.privacy.sampling == "poisson":
         rate = config.cohort / config.task.population
         return sample_poisson(config.task.population, rate, round, key)
     if config.trust == "model":
+        # Amplification needs a draw that the adversary cannot predict: words of the secret key.
         return sample_hidden(config.task.population, config.cohort, round, key)
     if config.privacy.max_participations is None:
         return sample_cohort(config.task.population, config.cohort, round, key)
@@ -199,9 +219,9 @@ def sample(config: TrainConfig, round: int, participations: np.ndarray, key: Key
 
 
 def most_participations(config: TrainConfig, key: Key) -> int:
-    """How often the client called most often takes part if all configured rounds are done.
+    """Return the most rounds that any client takes part in if all configured rounds are done.
 
-    Cohorts depend on no data, so they are known before the first round.
+    Cohorts depend on no data, so this is known before the first round.
 
     Example:
         >>> from randquant import Privacy
@@ -211,14 +231,16 @@ def most_participations(config: TrainConfig, key: Key) -> int:
         >>> most_participations(config, Key.from_seed(0))
         2
     """
-    places, most = config.rounds * config.cohort, config.privacy.max_participations
-    if most is not None and places > (most - 1) * config.task.population:
-        return most  # fewer each would not fill the places
+    places, cap = config.rounds * config.cohort, config.privacy.max_participations
+    # Pigeonhole: if every client took part cap - 1 times, places would be left. The answer follows
+    # without drawing all cohorts, which takes long for large populations.
+    if cap is not None and places > (cap - 1) * config.task.population:
+        return cap
     participations = np.zeros(config.task.population, dtype=np.int64)
     for round in range(1, config.rounds + 1):
         participations[sample(config, round, participations, key)] += 1
     return int(participations.max())
 
 
-def _shown(epsilon: float) -> str:
+def _text(epsilon: float) -> str:
     return "infinity" if math.isinf(epsilon) else round_up(epsilon)

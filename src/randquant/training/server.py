@@ -1,4 +1,4 @@
-"""What the server does with a round's mean update, as a user says it."""
+"""Settings of the server: its step with a round's mean update, evaluation and checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from randquant._internal import declared, validate
 from randquant._internal.declared import Count, Files
 
 AUTO = "auto"
-"""The optimiser that suits what clients send."""
+"""The optimiser is chosen by what clients send, see `Server`."""
 
 Callback = Callable[..., None]
 """Called after each round with its RoundMetrics."""
@@ -70,7 +70,7 @@ class Server:
                 )
 
     def evaluates(self, round: int, rounds: int) -> bool:
-        """Whether the model is evaluated after this round of so many, if it is not the last."""
+        """Return whether the model is evaluated after a round; after the last it always is."""
         return round % (self.evaluate_every or max(1, rounds // 10)) == 0
 
     def _check_function(self) -> None:
@@ -88,13 +88,12 @@ class Server:
 
 
 def _callbacks(on_round: Callback | Sequence[Callback] | None) -> tuple[Callback, ...]:
-    """Functions to call after each round; TypeError before anything is trained if one is none."""
     several = isinstance(on_round, Sequence)
-    found = tuple(on_round) if several else () if on_round is None else (on_round,)
-    for each in found:
-        if not callable(each):
+    callbacks = tuple(on_round) if several else () if on_round is None else (on_round,)
+    for callback in callbacks:
+        if not callable(callback):
             raise TypeError(
                 f"Expected on_round to be a function of a round's metrics, or several, got "
-                f"{validate.shown(each)}."
+                f"{validate.shown(callback)}."
             )
-    return found
+    return callbacks

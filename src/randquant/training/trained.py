@@ -1,4 +1,4 @@
-"""What `randquant.train` returns: the model, its guarantee, and what each round measured."""
+"""The result of `randquant.train`: the model, its guarantee, and the metrics of each round."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Run:
             within a `Standardized`, which takes raw features and predicts raw targets.
         guarantee: of one client's whole participation, or of one example of a client if that is
             the run's unit; None without privacy.
-        beside: of the same run, of a whole client whose participation is seen, where `guarantee`
+        beside: a second guarantee, of a whole client whose participation is seen, where `guarantee`
             is of one example or under `model` trust; else None.
-        history: what each round measured, the first round first.
-        summary: what the run achieved, with accuracy and loss on test data.
-        config: everything that determines the run, without its key.
-        folder: where its files are; a temporary folder disappears with this object.
+        history: the metrics of each round, the first round first.
+        summary: the results of the run, with accuracy and loss on test data.
+        config: all settings of the run, without its key.
+        folder: where its files are; a temporary folder is deleted with this object.
 
     Guarantees:
         The guarantee holds for everything that clients sent in all rounds, so also for the model
@@ -46,21 +46,22 @@ class Run:
         self.summary: RunSummary = record.summary
         self.config: TrainConfig = record.config
         if temporary:
+            # Also when the interpreter exits, unlike a __del__, which may not be called.
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What is proven about the whole run; its `unit` says for whom; None without privacy."""
+        """Proven guarantee of the whole run; its `unit` says for whom; None without privacy."""
         return self.summary.guarantee
 
     @property
     def beside(self) -> Guarantee | None:
-        """The run's other guarantee, see the attributes."""
+        """Second guarantee of the run, see the attributes."""
         return self.summary.beside
 
     @property
     def accuracy(self) -> float | None:
-        """On test data, in [0, 1]; None without test data, or where no classes are predicted."""
+        """Accuracy on test data, in [0, 1]; None without test data or without classes."""
         return self.summary.accuracy
 
     @property
@@ -92,7 +93,7 @@ class Run:
         parts.append("no privacy" if guarantee is None else f"one {guarantee.unit}: {guarantee}")
         if (spent := summary.spent) is not None:
             parts.append(f"of it before round 1 {spent}")
-        if (other := self.beside) is not None:
-            parts.append(f"one {other.unit}: {other}")
+        if (second := self.beside) is not None:
+            parts.append(f"one {second.unit}: {second}")
         parts.append(f"{self.upload_bytes:,} bytes a client and round")
         return f"Run({', '.join(parts)})"

@@ -22,7 +22,7 @@ from randquant.cli.options import COMMON, EVERYTHING, Command, Option, Output, m
 from randquant.local_training.local import Local
 from randquant.mechanisms.registry import notes_on
 from randquant.planning.privacy import Privacy
-from randquant.training.config import PLACES, Task, TrainConfig, declarations, value_of
+from randquant.training.config import PLACES, Task, TrainConfig, declarations, setting_value
 from randquant.training.server import Server
 
 VALUES: dict[str, type] = {"local": Local, "server": Server, "privacy": Privacy}
@@ -115,7 +115,7 @@ def _settings() -> dict[str, Option]:
     for name, hint in hints.items():
         if PLACES.get(name, ("", name))[0] == "task":
             continue  # the file has it
-        default = None if name in ("cohort", "mechanism") else value_of(usual, name)
+        default = None if name in ("cohort", "mechanism") else setting_value(usual, name)
         found[name] = Option(name, hint, default)
     target = declared.meaning(hints["stop_at_epsilon"], declared.text(COMMON["epsilon"]))
     found["epsilon"] = dataclasses.replace(
@@ -167,7 +167,7 @@ def _built(name: str, parameters: Mapping[str, Any], given: Mapping[str, Any]) -
     from randquant.local_training.clients import client_set
     from randquant.local_training.problem import takes_classes
     from randquant.training import federated
-    from randquant.training.configured import mechanism_of
+    from randquant.training.configured import configured_mechanism
 
     record = all_mechanisms()[name]
     local, privacy = given.get("local", Local()), given.get("privacy", Privacy())
@@ -184,7 +184,7 @@ def _built(name: str, parameters: Mapping[str, Any], given: Mapping[str, Any]) -
         privacy=dataclasses.replace(privacy, clip_norm=None) if record.whole_update else privacy,
         **settings,
     )
-    return mechanism_of(config)
+    return configured_mechanism(config)
 
 
 # The file.

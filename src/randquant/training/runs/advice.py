@@ -1,4 +1,4 @@
-"""What a finished run tells about its steps: from what was released, and from its test data."""
+"""Advice on a finished run, from its released means and its loss on test data."""
 
 from __future__ import annotations
 
@@ -18,78 +18,82 @@ SCALE = (
     "Scale features, and targets of a regression, to mean 0 and deviation 1 "
     "(Local(standardize=randquant.Standardize(...)) does it from their public bounds)"
 )
-"""What brings a model to its end sooner."""
+"""Advice for runs that have not converged."""
 
-FULL = 0.5
-"""Agreement of the means with the way from the start, on average, from which on it is said that
-they led one way: runs that learn digits come to 0.1 to 0.3, raw targets of a regression to 0.6 to
-1."""
+CONVERGENCE_THRESHOLD = 0.5
+"""Average cosine between round means and the displacement from the start, at or above which a run
+is reported as not converged. Runs that learn digits have 0.1 to 0.3, and regressions on raw targets
+0.6 to 1: half of it would warn about the former, and twice as much about none."""
 
-COORDINATES = 100
-"""Coordinates from which on it is said that noise hides the means: that of fewer varies so much
-that it hides also what was learned well."""
+MIN_NOISE_DIMENSION = 100
+"""Smallest dimension of an update for which noise may be reported to hide the means. The length of
+noise in fewer coordinates varies so much that it would be reported for runs that learned well."""
 
-FEWEST = 10
-"""Rounds, or evaluations, below which nothing is said: so few may well all lead one way."""
+MIN_ROUNDS = 10
+"""Rounds, or evaluations, below which there is no advice: the means of half as many may all point
+one way by chance, and with twice as many most short runs would get none."""
 
-FIRST = 5
-"""Rounds that are looked at by themselves, or a tenth of them."""
+FIRST_ROUNDS = 5
+"""Rounds at the start of a run whose means are also tested without the others; a tenth of the
+rounds if that is more. The average of half as many has 1.4 times the noise, and that of twice as
+many may hide what the very first ones learned."""
 
-DEVIATIONS = 3.0
-"""Standard deviations of the noise by which estimates must exceed what they are compared with."""
+DEVIATIONS_THRESHOLD = 3.0
+"""Standard deviations of the noise by which an estimate must differ to count: normal noise alone
+exceeds 3 of them once in 370 times, 1.5 once in 7, and 6 practically never."""
 
-
-RISEN = 1.25
-"""How far the loss on test data has risen, as a factor, where it is said."""
+LOSS_RISE_THRESHOLD = 1.25
+"""Ratio of the last loss on test data to the one it is compared with, above which it is reported.
+A ratio near 1 would report changes that do not matter to a user; at 1.5 losses could be half as
+high again without a word."""
 
 
 class _Means(NamedTuple):
-    """What the released means show beside their noise, in units of clip_norm.
+    """The released means compared with their noise, in units of clip_norm.
 
     Attributes:
         squares: estimates (T,) of the squared length of each round's mean update.
         noise: squared length of the noise in one of them.
-        far: how far an estimate must be from zero to show something.
+        threshold: how far an estimate must be from zero to show something.
     """
 
     squares: np.ndarray
     noise: float
-    far: float
+    threshold: float
 
     @classmethod
-    def of(
+    def from_lengths(
         cls, config: TrainConfig, mechanism: UpdateMechanism, size: int, lengths: Sequence[float]
     ) -> _Means | None:
-        """From the lengths of the decoded means; None if their noise is not known here.
+        """Estimate from the lengths of the decoded means; None if their noise is not known.
 
-        It is where cohorts have a fixed size that is seen, and clients send all coordinates of an
-        update that is clipped in L2, and nothing else.
+        It is known if cohorts have a fixed size that is seen, and clients send all coordinates of
+        an update that is clipped in L2, and nothing else.
         """
-        seen = config.privacy.sampling == "fixed" and config.trust != "model"
-        alone = not config.privacy.numbers
+        fixed = config.privacy.sampling == "fixed" and config.trust != "model"
+        updates_only = not config.privacy.numbers
         norm = mechanism.clip_norm
-        if not (seen and alone and norm and len(lengths) >= FEWEST):
+        if not (fixed and updates_only and norm and len(lengths) >= MIN_ROUNDS):
             return None
         try:
             error = mechanism.expected_error(size)
         except TypeError:
-            return None  # a mechanism of one's own, whose error is not known
+            return None  # a user's own mechanism that does not state its error
         if error.omitted or error.gain <= 0:
             return None
         noise = size * error.deviation(config.cohort, 0.0) ** 2 / norm**2
-        far = DEVIATIONS * math.sqrt(2 / size) * noise  # for a normal vector, of its square
-        return cls(np.square(np.array(lengths) / (error.gain * norm)) - noise, noise, far)
+        # The squared length of a normal vector has the standard deviation sqrt(2/size) * noise.
+        threshold = DEVIATIONS_THRESHOLD * math.sqrt(2 / size) * noise
+        return cls(np.square(np.array(lengths) / (error.gain * norm)) - noise, noise, threshold)
 
     @property
     def hidden(self) -> bool:
-        """Whether noise hides them: all together, and the first ones by themselves.
-
-        What is learned in a few rounds is not to be averaged away.
-        """
-        first = self.squares[: max(FIRST, len(self.squares) // 10)]
+        """True if noise hides the means of all rounds, and also those of the first ones."""
+        # The first on their own: an average over all rounds would hide what a few have learned.
+        first = self.squares[: max(FIRST_ROUNDS, len(self.squares) // 10)]
         return all(
-            abs(float(some.mean())) < self.far / math.sqrt(len(some))
-            for some in (self.squares, first)
+            abs(float(squares.mean())) < self.threshold / math.sqrt(len(squares))
+            for squares in (self.squares, first)
         )
 
 
@@ -100,31 +104,33 @@ def about_steps(
     lengths: Sequence[float],
     agreement: float,
 ) -> str:
-    """Say if parameter-free steps led one way to the end, or noise hid all that clients sent.
+    """Say if parameter-free steps all led one way, or if noise hid all that clients sent.
 
     It costs no privacy: it is computed from the released means and public settings.
 
     Args:
-        config: of the run.
-        mechanism: that sums the updates.
+        config: the run's.
+        mechanism: the run's.
         size: coordinates of an update.
         lengths: the L2 norm of each round's decoded mean.
-        agreement: of each mean with the way from the start, from -1 to 1 without noise, added up.
+        agreement: the cosines between each mean and the displacement from the start, added up;
+            without noise each is from -1 to 1.
 
     Returns:
-        A sentence with what to do; empty if there is nothing to say or to tell it by.
+        A sentence with what to do; empty if there is nothing to say, or no way to know.
     """
-    means = _Means.of(config, mechanism, size, lengths)
+    means = _Means.from_lengths(config, mechanism, size, lengths)
     if means is None:
         return ""
     rounds = len(lengths)
-    slack = DEVIATIONS * math.sqrt(means.noise / size / rounds)
-    if agreement / rounds - slack >= FULL:
+    # The standard deviation of the noise along one direction, averaged over all rounds.
+    slack = DEVIATIONS_THRESHOLD * math.sqrt(means.noise / size / rounds)
+    if agreement / rounds - slack >= CONVERGENCE_THRESHOLD:
         return (
             f"The updates of all {rounds} rounds led away from where the model began, to the end, "
             f"so it is probably still on its way. {SCALE}, or raise rounds."
         )
-    if size >= COORDINATES and means.hidden and agreement / rounds < slack:
+    if size >= MIN_NOISE_DIMENSION and means.hidden and agreement / rounds < slack:
         return (
             "The noise was longer than the mean updates in every round, and hides them even in all "
             "rounds together. More clients, fewer trained parameters (parts), or a larger epsilon "
@@ -134,10 +140,10 @@ def about_steps(
 
 
 def best_constant(problem: Problem) -> float | None:
-    """The least loss on test data of a model whose output is the same for all of them.
+    """Return the least loss on test data of a model whose output is the same for all of them.
 
-    None where there are no test data in memory, or for another loss than the cross entropy of
-    classes or of single logits, or the mean square.
+    None if no test data are in memory, or the loss is not the cross entropy of classes or of
+    binary logits, or the mean squared error.
     """
     test, classes = problem.test, problem.labels
     if not isinstance(test, StoredExamples):
@@ -147,12 +153,14 @@ def best_constant(problem: Problem) -> float | None:
         return _entropy(np.bincount(targets.reshape(-1).numpy(), minlength=classes))
     exact = targets.reshape(len(targets), -1).double().numpy()
     if problem.binary:
-        ones = exact.mean(0)
-        return float(np.mean([_entropy(np.array([one, 1 - one])) for one in ones]))
+        shares = exact.mean(0)
+        return float(np.mean([_entropy(np.array([share, 1 - share])) for share in shares]))
+    # The best constant is the mean of the targets, and its loss their variance.
     return float(exact.var(0).mean()) if problem.loss is mse_loss else None
 
 
 def _entropy(shares: np.ndarray) -> float:
+    # Also of counts. A share of 0 adds nothing, but its logarithm would be infinite.
     shares = shares[shares > 0] / shares.sum()
     return float(-(shares * np.log(shares)).sum())
 
@@ -165,7 +173,7 @@ def about_constant(losses: Sequence[float], constant: float | None) -> str:
         constant: see `best_constant`.
 
     Returns:
-        A sentence with what to do; empty if it is not, or there is nothing to tell it by.
+        A sentence with what to do; empty if it is not worse, or there is no way to know.
 
     Example:
         >>> about_constant(10 * [0.5], 0.11)[:56]
@@ -173,7 +181,9 @@ def about_constant(losses: Sequence[float], constant: float | None) -> str:
         >>> about_constant(10 * [0.1], 0.11)
         ''
     """
-    if constant is None or len(losses) < FEWEST or losses[-1] <= RISEN * constant:
+    if constant is None or len(losses) < MIN_ROUNDS:
+        return ""
+    if losses[-1] <= LOSS_RISE_THRESHOLD * constant:
         return ""
     return (
         f"The loss on test data is {losses[-1]:.3g}, where the same output for all, the classes' "
@@ -184,18 +194,18 @@ def about_constant(losses: Sequence[float], constant: float | None) -> str:
 
 
 def about_loss(losses: Sequence[float], accuracy: float, classes: int) -> str:
-    """Warn if a classifier is overconfident on test data, by its test data.
+    """Warn if a classifier is overconfident on test data.
 
-    It has if its loss rose, and is above that of naming the same classes, each with the accuracy as
-    its probability.
+    It is if its loss rose, and is above that of predicting the same classes with the accuracy as
+    the probability of each.
 
     Args:
         losses: the mean cross entropy of each evaluation (T,), in nats.
-        accuracy: of the last one, in [0, 1].
+        accuracy: that of the last evaluation, in [0, 1].
         classes: how many there are.
 
     Returns:
-        A sentence with what to do; empty if it has not, or all classes are right.
+        A sentence with what to do; empty if it is not, or all predictions are right or all wrong.
 
     Example:
         >>> about_loss([0.7, 0.3] + 9 * [0.6], 0.9, 2)[:52]
@@ -203,17 +213,20 @@ def about_loss(losses: Sequence[float], accuracy: float, classes: int) -> str:
         >>> about_loss([0.7, 0.02] + 9 * [0.04], 0.98, 2)
         ''
     """
-    if len(losses) < FEWEST or losses[-1] <= RISEN * min(losses) or not 0 < accuracy < 1:
+    if len(losses) < MIN_ROUNDS or not 0 < accuracy < 1:
         return ""
+    if losses[-1] <= LOSS_RISE_THRESHOLD * min(losses):
+        return ""
+    # The rest of the probability is shared equally by the other classes.
     wrong = 1 - accuracy
-    plain = -accuracy * math.log(accuracy) - wrong * math.log(wrong / max(classes - 1, 1))
-    if losses[-1] <= plain:
+    calibrated = -accuracy * math.log(accuracy) - wrong * math.log(wrong / max(classes - 1, 1))
+    if losses[-1] <= calibrated:
         return ""
     least = losses.index(min(losses))
     return (
         f"The loss on test data was lowest after evaluation {least + 1} of {len(losses)}, "
         f"{losses[least]:.3g}, and is {losses[-1]:.3g} now, where the same classes with the "
-        f"accuracy as their probability would have {plain:.3g}: the model is surer than it is "
+        f"accuracy as their probability would have {calibrated:.3g}: the model is surer than it is "
         "right. Do not take its outputs for probabilities, fit them a temperature on data that are "
         "public, or take fewer rounds."
     )

@@ -1,7 +1,7 @@
-"""What a run was begun with: model, loss and data, so that no other can take their place.
+"""Digests of a run's model, loss and data, so that it continues with no others.
 
-Only public facts are hashed as they are. Hashes of data are keyed with the run's key: from a hash
-of its own, guesses of a client's data could be checked.
+All are keyed with the run's key: with a plain hash, anyone who reads the store could check guesses
+of a client's data.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from randquant.training.runs.store import RunStore
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Digests of what a run is about, in hexadecimal.
+    """Digests of a run's problem, in hexadecimal.
 
     Attributes:
         model: names, shapes and initial weights of the model, which of them are trained, and the
-            public examples for running statistics. A run that goes on has its own first weights of
-            what is trained, whatever it is given.
+            public examples for running statistics. The initial values of trained weights are in the
+            run's store, so other ones may be passed when it goes on.
         loss: the name of the loss, with the settings that its repr shows.
-        clients: names, sizes and data of all clients; of data that is read from elsewhere during
-            training, names and sizes.
+        clients: names, sizes and data of all clients; only names and sizes of data that is read
+            from elsewhere during training.
         test: the test data.
     """
 
@@ -40,7 +40,7 @@ class Binding:
     test: str
 
 
-_NAMED = {
+_FIELD_NAMES = {
     "model": "model, frozen weights and trained parts",
     "loss": "loss",
     "clients": "clients' data",
@@ -49,16 +49,17 @@ _NAMED = {
 
 
 def bind(problem: Problem, key: Key) -> Binding:
-    """The binding of a run with this key to its problem."""
+    """Compute the binding of a run with this key to its problem."""
     secret = key.fold_in("binding").words(4).tobytes()
 
     def digest(*parts: object) -> str:
-        found = hmac.new(secret, digestmod="sha256")
+        mac = hmac.new(secret, digestmod="sha256")
         for part in parts:
             content = part if isinstance(part, memoryview) else memoryview(repr(part).encode())
-            found.update(len(content).to_bytes(8, "big"))
-            found.update(content)
-        return found.hexdigest()
+            # With its length, so that no two lists of parts are the same bytes.
+            mac.update(len(content).to_bytes(8, "big"))
+            mac.update(content)
+        return mac.hexdigest()
 
     clients = problem.clients
     tensors = [
@@ -85,15 +86,17 @@ def check(store: RunStore, binding: Binding) -> None:
     begun = from_json(Binding, store.record("problem"))
     for field in fields(Binding):
         if getattr(begun, field.name) != getattr(binding, field.name):
-            drawn = " (torch.manual_seed before it is built draws the same weights)"
+            # The digests are not shown: they say nothing about what differs.
+            hint = " (torch.manual_seed before it is built draws the same weights)"
             raise ValueError(
-                f"Expected the {_NAMED[field.name]} that the run in {store.folder} began with, got "
-                f"another: give the same again{drawn * (field.name == 'model')}, or choose another "
-                "folder for a new run."
+                f"Expected the {_FIELD_NAMES[field.name]} that the run in {store.folder} began "
+                f"with, got a different one: give the same again{hint * (field.name == 'model')}, "
+                "or choose another folder for a new run."
             )
 
 
 def _data(examples: Examples | None) -> list[object]:
+    # Data that is read from elsewhere would have to be read in full: its size must do.
     if not isinstance(examples, StoredExamples):
         return [None if examples is None else len(examples)]
     inputs = tensors(examples.features)

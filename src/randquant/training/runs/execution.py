@@ -3,13 +3,14 @@
 All randomness is derived from (key, round), so a checkpoint holds the model, the state of the
 server's optimiser, the round number, the participation counts, and nothing else. Rounds after the
 checkpoint that were sent before a kill are sent again with the same bits, which is no new release.
-A run neither ends before these rounds nor states less than they cost. `store` lists what is kept.
+A run neither ends before these rounds nor states less than they cost. `store` describes the files.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,14 +22,14 @@ import torch
 from randquant._internal import files
 from randquant._internal.files import make_folder
 from randquant.channels.keys import Key
+from randquant.local_training.client import Learner
 from randquant.local_training.problem import Problem
 from randquant.local_training.standardize import FeatureStatistics
 from randquant.training import records
 from randquant.training.algorithm import Algorithm, State, distributed_sgd
 from randquant.training.config import TrainConfig, changes_between, check_config
-from randquant.training.records import RoundMetrics, SentRounds
-from randquant.training.runs import binding, checkpoint, standardization
-from randquant.training.runs.outcome import evaluated, measured, same, summarized
+from randquant.training.records import RoundCost, RoundMetrics, RunSummary, SentRounds
+from randquant.training.runs import binding, standardization
 from randquant.training.runs.setup import (
     RunInputs,
     TrainingSetup,
@@ -38,18 +39,18 @@ from randquant.training.runs.setup import (
 )
 from randquant.training.runs.store import (
     BASELINE,
-    FREE,
+    CHANGEABLE_SETTINGS,
     RESTORE,
     RunStore,
     Secret,
     StoredRun,
+    clear_folder,
     commitment,
     digest,
     is_run,
-    key_of,
-    make_way,
+    run_key,
 )
-from randquant.training.schedule import Schedule
+from randquant.training.schedule import Schedule, Step
 
 OnRound = Callable[[TrainConfig, RoundMetrics], None]
 """Called after each round, for progress displays."""
@@ -67,12 +68,11 @@ def create(
 
     Args:
         folder: the run's folder; it must not exist, or hold a run if `overwrite` is given.
-        config: the run's configuration; its server says whether the same run is also trained
-            without privacy.
-        inputs: its problem, and a mechanism and an optimiser of one's own.
+        config: the run's configuration; `config.server.baseline` also trains the same run without
+            privacy.
+        inputs: its problem, and perhaps the user's own mechanism and optimiser.
         overwrite: delete an existing run.
-        own_secret: what the run's key is made of if its configuration has no seed; fresh by
-            default.
+        own_secret: the secret of the run's key if its configuration has no seed; fresh by default.
 
     Raises:
         ValueError: the configuration is not valid, or one round would exceed its
@@ -87,7 +87,7 @@ def create(
     check_config(config)
     secret = own_secret or Secret.fresh()
     key = secret.key if config.seed is None else Key.from_seed(config.seed)
-    # An invalid configuration must fail before anything is written.
+    # An invalid configuration must fail before anything is written, or an old run deleted.
     setup = prepare(config, key, inputs)
     setup.learner.check()
     rounds, most = declared = setup.schedule.declared()
@@ -95,28 +95,33 @@ def create(
         digest(config), setup.fingerprint, 0, *declared, setup.schedule.epsilon(rounds, most),
         config.delta, config.privacy.neighboring, commitment(config, key),
     )  # fmt: skip
-    own: dict[str, Any] = {"problem": binding.bind(setup.problem, key)}
+    contents: dict[str, Any] = {"problem": binding.bind(setup.problem, key)}
     if config.seed is None:
-        own["key"] = {"key": secret.hexadecimal()}
+        contents["key"] = {"key": secret.hexadecimal()}
+    # Without participations: of the first state only the weights are read again.
     first = State(0, setup.learner.parameters(), np.zeros(0, dtype=np.int64))
-    initial = checkpoint.to_bytes(first, sent.identity)
+    initial = first.to_bytes(sent.identity)
     if folder.exists() and any(folder.iterdir()):
-        make_way(folder, overwrite)
+        clear_folder(folder, overwrite)
     make_folder(folder)
     with files.folder(folder):
-        if is_run(folder):  # by another process meanwhile: its record must not be replaced
+        # Another process may have begun a run before the lock was taken: what its record says was
+        # sent must not be replaced.
+        if is_run(folder):
             raise FileExistsError(
                 f"Expected a new folder for the run, got {folder}, in which another process has "
                 "begun a run: choose another."
             )
-        if config.server.baseline:  # first: a run whose store is there has all that it asked for
+        # The baseline first: if the process dies in between, there is no run yet, and the next
+        # `create` clears the folder. The other way round a run would lack its baseline for good.
+        if config.server.baseline:
             baseline = without_privacy(config, rounds, setup.mechanism)
-            other = SentRounds(
+            baseline_sent = SentRounds(
                 digest(baseline), "", 0, *declared, None, baseline.delta,
                 baseline.privacy.neighboring,
             )  # fmt: skip
-            RunStore(folder / BASELINE).create({"config": baseline, "sent": other})
-        RunStore(folder).create({"config": config, "sent": sent, **own}, initial)
+            RunStore(folder / BASELINE).create({"config": baseline, "sent": baseline_sent})
+        RunStore(folder).create({"config": config, "sent": sent, **contents}, initial)
 
 
 def execute(
@@ -129,9 +134,10 @@ def execute(
 
     Args:
         folder: made by `create`.
-        inputs: what the run was created with, again; another problem is refused.
+        inputs: those that the run was created with; another problem is refused.
         on_round: called after each round.
-        changes: settings to continue with, by name, among `store.FREE`; they are saved.
+        changes: settings to continue with, by name, among `store.CHANGEABLE_SETTINGS`; they are
+            saved.
 
     Returns:
         The finished run: all rounds are done, or the next one would exceed its stop_at_epsilon.
@@ -145,24 +151,25 @@ def execute(
 
     Raises:
         ValueError: the folder holds no run, its files are damaged, the model, loss, data or key
-            are others than it began with, or what was sent has exceeded its rounds or
+            are not those that it began with, or what was sent exceeds its rounds or
             stop_at_epsilon.
         BlockingIOError: another process is training this run.
     """
-    folder = folder.absolute()  # whoever is called may change directory
-    RunStore(folder).config()  # do not create a lock where there is no run
-    with files.folder(folder), _threads_kept():
+    folder = folder.absolute()  # a model or a callback may change the working directory
+    RunStore(folder).config()  # raises where there is no run, before a lock file is made there
+    with files.folder(folder), _restoring_threads():
         if changes:
-            _change(folder, changes, inputs)
-        _ask(folder, inputs)
+            _change_settings(folder, changes, inputs)
+        _ask_statistics(folder, inputs)
+        # The baseline first: as soon as the run itself is finished, so is everything.
         if RunStore(folder / BASELINE).exists():
             _execute_one(folder / BASELINE, on_round, inputs)
         return _execute_one(folder, on_round, inputs)
 
 
 @contextlib.contextmanager
-def _threads_kept() -> Iterator[None]:
-    """Leave torch with as many threads as it had."""
+def _restoring_threads() -> Iterator[None]:
+    # `_execute_one` sets torch's number of threads, which is global to the caller's process.
     before = torch.get_num_threads()
     try:
         yield
@@ -179,7 +186,7 @@ def load_parameters(folder: Path) -> np.ndarray:
 
 
 def load_initial(folder: Path) -> np.ndarray:
-    """Return the weights that a run began with, (d,) float32."""
+    """Return the initial weights of a run, (d,) float32."""
     state = _state(store := RunStore(folder), "initial")
     if state is None:
         raise ValueError(
@@ -188,40 +195,42 @@ def load_initial(folder: Path) -> np.ndarray:
     return state.parameters
 
 
-def load_figures(folder: Path, problem: Problem) -> FeatureStatistics | None:
-    """Return what the run in a folder standardises by; None if it does not."""
+def load_statistics(folder: Path, problem: Problem) -> FeatureStatistics | None:
+    """Return the statistics that the run in a folder standardises by; None if it does not."""
+    # A baseline uses those of its run: clients are asked once.
     home = RunStore(folder.parent if folder.name == BASELINE else folder)
-    if (asked := standardization_query(home.config(), problem)) is None:
+    if (query := standardization_query(home.config(), problem)) is None:
         return None
-    return standardization.read(home, asked, home.sent().identity)
+    return standardization.read(home, query, home.sent().identity)
 
 
 def _state(store: RunStore, name: Literal["initial", "latest"]) -> State | None:
     content, sent = store.state(name), store.sent()
-    return checkpoint.from_bytes(content, sent.identity, store.path) if content else None
+    return State.from_bytes(content, sent.identity, store.path) if content else None
 
 
-def _ask(folder: Path, inputs: RunInputs) -> None:
-    """Ask for what the run standardises by, if it has not been; the cost is on disk before."""
+def _ask_statistics(folder: Path, inputs: RunInputs) -> None:
+    """Ask the clients once for the statistics that the run standardises by, if it does."""
     store = RunStore(folder)
     config = store.config()
     if config.local.standardize is None or store.has("standardization"):
         return
-    setup = _prepared(folder, config, inputs)
-    asked, sent = standardization_query(config, setup.problem), _stored_before(store, setup).sent
-    if asked is None or asked.terms is None:
+    setup = _setup(folder, config, inputs)
+    query, sent = standardization_query(config, setup.problem), _read_resumable(store, setup).sent
+    if query is None or query.terms is None:
         return
+    # They are on disk before the first round: if they are gone, so may be other records.
     if sent.round > 0:
         raise ValueError(
-            f"Expected the figures that the rounds of the run were sent with in {store.path}, "
-            f"found none. {RESTORE}"
+            f"Expected the statistics that the run standardises by in {store.path}, found none, "
+            f"although {sent.round} rounds were sent with them. {RESTORE}"
         )
-    store.write_sent(dataclasses.replace(_as_declared(sent, setup.schedule), asked=True))
-    standardization.ask(store, asked, setup.problem, setup.schedule.key, sent.identity)
+    # The cost first, then the question: a kill in between overstates the cost, never the reverse.
+    store.write_sent(dataclasses.replace(_declare(sent, setup.schedule), asked=True))
+    standardization.ask(store, query, setup.problem, setup.schedule.key, sent.identity)
 
 
-def _change(folder: Path, changes: Mapping[str, Any], inputs: RunInputs) -> None:
-    """Change a run's settings; refuse changes that are no longer possible."""
+def _change_settings(folder: Path, changes: Mapping[str, Any], inputs: RunInputs) -> None:
     store = RunStore(folder)
     before = store.config()
     config = before.changed(**changes)
@@ -229,31 +238,39 @@ def _change(folder: Path, changes: Mapping[str, Any], inputs: RunInputs) -> None
     if digest(config) != digest(before):
         names = ", ".join(changes_between(before, config))
         raise ValueError(
-            f"Expected changes of {', '.join(FREE)} (of rounds only without "
+            f"Expected changes of {', '.join(CHANGEABLE_SETTINGS)} (of rounds only without "
             f"max_participations), got {names}: the guarantee covers all rounds, so begin a new "
             "run."
         )
-    setup = _prepared(folder, config, inputs)
+    setup = _setup(folder, config, inputs)
     schedule = setup.schedule
     schedule.check(store.sent())
     rounds = schedule.declared()[0]
+    # The baseline first, as in `create`. It is not cut below the rounds that it has done.
     if (inner := RunStore(folder / BASELINE)).exists():
         done = inner.sent().round
         inner.write("config", without_privacy(config, max(rounds, done), setup.mechanism))
     store.write("config", config)
 
 
-def _prepared(folder: Path, config: TrainConfig, inputs: RunInputs) -> TrainingSetup:
-    """What the run in a folder is trained with; ValueError if it is not what it began with."""
+def _setup(folder: Path, config: TrainConfig, inputs: RunInputs) -> TrainingSetup:
+    """Build the setup of the run in a folder.
+
+    Raises:
+        ValueError: the inputs or the key are not those that the run began with.
+    """
     # A baseline has the key and the problem of its run.
     home = RunStore(folder.parent if folder.name == BASELINE else folder)
-    key = key_of(config, home)
+    key = run_key(config, home)
+    # With another key a round that is repeated after a kill would have other noise: a second
+    # release at the cost of one. Neither key may be shown.
     if home.sent().commitment != commitment(home.config(), key):
         raise ValueError(
-            f"Expected the secret key that the run in {folder} began with, got another: with it, "
-            "rounds that were sent would be sent a second time. Restore it or begin a new run."
+            f"Expected the secret key that the run in {folder} began with, got a different one: "
+            "rounds that were sent would be sent a second time with other noise. Restore the key "
+            "or begin a new run."
         )
-    if home.folder != folder:
+    if home.folder != folder:  # a baseline is sent as floats, not by the user's own mechanism
         inputs = dataclasses.replace(inputs, mechanism=None)
     setup = prepare(config, key, inputs)
     binding.check(home, binding.bind(setup.problem, key))
@@ -264,10 +281,11 @@ def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.
     store = RunStore(folder)
     config = store.config()
     torch.set_num_threads(config.local.threads)
-    setup = _prepared(folder, config, inputs)
-    if (figures := load_figures(folder, setup.problem)) is not None:
-        setup = setup.standardized(figures)
-    upload = _warm_up(setup, config)
+    setup = _setup(folder, config, inputs)
+    if (statistics := load_statistics(folder, setup.problem)) is not None:
+        setup = setup.standardized(statistics)
+    upload_bytes = _warm_up(setup, config)
+    # One thread of torch a worker: clients run in parallel, and more would compete for the cores.
     with ThreadPoolExecutor(
         config.local.threads, initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
@@ -280,11 +298,12 @@ def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.
             workers=config.local.threads,
             hidden=config.hidden_cohorts,
             preparation=setup.preparation,
-            # Public and the run's own: it goes on with the same subsets of coordinates.
+            # From public settings, so that clients may know it; the same after a kill, so that the
+            # run goes on with the same subsets of coordinates.
             public_seed=int(store.sent().identity[:16], 16),
         )
         state, metrics, sent = _train(store, setup, algorithm, on_round)
-    summary = summarized(setup, state, metrics, upload, sent)
+    summary = _summary(setup, state, metrics, upload_bytes, sent)
     store.write_summary(summary)
     return records.RunRecord(config, metrics, summary)
 
@@ -292,16 +311,18 @@ def _execute_one(folder: Path, on_round: OnRound, inputs: RunInputs) -> records.
 def _train(
     store: RunStore, setup: TrainingSetup, algorithm: Algorithm, on_round: OnRound
 ) -> tuple[State, list[RoundMetrics], SentRounds]:
-    """The training loop, from the last checkpoint to the end."""
+    """Run the rounds from the last checkpoint to the end."""
     schedule = setup.schedule
     config = schedule.config
-    stored = _stored_before(store, setup)
-    state = _checkpoint(store, len(stored.metrics)) or algorithm.init()
+    stored = _read_resumable(store, setup)
+    state = _latest_state(store, len(stored.metrics)) or algorithm.init()
     sent, done = _restate(store, stored, schedule)
     key = schedule.key.fold_in("updates")
     step = schedule.step(state.round, state.participations)
     while step.cohort is not None:
         number = state.round + 1
+        # On disk before clients are asked: after a kill the files may overstate what was sent by
+        # one round, and never understate it. A round that is repeated is on record already.
         if number > sent.round:
             sent = dataclasses.replace(sent, round=number)
             store.write_sent(sent)
@@ -309,19 +330,23 @@ def _train(
             state, cost = algorithm.apply(state, step.cohort, key)
         except ValueError as error:
             raise ValueError(f"Round {number}: {error}") from error
-        metrics = measured(number, cost, sent, step)
+        metrics = _metrics(number, cost, sent, step)
         step = schedule.step(number, state.participations)
         new = number > len(done)
         if not new:
-            metrics = same(done[number - 1], metrics)
+            metrics = _repeated(done[number - 1], metrics)
         else:
+            # `step` is the next one by now: without a cohort this was the last round.
             if config.server.evaluates(number, config.rounds) or step.cohort is None:
-                metrics = evaluated(metrics, setup.learner, state)
+                metrics = _evaluated(metrics, setup.learner, state)
             done.append(metrics)
-        point = number % config.server.checkpoint_every == 0 or step.cohort is None
-        if new or point:
-            kept = checkpoint.to_bytes(state, sent.identity) if point else b""
-            store.commit(metrics if new else None, kept)
+        is_checkpoint = number % config.server.checkpoint_every == 0 or step.cohort is None
+        # Metrics and checkpoint in one transaction: a checkpoint is never ahead of the metrics,
+        # which `_latest_state` would take for lost rounds.
+        if new or is_checkpoint:
+            checkpoint = state.to_bytes(sent.identity) if is_checkpoint else b""
+            store.commit(metrics if new else None, checkpoint)
+        # Last: if a callback raises, the round is complete, and the run can be continued.
         on_round(config, metrics)
     if state.round < sent.round:
         raise ValueError(
@@ -329,30 +354,111 @@ def _train(
             f"{step.stopped}: what was sent cannot be taken back."
         )
     if done[-1].loss is None and setup.problem.test is not None:
-        # `rounds` was lowered to the number sent.
-        done[-1] = evaluated(done[-1], setup.learner, state)
+        # `rounds` was lowered to the number sent, so the last round was not known to be the last.
+        done[-1] = _evaluated(done[-1], setup.learner, state)
         store.write_sent(sent, done)
     return state, done, sent
 
 
-def _stored_before(store: RunStore, setup: TrainingSetup) -> StoredRun:
-    """What the run has sent and measured, if it may continue from there."""
+def _metrics(number: int, cost: RoundCost, sent: SentRounds, step: Step) -> RoundMetrics:
+    return RoundMetrics(
+        **dataclasses.asdict(cost),
+        round=number,
+        participations=step.participations,
+        epsilon=step.epsilon,
+        delta=sent.delta,
+        neighboring=sent.neighboring,
+    )
+
+
+def _repeated(before: RoundMetrics, again: RoundMetrics) -> RoundMetrics:
+    """Return the metrics of a round that was repeated, after checking that its bits are the same.
+
+    Raises:
+        ValueError: they are not: the round would be a second release, which nothing accounts for.
+    """
+    # The training loss alone would not tell: it is of a client's first step, and another loss,
+    # model or example may change the update only. The digest of the decoded mean does tell.
+    names = ["train_loss", "bytes_up", "participations", "numbers", "mean"]
+    differing = [name for name in names if getattr(before, name) != getattr(again, name)]
+    if differing:
+        # Names without values: the second release is what must not be given away.
+        raise ValueError(
+            f"Expected round {before.round} to give what it gave before the run was stopped, got "
+            f"a different {', '.join(differing)}, which would be a second release: use the "
+            "machine, libraries and data that the run started with, or begin a new run."
+        )
+    return before
+
+
+def _evaluated(metrics: RoundMetrics, learner: Learner, state: State) -> RoundMetrics:
+    started = time.perf_counter()
+    learner.load(state.parameters)
+    evaluation = learner.evaluate()
+    return dataclasses.replace(
+        metrics,
+        accuracy=evaluation.accuracy,
+        loss=evaluation.loss,
+        seconds_evaluate=time.perf_counter() - started,
+    )
+
+
+def _summary(
+    setup: TrainingSetup,
+    state: State,
+    metrics: list[RoundMetrics],
+    upload_bytes: int,
+    sent: SentRounds,
+) -> RunSummary:
+    schedule = setup.schedule
+    most = sent.participations
+    stopped = schedule.step(state.round, state.participations).stopped
+    if state.round < sent.declared:
+        # theory/accounting.md, Proposition 8: the end may have been chosen by looking at the model,
+        # so the guarantee is that of all declared rounds.
+        stopped = f"before round {state.round + 1} of {sent.declared}: the guarantee is of them all"
+    last = metrics[-1]  # the last round is always evaluated
+    return RunSummary(
+        accuracy=last.accuracy,
+        loss=last.loss,
+        advice=setup.advice(state, metrics),
+        dimension=setup.learner.dimension,
+        bytes_per_upload=upload_bytes,
+        participations=most,
+        guarantee=schedule.guarantee(sent.declared, most),
+        rounds=state.round,
+        stopped=stopped,
+        bytes_as_codes=setup.mechanism.payload_bytes(setup.dimension),
+        spent=schedule.ledger.spent,
+        beside=None if setup.client_ledger is None else setup.client_ledger.guarantee(most),
+    )
+
+
+def _read_resumable(store: RunStore, setup: TrainingSetup) -> StoredRun:
+    """Read the rounds of a run that may be continued with this setup.
+
+    Raises:
+        ValueError: the mechanism is not the one it began with, or its settings do not allow it.
+    """
+    # Without results: they are about to be replaced, and may be damaged.
     config, stored = setup.schedule.config, store.read(results=False)
+    # The channel may be read from a file, whose name alone is in the settings' digest.
     if stored.sent.channel != setup.fingerprint:
         raise ValueError(
-            f"Expected the mechanism that the run in {store.folder} began with, got another: "
-            f"{config.mechanism} or a file it reads has changed; restore that or begin a new run."
+            f"Expected the mechanism that the run in {store.folder} began with, got a different "
+            f"{config.mechanism}, or a file that it reads has changed: restore that or begin a new "
+            "run."
         )
     setup.schedule.check(stored.sent)
     return stored
 
 
-def _checkpoint(store: RunStore, rounds: int) -> State | None:
+def _latest_state(store: RunStore, rounds: int) -> State | None:
     state = _state(store, "latest")
     if state is not None and state.round > rounds:
         raise ValueError(
-            f"Expected a checkpoint in {store.path} of the {rounds} rounds there, got one of "
-            f"{state.round}: rounds are missing. {RESTORE}"
+            f"Expected a checkpoint in {store.path} of the {rounds} rounds there, got a checkpoint "
+            f"of {state.round}: rounds are missing. {RESTORE}"
         )
     return state
 
@@ -361,19 +467,21 @@ def _restate(
     store: RunStore, stored: StoredRun, schedule: Schedule
 ) -> tuple[SentRounds, list[RoundMetrics]]:
     """Restate what was declared and sent, at the delta and for the neighbours now configured."""
-    now = _as_declared(stored.sent, schedule)
-    of = {"delta": now.delta, "neighboring": now.neighboring}
+    # theory/accounting.md, Proposition 8: every delta and both neighbouring relations hold of the
+    # declared rounds at once, so they may be chosen afterwards.
+    sent = _declare(stored.sent, schedule)
+    terms = {"delta": sent.delta, "neighboring": sent.neighboring}
     metrics = [
-        dataclasses.replace(m, epsilon=schedule.epsilon(m.round, m.participations or 0), **of)
+        dataclasses.replace(m, epsilon=schedule.epsilon(m.round, m.participations or 0), **terms)
         for m in stored.metrics
     ]
-    if tuple(metrics) != stored.metrics or now != stored.sent:
-        store.write_sent(now, metrics)
-    return now, metrics
+    if tuple(metrics) != stored.metrics or sent != stored.sent:
+        store.write_sent(sent, metrics)
+    return sent, metrics
 
 
-def _as_declared(sent: SentRounds, schedule: Schedule) -> SentRounds:
-    """What was declared and sent; until something is, all that is configured is declared."""
+def _declare(sent: SentRounds, schedule: Schedule) -> SentRounds:
+    """Return the record at the terms now configured; its rounds stay once something was sent."""
     config = schedule.config
     declared = (sent.declared, sent.participations) if sent.binding else schedule.declared()
     return dataclasses.replace(
@@ -386,7 +494,9 @@ def _warm_up(setup: TrainingSetup, config: TrainConfig) -> int:
     """Compile the encoder before the first round is timed; return the bytes of an upload."""
     hidden, dimension = config.hidden_cohorts, setup.dimension
     cohort = config.cohort if hidden is None else hidden.summands(setup.mechanism.trust)
-    zeros = np.zeros(dimension, dtype=np.float32)  # copies of one payload would be refused
+    # Zeros and fresh keys: no client's data is in these payloads, and none is the copy of another,
+    # which would be refused.
+    zeros = np.zeros(dimension, dtype=np.float32)
     mechanism = setup.mechanism.in_round(0)
     payloads = [mechanism.encode(zeros, Key.generate()) for _ in range(cohort)]
     mechanism.mean(payloads, dimension, Key.generate())

@@ -1,4 +1,4 @@
-"""Builds a run from its configuration: data, clients, mechanism and schedule."""
+"""Builds a run's learner, mechanism, server step and schedule from its configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ from randquant.rounds.parameter_free import ParameterFreeStep, squared_noise
 from randquant.rounds.preparation import UpdatePreparation
 from randquant.training.algorithm import State
 from randquant.training.config import Task, TrainConfig
-from randquant.training.configured import alongside_of, fingerprint_of, mechanism_of
+from randquant.training.configured import (
+    configured_mechanism,
+    mechanism_fingerprint,
+    scalars_with_updates,
+)
 from randquant.training.optimizer import (
     MakeOptimizer,
     OptimizerStep,
@@ -39,7 +43,7 @@ from randquant.training.server import AUTO
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """What a run is trained with and its store does not hold: a run that goes on is given it again.
+    """Inputs of a run that its store does not hold: a run that goes on must be given them again.
 
     Attributes:
         problem: model, clients' data and loss.
@@ -53,9 +57,10 @@ class RunInputs:
 
     @property
     def task(self) -> Task:
-        """What the store of a run on this problem says of it."""
+        """The problem as the store of a run records it."""
         loss = self.problem.loss
         name = getattr(loss, "__name__", type(loss).__name__)
+        # A function of one's own may be called like one of torch, and must not pass for it.
         if getattr(torch.nn.functional, name, None) is not loss:
             name = f"{loss.__module__}:{name}"
         return Task(len(self.problem.clients), name, self.problem.digest)
@@ -71,9 +76,9 @@ class TrainingSetup:
         mechanism: protects and aggregates them.
         server: the server's step.
         schedule: draws the cohorts and ends the run.
-        client_ledger: of a whole client whose participation is seen, where the schedule's ledger is
-            of an example, or of hidden cohorts; else None.
-        fingerprint: of the mechanism, in hexadecimal; empty if the configuration says it all.
+        client_ledger: the cost to a whole client whose participation is seen, where the schedule's
+            ledger is of an example, or of hidden cohorts; else None.
+        fingerprint: of the mechanism, in hexadecimal; empty if the configuration determines it.
         preparation: what clients do with their updates before they encode them.
     """
 
@@ -88,27 +93,29 @@ class TrainingSetup:
 
     @property
     def dimension(self) -> int:
-        """Coordinates of what a client encodes: of its update and its numbers."""
+        """Coordinates of what a client encodes: its update and its numbers."""
         return self.learner.dimension + self.preparation.extra
 
-    def standardized(self, figures: FeatureStatistics) -> TrainingSetup:
+    def standardized(self, statistics: FeatureStatistics) -> TrainingSetup:
         """Return a copy that trains on standardised data."""
-        config, problem = self.schedule.config, standardized(self.problem, figures)
+        config, problem = self.schedule.config, standardized(self.problem, statistics)
         return replace(self, problem=problem, learner=_learner(config, self.mechanism, problem))
 
     def advice(self, state: State, metrics: Sequence[RoundMetrics]) -> str:
         """Advise on a run that has ended, from released means and the loss on test data."""
+        # Post-processing: neither costs privacy. Only the parameter-free step keeps `agreement`;
+        # with a learning rate, the steps depend on what the user chose.
         agreement = state.optimizer.get("agreement")
         if agreement is None:
-            return ""  # steps have a rate
+            return ""
         lengths = [each.mean_norm for each in metrics if each.mean_norm is not None]
         size = len(state.parameters)
-        found = about_steps(self.schedule.config, self.mechanism, size, lengths, agreement)
+        advice = about_steps(self.schedule.config, self.mechanism, size, lengths, agreement)
         losses = [each.loss for each in metrics if each.loss is not None]
         classes, last = self.problem.labels, metrics[-1].accuracy
-        if not found and classes is not None and last is not None:
-            found = about_loss(losses, last, classes)
-        return found or about_constant(losses, best_constant(self.problem))
+        if not advice and classes is not None and last is not None:
+            advice = about_loss(losses, last, classes)
+        return advice or about_constant(losses, best_constant(self.problem))
 
 
 def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
@@ -117,15 +124,16 @@ def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
     Args:
         config: the run's configuration.
         key: the run's key.
-        inputs: its problem, and a mechanism and an optimiser of one's own.
+        inputs: its problem, and perhaps the user's own mechanism and optimiser.
 
     Raises:
         ValueError: the configuration cannot be trained.
+        TypeError: the mechanism does not clip in L2, as numbers with updates need.
     """
-    mechanism, problem = inputs.mechanism, inputs.problem
-    if mechanism is None:
-        mechanism = mechanism_of(config)
-    _check_sums(config, mechanism)
+    problem = inputs.problem
+    mechanism = _checked_mechanism(config, inputs.mechanism)
+    # The schedule draws from the configured population: with fewer clients' data it would draw
+    # clients that do not exist, and with more the stated sampling rate would be wrong.
     if len(problem.clients) != config.task.population:
         raise ValueError(
             f"Expected the data of {config.task.population} clients, as the run's population, got "
@@ -135,73 +143,75 @@ def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
     preparation = _preparation(config, mechanism, problem)
     size = learner.dimension + preparation.extra
     if preparation.alongside is not None:
-        mechanism.expected_error(size)  # TypeError: it does not clip in L2, as Alongside needs
-        _check_measured(preparation.alongside, problem)
-    of_run: dict[str, Any] = {"delta": config.delta, "neighboring": config.privacy.neighboring}
-    of_run["simulated"] = config.seed is not None
+        mechanism.expected_error(size)  # for its TypeError
+        _check_numbers(preparation.alongside, problem)
+    terms: dict[str, Any] = {"delta": config.delta, "neighboring": config.privacy.neighboring}
+    terms["simulated"] = config.seed is not None
     ledger = Ledger(
         mechanism,
         size,
         examples=learner.examples if config.privacy.unit == "example" else None,
         limit=config.stop_at_epsilon,
         cohorts=config.hidden_cohorts,
-        spent=spent_of(config, problem) if config.protects else None,
-        **of_run,
+        spent=spent_before(config, problem) if config.protects else None,
+        **terms,
     )
-    # A mean of clipped gradients is itself clipped as a whole: both guarantees hold; but none of
-    # a whole client is known of what was spent on its examples, or where nobody sees who was asked.
-    plain = (config.privacy.unit == "client" and not ledger.hidden) or ledger.spent is not None
-    other = None if plain else Ledger(mechanism, size, **of_run)
-    fingerprint = fingerprint_of(config, mechanism, size)
+    # A mean of clipped gradients is itself clipped as a whole, so a whole client has a guarantee
+    # too. Not if something was spent before: that guarantee is of examples, or of clients whose
+    # participation is hidden, and says nothing about a whole client that is seen.
+    single = (config.privacy.unit == "client" and not ledger.hidden) or ledger.spent is not None
+    client_ledger = None if single else Ledger(mechanism, size, **terms)
+    fingerprint = mechanism_fingerprint(config, mechanism, size)
     server = _server_step(config, problem, inputs.optimizer, mechanism)
     schedule = Schedule(config, ledger, key)
     return TrainingSetup(
-        problem, learner, mechanism, server, schedule, other, fingerprint, preparation
+        problem, learner, mechanism, server, schedule, client_ledger, fingerprint, preparation
     )
 
 
 def standardization_query(config: TrainConfig, problem: Problem) -> StandardizationQuery | None:
-    """Plan what a run asks its clients before the first round; None if it does not standardise."""
-    wanted, before = config.local.standardize, config.privacy.spent
-    if wanted is None:
+    """Plan the query for a run's feature statistics; None if it does not standardise."""
+    standardize, before = config.local.standardize, config.privacy.spent
+    if standardize is None:
         return None
     target = math.inf if config.stop_at_epsilon is None else config.stop_at_epsilon, config.delta
+    # The query gets a share of what is left, not of the target: spending is a total.
     left = target if before is None else before.left_of(*target)
-    columns, sizes = columns_of(problem, wanted), problem.clients.sizes
-    return plan_query(wanted, columns, sizes, left, config.trust, config.privacy.unit)
+    columns, sizes = columns_of(problem, standardize), problem.clients.sizes
+    return plan_query(standardize, columns, sizes, left, config.trust, config.privacy.unit)
 
 
-def spent_of(config: TrainConfig, problem: Problem) -> Guarantee | None:
+def spent_before(config: TrainConfig, problem: Problem) -> Guarantee | None:
     """Return what is spent before a run's first round, or None."""
-    before, asked = config.privacy.spent, standardization_query(config, problem)
-    if asked is None or asked.terms is None:
+    before, query = config.privacy.spent, standardization_query(config, problem)
+    if query is None or query.terms is None:  # without terms it asks nobody: the bounds suffice
         return before
-    own = replace(asked.terms.guarantee, simulated=config.seed is not None)
-    return own if before is None else before + own
+    cost = replace(query.terms.guarantee, simulated=config.seed is not None)
+    return cost if before is None else before + cost
 
 
 def optimizer_step(
     config: TrainConfig, problem: Problem, make: MakeOptimizer | None = None
 ) -> OptimizerStep:
-    """The step of torch's optimiser as configured, or of one of one's own; SGD for auto.
+    """Build the step of the configured optimiser of torch, SGD for auto, or of `make` if given.
 
     Raises:
         ValueError: the optimiser is unknown, or cannot take such steps.
     """
     server = config.server
-    named: Any = server.optimizer if make is None else make
-    if isinstance(named, str):
-        name = "SGD" if named == AUTO else named
-        named = torch_optimizer(name, server.learning_rate or 1.0, server.options)
-    return OptimizerStep(named, problem.shapes)
+    optimizer: Any = server.optimizer if make is None else make
+    if isinstance(optimizer, str):
+        name = "SGD" if optimizer == AUTO else optimizer
+        optimizer = torch_optimizer(name, server.learning_rate or 1.0, server.options)
+    return OptimizerStep(optimizer, problem.shapes)
 
 
 def _server_step(
     config: TrainConfig, problem: Problem, make: MakeOptimizer | None, mechanism: UpdateMechanism
 ) -> ServerStep:
-    """The server's step, without a rate where updates have one length and nobody gave one."""
-    untuned = common_length(config, mechanism) is not None
-    if make is not None or config.server.optimizer != AUTO or not untuned:
+    # The parameter-free step relies on updates that all have the same length.
+    scaled = common_length(config, mechanism) is not None
+    if make is not None or config.server.optimizer != AUTO or not scaled:
         return optimizer_step(config, problem, make)
     return ParameterFreeStep.for_mechanism(
         mechanism, problem.shapes, extra=len(config.privacy.numbers), clients=config.cohort,
@@ -210,12 +220,12 @@ def _server_step(
 
 
 def common_length(config: TrainConfig, mechanism: UpdateMechanism) -> float | None:
-    """The L2 norm that updates are scaled to; None if they are clipped only.
+    """Return the L2 norm that updates are scaled to; None if they are only clipped.
 
-    A single example's gradient is scaled to it, where examples are protected.
+    If examples are protected, each example's gradient is scaled to it.
     """
-    untuned = config.local.learning_rate == "auto" or config.privacy.unit == "example"
-    return mechanism.clip_norm if untuned else None
+    scaled = config.local.learning_rate == "auto" or config.privacy.unit == "example"
+    return mechanism.clip_norm if scaled else None
 
 
 def _learner(config: TrainConfig, mechanism: UpdateMechanism, problem: Problem) -> Learner:
@@ -236,34 +246,34 @@ def _work(config: TrainConfig, mechanism: UpdateMechanism, problem: Problem) -> 
 def _preparation(
     config: TrainConfig, mechanism: UpdateMechanism, problem: Problem
 ) -> UpdatePreparation:
-    """What a client does with its update; a mean of single examples' gradients is not scaled."""
-    alongside = alongside_of(config, mechanism)
+    scalars = scalars_with_updates(config, mechanism)
+    # If examples are protected, their gradients are scaled one by one: to scale their mean again
+    # would let one example change it by more than its share.
     length = common_length(config, mechanism) if config.privacy.unit == "client" else None
     if length is None:
-        return UpdatePreparation(alongside=alongside)
-    sent = problem.dimension + len(config.privacy.numbers)
-    noise = squared_noise(mechanism, sent, config.cohort, length)
-    return UpdatePreparation(length, noise, alongside)
+        return UpdatePreparation(alongside=scalars)
+    coordinates = problem.dimension + len(config.privacy.numbers)
+    noise = squared_noise(mechanism, coordinates, config.cohort, length)
+    return UpdatePreparation(length, noise, scalars)
 
 
-def _check_measured(scalars: Alongside, problem: Problem) -> None:
-    """Refuse a number that the clients of a problem do not have."""
+def _check_numbers(scalars: Alongside, problem: Problem) -> None:
     if problem.trial.classes is None and "accuracy" in [each.name for each in scalars.numbers]:
         raise ValueError(
-            "Expected a classification for the number accuracy, got another task: send loss, with "
-            "bounds of its own."
+            "Expected a classification for the number accuracy, got a task without classes: send "
+            "loss, with bounds of its own."
         )
 
 
-def _mechanism(config: TrainConfig) -> UpdateMechanism:
-    mechanism = mechanism_of(config)
-    _check_sums(config, mechanism)
-    return mechanism
-
-
-def _check_sums(config: TrainConfig, mechanism: UpdateMechanism) -> None:
+def _checked_mechanism(
+    config: TrainConfig, mechanism: UpdateMechanism | None = None
+) -> UpdateMechanism:
+    if mechanism is None:
+        mechanism = configured_mechanism(config)
     if mechanism.trust != "aggregate":
-        return
+        return mechanism
+    # Under aggregate trust a client is protected by the noise of all others in the same sum: a
+    # smaller sum than the mechanism was built for has less noise than its guarantee states.
     hidden = config.hidden_cohorts
     if config.privacy.sampling != "fixed" and hidden is None:
         raise ValueError(
@@ -277,24 +287,26 @@ def _check_sums(config: TrainConfig, mechanism: UpdateMechanism) -> None:
             f"guarantee relies on, got {summands}: raise cohort, or build the mechanism for "
             "that cohort."
         )
+    return mechanism
 
 
 def without_privacy(
     config: TrainConfig, rounds: int, mechanism: UpdateMechanism | None = None
 ) -> TrainConfig:
-    """The same run with the same clipping and updates sent as floats, for `rounds` rounds.
+    """Return the configuration of the baseline: the same clipping, updates sent as floats.
 
     Args:
         config: the run.
-        rounds: how many rounds.
+        rounds: how many rounds the baseline has.
         mechanism: the run's mechanism; None to build it from the configuration.
     """
-    mechanism = _mechanism(config) if mechanism is None else mechanism
+    mechanism = _checked_mechanism(config) if mechanism is None else mechanism
     clip = {k: v for k, v in config.parameters.items() if k in ("clip", "clip_norm")}
+    # Where the configuration does not state the clipping, the mechanism or its channel does.
     if mechanism.channel is not None or config.own_mechanism:
-        whole, channel = mechanism.clip_norm, mechanism.channel
-        clip = {"clip_norm": whole}
-        if whole is None and channel is not None:
+        clip_norm, channel = mechanism.clip_norm, mechanism.channel
+        clip = {"clip_norm": clip_norm}
+        if clip_norm is None and channel is not None:  # it clips coordinates, not whole updates
             clip = {"clip": channel.clip}
     return config.changed(
         mechanism=UNPROTECTED, parameters=clip, trust=None, clip_norm=None,
@@ -303,7 +315,7 @@ def without_privacy(
 
 
 def stored_mechanism(config: TrainConfig) -> UpdateMechanism | None:
-    """Return the mechanism that a run's updates are sent through, if its files say it."""
+    """Return the mechanism of a run if its files determine it, else None."""
     if config.own_mechanism and not config.parameters:
-        return None  # of a class from outside this package, which no file holds
-    return _mechanism(config)
+        return None  # an object of a class from outside this package, which no file holds
+    return _checked_mechanism(config)

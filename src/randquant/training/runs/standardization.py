@@ -1,8 +1,8 @@
-"""The figures that a run standardises by: asked for once, and kept in its store.
+"""The statistics that a run standardises by: clients are asked once, and the store keeps them.
 
-What asking costs is in the record `sent`, with all that is declared, before anybody is asked. The
-noise is drawn with the run's key: if the run is killed while it asks, it gets the same answers
-again.
+The cost is in the record `sent` before clients are asked. The noise is drawn with the run's key: a
+run that is killed before it has stored the statistics gets the same ones again, which is no second
+release.
 """
 
 from __future__ import annotations
@@ -20,32 +20,36 @@ from randquant.training.runs.store import RunStore
 
 
 def ask(
-    store: RunStore, asked: StandardizationQuery, problem: Problem, key: Key, identity: str
+    store: RunStore, query: StandardizationQuery, problem: Problem, key: Key, identity: str
 ) -> None:
-    """Ask a run's clients, and write the figures, from which all else follows."""
-    rows = rows_of(problem, len(asked.bounds) > asked.features)
-    figures = ask_statistics(asked, rows, key.fold_in("standardize"))
-    record = {"means": figures.means, "spreads": figures.spreads, "terms": _terms(asked)}
+    """Ask a run's clients for the statistics, and store them."""
+    # More bounds than features: targets are standardised too.
+    rows = rows_of(problem, len(query.bounds) > query.features)
+    statistics = ask_statistics(query, rows, key.fold_in("standardize"))
+    record = {"means": statistics.means, "spreads": statistics.spreads, "terms": _terms(query)}
     store.write("standardization", record, identity)
 
 
-def read(store: RunStore, asked: StandardizationQuery, identity: str) -> FeatureStatistics:
-    """Return the figures of the run with that identity; of the bounds alone if it asks nobody.
+def read(store: RunStore, query: StandardizationQuery, identity: str) -> FeatureStatistics:
+    """Return the statistics of the run with that identity.
 
     Raises:
-        ValueError: there are none, they were changed, or were asked for otherwise.
+        ValueError: there are none, they were changed, or were asked for on other terms.
     """
-    if asked.terms is None:
-        return ask_statistics(asked, [], Key.from_seed(0))
+    if query.terms is None:
+        # The bounds determine them: nobody is asked, and the key draws nothing.
+        return ask_statistics(query, [], Key.from_seed(0))
     record = store.record("standardization", identity)
-    if record.pop("terms") != _terms(asked):
+    # Another version of this package may plan the query differently: its statistics would not be
+    # what the stored guarantee was stated for.
+    if record.pop("terms") != _terms(query):
         raise ValueError(
-            f"Expected the figures in {store.path} that this version asks for, got other terms: go "
-            "on with the version that the run began with."
+            f"Expected the statistics in {store.path} that this version asks for, got statistics "
+            "on other terms: continue with the version that the run began with."
         )
-    return FeatureStatistics(asked.bounds, features=asked.features, **record)
+    return FeatureStatistics(query.bounds, features=query.features, **record)
 
 
-def _terms(asked: StandardizationQuery) -> str:
-    assert asked.terms is not None
-    return survey_text(asked.terms)
+def _terms(query: StandardizationQuery) -> str:
+    assert query.terms is not None
+    return survey_text(query.terms)

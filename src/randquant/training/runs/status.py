@@ -43,21 +43,20 @@ class Status:
 
     @property
     def rounds(self) -> int:
-        """How many rounds are done."""
+        """Number of rounds that are done."""
         return len(self.metrics)
 
     @property
     def accuracy(self) -> float | None:
-        """Accuracy on test data, as last measured."""
+        """Accuracy on test data at the last evaluation."""
         measured = [m.accuracy for m in self.metrics if m.accuracy is not None]
         return measured[-1] if measured else None
 
     @property
     def epsilon(self) -> float | None:
-        """A proven upper bound for all declared rounds, so for every end; None without privacy.
+        """Proven upper bound of epsilon for all declared rounds; None without privacy.
 
-        It may be infinite, and is if a run was switched to another neighbouring relation and not
-        resumed yet.
+        Infinite until a run is resumed if its neighbouring relation was changed from `zero_out`.
         """
         if self.summary is not None:
             guarantee = self.summary.guarantee
@@ -73,7 +72,7 @@ class Status:
 
     @property
     def delta(self) -> float | None:
-        """The delta of that epsilon; None if there is none."""
+        """Delta of that epsilon; None if there is none."""
         if self.epsilon is None:
             return None
         if self.summary is not None and self.summary.guarantee is not None:
@@ -82,12 +81,12 @@ class Status:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """The guarantee of a finished run; None without privacy, or before the end."""
+        """Guarantee of a finished run; None without privacy, or before the end."""
         return None if self.summary is None else self.summary.guarantee
 
     @property
     def simulated(self) -> bool:
-        """Whether there is an epsilon, and the noise comes from a seed: it protects nobody."""
+        """True if there is an epsilon, but the noise comes from a seed and protects nobody."""
         return self.epsilon is not None and self.config is not None and self.config.seed is not None
 
     @property
@@ -97,6 +96,7 @@ class Status:
             return self.summary.bytes_per_upload
         if self.config is None or not self.metrics or self.config.privacy.sampling != "fixed":
             return None
+        # Only a cohort of fixed size divides the bytes of a round.
         return self.metrics[-1].bytes_up // self.config.cohort
 
     @property
@@ -125,15 +125,17 @@ def read(folder: Path) -> Status:
     store, config = RunStore(folder), None
     try:
         config = store.config()
-        held = files.is_locked(folder) or (
+        # A baseline is trained under the lock of its run. The lock is looked at before the store:
+        # the other way round a run that ends in between would look unfinished.
+        locked = files.is_locked(folder) or (
             files.is_locked(folder.parent) and folder.name == BASELINE
         )
         run = store.read()
     except (ValueError, TypeError, KeyError, OSError) as error:
         return Status(folder, "damaged", config, error=" ".join(str(error).split()))
     config, sent = run.config, run.sent
-    metrics = tuple(_stated(round, config) for round in run.metrics)
-    if held:
+    metrics = tuple(_at_configured_terms(round, config) for round in run.metrics)
+    if locked:
         return Status(folder, "being trained", config, metrics, sent=sent)
     ended = run.summary is not None and (bool(run.summary.stopped) or sent.round >= config.rounds)
     if ended and run.is_stated:
@@ -141,15 +143,15 @@ def read(folder: Path) -> Status:
     return Status(folder, "unfinished", config, metrics, sent=sent)
 
 
-def _stated(metrics: RoundMetrics, config: TrainConfig) -> RoundMetrics:
-    """A round, without epsilon if that has another delta or neighbouring relation than `config`."""
+def _at_configured_terms(metrics: RoundMetrics, config: TrainConfig) -> RoundMetrics:
+    # An epsilon at another delta or for other neighbours must not be shown with the new ones.
     if (metrics.delta, metrics.neighboring) == (config.delta, config.privacy.neighboring):
         return metrics
     return dataclasses.replace(metrics, epsilon=None)
 
 
 def notes(statuses: Iterable[Status]) -> list[str]:
-    """Notes below a list of runs: which protect nobody."""
+    """Return notes for below a list of runs: which of them protect nobody."""
     private = [status for status in statuses if status.epsilon is not None]
     names = [status.folder.name for status in private if status.simulated]
     every = 1 < len(private) == len(names)

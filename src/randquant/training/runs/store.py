@@ -6,7 +6,8 @@
     RUN/baseline/      the same run without privacy, if one was asked for
 
 Its table `records` has JSON objects by name, `rounds` the metrics of each finished round, and
-`states` two models: the initial one and the latest. A round is in `sent` before it is sent.
+`states` two models: the initial one and the latest. A round is recorded in `sent` before clients
+are asked.
 
 SQLite keeps what was committed through a loss of power, and nothing of what was not. Against
 changes from outside each record has a checksum, which is part of the next one's where records
@@ -29,10 +30,12 @@ from randquant._internal.files import sync_folder
 from randquant._internal.serialization import from_json, to_json
 from randquant.channels.keys import Key
 from randquant.rounds.store import RESTORE, Contents, Store
-from randquant.training.config import NAMES, TrainConfig, check_config, value_of
+from randquant.training.config import NAMES, TrainConfig, check_config, setting_value
 from randquant.training.records import RoundMetrics, RunRecord, RunSummary, SentRounds
 
-NAME, REPORT, BASELINE = "run.sqlite", "report.html", "baseline"
+NAME = "run.sqlite"
+REPORT = "report.html"
+BASELINE = "baseline"
 
 RECORDS = {
     "config": "the settings of the run",
@@ -42,21 +45,26 @@ RECORDS = {
     "standardization": "the figures that the run standardises by",
     "summary": "the results of the run",
 }
-"""The names of records, and what each is."""
+"""The names of records, each with its meaning for error messages."""
 
 STATES = ("initial", "latest")
 """The names of states: the weights that the run began with, and those of the last checkpoint."""
 
-FREE = ("rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every")
-"""Settings that may change when a run is resumed: how soon to end, and what to print. What that
-may not be is in `Schedule.check`."""
+CHANGEABLE_SETTINGS = (
+    "rounds", "delta", "neighboring", "stop_at_epsilon", "checkpoint_every", "evaluate_every",
+)  # fmt: skip
+"""Settings that may change when a run is resumed: when it ends, and what is printed and stored.
+`Schedule.check` refuses values that the guarantee does not cover."""
+
+SECRET_BYTES = 32
+"""Length of the secret of a `Key`, 256 bits: guessing it is out of reach."""
 
 
 class Secret:
-    """32 secret bytes from the operating system, of which a run's key is made.
+    """32 secret bytes from the operating system, from which a run's key is derived.
 
-    Whoever knows them can compute the noise of every client, and subtract it. They are in the run's
-    store only; no repr, report or error shows them.
+    They determine the noise of every client, so that anyone who knows them can subtract it. They
+    are in the run's store only; no repr, report or error shows them.
 
     Example:
         >>> Secret.fresh()
@@ -66,17 +74,17 @@ class Secret:
     __slots__ = ("_bytes",)
 
     def __init__(self, content: bytes) -> None:
-        if len(content) != 32:
-            raise ValueError(f"Expected 32 secret bytes, got {len(content)}.")
+        if len(content) != SECRET_BYTES:
+            raise ValueError(f"Expected {SECRET_BYTES} secret bytes, got {len(content)}.")
         self._bytes = content
 
     @classmethod
     def fresh(cls) -> Secret:
-        return cls(os.urandom(32))
+        return cls(os.urandom(SECRET_BYTES))
 
     @property
     def key(self) -> Key:
-        """The key; a run that is resumed encodes the same rounds again with it."""
+        """The run's key."""
         return Key(self._bytes)
 
     def hexadecimal(self) -> str:
@@ -87,12 +95,13 @@ class Secret:
         return "Secret(<32 bytes>)"
 
     def __reduce__(self) -> str:
+        # A pickle would be a copy outside the store, with none of the file's permissions.
         raise TypeError("Expected a secret to stay in its process: it cannot be pickled.")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run as its store has it at one moment.
+    """The contents of a run's store at one moment.
 
     Attributes:
         config: its settings.
@@ -108,7 +117,7 @@ class StoredRun:
 
     @property
     def is_stated(self) -> bool:
-        """Whether there are results for the delta and the neighbours that are configured."""
+        """True if there are results for the delta and the neighbours that are configured."""
         if self.summary is None:
             return False
         stated = self.summary.guarantee
@@ -136,7 +145,7 @@ class RunStore:
         return self._store.exists()
 
     def create(self, records: Mapping[str, Any], initial: bytes = b"") -> None:
-        """Begin a run: afterwards its folder has all of this, or there is no run.
+        """Begin a run: afterwards its folder has all records, or there is no run.
 
         Args:
             records: by their names, `config` and `sent` at least.
@@ -161,7 +170,8 @@ class RunStore:
             return self._sent(contents, self._config(contents))
 
     def begun(self) -> bool | None:
-        """Return whether the run has begun to ask or send; None if no record says."""
+        """Return whether the run has begun to ask or send; None if that cannot be read."""
+        # Without the settings: a run whose settings are damaged may have sent rounds all the same.
         try:
             with self._store.reading() as contents:
                 return from_json(SentRounds, contents.record("sent")).begun
@@ -169,11 +179,12 @@ class RunStore:
             return None
 
     def read(self, *, results: bool = True) -> StoredRun:
-        """Return all that is stated of the run; damaged results can be left out, and written again.
+        """Return the contents of the store.
 
         Args:
-            results: whether to read the summary.
+            results: whether to read the summary; a damaged one can be left out and written again.
         """
+        # One transaction: a process that trains meanwhile must not change half of what is read.
         with self._store.reading() as contents:
             config = self._config(contents)
             sent = self._sent(contents, config)
@@ -187,7 +198,7 @@ class RunStore:
             return contents.has(name)
 
     def record(self, name: str, before: str = "") -> dict[str, Any]:
-        """Return a record, which was written with that `before`."""
+        """Return a record; `before` must be the text that it was written with."""
         with self._store.reading() as contents:
             return contents.record(name, before)
 
@@ -196,9 +207,11 @@ class RunStore:
         record = self.record("key")
         try:
             return Secret(bytes.fromhex(record["key"]))
-        except (KeyError, TypeError, ValueError):  # what the file holds must not enter the message
+        except (KeyError, TypeError, ValueError):
+            # What the file holds may be most of the secret: no message or traceback shows it.
             raise ValueError(
-                f"Expected 32 secret bytes in {self.path}, got others. {RESTORE}"
+                f"Expected {SECRET_BYTES} secret bytes in {self.path}, got a damaged record. "
+                f"{RESTORE}"
             ) from None
 
     def state(self, name: Literal["initial", "latest"]) -> bytes:
@@ -207,7 +220,7 @@ class RunStore:
             return contents.state(name)
 
     def write(self, name: str, record: Any, before: str = "") -> None:
-        """Write a record; `before` is what it must follow, and is needed to read it."""
+        """Write a record, whose checksum covers `before`, which is needed to read it."""
         with self._store.changing() as contents:
             contents.write(name, record, before)
 
@@ -219,8 +232,10 @@ class RunStore:
             metrics: all finished rounds again, at another delta or with one more evaluation; None
                 to leave them.
         """
+        # Neither the report nor the summary covers what follows. The report goes first, and for
+        # good: a kill in between leaves no page that states less than the record.
         report = self.folder / REPORT
-        if report.exists():  # neither it nor the summary covers what follows
+        if report.exists():
             report.unlink()
             sync_folder(self.folder)
         with self._store.changing() as contents:
@@ -236,21 +251,25 @@ class RunStore:
             metrics: of the round.
             state: a checkpoint after it; empty for none.
         """
+        # One transaction, so that no checkpoint is ahead of the metrics.
         with self._store.changing() as contents:
             if metrics is not None:
+                # Chained to the round before, the first one to the run's identity: no round can be
+                # dropped, exchanged or taken from another run unseen.
                 contents.append([metrics], contents.last() or _identity(contents))
             if state:
                 contents.write_state("latest", state)
 
     def write_summary(self, summary: RunSummary) -> None:
         """Write the results of a run that has ended."""
+        # Bound to the last round: results of fewer rounds cannot be put back later.
         with self._store.changing() as contents:
             contents.write("summary", summary, contents.last() or _identity(contents))
 
     def _config(self, contents: Contents) -> TrainConfig:
         advice = (
-            f"Restore it: settings that may change ({', '.join(FREE)}) are given to the command or "
-            "call that goes on with the run; for anything else begin a new run."
+            f"Restore it: settings that may change ({', '.join(CHANGEABLE_SETTINGS)}) are given to "
+            "the command or call that goes on with the run; for anything else begin a new run."
         )
         record = contents.record("config", advice=advice)
         try:
@@ -262,16 +281,18 @@ class RunStore:
 
     def _sent(self, contents: Contents, config: TrainConfig) -> SentRounds:
         sent = from_json(SentRounds, contents.record("sent"))
+        # Two intact records that do not belong together: one of them is from another run. The
+        # digests are not shown, as they do not say what differs.
         if sent.settings != digest(config):
             raise ValueError(
-                f"Expected the configuration that the run in {self.folder} began with, got "
-                "another: its rounds would not have the guarantee that is printed. Restore "
+                f"Expected the configuration that the run in {self.folder} began with, got a "
+                "different one: its rounds would not have the guarantee that is printed. Restore "
                 f"{NAME} or begin a new run."
             )
         return sent
 
     def _rounds(self, contents: Contents, sent: SentRounds) -> tuple[tuple[RoundMetrics, ...], str]:
-        """Return the metrics of all rounds, and the last checksum or the run's identity."""
+        # Second, the text that the next record must follow: the last checksum, if there is one.
         last, metrics = sent.identity, []
         for record, last in contents.rounds(last):  # noqa: B007, B020 - the last one is returned
             try:
@@ -280,7 +301,8 @@ class RunStore:
                     raise ValueError(f"it is round {metrics[-1].round}")
             except (TypeError, ValueError) as error:
                 raise contents.wrong_round(len(metrics) or 1, error) from None
-        # All rounds that were sent are there, except perhaps the last, interrupted one.
+        # Each round is committed before the next is sent, so only the last may be missing: it was
+        # interrupted.
         if not sent.round - 1 <= len(metrics) <= sent.round:
             raise ValueError(
                 f"Expected {max(sent.round - 1, 0)} to {sent.round} rounds in {self.path}, since "
@@ -295,6 +317,7 @@ class RunStore:
             return None
         advice = "The command or call that began the run writes it again."
         record = contents.record("summary", last, advice)
+        # `write_sent` deletes the summary, so an intact one covers all that was sent.
         if rounds != sent.round:
             raise ValueError(
                 f"Expected the results in {self.path} to cover all {sent.round} rounds that were "
@@ -304,7 +327,6 @@ class RunStore:
 
 
 def _identity(contents: Contents) -> str:
-    """What a run's first round follows."""
     return from_json(SentRounds, contents.record("sent")).identity
 
 
@@ -313,18 +335,18 @@ def is_run(folder: Path) -> bool:
     return RunStore(folder).exists()
 
 
-def make_way(folder: Path, overwrite: bool) -> None:
+def clear_folder(folder: Path, overwrite: bool) -> None:
     """Delete the run in a folder if `overwrite` is set; refuse a folder with other files.
 
-    What is left of a run whose creation was cut off is deleted: it sent nothing.
+    The files of a creation that was interrupted are deleted: that run sent nothing.
 
     Raises:
         FileExistsError: the folder has a run and `overwrite` is not set, or has other files.
     """
     if not is_run(folder):
         if {path.name for path in folder.iterdir()} <= {files.NAME}:
-            return  # nothing but the file that a process locks which begins a run
-        if not _is_unborn(folder):
+            return  # the lock file alone, of a process that was about to begin a run
+        if not _is_interrupted_creation(folder):
             raise FileExistsError(
                 f"Expected a new folder for the run, got {folder}, which holds other files: "
                 "choose another."
@@ -337,22 +359,23 @@ def make_way(folder: Path, overwrite: bool) -> None:
     files.remove(folder)
 
 
-def _is_unborn(folder: Path) -> bool:
-    """Whether a folder holds nothing but what a creation that was cut off leaves."""
-    left = {files.NAME, NAME + PARTIAL, f"{NAME}{PARTIAL}-journal"}
-    baseline, own = RunStore(folder / BASELINE), None
+def _is_interrupted_creation(folder: Path) -> bool:
+    # The folder is deleted if so: anything that `create` does not write is a reason to keep it.
+    leftovers = {files.NAME, NAME + PARTIAL, f"{NAME}{PARTIAL}-journal"}
+    baseline, baseline_folder = RunStore(folder / BASELINE), None
     if baseline.folder.is_dir() and not baseline.folder.is_symlink():
         # A baseline is trained before its run: if it has begun, a run was here, and is gone.
         if baseline.exists() and baseline.begun() is not False:
             return False
-        if not all(_is_one_of(path, left | {NAME}) for path in baseline.folder.iterdir()):
+        if not all(_is_plain_file(path, leftovers | {NAME}) for path in baseline.folder.iterdir()):
             return False
-        own = baseline.folder
-    others = [path for path in folder.iterdir() if path != own]
-    return all(_is_one_of(path, left) for path in others)
+        baseline_folder = baseline.folder
+    rest = [path for path in folder.iterdir() if path != baseline_folder]
+    return all(_is_plain_file(path, leftovers) for path in rest)
 
 
-def _is_one_of(path: Path, names: set[str]) -> bool:
+def _is_plain_file(path: Path, names: set[str]) -> bool:
+    # No link: it would be another file's name, whose content nobody has looked at.
     return path.name in names and path.is_file() and not path.is_symlink()
 
 
@@ -365,32 +388,34 @@ def read_finished(folder: Path) -> RunRecord:
     run = RunStore(folder).read()
     if run.summary is None or not run.is_stated:
         raise ValueError(
-            f"Expected a finished run in {folder}, got one without a summary: continue it with "
+            f"Expected a finished run in {folder}, got a run without a summary: continue it with "
             "the command or call that began it."
         )
     return RunRecord(run.config, run.metrics, run.summary)
 
 
 def digest(config: TrainConfig) -> str:
-    """Digest of the settings that must not change during a run, in hexadecimal (SHA-256).
+    """Return the SHA-256 of the settings that must not change during a run, in hexadecimal.
 
-    The guarantee covers every round, so all rounds must use one configuration. With a cap on
-    participations cohorts depend on the number of rounds.
+    The guarantee covers every round, so all rounds must use one configuration.
     """
-    fields = to_json({name: value_of(config, name) for name in NAMES})
+    fields = to_json({name: setting_value(config, name) for name in NAMES})
+    # With a cap, `sample_capped` draws cohorts that depend on the number of rounds.
     fixed = () if config.privacy.max_participations is None else ("rounds",)
-    if config.local.standardize is not None:  # it has a share of them
+    # The query for statistics has spent a share of both, see `standardization_query`.
+    if config.local.standardize is not None:
         fixed += ("delta", "stop_at_epsilon")
-    for name in set(FREE) - set(fixed):
+    for name in set(CHANGEABLE_SETTINGS) - set(fixed):
         del fields[name]
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-def key_of(config: TrainConfig, store: RunStore) -> Key:
-    """The key of a run: of its simulation seed, or the secret one in its store."""
+def run_key(config: TrainConfig, store: RunStore) -> Key:
+    """Return the key of a run: from its simulation seed, or the secret one in its store."""
     return store.secret().key if config.seed is None else Key.from_seed(config.seed)
 
 
 def commitment(config: TrainConfig, key: Key) -> str:
-    """What binds a run to its secret key without revealing it; empty for a simulation seed."""
+    """Return the commitment of a run to its secret key; empty for a simulation seed."""
+    # Words that are derived under a label of their own reveal nothing of the others.
     return key.fold_in("commitment").words(2).tobytes().hex() if config.seed is None else ""
