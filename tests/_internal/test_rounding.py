@@ -131,7 +131,7 @@ UPPERS = {
     "certificate": lambda: str(CERTIFICATE),
     "certificate of a sum": of_a_sum,
     "metric certificate": of_a_metric,
-    "progress bar": lambda: federated._spent(ROUND),
+    "progress bar": lambda: federated._epsilon_text(ROUND),
     "table of a run": of_a_table,
     "page of a run": lambda: report.render(RUN),
     "list of runs": lambda: "\n".join(runs_command._listed(FINISHED)),
