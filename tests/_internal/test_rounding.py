@@ -142,7 +142,7 @@ UPPERS = {
     "comparison": lambda: "\n".join(compare_page.as_text(comparison())),
     "page of a comparison": lambda: compare_page.page(comparison()),
     "out of reach": out_of_reach,
-    "end of a schedule": lambda: schedule._shown(UPPER),
+    "end of a schedule": lambda: schedule._text(UPPER),
     "out of reach of a family": of_a_family,
     "column of epsilons": lambda: formatting.spent(UPPER),
     "bound": lambda: formatting.bound(UPPER),
