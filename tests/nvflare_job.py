@@ -56,7 +56,7 @@ class Server:
         rest = JobOptions(**{name: options.pop(name) for name in names if name in options})
         options = {"rounds": 3, "options": rest, **options}
         self.controller = QuantizeController(mechanism, folder=str(folder / "server"), **options)
-        self.sums, self.controller._asking = [], self._noted
+        self.sums, self.controller._begin_sum = [], self._noted
         self.controller._engine = self
         self.controller.communicator = self
         for level in ("info", "warning", "error"):
@@ -77,7 +77,7 @@ class Server:
         self.saved.append(learnable["weights"])
 
     def _noted(self, sites, log):
-        self.sums.append(QuantizeController._asking(self.controller, sites, log))
+        self.sums.append(QuantizeController._begin_sum(self.controller, sites, log))
         return self.sums[-1]
 
     def broadcast_and_wait(self, task, context, sites, *_):
@@ -116,5 +116,5 @@ def passed(filter_, site, task, train):
 def asked(server):
     """A task as the controller sends it; `server.sum` takes the answers."""
     controller = server.controller
-    server.sum = controller._asking(list(SITES), controller._logger(server.context))
+    server.sum = controller._begin_sum(list(SITES), controller._logger(server.context))
     return controller._task_data(server.sum)

@@ -337,14 +337,14 @@ def test_what_cannot_be_trained_is_one_sentence(line, word, here, capsys):
 
 def interrupted(monkeypatch, last: int):
     """Stop runs after a round, as Ctrl-C does."""
-    real = federated._spent
+    real = federated._epsilon_text
 
     def stop(metrics):
         if metrics.round == last:
             raise KeyboardInterrupt
         return real(metrics)
 
-    monkeypatch.setattr(federated, "_spent", stop)
+    monkeypatch.setattr(federated, "_epsilon_text", stop)
 
 
 def test_the_same_command_goes_on_with_a_run_that_was_stopped(here, capsys, monkeypatch):
@@ -415,9 +415,9 @@ def test_ctrl_c_before_the_first_round_says_that_nothing_was_sent(here, capsys, 
 
 def test_a_warning_is_a_line_and_advice_is_said_once(here, capsys, monkeypatch):
     advice = "Whatever you do, do less of it."
-    summarized = execution.summarized
+    summarized = execution._summary
     monkeypatch.setattr(
-        execution, "summarized",
+        execution, "_summary",
         lambda *given: dataclasses.replace(summarized(*given), advice=advice),
     )  # fmt: skip
     (here / "own.py").write_text(f"{OWN}\nimport warnings\nwarnings.warn('small data')\n")

@@ -27,7 +27,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvgM
 from randquant.aggregation import is_running
 from randquant.channels import wire
 from randquant.integrations import QuantizedStrategy, QuantizeMod, read_payload
-from randquant.integrations import arrays_of as read
+from randquant.integrations import model_arrays as read
 from randquant.local_training import Local
 from randquant.rounds import Layout, Offer, RoundsFailed
 

@@ -212,7 +212,7 @@ def test_tensors_are_sent_as_arrays_are(tmp_path):
     torch = pytest.importorskip("torch")
     kinds = {"weight": torch.bfloat16, "bias": torch.float64}
     update = {name: torch.full(MODEL[name].shape, 0.25, dtype=kinds[name]) for name in UPDATE}
-    found = tasks.arrays_of(from_shareable(result({**update, "n": torch.tensor(3)})))
+    found = tasks.read_arrays(from_shareable(result({**update, "n": torch.tensor(3)})))
     assert all(np.array_equal(found[name], np.full(MODEL[name].shape, 0.25)) for name in UPDATE)
     assert of_va(Server(tmp_path), result(update))
 
@@ -256,7 +256,7 @@ def test_tasks_that_are_no_requests_are_refused(tmp_path):
     weaker["weights"][0][0] += 1  # less noise than certified
     other = "Expected an offer of this package's version"
     for match, headers in (
-        ("it has no request", {REQUEST: None}),
+        ("a task without a request", {REQUEST: None}),
         ("session of 16 bytes, got 3", {SESSION: b"abc"}),
         (other, offered(format="x")),
         ("got 12|got 14|of 1 or of others|coordinates", offered(parts=["weight"])),
@@ -271,7 +271,7 @@ def test_tasks_that_are_no_requests_are_refused(tmp_path):
             passed(server.filters["va"], "va", task, lambda *_: result())
     none = asked(server)
     none["__headers__"] = 3
-    with pytest.raises(ValueError, match="it has no request"):
+    with pytest.raises(ValueError, match="a task without a request"):
         tasks.request_in(none)
     with pytest.raises(ValueError, match="task data and for task results"):
         server.filters["va"].process(result(), context_of("va"))

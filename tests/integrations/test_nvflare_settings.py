@@ -40,7 +40,8 @@ def observed(folder, **changes):
     return {
         "mechanism": offer.mechanism, "examples": offer.examples, "scaled": offer.scaled,
         "limit": account.max_epsilon, "delta": account.delta, "relation": account.neighboring,
-        "counts on": account.counts_on, "failures": len(run.history), "least": controller._least,
+        "counts on": account.counts_on, "failures": len(run.history),
+            "least": controller._min_sites,
         "predicts": run.untuned and run.untuned.predicts,
         "rounds": task.data.get_header("num_rounds"),
         "timeout": task.timeout, "task": task.name, "persistor": server.persistor,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
         INBOX,
         STYPE,
         ClientState,
-        arrays_of,
+        model_arrays,
         payload_record,
         read_payload,
     )

@@ -1,4 +1,4 @@
-"""Grids that delegate to another one, and show fewer clients, or look for replies more often."""
+"""Grids that wrap another one: to show fewer clients, or to poll for replies more often."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-OVER_THE_NETWORK = ("HttpGrid", "GrpcGrid")
-"""Flower's grids that look for replies every three seconds."""
+NETWORK_GRID_NAMES = ("HttpGrid", "GrpcGrid")
+"""Flower's grids that poll for replies every three seconds."""
 
-FIRST, SHARE, LAST = 0.1, 0.03, 3.0
-"""Seconds between looks for replies: a share of those waited so far, from FIRST to LAST.
+MIN_POLL_SECONDS = 0.1
+MAX_POLL_SECONDS = 3.0
+POLL_SHARE = 0.03
+"""Time between polls, as a share of the time waited so far, within the two limits.
 
-A SuperNode that has sent its reply looks for the next message every three seconds: what the last
-of the others and this wait take together may cost it one more look.
+A poll may come late by this share of a step: twice as much would save few polls, and half as much
+would double them. A SuperNode that has sent its reply polls for the next message every three
+seconds: a late poll here may cost it one more.
 """
 
 
@@ -35,7 +38,7 @@ class DelegatingGrid(Grid):
 
     @property
     def run(self):
-        """The grid's run."""
+        """Delegate to the grid."""
         return self._grid.run
 
     def create_message(self, *arguments: object, **options: object) -> Message:
@@ -65,7 +68,7 @@ class EligibleGrid(DelegatingGrid):
         eligible: chooses them.
 
     Attributes:
-        hidden: how many were not shown when nodes were last requested.
+        hidden: how many connected clients were left out when nodes were last requested.
     """
 
     def __init__(self, grid: Grid, eligible: Callable[[Iterable[int]], list[int]]) -> None:
@@ -73,7 +76,7 @@ class EligibleGrid(DelegatingGrid):
         self._eligible, self.hidden = eligible, 0
 
     def get_node_ids(self) -> Iterable[int]:
-        """Connected clients that may take part."""
+        """Return the connected clients that may take part."""
         connected = list(self._grid.get_node_ids())
         shown = self._eligible(connected)
         self.hidden = len(connected) - len(shown)
@@ -81,16 +84,16 @@ class EligibleGrid(DelegatingGrid):
 
 
 class PollingGrid(DelegatingGrid):
-    """Looks for replies soon after a request, and less often the longer they take.
+    """Polls for replies soon after a request, and less often the longer they take.
 
-    A round of secure sums waits for five messages one after the other, so what a grid
-    adds to each counts as often.
+    A round of secure sums has five steps, and a slow poll delays each of them.
     """
 
     @classmethod
     def over(cls, grid: Grid) -> Grid:
-        """Such a grid over one that waits for long; other grids as they are."""
-        return cls(grid) if type(grid).__name__ in OVER_THE_NETWORK else grid
+        """Wrap a grid that polls slowly; return any other as it is."""
+        # By name: importing Flower's classes would need extras that a simulation does without.
+        return cls(grid) if type(grid).__name__ in NETWORK_GRID_NAMES else grid
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -99,10 +102,10 @@ class PollingGrid(DelegatingGrid):
         waiting = {number for number in self._grid.push_messages(messages) if number}
         begun, replies = time.monotonic(), []
         while waiting and (timeout is None or time.monotonic() - begun < timeout):
-            found = list(self._grid.pull_messages(waiting))
-            replies += found
-            waiting -= {reply.metadata.reply_to_message_id for reply in found}
+            pulled = list(self._grid.pull_messages(waiting))
+            replies += pulled
+            waiting -= {reply.metadata.reply_to_message_id for reply in pulled}
             if waiting:
                 waited = time.monotonic() - begun
-                time.sleep(min(max(FIRST, SHARE * waited), LAST))
+                time.sleep(min(max(MIN_POLL_SECONDS, POLL_SHARE * waited), MAX_POLL_SECONDS))
         return replies

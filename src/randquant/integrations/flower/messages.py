@@ -32,11 +32,14 @@ if TYPE_CHECKING:  # a client's process needs none of the server's side
 
     from randquant.rounds.sums import RoundSum
 
-HEAD, INBOX, PAYLOAD = "randquant", "randquant.inbox", "randquant.payload"
-OURS = (HEAD, INBOX, PAYLOAD)
+HEAD = "randquant"
+INBOX = "randquant.inbox"
+PAYLOAD = "randquant.payload"
+PROTOCOL_KEYS = (HEAD, INBOX, PAYLOAD)
+"""Keys of the records of a `RoundMessage`; others are the strategy's and the train function's."""
 
 STYPE = "randquant.payload.v1"
-"""Type of payload arrays: Flower cannot read it as numbers, so nobody averages codes."""
+"""Type of payload arrays. Flower cannot read it as numbers, so no strategy can average codes."""
 
 EXAMPLES = "num-examples"
 """Flower's name for the weight of a client."""
@@ -44,35 +47,46 @@ EXAMPLES = "num-examples"
 NUMPY = "numpy.ndarray"
 """Flower's name for arrays in the format of `numpy.save`."""
 
-MAGIC, LONGEST_HEADER = b"\x93NUMPY", 10_000
+MAGIC = b"\x93NUMPY"
+
+MAX_HEADER_BYTES = 10_000
+"""Bytes of a header that is searched. Those of model arrays have 128; NumPy has the same limit, so
+that a hostile header does not take long to parse."""
+
 WIDTHS = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}
 """Bytes of the header's length, by the file's version."""
+
 HEADER = re.compile(
     rb"\{'descr': '([<>|][biuf][0-9]{1,2})', 'fortran_order': (True|False), "
     rb"'shape': \((|SIDE,|SIDE(?:, SIDE)+)\), \} *\n".replace(b"SIDE", rb"(?:0|[1-9][0-9]{0,12})")
 )
 DTYPES = frozenset("?bBhHiIlLqQefd")
-MOST = 2**40
-SIDES = 32
+
+MAX_NUMBERS = 2**40
+"""Numbers in one array: far more than any message holds, and few enough for products in int64."""
+
+MAX_DIMENSIONS = 32
+"""Dimensions of one array: as many as all versions of NumPy support."""
 
 Records = dict[str, ConfigRecord | ArrayRecord]
 
 
 def records(message: RoundMessage) -> Records:
-    """The records of a message."""
-    found: Records = {HEAD: ConfigRecord(message.head())}
+    """Return the records of a message."""
+    content: Records = {HEAD: ConfigRecord(message.head())}
     if message.inbox is not None:
-        found[INBOX] = ConfigRecord({str(c): each for c, each in message.inbox.items()})
+        content[INBOX] = ConfigRecord({str(c): text for c, text in message.inbox.items()})
     if message.payload is not None:
-        found[PAYLOAD] = payload_record(message.payload)
-    return found
+        content[PAYLOAD] = payload_record(message.payload)
+    return content
 
 
 def read(content: RecordDict) -> RoundMessage:
     """Undo `records`; ProtocolError if there are none."""
+    # Refusals here and below are sent to the other side: they do not repeat what the message holds.
     head = content.get(HEAD)
     if not isinstance(head, ConfigRecord):
-        raise ProtocolError(f"Expected a record {HEAD!r} in the message, got none.")
+        raise ProtocolError(f"Expected a record {HEAD!r} in the message, got a message without it.")
     payload = read_payload(content) if PAYLOAD in content else None
     inbox = _inbox(content[INBOX]) if INBOX in content else None
     return RoundMessage.read(head, inbox=inbox, payload=payload)
@@ -80,12 +94,11 @@ def read(content: RecordDict) -> RoundMessage:
 
 def _inbox(record: object) -> dict[int, bytes]:
     if not isinstance(record, ConfigRecord):
-        raise ProtocolError(f"Expected a record {INBOX!r} of bytes in the message, got another.")
+        raise ProtocolError(f"Expected {INBOX!r} to be a ConfigRecord, got a different record.")
     return read_inbox(record)
 
 
 def payload_record(payload: bytes) -> ArrayRecord:
-    """The record of a payload."""
     return ArrayRecord({"codes": Array("uint8", (len(payload),), STYPE, payload)})
 
 
@@ -94,7 +107,7 @@ def read_payload(content: RecordDict) -> bytes:
     record = content.get(PAYLOAD)
     array = record.get("codes") if isinstance(record, ArrayRecord) and len(record) == 1 else None
     if array is None or array.stype != STYPE:
-        raise ProtocolError(f"Expected one array of {STYPE!r} in the message, got none.")
+        raise ProtocolError(f"Expected one array of {STYPE!r} in the message, got no such array.")
     return array.data
 
 
@@ -102,33 +115,43 @@ def read_array(array: Array) -> np.ndarray:
     """Return the numbers of an array, read-only, in the memory of the message.
 
     Guarantees:
-        No memory is allocated because the header asks for it. Bytes that are not exactly one array
-        of booleans, integers or floats of at most 64 bits, with the dtype and shape that the
-        message states, raise.
+        No memory is allocated on account of the header. Bytes that are not exactly one array of
+        booleans, integers or floats of at most 64 bits, with the dtype and shape that the message
+        states, are refused.
 
     Raises:
-        ValueError: it is anything else.
+        ValueError: the bytes are not such an array.
     """
+    # No refusal repeats what the array holds or states: it may be a client's, and is logged.
     if array.stype != NUMPY:
-        raise ValueError(f"Expected an array of type {NUMPY!r}, got another.")
+        raise ValueError(f"Expected an array of type {NUMPY!r}, got a different type.")
     dtype, order, shape, start = _header(array.data)
     if (str(dtype), shape) != (array.dtype, tuple(array.shape)):
-        raise ValueError("Expected the dtype and shape that the message states, got others.")
+        raise ValueError(
+            "Expected the dtype and shape that the message states, got different ones."
+        )
     if len(array.data) - start != math.prod(shape) * dtype.itemsize:
         raise ValueError("Expected as many bytes as the array's shape needs, got others.")
     return np.frombuffer(array.data, dtype, offset=start).reshape(shape, order=order)
 
 
 def _header(data: bytes) -> tuple[np.dtype, Literal["C", "F"], tuple[int, ...], int]:
-    """Return (dtype, order, shape, offset of the numbers) of a `numpy.save` file."""
+    """Return (dtype, order, shape, offset of the numbers) of a `numpy.save` file.
+
+    `numpy.load` would evaluate the header as Python, and allocate what it asks for.
+    """
     width = WIDTHS.get(data[6:8], 0) if data[:6] == MAGIC else 0
     start = 8 + width + int.from_bytes(data[8 : 8 + width], "little")
-    header = HEADER.fullmatch(data[8 + width : start]) if start <= LONGEST_HEADER else None
+    header = HEADER.fullmatch(data[8 + width : start]) if start <= MAX_HEADER_BYTES else None
     if not width or header is None:
-        raise ValueError("Expected an array of numbers as numpy.save writes it, got another file.")
+        raise ValueError("Expected an array as numpy.save writes it, got a different format.")
     shape = tuple(int(side) for side in header[3].split(b",") if side.strip())
-    if len(shape) > SIDES or math.prod(max(side, 1) for side in shape) > MOST:
-        raise ValueError(f"Expected at most {SIDES} sides and 2**40 numbers, got more.")
+    # Sides of 0 count as 1: NumPy multiplies the others all the same, and would overflow.
+    if len(shape) > MAX_DIMENSIONS or math.prod(max(side, 1) for side in shape) > MAX_NUMBERS:
+        raise ValueError(
+            f"Expected at most {MAX_DIMENSIONS} dimensions and {MAX_NUMBERS} numbers, got a larger "
+            "shape."
+        )
     order = "F" if header[2] == b"True" else "C"
     return _dtype(header[1].decode()), order, shape, start
 
@@ -143,53 +166,54 @@ def _dtype(text: str) -> np.dtype:
     return dtype
 
 
-def arrays_of(record: Mapping[str, Array]) -> dict[str, np.ndarray]:
-    """A model's arrays, every byte of which is checked."""
+def model_arrays(record: Mapping[str, Array]) -> dict[str, np.ndarray]:
+    """Read a model's arrays, checking every byte."""
     return {name: read_array(array) for name, array in record.items()}
 
 
 def model_in(content: RecordDict, what: str) -> dict[str, np.ndarray]:
-    """The only record of arrays that is not one of ours; ProtocolError if there are others."""
-    found = [record for key, record in content.array_records.items() if key not in OURS]
-    if len(found) != 1:
-        raise ProtocolError(f"Expected one record of arrays in {what}, got {len(found)}.")
-    return arrays_of(found[0])
+    """Read the only record of arrays besides the protocol's; ProtocolError if there are several."""
+    models = [rec for key, rec in content.array_records.items() if key not in PROTOCOL_KEYS]
+    if len(models) != 1:
+        raise ProtocolError(f"Expected one record of arrays in {what}, got {len(models)}.")
+    return model_arrays(models[0])
 
 
-def without_ours(content: RecordDict) -> RecordDict:
-    """The records that are not of this protocol."""
-    return RecordDict({key: record for key, record in content.items() if key not in OURS})
+def without_protocol_records(content: RecordDict) -> RecordDict:
+    # A train function sees what it would see without this package.
+    return RecordDict({key: rec for key, rec in content.items() if key not in PROTOCOL_KEYS})
 
 
 def numbers_in(content: RecordDict) -> dict[str, float]:
-    """All single numbers in a train function's metrics, by name.
+    """Return all single numbers in a train function's metrics, by name.
 
     Raises:
-        ValueError: two records have a number of one name.
+        ValueError: two records have a number of the same name.
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for record in content.metric_records.values():
         single: dict[str, Any] = {k: v for k, v in record.items() if isinstance(v, numbers.Real)}
-        if twice := found.keys() & single.keys():
-            raise ValueError(f"Expected each metric in one record, got {min(twice)!r} in two.")
-        found |= single
-    return found
+        if repeated := values.keys() & single.keys():
+            raise ValueError(f"Expected each metric in one record, got {min(repeated)!r} in two.")
+        values |= single
+    return values
 
 
 def refusal(message: Message, reason: str) -> Message:
-    """An error reply to a message."""
     return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=message)
 
 
 def only_reply(replies: Iterable[Message], arrays: ArrayRecord) -> Message:
-    """A reply with the private mean, as if of the only client: nothing else of what clients say."""
+    """Return a reply with the private mean, as if from the only client, and nothing else."""
+    # A strategy that averages then returns the mean itself. The first reply only lends its
+    # metadata: all content is replaced.
     reply = next(reply for reply in replies if not reply.has_error())
     reply.content = RecordDict({"arrays": arrays, "metrics": MetricRecord({EXAMPLES: 1.0})})
     return reply
 
 
 class ClientState(MutableMapping[str, dict[str, Any]]):
-    """What a client keeps between two messages, which is never sent: the records of its context."""
+    """The state of a client between two messages: the records of its context, never sent."""
 
     def __init__(self, context: Context) -> None:
         self._context = context  # whose state a train function may replace
@@ -214,31 +238,32 @@ class ClientState(MutableMapping[str, dict[str, Any]]):
 
 
 def answers(
-    replies: Iterable[Message], most: int, sent: Counter[int]
+    replies: Iterable[Message], max_bytes: int, sent_bytes: Counter[int]
 ) -> Iterator[tuple[int, RoundMessage | Exception]]:
-    """Read replies of `most` bytes or fewer, and count each as Flower serialises it."""
+    """Read replies of `max_bytes` or fewer, and count each as Flower serialises it."""
     for reply in replies:
         client = reply.metadata.src_node_id
         try:
             if not reply.has_error():
-                check_size(reply.content, most)
-            sent[client] += message_to_proto(reply).ByteSize()
+                # Before it is serialised, which copies it.
+                check_size(reply.content, max_bytes)
+            sent_bytes[client] += message_to_proto(reply).ByteSize()
             if reply.has_error():
                 raise NoAnswer(str(reply.error.reason))
             answer = read(reply.content)
-        except Exception as error:  # any malformed reply: it is left out, by the sum
+        except Exception as error:  # whatever a malformed reply causes: the sum leaves it out
             yield client, error
             continue
         yield client, answer
 
 
-def check_size(content: RecordDict, most: int) -> None:
-    """Raise ProtocolError if records have more than `most` bytes, without copying any.
+def check_size(content: RecordDict, max_bytes: int) -> None:
+    """Raise ProtocolError if records have more than `max_bytes`, without copying any.
 
-    What is nested is counted by its length first: each entry of a record or of a list, be it empty,
-    takes a byte or more.
+    Records and lists are counted by their length first: each entry, even an empty one, takes a byte
+    or more, so a long list of nothing is refused before it is walked through.
     """
-    left = most
+    left = max_bytes
     for name, record in content.items():
         left -= len(name) + len(record) + 1
         for key, value in record.items() if left >= 0 else ():
@@ -250,28 +275,29 @@ def check_size(content: RecordDict, most: int) -> None:
             if left < 0:
                 break
         if left < 0:
-            raise ProtocolError(f"Expected a reply of {most} bytes at most, got more.")
+            # The size is not known: counting stops here.
+            raise ProtocolError(f"Expected a reply of at most {max_bytes} bytes, got a longer one.")
 
 
 def _parts(value: object) -> tuple[Any, ...]:
-    """The text, bytes and lists that a value of a record is made of."""
     if isinstance(value, Array):
         return value.dtype, value.stype, value.data, value.shape
+    # Numbers and truth values take 8 bytes at most.
     return (value if isinstance(value, list | str | bytes) else bytes(8),)
 
 
 @dataclass(frozen=True)
 class FlowerRound:
-    """A round that has begun: sends what its sum asks for, and gives it the replies.
+    """A round that has begun: sends the requests of its sum, and passes it the replies.
 
     Attributes:
         number: 1 for the first of the run.
         base: the model that clients train.
         requests: the strategy's messages.
-        sum: of the clients' updates.
+        sum: the sum of the clients' updates.
         grid: sends the steps other than the upload.
-        timeout: seconds for each of them.
-        sent: bytes of each client's messages.
+        timeout: seconds for each of these steps.
+        sent_bytes: bytes of each client's messages.
     """
 
     number: int
@@ -280,26 +306,27 @@ class FlowerRound:
     sum: RoundSum
     grid: Grid
     timeout: float
-    sent: Counter[int] = field(default_factory=Counter)
+    sent_bytes: Counter[int] = field(default_factory=Counter)
 
     def ask(self, until: str = "") -> None:
-        """Take steps until one of this name is next; by default all that are left."""
+        """Run the steps before the one named `until`; by default all that are left."""
         while self.sum.step != until and (pending := self.sum.pending):
-            sent = self._messages(pending)
-            self.take(self.grid.send_and_receive(sent, timeout=self.timeout))
+            requests = self._messages(pending)
+            self.take(self.grid.send_and_receive(requests, timeout=self.timeout))
 
     def take(self, replies: Iterable[Message]) -> None:
-        """Take the replies to what was pending."""
-        self.sum.take(answers(replies, self.sum.most, self.sent))
+        self.sum.take(answers(replies, self.sum.most, self.sent_bytes))
 
     def uploads(self) -> list[Message]:
-        """The requests to upload, with the strategy's content."""
-        pending, sent = self.sum.pending, []
+        """Return the requests to upload, with the strategy's content."""
+        # The strategy's own messages, so that a train function gets its configuration. Clients that
+        # an earlier step of the sum has lost are not asked.
+        pending, uploads = self.sum.pending, []
         for request in self.requests:
             if (client := request.metadata.dst_node_id) in pending:
                 request.content = RecordDict({**request.content, **records(pending[client])})
-                sent.append(request)
-        return sent
+                uploads.append(request)
+        return uploads
 
     def _messages(self, requests: Mapping[int, RoundMessage]) -> list[Message]:
         kind = self.requests[0].metadata.message_type

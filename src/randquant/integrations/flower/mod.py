@@ -33,15 +33,15 @@ from randquant.rounds.protocol import UPLOAD, RoundMessage
 from randquant.rounds.run import ServerRun
 from randquant.rounds.trained import Arrays
 
-# What a wrapped strategy must be, and how many nodes it must find before the first round.
-
-LOOK_AT_EACH = (
+UNSUPPORTED_STRATEGY_NAMES = (
     "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
     "QFedAvg",
 )  # fmt: skip
-"""Strategies that need every client's update, which a private mean hides."""
+"""Flower's strategies that need every client's update, which a private mean hides."""
 
-POLL = 1.0  # seconds between looks at who is connected
+POLL_SECONDS = 1.0
+"""Time between checks of which nodes are connected: training starts later by as much; half of it
+would log twice as many lines while it waits."""
 
 
 class TooFewNodes(ValueError):
@@ -49,9 +49,11 @@ class TooFewNodes(ValueError):
 
 
 def check_inner(strategy: Strategy) -> None:
-    """Refuse a strategy that needs more than the mean of updates; say what nothing protects."""
+    """Refuse a strategy that needs more than the mean of updates; warn of what is not protected."""
     validate.kind("strategy", strategy, Strategy)
-    refused = tuple(getattr(strategies, name) for name in LOOK_AT_EACH if hasattr(strategies, name))
+    # Versions of Flower differ in the strategies that they have.
+    names = [name for name in UNSUPPORTED_STRATEGY_NAMES if hasattr(strategies, name)]
+    refused = tuple(getattr(strategies, name) for name in names)
     name = type(strategy).__name__
     if isinstance(strategy, refused):
         raise ValueError(
@@ -68,7 +70,7 @@ def check_inner(strategy: Strategy) -> None:
         )
     if name == "QuantizedStrategy" or name.startswith("DifferentialPrivacy"):
         raise ValueError(f"Expected a strategy without privacy of its own to wrap, got {name}.")
-    _try_metrics(strategy, name)
+    _check_metrics_function(strategy, name)
     if getattr(strategy, "fraction_evaluate", 0):
         log(
             WARNING, "randquant: clients' evaluations are sent as they are, and no epsilon covers "
@@ -76,8 +78,9 @@ def check_inner(strategy: Strategy) -> None:
         )  # fmt: skip
 
 
-def _try_metrics(strategy: Strategy, name: str) -> None:
-    """Refuse a strategy that would look for clients' metrics after they have answered."""
+def _check_metrics_function(strategy: Strategy, name: str) -> None:
+    # Tried with a reply as the strategy will get it: after a round it would be too late, since
+    # clients would have answered, and their epsilon be spent.
     metrics = RecordDict({"arrays": ArrayRecord(), "metrics": MetricRecord({EXAMPLES: 1.0})})
     try:
         getattr(strategy, "train_metrics_aggr_fn", lambda *_: None)([metrics], EXAMPLES)
@@ -90,19 +93,19 @@ def _try_metrics(strategy: Strategy, name: str) -> None:
 
 
 def summarise(strategy: Strategy, run: ServerRun, least: int) -> None:
-    """Log the privacy settings, and a strategy's own summary with what really weights clients."""
-    accountant, alongside = run.accountant, run.alongside
+    """Log the privacy settings, and a strategy's own summary with the weights that really apply."""
+    accountant, scalars = run.accountant, run.alongside
     limit = "none" if accountant.max_epsilon is None else f"epsilon {accountant.max_epsilon}"
     log(INFO, "\t├──> Private updates: %s trust, limit: %s", run.mechanism.trust, limit)
     log(INFO, "\t│\t├── delta: %s, %s", accountant.delta, accountant.neighboring)
     log(INFO, "\t│\t└── clients in a sum, at least: %d", least)
-    shown: Any = copy.copy(strategy)
-    shown.weighted_by_key = (alongside and alongside.weight) or "nothing: all clients count alike"
+    shown: Any = copy.copy(strategy)  # the strategy itself goes on with Flower's key
+    shown.weighted_by_key = (scalars and scalars.weight) or "nothing: all clients count alike"
     shown.summary()
 
 
 def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> None:
-    """Wait for as many nodes as a round needs; say what is missing if they do not come.
+    """Wait for as many nodes as a round needs.
 
     Args:
         grid: where nodes connect.
@@ -118,7 +121,7 @@ def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> N
     end = time.monotonic() + seconds
     while (nodes := len(list(grid.get_node_ids()))) < wanted and time.monotonic() < end:
         log(INFO, "randquant: %d nodes are connected, a round needs %d: waiting.", nodes, wanted)
-        time.sleep(min(POLL, max(end - time.monotonic(), 0.0)))
+        time.sleep(min(POLL_SECONDS, max(end - time.monotonic(), 0.0)))
     if nodes < least:
         raise TooFewNodes(
             f"Expected {least} nodes connected before round 1, which the guarantee counts on in "
@@ -126,13 +129,14 @@ def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> N
             f"plan for a cohort of {nodes} (QuantizedStrategy.for_target says what that costs)."
         )
     name, share = type(strategy).__name__, getattr(strategy, "fraction_train", None)
+    # Flower's strategies wait for their minimum inside a round, without a timeout and a message.
     if nodes < wanted:
         raise TooFewNodes(
             f"Expected {wanted} nodes connected before round 1 ({name} waits for them without "
             f"end), got {nodes} within {seconds:g} s: connect {wanted - nodes} more, or set its "
             f"min_train_nodes, min_available_nodes and min_evaluate_nodes to {nodes}."
         )
-    if not share:  # selects by a rule of its own, or does not train
+    if not share:  # it selects by a rule of its own, or does not train
         return
     selected = max(int(nodes * share), getattr(strategy, "min_train_nodes", 0))
     if selected < least:
@@ -144,13 +148,13 @@ def check_nodes(grid: Grid, strategy: Strategy, least: int, seconds: float) -> N
 
 
 def fewest(strategy: Strategy, least: int) -> int:
-    """Fewest clients with which a strategy begins a round of `least` clients or more."""
+    """Return the fewest clients with which a strategy begins a round of at least `least`."""
     names = ("min_available_nodes", "min_train_nodes")
     return max([least, *(getattr(strategy, name, 0) for name in names)])
 
 
 def check_local(local: Local) -> Local:
-    """Settings of what is trained; ValueError if there are others, which nothing would follow."""
+    """Refuse settings that have no effect: only those of what is trained do."""
     if local != Local(parts=local.parts, frozen=local.frozen, buffers=local.buffers):
         raise ValueError(
             "Expected local to say what is trained (parts, frozen, buffers), got other settings "
@@ -200,6 +204,7 @@ class QuantizeMod(ClientLimits):
             else:
                 answer = _upload(member, request, message, context, call_next)
         except Exception as error:  # any error that a malicious message causes
+            # The reason goes to the server and has no data in it; the rest stays in this log.
             reason, why = refusal_reason(error)
             log(WARNING, refusal_line(reason, why))
             return messages.refusal(message, reason)
@@ -208,9 +213,10 @@ class QuantizeMod(ClientLimits):
 
 @functools.lru_cache(maxsize=64)
 def log_once(level: int, line: str) -> None:
-    """Log a line unless this process has just done so: simulated clients share one, and say alike.
+    """Log a line unless this process has just done so.
 
-    What a client logs of its account differs from answer to answer.
+    Simulated clients share a process and log the same lines; those about a client's account differ
+    from answer to answer.
     """
     log(level, line)
 
@@ -222,25 +228,27 @@ def _upload(
     context: Context,
     call_next: ClientAppCallable,
 ) -> RoundMessage:
-    """Charge this client, let it train, and answer with what training has made of the model."""
+    """Charge this client, let it train, and answer with its encoded update."""
     old = messages.model_in(message.content, "the request")
     agreed = member.agree(request, old)
+    # Charged before it trains: if the process dies, the account may overstate what was sent, and
+    # never understate it.
     member.charge(agreed.membership, request.step)
     account = context.state.get(ACCOUNT_RECORD)
-    message.content = messages.without_ours(message.content)
+    message.content = messages.without_protocol_records(message.content)
     try:  # an error here may reveal data, so its text must not reach the server
-        payload = _trained(member, agreed, old, call_next(message, context))
+        payload = _encode(member, agreed, old, call_next(message, context))
     except Exception as error:
         raise NothingToSend from error
-    finally:  # whatever the train function did to the content
+    finally:
         Membership.forget(member.state)  # after a failed upload the client has left the sum
+        # The train function may have replaced or changed the context's records.
         if account is not None:
             context.state[ACCOUNT_RECORD] = account
     return member.upload(agreed, payload)
 
 
-def _trained(member: Member, agreed: AgreedUpload, old: Arrays, answer: Message) -> bytes:
-    """The encoded update of a train function's reply."""
+def _encode(member: Member, agreed: AgreedUpload, old: Arrays, answer: Message) -> bytes:
     if answer.has_error():
         raise RuntimeError(answer.error.reason)
     new = messages.model_in(answer.content, "the train function's reply")

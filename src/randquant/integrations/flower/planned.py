@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from randquant._internal import validate
 from randquant._internal.progress import waiting
 from randquant.aggregation.registry import update_mechanism
-from randquant.integrations.flower.messages import arrays_of
+from randquant.integrations.flower.messages import model_arrays
 from randquant.local_training.local import Local
 from randquant.planning.choice import choose
 from randquant.planning.plans import Need
@@ -23,8 +23,6 @@ from randquant.rounds.parameter_free import Predicts
 from randquant.rounds.trained import Layout, trained_names
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
-
-# FedAvg whose step needs no rate, once it is wrapped.
 
 
 class ParameterFree(FedAvg):
@@ -48,13 +46,13 @@ class ParameterFree(FedAvg):
     """
 
     def __init__(self, predicts: Predicts = "classes", **options: Any) -> None:
-        UntunedSteps(predicts)  # checks it
+        UntunedSteps(predicts)  # for its ValueError, before anything is wrapped
         self.predicts: Predicts = predicts
         super().__init__(**{"fraction_evaluate": 0.0, **options})
 
 
 class Wrapper(Protocol):
-    """What a strategy that is made for a target takes down."""
+    """Attributes that `for_target` sets on the strategy it makes."""
 
     rounds: int
     needed: int
@@ -62,7 +60,9 @@ class Wrapper(Protocol):
 
 W = TypeVar("W", bound=Wrapper)
 
-MOST_DELTA = 1e-5
+MAX_DEFAULT_DELTA = 1e-5
+"""Default delta of small populations, where a tenth of 1 / clients would be more: the default of
+`randquant.train`. Twice as much would be a weaker guarantee than that; half as much, more noise."""
 
 
 def for_target(
@@ -98,7 +98,7 @@ def for_target(
         delta: of the target; by default a tenth of 1 / clients, and at most 1e-5.
         trust: `aggregate`, a server that sees sums only, or `local`, one that sees each client's
             codes.
-        privacy: how updates are clipped and sent, and what travels beside them, see `Privacy`. Bits
+        privacy: how updates are clipped and sent, and what is sent with them, see `Privacy`. Bits
             of `auto` are one, or, where more lower the error by a fifth, integer noise. A client
             takes part in all rounds unless max_participations says otherwise; fewer need less
             noise, and end the training when too few clients are left.
@@ -131,51 +131,53 @@ def for_target(
     validate.choice("trust", trust, ("aggregate", "local"))
     population = cohort if clients is None else validate.whole("clients", clients, low=cohort)
     sums: AmongClients | WithHelper = options.get("sums", AmongClients())
-    summed = cohort - _spared(cohort, dropouts, trust, sums)
+    # Calibrated for those that are left: their noise alone must protect each of them.
+    summed = cohort - _checked_dropouts(cohort, dropouts, trust, sums)
     validate.kind("privacy", privacy, Privacy)
     for name, plain in (("unit", "client"), ("sampling", "fixed")):
         validate.choice(name, getattr(privacy, name), (plain,))
     if strategy is None:
         strategy = ParameterFree(min_train_nodes=cohort, min_available_nodes=cohort)
     most = min(rounds, privacy.max_participations or rounds)
-    delta = min(MOST_DELTA, 0.1 / population) if delta is None else delta
+    delta = min(MAX_DEFAULT_DELTA, 0.1 / population) if delta is None else delta
     dimension = _dimension(model, options.get("local", Local())) + len(privacy.numbers)
     refuse_spent(privacy, epsilon, delta)
     need = Need(
         dimension, population, summed, rounds, epsilon, delta, trust, privacy, most
     )  # fmt: skip
     with waiting():
-        found = choose(need)
-    if found.warning:
-        log(WARNING, "randquant: %s", found.warning)
+        choice = choose(need)
+    if choice.warning:
+        log(WARNING, "randquant: %s", choice.warning)
     mechanism = update_mechanism(
-        found.mechanism, found.parameters, trust=trust, clip_norm=found.clip_norm,
+        choice.mechanism, choice.parameters, trust=trust, clip_norm=choice.clip_norm,
         cohort=summed if trust == "aggregate" else None, coordinates=privacy.coordinates,
     )  # fmt: skip
     make: Any = cls
     left = replace(  # what the mechanism leaves open
         privacy, bits="auto", clip_norm=CLIP_NORM, coordinates=None, max_participations=None
     )
-    made: W = make(
+    wrapper: W = make(
         strategy, mechanism, stop_at_epsilon=epsilon, delta=delta, privacy=left, **options
     )
-    made.rounds, made.needed = rounds, cohort
+    wrapper.rounds, wrapper.needed = rounds, cohort
+    # By default Flower selects as few as two clients, fewer than the noise is calibrated for.
     for name in ("min_train_nodes", "min_available_nodes"):
         setattr(strategy, name, max(cohort, getattr(strategy, name, 0)))
-    return made
+    return wrapper
 
 
-def _spared(cohort: int, dropouts: int, trust: str, sums: AmongClients | WithHelper) -> int:
-    """The dropouts that a sum withstands, checked."""
+def _checked_dropouts(
+    cohort: int, dropouts: int, trust: str, sums: AmongClients | WithHelper
+) -> int:
     dropouts = validate.whole("dropouts", dropouts, low=0)
-    if trust == "local":
+    if trust == "local":  # each client's own noise protects it, with any number of others
         return 0
     most, why = sums.most_lost(cohort)
     return validate.whole("dropouts", dropouts, high=most, why=why)
 
 
 def _dimension(model: Any, local: Local) -> int:
-    """Coordinates of an update; ValueError if the model has what is refused."""
     if isinstance(number := validate.number(model), int):
         return validate.whole("model", number, low=1, why="it is a number of coordinates")
     record = model
@@ -188,7 +190,7 @@ def _dimension(model: Any, local: Local) -> int:
                 "Expected model to be an ArrayRecord, a torch module, a state dict or a number of "
                 f"coordinates, got {validate.shown(model)}."
             ) from None
-    arrays = arrays_of(record)
+    arrays = model_arrays(record)
     layout = Layout.of(arrays, trained_names(arrays, local.parts, local.frozen))
     layout.check_running(local.buffers)
     layout.check_tied(arrays)

@@ -1,4 +1,4 @@
-"""The arrays that a strategy of Flower's remembers between rounds: an optimiser's moments."""
+"""The arrays that a Flower strategy keeps between rounds, such as an optimiser's moments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from randquant.rounds.trained import Arrays
 
 
 def arrays_in(strategy: Strategy) -> dict[str, np.ndarray]:
-    """Arrays by attribute and key, of lists and dictionaries of nothing else."""
+    """Return the arrays of a strategy by attribute and key, for `restore`.
+
+    Only of attributes that are lists or dictionaries of nothing but arrays.
+    """
     return {
         f"{name}/{key}": array
         for name, value in vars(strategy).items()
@@ -21,19 +24,23 @@ def arrays_in(strategy: Strategy) -> dict[str, np.ndarray]:
 
 
 def memory(strategy: Strategy) -> dict[str, Any]:
-    """Copies of the attributes of a strategy that may hold such arrays."""
+    """Copy the attributes of a strategy that may hold such arrays."""
+    # Flower's strategies have None there before their first step.
     kinds = list | dict | None
-    found = {name: value for name, value in vars(strategy).items() if isinstance(value, kinds)}
-    return {name: None if value is None else value.copy() for name, value in found.items()}
+    kept = {name: value for name, value in vars(strategy).items() if isinstance(value, kinds)}
+    return {name: None if value is None else value.copy() for name, value in kept.items()}
 
 
 def restore(strategy: Strategy, arrays: Arrays, first: Mapping[str, Any]) -> None:
-    """Undo `arrays_in`; ValueError, and nothing is changed, if they are not this strategy's.
+    """Set a strategy's arrays to those that `arrays_in` returned.
 
     Args:
-        strategy: what remembers them.
-        arrays: what `arrays_in` gave.
-        first: its `memory` before its first step, to which all else goes back.
+        strategy: the strategy, which is left unchanged if the arrays are not its own.
+        arrays: those of `arrays_in`.
+        first: its `memory` before its first step; attributes without arrays are reset to it.
+
+    Raises:
+        ValueError: the strategy has no such attributes.
     """
     by_attribute: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():

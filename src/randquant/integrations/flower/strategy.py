@@ -36,7 +36,7 @@ from randquant.secure_sums.secagg.terms import ProtocolError
 
 __all__ = ["QuantizedStrategy", "RoundsFailed"]
 
-STORE = "server.sqlite"
+STORE_NAME = "server.sqlite"
 
 
 class QuantizedStrategy(Strategy):
@@ -52,7 +52,7 @@ class QuantizedStrategy(Strategy):
         stop_at_epsilon: clients whose epsilon would exceed this are left out; if too few are left,
             training ends.
         delta: of the guarantee.
-        privacy: what the mechanism leaves open: `neighboring`, and what is sent beside updates, in
+        privacy: what the mechanism leaves open: `neighboring`, and what is sent with updates, in
             `numbers` and `weighted_by`.
         local: `parts` and `frozen`, patterns such as `head.*` of the arrays that are trained, sent
             and counted; and `buffers`: what to do about a model with running statistics (of a batch
@@ -96,14 +96,16 @@ class QuantizedStrategy(Strategy):
     ) -> None:
         self.strategy, self.sums = ParameterFree() if strategy is None else strategy, sums
         mod.check_inner(self.strategy)
-        self._first = state.memory(self.strategy)
+        self._initial_memory = state.memory(self.strategy)
         self.local = mod.check_local(local)
-        along = alongside_numbers(mechanism, privacy)
+        scalars = alongside_numbers(mechanism, privacy)
         untuned = None
         if isinstance(self.strategy, ParameterFree):
             untuned = UntunedSteps(self.strategy.predicts)
-        offer = Offer(mechanism, 2**29, beside=along, scaled=untuned is not None)  # checks all
-        Offer.from_text(offer.to_text())  # as clients will
+        # The model is not known yet: an offer of the largest dimension fails now if any would, and
+        # is read as clients will read it.
+        offer = Offer(mechanism, 2**29, beside=scalars, scaled=untuned is not None)
+        Offer.from_text(offer.to_text())
         accountant = RunAccountant(
             delta,
             privacy.neighboring,
@@ -111,8 +113,8 @@ class QuantizedStrategy(Strategy):
             stable=sums.stable_numbers,
             counts_on=sums.counts_on,
         )
-        store = None if folder is None else ServerStore(Path(folder) / STORE)
-        self.run = ServerRun(mechanism, accountant, log, along, patience, untuned, store)
+        store = None if folder is None else ServerStore(Path(folder) / STORE_NAME)
+        self.run = ServerRun(mechanism, accountant, log, scalars, patience, untuned, store)
         self.least = sums.fewest(mechanism)
         self.rounds, self.needed = 3, self.least  # by default; Flower's own default is 3 rounds
         self._round: FlowerRound | None = None
@@ -122,38 +124,42 @@ class QuantizedStrategy(Strategy):
 
     @property
     def accountant(self) -> RunAccountant:
-        """What the run has cost its clients."""
+        """Account of what the run has cost its clients."""
         return self.run.accountant
 
     @property
     def stopped(self) -> str:
-        """Why training is over; empty while it is not."""
+        """Reason why training is over; empty while it is not."""
         return self.run.stopped
 
     @property
     def history(self) -> list[RoundRow]:
-        """All rounds, with those that failed."""
+        """All rounds, including those that failed."""
         return self.run.history
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the strategy choose clients, and set up the round with them."""
+        # Flower counts from 1 in every process; rounds of earlier ones are added.
         number, self._round = server_round + self.run.done, None
-        model = messages.arrays_of(arrays)
+        model = messages.model_arrays(arrays)
         layout = self._layout(model)
         offer = self.run.offer(layout, self.local.buffers)
+        # The strategy selects among the clients that are still within their epsilon.
         view = EligibleGrid(grid, functools.partial(self.run.eligible, offer))
-        if self._over(view, number):
+        if self._is_over(view, number):
             return []
         requests = list(self.strategy.configure_train(number, arrays, config, view))
         if not requests:
             return []
         chosen = {request.metadata.dst_node_id for request in requests}
         try:
+            # A strategy of the user's own may choose as it likes, and the account must still hold.
             if len(chosen) < len(requests) or not chosen <= set(view.get_node_ids()):
                 raise ProtocolError(
-                    "Expected each client once in a round and within its epsilon, got others."
+                    "Expected each client once in a round and within its epsilon, got a repeated "
+                    "client or one above it."
                 )
             begun = self.sums.begin(offer, sorted(chosen), log)
             current = FlowerRound(number, arrays, requests, begun, grid, self.sums.step_timeout)
@@ -162,6 +168,8 @@ class QuantizedStrategy(Strategy):
             self.run.failed(number, 0, error)
             return []
         initial = functools.partial(self._model_and_moments, arrays)
+        # On disk before any client is asked to upload: a server that dies has charged too much at
+        # worst.
         self.run.charge(number, offer, begun.pending, initial, self._step_name)
         self._round = current
         return current.uploads()
@@ -173,35 +181,36 @@ class QuantizedStrategy(Strategy):
         current, self._round = self._round, None
         if current is None:
             return None, None
-        number, taken, run = current.number, current.sum, self.run
-        replies, asked = list(replies), len(current.requests)
-        old = messages.arrays_of(current.base)
+        number, round_sum, run = current.number, current.sum, self.run
+        replies, requested = list(replies), len(current.requests)
+        old = messages.model_arrays(current.base)
         layout = self._layout(old)
         try:
             current.take(replies)
             current.ask()
-            step = run.step(taken, layout, old, self._last or self.rounds)
+            step = run.step(round_sum, layout, old, self._last or self.rounds)
             moved = {name: Array(array) for name, array in layout.moved(old, step).items()}
         except ValueError as error:
-            self.run.failed(number, asked, error)
+            self.run.failed(number, requested, error)
             return None, None
-        given = ArrayRecord({**current.base, **moved})
+        mean = ArrayRecord({**current.base, **moved})
         arrays, metrics = self.strategy.aggregate_train(
-            number, [messages.only_reply(replies, given)]
+            number, [messages.only_reply(replies, mean)]
         )
         if arrays is None:
-            self.run.failed(number, asked, RuntimeError("the strategy took no step"))
+            self.run.failed(number, requested, RuntimeError("the strategy took no step"))
             return None, None
         self._settle(layout, old, arrays)
         sizes = {
-            "sent_bytes": max(current.sent.values(), default=0),
-            "upload_bytes": taken.upload_bytes,
-            "plain_bytes": taken.offer.plain_bytes,
+            "sent_bytes": max(current.sent_bytes.values(), default=0),
+            "upload_bytes": round_sum.upload_bytes,
+            "plain_bytes": round_sum.offer.plain_bytes,
         }
-        row = run.succeeded(number, asked, taken.clients, sizes, self._model_and_moments(arrays))
-        own = {"clients": taken.clients, "dropped": row.dropped, "epsilon": row.epsilon, **sizes}
-        own |= run.numbers_with_noise(taken.offer, taken.clients)
-        return arrays, MetricRecord({**(metrics or {}), **own})
+        clients = round_sum.clients
+        row = run.succeeded(number, requested, clients, sizes, self._model_and_moments(arrays))
+        private = {"clients": clients, "dropped": row.dropped, "epsilon": row.epsilon, **sizes}
+        private |= run.numbers_with_noise(round_sum.offer, clients)
+        return arrays, MetricRecord({**(metrics or {}), **private})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -218,7 +227,7 @@ class QuantizedStrategy(Strategy):
         return self.strategy.aggregate_evaluate(server_round + self.run.done, replies)
 
     def summary(self) -> None:
-        """Log the privacy settings, and the strategy's own summary."""
+        """Log the privacy settings and the strategy's own summary."""
         mod.summarise(self.strategy, self.run, self.least)
 
     def start(
@@ -240,9 +249,9 @@ class QuantizedStrategy(Strategy):
         Args:
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn:
                 as in Flower's.
-            statistics: with `buffers="server"`, called with the first model, on trial, and with the
-                model after each step; what it returns has the server's running statistics, from
-                data of its own. None keeps those that the model began with.
+            statistics: with `buffers="server"`, returns a model with running statistics of the
+                server's own data; called with the first model, as a test, and with the model after
+                each step. None keeps those that the model began with.
             connect_timeout: seconds to wait for the nodes that a round needs.
 
         Raises:
@@ -259,12 +268,13 @@ class QuantizedStrategy(Strategy):
             if self.run.store is not None:
                 make_folder(self.run.store.path.parent)
                 stack.enter_context(files.folder(self.run.store.path.parent))
-            arrays = self._restored(initial_arrays)
+            arrays = self._restore_or(initial_arrays)
             done, planned = self.run.done, self.rounds if num_rounds is None else num_rounds
             self._last, self._statistics = planned, statistics
             if planned > done:
-                model = messages.arrays_of(arrays)
-                self._settle(self._layout(model), model, ArrayRecord({**arrays}))  # on trial
+                model = messages.model_arrays(arrays)
+                # On a copy: `statistics` must fail before clients are asked, if it fails.
+                self._settle(self._layout(model), model, ArrayRecord({**arrays}))
                 if self.run.mechanism.trust == "aggregate":
                     self.sums.check(log)
                 mod.check_nodes(grid, self.strategy, self.needed, connect_timeout)
@@ -280,32 +290,32 @@ class QuantizedStrategy(Strategy):
             for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp",
                          "evaluate_metrics_serverapp"):  # fmt: skip
                 setattr(result, name, {n + done: m for n, m in getattr(result, name).items()})
-            own = self.accountant
-            log(INFO, "randquant: %s %s; %s", own.get_privacy_spent(), own.assumes(), SO_FAR)
+            account = self.accountant
+            spent, assumption = account.get_privacy_spent(), account.assumes()
+            log(INFO, "randquant: %s %s; %s", spent, assumption, SO_FAR)
             return result
 
     def outcome(self, result: Result | None = None) -> History:
         """Return the run for `randquant.report`: epsilon, bytes and dropouts of every round.
 
         Args:
-            result: of `start`, for what the server measured after each round.
+            result: that of `start`, with the server's measurements after each round.
         """
         title = f"{type(self.strategy).__name__} with private updates"
         rounds = {} if result is None else result.evaluate_metrics_serverapp
         measured = {number: dict(metrics) for number, metrics in rounds.items()}
         for number, metrics in ({} if result is None else result.train_metrics_clientapp).items():
-            own = {f"clients' {n}": metrics[n] for n in self.run.names if n in metrics}
-            measured.setdefault(number, {}).update(own)
+            released = {f"clients' {n}": metrics[n] for n in self.run.names if n in metrics}
+            measured.setdefault(number, {}).update(released)
         return self.run.outcome(title, measured)
 
     def _layout(self, model: Arrays) -> Layout:
-        """Which arrays are trained; ValueError if there are running statistics to refuse."""
         layout = Layout.of(model, trained_names(model, self.local.parts, self.local.frozen))
         layout.check_running(self.local.buffers)
         return layout
 
-    def _over(self, view: EligibleGrid, number: int) -> bool:
-        """Whether training is over, because too few clients may still take part."""
+    def _is_over(self, view: EligibleGrid, number: int) -> bool:
+        # Only if epsilon is the reason: clients that are not connected may come back.
         least = mod.fewest(self.strategy, self.least)
         if not self.stopped and (left := len(list(view.get_node_ids()))) < least and view.hidden:
             self.run.stopped = (
@@ -317,35 +327,34 @@ class QuantizedStrategy(Strategy):
 
     def _settle(self, layout: Layout, old: Arrays, arrays: ArrayRecord) -> None:
         """Undo what a strategy's step must not change, and take the server's own statistics."""
-        given: Arrays | None = None
-        for name, value in layout.settled(old, messages.arrays_of(arrays)).items():
+        for name, value in layout.settled(old, messages.model_arrays(arrays)).items():
             arrays[name] = Array(value)
         if self._statistics is not None:
-            given = messages.arrays_of(self._statistics(ArrayRecord(dict(arrays.items()))))
-            for name, value in layout.settled(old, messages.arrays_of(arrays), given).items():
+            # A copy: the user's function may change its argument.
+            returned = messages.model_arrays(self._statistics(ArrayRecord(dict(arrays.items()))))
+            for name, value in layout.settled(old, messages.model_arrays(arrays), returned).items():
                 arrays[name] = Array(value)
 
     @property
     def _step_name(self) -> str:
-        """The strategy, as the run's store calls it."""
+        # Kept in the store: moments of one strategy mean nothing to another.
         return type(self.strategy).__name__
 
     def _model_and_moments(self, arrays: ArrayRecord) -> ModelAndMoments:
-        """The model, and the strategy's moments."""
         model = {name: messages.read_array(array) for name, array in arrays.items()}
         return model, state.arrays_in(self.strategy)
 
-    def _restored(self, initial: ArrayRecord) -> ArrayRecord:
-        """The model to continue with: the folder's, if it has one."""
+    def _restore_or(self, initial: ArrayRecord) -> ArrayRecord:
+        """Return the model to continue with: the folder's, if it has one."""
         self.run.begin()
-        model = messages.arrays_of(initial)
-        layout = self._layout(model)  # checks it
+        model = messages.model_arrays(initial)
+        layout = self._layout(model)  # refuses running statistics, if so configured
         layout.check_tied(model)
         offer = self.run.offer(layout, self.local.buffers)
         stored = self.run.stored(offer, model, self._step_name)
         if stored is None:
             return initial
-        kept, moments = self.run.restore(stored, offer)
-        state.restore(self.strategy, moments, self._first)
+        stored_model, moments = self.run.restore(stored, offer)
+        state.restore(self.strategy, moments, self._initial_memory)
         log(INFO, "randquant: continuing after round %d.", self.run.done)
-        return ArrayRecord({name: Array(array) for name, array in kept.items()})
+        return ArrayRecord({name: Array(array) for name, array in stored_model.items()})

@@ -22,7 +22,7 @@ from randquant._internal import files, validate
 from randquant._internal.files import make_folder
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import from_record
-from randquant.integrations.nvflare.tasks import number, read, site_name, task_of
+from randquant.integrations.nvflare.tasks import build_task, number, read, site_name
 from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.foreign import logged
@@ -39,12 +39,12 @@ from randquant.rounds.with_helper import WithHelper
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What else a job may set.
+    """Further settings of a job.
 
     Args:
         learning_rate: the model moves by this times the mean update; auto for steps that need no
             rate (docs/theory/untuned.md). Then sites scale their updates to clip_norm.
-        predicts: for these, what the model predicts, `classes` or `numbers`.
+        predicts: for learning_rate auto, what the model predicts, `classes` or `numbers`.
         patience: how many rounds in a row may fail before the job is stopped.
         neighboring: the neighbouring relation of the guarantee.
         timeout: seconds for a round.
@@ -65,7 +65,7 @@ class JobOptions:
         validate.convert_numbers(self)
         if self.learning_rate != "auto":
             validate.real("learning_rate", self.learning_rate, above=0)
-        UntunedSteps(self.predicts)  # checks it
+        UntunedSteps(self.predicts)  # for its ValueError
         validate.whole("timeout", self.timeout, low=1)
         validate.whole("patience", self.patience, low=1)
 
@@ -87,7 +87,7 @@ class QuantizeController(Controller):
             of them, see `QuantizeFilter`. None: it is for all data of a site.
         min_clients: fewest valid answers of a round.
         options: the rest.
-        sums: secure sums with a helper, in which the server sees no site's answer by itself.
+        sums: secure sums with a helper, in which the server sees no single site's answer.
 
     Guarantees:
         The epsilon that is logged holds for every site, whatever fails: it counts every site that
@@ -113,15 +113,16 @@ class QuantizeController(Controller):
         self.min_clients = validate.whole("min_clients", min_clients, low=1)
         self.stop_at_epsilon, self.delta = stop_at_epsilon, delta
         self.examples, self.options, self.sums = examples, options, sums
-        self._begun(lambda level, line: None)  # checks them
+        # For its errors, when the job is configured; `start_controller` makes the run.
+        self._new_run(lambda level, line: None)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Load the first model."""
-        self._run = self._begun(self._logger(fl_ctx))
+        self._run = self._new_run(self._logger(fl_ctx))
         self._learnable: ModelLearnable = self._persistor.load(fl_ctx)
-        self._take_over(self._model)
+        self._set_model(self._model)
         self._layout().check_tied(self._model)
-        self._offer()  # checks the model
+        self._offer()  # for its ValueError, before a site is asked
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run the rounds that are not done yet, with the folder's model and account if it has them.
@@ -136,22 +137,24 @@ class QuantizeController(Controller):
             stack.enter_context(files.folder(self._path.parent))
             if self.sums is not None:
                 self.sums.check(log)  # ValueError: there is no helper
-            if self._restored():  # read under the lock: nobody adds a round meanwhile
-                self._persistor.save(self._learnable, fl_ctx)  # this job's has not seen it
+            # Read under the lock, so that no other process adds a round meanwhile.
+            if self._restore():
+                # This job's persistor has the first model only.
+                self._persistor.save(self._learnable, fl_ctx)
                 log(INFO, f"randquant: continuing after round {run.done}.")
             while run.done < self.rounds and not abort_signal.triggered:
                 sites = self._eligible(log)
-                if len(sites) < self._least:
+                if len(sites) < self._min_sites:
                     log(
                         INFO, f"randquant: training ends before round {run.done + 1}: {len(sites)} "
                         f"sites may take part within epsilon {self.stop_at_epsilon}, and "
-                        f"{self._least} are needed.",
+                        f"{self._min_sites} are needed.",
                     )  # fmt: skip
                     break
                 try:
                     self._round(sites, fl_ctx, abort_signal)
                 except ValueError as error:
-                    if abort_signal.triggered:  # an answer is missing for this reason
+                    if abort_signal.triggered:  # answers are missing because the job was aborted
                         break
                     try:
                         run.failed(run.done + 1, len(sites), error)
@@ -161,13 +164,14 @@ class QuantizeController(Controller):
             log(INFO, f"randquant: the run, {run.accountant.told()}; {SO_FAR}")
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing is left to stop: the state is on the disk."""
+        """Do nothing: the state is on disk already."""
 
     def process_result_of_unknown_task(
         self, client: Any, task_name: str, client_task_id: str, result: Shareable,
         fl_ctx: FLContext,
     ) -> None:  # fmt: skip
-        """Ignore an answer that comes too late; it is in the account."""
+        """Ignore an answer that comes too late."""
+        # Its site was charged when it was asked, so that the account covers what it sent.
         self.log_warning(fl_ctx, f"randquant: an answer of {logged(client.name)} came too late.")
 
     @property
@@ -183,21 +187,20 @@ class QuantizeController(Controller):
         return self._learnable[ModelLearnableKey.WEIGHTS]
 
     @property
-    def _least(self) -> int:
-        """Fewest sites of a round."""
+    def _min_sites(self) -> int:
+        # A sum needs as many sites as the mechanism's noise is calibrated for.
         if self.sums is None:
             return self.min_clients
         return max(self.min_clients, self.sums.fewest(self._run.mechanism))
 
-    def _begun(self, log: Log) -> ServerRun:
-        """A run that has done nothing yet."""
+    def _new_run(self, log: Log) -> ServerRun:
         mechanism = from_record(self.mechanism)
         if self.sums is not None:
-            self.sums.fewest(mechanism)
+            self.sums.fewest(mechanism)  # for its ValueError
         elif mechanism.trust != "local":
             raise ValueError(
                 f"Expected a mechanism of local trust, got {mechanism!r}: without sums=WithHelper("
-                "...) NVFlare's server sees every site's answer by itself."
+                "...) NVFlare's server sees every single site's answer."
             )
         accountant = RunAccountant(
             self.delta, self.options.neighboring, self.stop_at_epsilon, stable=True,
@@ -223,75 +226,77 @@ class QuantizeController(Controller):
         return Layout.of(self._model)
 
     def _offer(self) -> Offer:
-        """What sites are asked for; the server keeps what is no parameter as it is."""
+        # Running statistics are not sent: the server keeps those of the first model.
         return self._run.offer(self._layout(), "server", examples=self.examples)
 
     def _eligible(self, log: Log) -> list[str]:
-        """Names of the connected sites that a round would not take above the limit."""
-        numbers = {}
+        """Return the names of the connected sites whose epsilon stays within the limit."""
+        names = {}
         for client in self._engine.get_clients():
             try:
                 name = site_name(client.name)
             except ValueError as error:
                 log(WARNING, f"randquant: a site is left out: {error}")
                 continue
-            numbers[number(name)] = name
-        return sorted(numbers[each] for each in self._run.eligible(self._offer(), numbers))
+            names[number(name)] = name
+        return sorted(names[site] for site in self._run.eligible(self._offer(), names))
 
     def _round(self, sites: list[str], fl_ctx: FLContext, abort_signal: Signal) -> None:
         run, log = self._run, self._logger(fl_ctx)
-        now = self._asking(sites, log)
-        session = next(iter(now.pending.values())).session
-        offer = now.offer
-        run.charge(run.done + 1, offer, now.pending.keys(), lambda: (self._model, {}))
+        round_sum = self._begin_sum(sites, log)
+        session = next(iter(round_sum.pending.values())).session
+        offer = round_sum.offer
+        # On disk before any site is asked: a server that dies has charged too much at worst.
+        run.charge(run.done + 1, offer, round_sum.pending.keys(), lambda: (self._model, {}))
         received: list[tuple[int, RoundMessage | Exception]] = []
 
         def take(client_task: ClientTask, fl_ctx: FLContext) -> None:
             site = number(client_task.client.name)
             received.append((site, read(client_task.result or Shareable(), session)))
-            client_task.result = None
+            client_task.result = None  # it is read, and the task need not keep its bytes
 
         name, seconds = self.options.task_name, self.options.timeout
-        task = Task(name, self._task_data(now), timeout=seconds, result_received_cb=take)
+        task = Task(name, self._task_data(round_sum), timeout=seconds, result_received_cb=take)
         self.broadcast_and_wait(
             task, fl_ctx, sites, min_responses=len(sites), abort_signal=abort_signal
         )
         if abort_signal.triggered:
             return
-        now.take(received)
+        round_sum.take(received)
         layout, rate = self._layout(), self.options.learning_rate
-        step = run.step(now, layout, self._model, self.rounds)
+        step = run.step(round_sum, layout, self._model, self.rounds)
         if rate != "auto":
             step = np.float32(rate) * step
-        self._take_over(self._model | layout.moved(self._model, step))
+        self._set_model(self._model | layout.moved(self._model, step))
         run.done += 1
-        sizes = {"upload_bytes": now.upload_bytes, "plain_bytes": offer.plain_bytes}
-        run.succeeded(run.done, len(sites), now.clients, sizes, (self._model, {}))
+        sizes = {"upload_bytes": round_sum.upload_bytes, "plain_bytes": offer.plain_bytes}
+        # The store first: it is what a restart goes on from, and the persistor's file a copy.
+        run.succeeded(run.done, len(sites), round_sum.clients, sizes, (self._model, {}))
         self._persistor.save(self._learnable, fl_ctx)
-        told = f"{run.accountant.told()}; {SO_FAR}"
-        log(INFO, f"randquant: round {run.done} of {self.rounds}: {told}")
+        cost = f"{run.accountant.told()}; {SO_FAR}"
+        log(INFO, f"randquant: round {run.done} of {self.rounds}: {cost}")
 
-    def _asking(self, sites: list[str], log: Log) -> RoundSum:
-        """The sum of a round with these sites."""
+    def _begin_sum(self, sites: list[str], log: Log) -> RoundSum:
         clients, offer = sorted(map(number, sites)), self._offer()
         if self.sums is not None and offer.mechanism.trust == "aggregate":
-            return replace(self.sums, least=self._least).begin(offer, clients, log)
+            return replace(self.sums, least=self._min_sites).begin(offer, clients, log)
         return PlainSum(offer, clients, log, self.min_clients, drawn=False)
 
-    def _task_data(self, now: RoundSum) -> Shareable:
-        told = {AppConstants.CURRENT_ROUND: self._run.done, AppConstants.NUM_ROUNDS: self.rounds}
-        return task_of(next(iter(now.pending.values())), self._model, told)
+    def _task_data(self, round_sum: RoundSum) -> Shareable:
+        headers = {AppConstants.CURRENT_ROUND: self._run.done, AppConstants.NUM_ROUNDS: self.rounds}
+        # NVFlare broadcasts one task, so all sites get the same request.
+        return build_task(next(iter(round_sum.pending.values())), self._model, headers)
 
-    def _take_over(self, model: Mapping[str, np.ndarray]) -> None:
+    def _set_model(self, model: Mapping[str, np.ndarray]) -> None:
         arrays = {name: np.asarray(array) for name, array in model.items()}
         self._learnable[ModelLearnableKey.WEIGHTS] = arrays
 
-    def _restored(self) -> bool:
-        """Go on with the folder's model and account, if it has them."""
+    def _restore(self) -> bool:
+        """Continue with the folder's model and account; return False if it has none."""
         offer = self._offer()
         stored = self._run.stored(offer, self._model)
         if stored is None:
             return False
         model, _ = self._run.restore(stored, offer)
-        self._take_over(model)
+        self._set_model(model)
         return True

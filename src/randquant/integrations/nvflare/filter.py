@@ -1,4 +1,4 @@
-"""A site's side on NVFlare: nothing of training leaves it but protected updates."""
+"""The site's side on NVFlare: a filter that lets only protected updates out."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from randquant.rounds.trained import Arrays
 
 FAILED = ReturnCode.EXECUTION_EXCEPTION
 FAILURES = tuple(code for name, code in vars(ReturnCode).items() if name.isupper() and name != "OK")
-"""NVFlare's own reasons why there is no result; FAILED stands for all others."""
+"""NVFlare's own return codes of failed tasks; any other is replaced by FAILED."""
 
-ASKED = "randquant.asked"
-"""Where the context of a task keeps what the server asked for."""
+AGREED_KEY = "randquant.asked"
+"""Key of the agreed request, and its model, in the context of a task."""
 
 
 class QuantizeFilter(Filter):
@@ -48,7 +48,7 @@ class QuantizeFilter(Filter):
             example to `clip_norm` and send the mean, as WEIGHT_DIFF. None: the limit is for all
             data of the site.
         helper: public identity, 64 hexadecimal digits, of the helper of secure sums that this site
-            trusts not to collude with the server. None: only what is protected by itself is sent.
+            trusts not to collude with the server. None: only updates with all their noise are sent.
         identity: file in PEM of this site's Ed25519 key, which signs what it sends the helper, if
             the helper has a directory.
         clip_norm: what the training code clips gradients to, needed with `examples`: a mechanism
@@ -83,8 +83,9 @@ class QuantizeFilter(Filter):
         self.neighboring: Neighboring = neighboring
         self.examples, self.helper, self.identity = examples, helper, identity
         self.clip_norm = clip_norm
-        self._state: dict[str, dict[str, Any]] = {}  # of this process: an older account is noticed
-        self._limits()  # checks them
+        # Kept in this process, so that an account that is replaced by an older copy is noticed.
+        self._state: dict[str, dict[str, Any]] = {}
+        self._limits()  # for its ValueError: settings fail when the site starts, not in a job
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Check a task before training, or replace its result by a protected update.
@@ -95,54 +96,58 @@ class QuantizeFilter(Filter):
         member = self._member(fl_ctx)
         if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
             request = tasks.request_in(shareable)
-            model = tasks.arrays_of(tasks.data_of(shareable))
+            model = tasks.read_arrays(tasks.read_data(shareable))
             agreed = member.agree(request, model)
             if self.examples is not None:
-                self._check_clip(agreed.mechanism.clip_norm)
+                self._check_clip_norm(agreed.mechanism.clip_norm)
+            # Only a check: a request beyond the limit costs the site no training.
             member.charge(agreed.membership)
-            fl_ctx.set_prop(ASKED, (agreed, model), private=True, sticky=False)
+            # Private: NVFlare does not send it. Not sticky: it ends with the task.
+            fl_ctx.set_prop(AGREED_KEY, (agreed, model), private=True, sticky=False)
             return shareable
         if (code := shareable.get_return_code()) != ReturnCode.OK:
-            # Nothing that failed training left behind, in the code's place either.
-            return make_reply(next((own for own in FAILURES if own == code), FAILED))
-        if (asked := fl_ctx.get_prop(ASKED)) is None:
+            # A new reply, with a code of NVFlare's own: training code could hide data in either.
+            return make_reply(next((known for known in FAILURES if known == code), FAILED))
+        if (stored := fl_ctx.get_prop(AGREED_KEY)) is None:
             raise ValueError(
-                "Expected a request before its answer, got none: configure QuantizeFilter for "
-                "task data and for task results."
+                "Expected a request before its answer, got an answer alone: configure "
+                "QuantizeFilter for task data and for task results."
             )
-        agreed, old = asked
-        payload = self._encoded(member, agreed, old, tasks.data_of(shareable))
+        agreed, old = stored
+        payload = self._encode(member, agreed, old, tasks.read_data(shareable))
+        # Before the payload leaves: the account may overstate what was sent, and never understate.
         member.charge(agreed.membership, agreed.request.step)
-        return tasks.result_of(member.upload(agreed, payload))
+        return tasks.build_result(member.upload(agreed, payload))
 
-    def _check_clip(self, offered: float | None) -> None:
-        """Refuse a mechanism by which one example is charged for less than it may move a mean."""
-        if offered is None:  # of a survey, whose vectors are its own
+    def _check_clip_norm(self, offered: float | None) -> None:
+        # Accounting takes one example's influence from the mechanism's clip_norm: at a smaller one
+        # it would charge less than the example may move the mean.
+        if offered is None:  # of a survey, which clips its vectors itself
             return
         if self.clip_norm is None or offered < self.clip_norm:
-            own = (
+            site = (
                 "without clip_norm" if self.clip_norm is None else f"at clip_norm={self.clip_norm}"
             )
             raise ValueError(
                 "Expected a mechanism that clips at what this site's training code clips each "
                 f"example's gradient to, or above, got one that clips at {offered} for a site "
-                f"{own}: set clip_norm in QuantizeFilter to the training code's threshold, and "
+                f"{site}: set clip_norm in QuantizeFilter to the training code's threshold, and "
                 "plan the mechanism for it."
             )
 
-    def _encoded(self, member: Member, agreed: AgreedUpload, old: Arrays, result: DXO) -> bytes:
-        """The encoded update of a result that is an update or a model."""
+    def _encode(self, member: Member, agreed: AgreedUpload, old: Arrays, result: DXO) -> bytes:
         if result.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
             raise ValueError(f"Expected an update or a model, got {result.data_kind!s}.")
         whole = result.data_kind == DataKind.WEIGHTS
-        if whole and self.examples is not None:  # a difference of rounded models may differ by more
+        # The difference of two rounded models may move by more than one clipped gradient does.
+        if whole and self.examples is not None:
             raise ValueError(
                 "Expected the mean of clipped gradients as WEIGHT_DIFF, got a model: one "
                 "example's influence on a model is not bounded."
             )
-        new, numbers = tasks.arrays_of(result), tasks.numbers_of(result)
+        new, numbers = tasks.read_arrays(result), tasks.read_numbers(result)
         if self.examples is not None:
-            _check_wide(agreed.layout.parts, result)
+            _check_precision(agreed.layout.parts, result)
         return member.encode(agreed, old, new, numbers, whole)
 
     def _limits(self) -> ClientLimits:
@@ -165,9 +170,9 @@ class QuantizeFilter(Filter):
         )  # fmt: skip
 
 
-def _check_wide(parts: Sequence[str], result: DXO) -> None:
-    """Refuse means in 16 bits: rounding moves them by more than one example does."""
-    # theory/vector.md, Proposition 16, has room for rounding to float32.
+def _check_precision(parts: Sequence[str], result: DXO) -> None:
+    # theory/vector.md, Proposition 16, has room for rounding to float32. Rounding to 16 bits may
+    # move a mean by more than one example does.
     for name in parts:
         dtype = getattr(result.data.get(name), "dtype", None)
         if dtype is not None and dtype.itemsize < 4:

@@ -1,4 +1,4 @@
-"""What the adapter to NVFlare needs, imported first: what is missing is named in one sentence."""
+"""Imports that the NVFlare adapter needs, tried first: an error names the missing extra."""
 
 from randquant._internal.extras import load
 

@@ -18,28 +18,40 @@ from randquant.channels.encoding import floats
 from randquant.rounds.protocol import SESSION_BYTES, UPLOAD, NoAnswer, RoundMessage
 from randquant.secure_sums.secagg.terms import ProtocolError
 
-REQUEST, SESSION, PAYLOAD = "randquant.request", "randquant.session", "randquant.payload"
-TERMS, PROOF = "randquant.terms", "randquant.proof"
-"""Headers of a task, and the field of an answer."""
+REQUEST = "randquant.request"
+SESSION = "randquant.session"
+TERMS = "randquant.terms"
+PROOF = "randquant.proof"
+"""Headers of a task."""
+
+PAYLOAD = "randquant.payload"
+"""The field of an answer."""
 
 
-def task_of(
+def build_task(
     request: RoundMessage, model: Mapping[str, np.ndarray], headers: Mapping[str, Any]
 ) -> Shareable:
-    """A task: a model to train, and what its update is asked for as."""
+    """Return a task to train a model, with the request for its update in the headers."""
     task = DXO(DataKind.WEIGHTS, dict(model)).to_shareable()
-    own = {REQUEST: request.offer, SESSION: request.session, TERMS: request.terms,
-           PROOF: request.proof}  # fmt: skip
-    for name, value in {**own, **headers}.items():
+    request_headers = {
+        REQUEST: request.offer, SESSION: request.session, TERMS: request.terms,
+        PROOF: request.proof,
+    }  # fmt: skip
+    for name, value in {**request_headers, **headers}.items():
         task.set_header(name, value)
     return task
 
 
 def request_in(task: Shareable) -> RoundMessage:
-    """Undo `task_of`; ValueError if it is another task."""
+    """Read the request of a task that `build_task` made.
+
+    Raises:
+        ValueError: the task has none, or it is malformed.
+    """
+    # The refusal does not repeat what the task holds, which is whatever the server has sent.
     text, session = _header(task, REQUEST), _header(task, SESSION)
     if not (isinstance(text, str) and isinstance(session, bytes)):
-        raise ValueError("Expected a task of QuantizeController, got another: it has no request.")
+        raise ValueError("Expected a task of QuantizeController, got a task without a request.")
     if len(session) != SESSION_BYTES:
         raise ValueError(f"Expected a session of {SESSION_BYTES} bytes, got {len(session)}.")
     head: dict[str, Any] = {"step": UPLOAD, "session": session, "offer": text}
@@ -49,18 +61,18 @@ def request_in(task: Shareable) -> RoundMessage:
     return RoundMessage.read(head)
 
 
-def result_of(answer: RoundMessage) -> Shareable:
-    """A result with a payload, and nothing else."""
+def build_result(answer: RoundMessage) -> Shareable:
+    # A new result: nothing that training has put into its own goes with the payload.
     return DXO(DataKind.APP_DEFINED, {PAYLOAD: answer.update}).to_shareable()
 
 
 def read(result: Shareable, session: bytes) -> RoundMessage | Exception:
-    """Undo `result_of`, for a round; an error if it is another result."""
+    """Read a site's result as the answer of a round; return the error if it is malformed."""
     try:
         code = _header(result, ReservedKey.RC)
         if code not in (None, ReturnCode.OK):
-            raise NoAnswer(f"Expected an update, got none ({code}): see the site's log.")
-        answer = data_of(result)
+            raise NoAnswer(f"Expected an update, got the return code {code}: see the site's log.")
+        answer = read_data(result)
         payload = answer.data.get(PAYLOAD) if answer.data_kind == DataKind.APP_DEFINED else None
         if not isinstance(payload, bytes):
             kind = f"{answer.data_kind} without a payload in bytes"
@@ -70,49 +82,51 @@ def read(result: Shareable, session: bytes) -> RoundMessage | Exception:
         return error
 
 
-def data_of(message: Shareable) -> DXO:
-    """The data of a task or an answer; ValueError if there are none."""
+def read_data(message: Shareable) -> DXO:
+    """Return the data of a task or an answer; ValueError if there are none."""
     try:
         return from_shareable(message)
     except Exception as error:  # any error that a malicious message causes
-        raise ValueError("Expected a message with data, got one without.") from error
+        raise ValueError("Expected a message with data, got a message without data.") from error
 
 
-def arrays_of(data: DXO) -> dict[str, np.ndarray]:
-    """The arrays of a model or an update, copied: training may change them in place."""
+def read_arrays(data: DXO) -> dict[str, np.ndarray]:
+    """Return copies of the arrays of a model or an update: training may change them in place."""
     arrays: Any = data.data
     if not isinstance(arrays, dict) or not all(isinstance(name, str) for name in arrays):
         raise ValueError(f"Expected arrays by name, got a {type(arrays).__name__}.")
-    return {name: _copied(array) for name, array in arrays.items()}
+    return {name: _copy(array) for name, array in arrays.items()}
 
 
-def numbers_of(data: DXO) -> dict[str, float]:
-    """The single numbers among the metrics that came with a model or an update, by name."""
+def read_numbers(data: DXO) -> dict[str, float]:
+    """Return the single numbers among the metrics of a model or an update, by name."""
     metrics: Any = data.get_meta_prop(MetaKey.INITIAL_METRICS)
     named = metrics.items() if isinstance(metrics, dict) else ()
     single: dict[str, Any] = {name: v for name, v in named if isinstance(v, numbers.Real)}
     return single
 
 
-def _copied(array: Any) -> np.ndarray:
-    """An array or tensor as a new array; floats of 16 bits as those of 32."""
+def _copy(array: Any) -> np.ndarray:
     try:
-        found, widen = floats(array)
+        values, widen = floats(array)
     except TypeError:  # counters and other integers
         return np.asarray(array).copy()
-    return widen(found).copy()
+    # NumPy has no bfloat16, and differences in 16 bits would be rounded.
+    return widen(values).copy()
 
 
 def _header(message: Shareable, name: str) -> Any:
-    """A header of a message; None if it has none."""
     try:
         return message.get_header(name)
-    except ValueError:  # its headers are something else
+    except ValueError:  # a malformed message, whose headers are no dictionary
         return None
 
 
 def site_name(name: object) -> str:
-    """The name of a site; ValueError unless it can be in a file's name, a key and a line of a log.
+    """Return the name of a site if it can be in a file's name, a key and a line of a log.
+
+    Raises:
+        ValueError: it cannot.
 
     Example:
         >>> site_name("cleveland")
@@ -131,8 +145,8 @@ def site_name(name: object) -> str:
 
 
 def number(site: str) -> int:
-    """A site's number in accounts: a hash of its name, which NVFlare authenticates.
+    """Return a site's number in accounts: a hash of its name, which NVFlare authenticates.
 
-    Of two sites with one number only one is ever asked.
+    Should two sites have the same number, only one of them takes part.
     """
     return int.from_bytes(hashlib.sha256(site.encode()).digest()[:8], "little")
