@@ -205,7 +205,7 @@ def epsilons(found):
 MORE, LESS, OTHER = "more", "less", "another result"
 COUNTING = {
     "account": (rq.account, {"releases": [ONE], "delta": 1e-5},
-        {"releases": ([ONE, ONE], MORE), "delta": (1e-7, MORE)}, {"quick", "near"}),
+        {"releases": ([ONE, ONE], MORE), "delta": (1e-7, MORE)}, {"quick", "start_order"}),
     "ChannelRelease": (accounted(rq.ChannelRelease),
         {"channel": BIT, "dimension": 10, "rounds": 3, "trust": "aggregate",
          "neighboring": "replace_one", "cohort": 9},

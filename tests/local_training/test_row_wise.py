@@ -572,7 +572,9 @@ def wrong_programs(seeds):
         if read(model, (), data).obstacle is None:
             whole, each = model(x), torch.cat([model(one[None]) for one in x])
             approved += 1
-            wrong += whole.shape != each.shape or not torch.allclose(whole, each, 1e-3, 1e-4)
+            wrong += whole.shape != each.shape or not torch.allclose(
+                whole, each, rtol=1e-3, atol=1e-4
+            )
     return approved, wrong
 
 

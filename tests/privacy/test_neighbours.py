@@ -203,9 +203,9 @@ def test_a_mechanism_without_a_derived_distance_is_refused_for_one_example(mecha
 def test_numbers_and_hidden_cohorts_are_refused_for_one_example():
     mechanism = update_mechanism("stochastic-rounding", BITS, clip_norm=NORM)
     numbers = Alongside(NORM, (Number("age", 0, 100),))
-    with pytest.raises(ValueError, match="Expected numbers=False for an update"):
+    with pytest.raises(ValueError, match="Expected no numbers beside an update"):
         Offer(mechanism, DIMENSION, beside=numbers, examples=100)
-    with pytest.raises(ValueError, match="Expected numbers=False for an update"):
+    with pytest.raises(ValueError, match="Expected no numbers beside an update"):
         Offer(mechanism, DIMENSION, beside=numbers).for_unit(100)
     cohorts = HiddenCohorts("poisson", 10, 2, 5)
     with pytest.raises(ValueError, match="Expected participation that is seen"):

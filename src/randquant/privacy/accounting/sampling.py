@@ -667,9 +667,9 @@ def release_of(
     examples = check_examples(examples)
     if numbers:
         raise ValueError(
-            f"Expected numbers=False for an update that counts for one of {examples} examples, "
-            "got numbers=True: one example may move a number by its whole range; protect clients, "
-            "or leave the numbers out."
+            f"Expected no numbers beside an update that counts for one of {examples} examples, "
+            "got some: one example may move a number by its whole range; protect clients, or leave "
+            "the numbers out."
         )
     if cohorts is not None:
         raise ValueError(
