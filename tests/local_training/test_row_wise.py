@@ -3,7 +3,9 @@
 import random
 import subprocess
 import sys
+from collections import deque
 from functools import partial
+from types import MethodType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -128,6 +130,7 @@ FUNCTIONS = {
     "glu": (nn.GLU(), 4),
     "normalize": (functional.normalize, 4),
     "logic": (lambda x: x * torch.logical_and(x > 0, torch.logical_or(x < 1, x > 2)), 4),
+    "operators": (lambda x: x**2 * ((x > 0) & (x < 1) | (x == 2) | ~(x > -1)), 4),
     "no": (lambda x: x * torch.logical_not(x.sign().bool()) + x, 4),
     "where": (lambda x: torch.where(x > 0, x, 0.1 * x) + torch.where(x > 0, 1.0, torch.ones(4)), 4),
     "masked": (lambda x: x.masked_fill(torch.ones(3, 3).triu(1).bool(), -9.0).softmax(-1), 3, 3),
@@ -598,3 +601,146 @@ def test_softmax_regression_needs_no_compiler():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+class Falling(nn.Module):
+    """It catches what torch raises of an unknown word."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.last = nn.Embedding(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        try:
+            words = self.words(x)
+        except IndexError:
+            words = 0 * self.words(x.clamp(0, 4))
+        return self.last(words.tanh().mean(1))
+
+
+class Words(Falling):
+    def forward(self, x):
+        return self.last(self.words(x).tanh().mean(1))
+
+
+def updates_with(model, word, work, client=1):
+    """All clients' updates, of whom one has this word in its last example."""
+    generator = torch.Generator().manual_seed(0)
+    data = [(torch.randint(5, (size, 4), generator=generator), torch.arange(size) % 3)
+            for size in (7, 20, 12)]  # fmt: skip
+    data[client][0][-1, 0] = word
+    learner = Learner(problem_of(model, data), work)
+    assert learner.together
+    return learner.updates([0, 1, 2], KEY)[0]
+
+
+@pytest.mark.parametrize("word", [5, 7, 1000, -1, -6])
+@pytest.mark.parametrize("model", [Words, Falling])
+@pytest.mark.parametrize(
+    "work", [Work(), Work(batch=4, epochs=2, learning_rate="auto"), Work(3, 2, 0.1, together=True)]
+)
+def test_an_unknown_word_is_its_own_clients_alone(model, word, work):
+    """torch reads another client's table beyond the end of one's own."""
+    torch.manual_seed(0)
+    model = model()
+    usual, found = (updates_with(model, each, work) for each in (4, word))
+    assert np.array_equal(found[[0, 2]], usual[[0, 2]])
+    assert np.isnan(found[1]).any()
+
+
+class Twice(nn.Module):
+    """A layer whose weight is also held in a list, where nobody exchanges it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(INPUTS, 4), nn.Linear(4, 3)
+        self.held = [self.first.weight]
+
+    def forward(self, x):
+        return self.last(self.first(x) + functional.linear(x, self.held[0].detach()).tanh())
+
+
+def test_a_weight_that_is_also_held_elsewhere_is_not_exchanged():
+    learner = Learner(a_problem(Twice), Work())
+    assert not learner.together
+    assert "also held beside its layer" in learner.obstacle.reason
+    with pytest.raises(ValueError, match="also held beside its layer"):
+        Learner(a_problem(Twice), Work(together=True))
+
+
+class Remembering(nn.Module):
+    """It keeps its outputs, deep in something, and is the largest of two of one shape."""
+
+    def __init__(self, memory):
+        super().__init__()
+        self.last, self.memory = nn.Linear(INPUTS, 3), memory
+
+    def kept(self):
+        memory = self.memory
+        memory = memory.kept if isinstance(memory, SimpleNamespace) else memory
+        return memory["a"][0]["b"] if isinstance(memory, dict) else memory
+
+    def forward(self, x):
+        y, kept = self.last(x), self.kept()
+        if kept and kept[-1].shape == y.shape:
+            y = torch.maximum(y, kept[-1])
+        kept.append(y.detach())
+        return y
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [deque(), {"a": [{"b": []}]}, SimpleNamespace(kept=[])],
+    ids=lambda m: type(m).__name__,
+)
+def test_what_a_module_keeps_is_seen_however_deep(memory):
+    problem = a_problem(lambda: Remembering(memory))
+    assert Learner(problem, Work()).obstacle.reason == "a module that keeps something of a call"
+    with pytest.raises(ValueError, match="keep nothing of a call"):
+        Learner(problem, Work(together=True)).updates([0, 1, 2], KEY)
+
+
+class Largest(nn.Module):
+    """A loss that keeps the largest output so far."""
+
+    def __init__(self):
+        super().__init__()
+        self.top = torch.tensor(1.0)
+
+    def forward(self, output, targets):
+        self.top = torch.maximum(self.top, output.detach().abs().amax())
+        return functional.cross_entropy(output, targets) / self.top
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_loss_that_keeps_something_is_refused():
+    learner = Learner(a_problem(lambda: nn.Linear(INPUTS, 3), loss=Largest()), Work(together=True))
+    with pytest.raises(ValueError, match="keep nothing of a call"):
+        learner.updates([0, 1, 2], KEY)
+
+
+def test_a_layer_whose_forward_was_replaced_has_no_formula():
+    layer = nn.Linear(INPUTS, 3)
+
+    def cosine(self, x):
+        return functional.linear(x, functional.normalize(self.weight), self.bias)
+
+    layer.forward = MethodType(cosine, layer)
+    problem = problem_of(layer, clients())
+    learner, alone = (Learner(problem, Work(together=each)) for each in (None, False))
+    np.testing.assert_allclose(
+        learner.updates([0, 1, 2])[0], alone.updates([0, 1, 2])[0], rtol=1e-4, atol=1e-6
+    )
+
+
+class Crowded(nn.Linear):
+    """It centres the examples of large batches."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y - y.mean(0) if len(x) >= 16 else y
+
+
+def test_what_only_large_batches_do_is_read_too():
+    data = [(torch.randn(size, INPUTS), torch.arange(size) % 3) for size in (4, 20)]
+    assert not Learner(problem_of(Crowded(INPUTS, 3), data), Work()).together

@@ -106,7 +106,8 @@ class Learner:
         self._alone, self._together = OneClient(problem, work, *held, by_vmap=by_vmap), None
         if self.together and not clipped:
             watched = bool(work.together)
-            self._together = Together(*held, work, linear=linear, watched=watched)
+            guarded = watched or "embedding" in reading.operations
+            self._together = Together(*held, work, linear=linear, watched=watched, guarded=guarded)
         self.one_thread = problem.trial.draws or (light and self._together is None)
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)
         self._group = max(1, min(most, int(room / in_a_pass)))

@@ -63,9 +63,10 @@ class Local:
 
     With together=True the last of them does not count, and a user stands for an operation that is
     not in the table and for a loss of one's own: each example's must depend on that example alone,
-    and the loss be the mean of the examples'. Even where this is wrong, nothing of a client's data
-    reaches another's update: the vectorised pass (`torch.func.vmap`) keeps clients apart, refuses
-    what depends on numbers, and a module that keeps something of a call is refused. What is known
+    and the loss be the mean of the examples'. Even where this is wrong, the vectorised pass
+    (`torch.func.vmap`) keeps clients apart and refuses what depends on numbers; an index beyond a
+    table of embeddings is refused as its client's, and so is a module or a loss whose attributes
+    keep something of a call. What a function or a global variable keeps is not seen. What is known
     to be wrong is refused before the first round. `Learner.together` says what was decided, and
     `Learner.obstacle` why not.
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -29,9 +30,14 @@ from randquant.local_training.copies import (
 )
 from randquant.local_training.trial import work_mode
 
-COUNTS = (3, 12)
-"""Examples of the two passes: what differs between them depends on how many there are. More would
-cost time; of one, a dimension could not be told from others of size one."""
+COUNTS = (3, 12, 32)
+"""Examples of each pass: what differs between them depends on how many there are. The last is the
+usual width of a pass over several clients. More would cost time; of one, a dimension could not be
+told from others of size one."""
+
+MAX_ATTRIBUTES = 10_000
+"""Values that layers may hold, which are compared one by one. A model with more is taken to keep
+something; twice as many would double the time of each comparison, a few milliseconds."""
 
 
 class Obstacle(NamedTuple):
@@ -75,24 +81,29 @@ def read(model: nn.Module, still: Sequence[str], clients: ClientSet) -> Reading:
     work_mode(model, still)
     with seeded(0):  # a data set may draw random numbers when it is read
         features, _ = clients.take(0, clients.places[0][:1])
-    before = layer_attributes(model)
-    few, many = (_watched(model, features, count) for count in COUNTS)
-    obstacle = few.obstacle or many.obstacle
-    if obstacle is None and few.log != many.log:
+    before = held_values(model)
+    first, *others = (_watched(model, features, count) for count in COUNTS)
+    obstacle = next((each.obstacle for each in (first, *others) if each.obstacle is not None), None)
+    if obstacle is None and any(each.log != first.log for each in others):
         obstacle = Obstacle("operations that depend on how many examples there are")
-    if obstacle is None and not are_the_same(before, layer_attributes(model)):
+    if obstacle is None and not are_the_same(before, held_values(model)):
         obstacle = Obstacle("a module that keeps something of a call")
-    return Reading(obstacle, tuple(many.names), many.numbers)
+    return Reading(obstacle, tuple(first.names), others[-1].numbers)
 
 
 def _watched(model: nn.Module, features: Features, count: int) -> _Watch:
-    watch, saved = _Watch(model, count), _Saved(model)
+    # A vectorised pass exchanges the weights of each client, as is done here: whatever else holds
+    # one of the model's own, as a list beside the layers does, keeps a stale one.
+    trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    weights = {name: each.detach().clone().requires_grad_() for name, each in trainable.items()}
+    watch = _Watch(model, count, weights.values(), trainable.values())
+    saved = _Saved([*stored(model), *weights.values()])
     zeros = of_each(lambda each: each.new_zeros((count, *each.shape[1:])), features)
     for each in tensors(zeros):
         watch.add_examples(each)
     try:
         with seeded(0), saved, watch:
-            output = called(model, zeros)
+            output = called(model, zeros, weights)
     except Exception as error:  # of the user's own model, which was not made for zeros
         kind = type(error).__name__
         watch.obstacle = watch.obstacle or Obstacle(f"a model that zeros make raise {kind}")
@@ -102,19 +113,32 @@ def _watched(model: nn.Module, features: Features, count: int) -> _Watch:
     return watch
 
 
-def layer_attributes(model: nn.Module) -> list[object]:
-    """Return what layers have as attributes, but for parameters, buffers and layers.
+def held_values(model: nn.Module, loss: object = None) -> list[object]:
+    """Return all that layers and a loss hold, but for parameters, buffers and layers.
 
-    A module that keeps a tensor of a vectorised pass could not be used after it.
+    Containers and objects are opened, to any depth: a tensor that is kept of a vectorised pass
+    would be there in the next one, which is of other clients. What functions hold is not seen.
     """
-    attributes: list[object] = []
-    for layer in model.modules():
+    layers = list(model.modules())
+    seen, held = {id(layer) for layer in layers}, []
+    left: list[object] = [loss]
+    for layer in layers:
         for name, value in vars(layer).items():
             if name not in ("_parameters", "_buffers", "_modules"):
-                inner = value.values() if isinstance(value, dict) else value
-                items = list(inner) if isinstance(value, dict | list | tuple | set) else []
-                attributes += [name, value, *items]
-    return attributes
+                left += [name, value]
+    while left and len(held) < MAX_ATTRIBUTES:
+        value = left.pop()
+        held.append(value)
+        if id(value) in seen or isinstance(value, Tensor | type):
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            left += [*value, *value.values()]
+        elif isinstance(value, list | tuple | Set | deque):
+            left += value
+        elif not callable(value) or isinstance(value, nn.Module):
+            left += [getattr(value, "__dict__", None)]
+    return held if len(held) < MAX_ATTRIBUTES else [object()]
 
 
 def are_the_same(before: list[object], after: list[object]) -> bool:
@@ -123,11 +147,11 @@ def are_the_same(before: list[object], after: list[object]) -> bool:
 
 
 class _Saved(torch.autograd.graph.saved_tensors_hooks):
-    """Counts the numbers that autograd keeps, without the model's own."""
+    """Counts the numbers that autograd keeps, without the model's own tensors."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, own_tensors: Sequence[Tensor]) -> None:
         self.count = 0
-        own = {_memory(tensor) for tensor in stored(model)}
+        own = {_memory(tensor) for tensor in own_tensors}
 
         def keep(tensor: Tensor) -> Tensor:
             if _memory(tensor) not in own:
@@ -209,9 +233,13 @@ class _Watch(TorchFunctionMode):
     Args:
         model: whose tensors are constants.
         count: how many examples there are.
+        weights: what the model is called with in the place of its parameters.
+        replaced: those parameters, which nothing may use any more.
     """
 
-    def __init__(self, model: nn.Module, count: int) -> None:
+    def __init__(
+        self, model: nn.Module, count: int, weights: Iterable[Tensor], replaced: Iterable[Tensor]
+    ) -> None:
         super().__init__()
         self.obstacle: Obstacle | None = None
         self.names: list[str] = []
@@ -221,9 +249,11 @@ class _Watch(TorchFunctionMode):
         # Tensors are held: a later one must not get the identity of one that is gone.
         self._tensors: dict[int, Tensor] = {}
         self._axes: dict[int, int] = {}
+        self._replaced = {id(each): each for each in replaced}
         attributes = tuple(vars(layer) for layer in model.modules())
-        for each in (*stored(model), *_leaves(attributes, Tensor)):
-            self._tensors[id(each)] = each
+        for each in (*weights, *stored(model), *_leaves(attributes, Tensor)):
+            if id(each) not in self._replaced:
+                self._tensors[id(each)] = each
             if each.layout is not torch.strided:
                 self.obstacle = Obstacle("a parameter or buffer that is not dense")
         self._inputs = {_memory(each) for each in self._tensors.values()}
@@ -241,6 +271,9 @@ class _Watch(TorchFunctionMode):
         result = func(*args, **options)
         if func not in NAMES:
             self.obstacle = Obstacle(f"{_name(func)}, which is not in the table of operations")
+        elif any(id(each) in self._replaced for each in inputs):
+            reason = f"{_name(func)} of a parameter that is also held beside its layer"
+            self.obstacle = Obstacle(reason, certain=True)
         elif any(id(each) not in self._tensors for each in inputs):
             self.obstacle = Obstacle(f"{_name(func)} of a tensor of unknown origin")
         elif any(
@@ -536,7 +569,8 @@ ELEMENTWISE = (
     "logical_not", "logical_or", "logsigmoid", "long", "lt", "masked_fill", "maximum", "minimum",
     "mish", "mul", "ne", "neg", "ones_like", "pow", "reciprocal", "relu", "relu6", "rsqrt", "selu",
     "sigmoid", "sign", "silu", "sin", "softplus", "softsign", "sqrt", "square", "sub", "tanh",
-    "tanhshrink", "to", "where", "zeros_like", "__rsub__", "__rdiv__", "__rpow__",
+    "tanhshrink", "to", "where", "zeros_like", "__and__", "__eq__", "__invert__", "__or__",
+    "__pow__", "__rsub__", "__rdiv__", "__rpow__",
     "add_", "div_", "mul_", "relu_", "sigmoid_", "sub_", "tanh_",
 )  # fmt: skip
 """Functions that compute each number from those at the same place."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 from torch.func import grad, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from randquant.local_training.copies import Copies, Features, called
 from randquant.local_training.curvature import (
@@ -22,7 +25,7 @@ from randquant.local_training.curvature import (
 )
 from randquant.local_training.gathering import Gathering
 from randquant.local_training.problem import Problem
-from randquant.local_training.row_wise import Obstacle, Reading, are_the_same, layer_attributes
+from randquant.local_training.row_wise import Obstacle, Reading, are_the_same, held_values
 from randquant.local_training.trial import Loss
 from randquant.local_training.work import Work
 
@@ -43,6 +46,7 @@ def is_linear(problem: Problem, operations: Sequence[str]) -> bool:
     return (
         (flat or [type(layer) for layer in layers] == [nn.Linear])
         and list(operations) == ["flatten", "linear"][not flat :]
+        and not any("forward" in vars(layer) for layer in (model, *layers))
         and (not flat or (layers[0].start_dim, layers[0].end_dim) == (1, -1))
         and layers[-1].bias is not None
         and len(problem.parts) == 2
@@ -222,6 +226,39 @@ def width(work: Work) -> int:
     return min(work.batch or WIDTH, WIDTH)
 
 
+class _Guard(TorchFunctionMode):
+    """Keeps clients apart where a client's numbers may make an operation fail.
+
+    Attributes:
+        kind: of an error that an operation has raised, also if the model catches it; else empty.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kind = ""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = dict(kwargs or {})
+        try:
+            if func is nn.functional.embedding:
+                return _embedded(*args, **options)
+            return func(*args, **options)
+        except Exception as error:
+            self.kind = type(error).__name__
+            raise
+
+
+def _embedded(
+    input: torch.Tensor, weight: torch.Tensor, *args: Any, **options: Any
+) -> torch.Tensor:
+    # torch 2.13 lays the clients' tables behind each other and does not check an index against its
+    # own: beyond the last row there is the next client's. Here it is no number, which is refused as
+    # this client's.
+    rows = weight.shape[0]
+    vectors = nn.functional.embedding(input.clamp(0, rows - 1), weight, *args, **options)
+    return torch.where(((input >= 0) & (input < rows))[..., None], vectors, math.nan)
+
+
 class Together:
     """Computes the local steps of several clients at once.
 
@@ -234,10 +271,12 @@ class Together:
         loss: the mean loss over a batch.
         work: what a client computes.
         linear: whether the model is one linear layer with a loss that has a formula.
-        watched: look whether a module keeps something of each call; a user said that it does not.
+        watched: look whether a module or the loss keeps something of each call; a user said that
+            they do not.
+        guarded: keep clients apart where an operation fails, as that of an index out of range.
 
     Raises:
-        ValueError: by `updates`, a module has kept something.
+        ValueError: by `updates`, a module has kept something, or caught such an error.
     """
 
     def __init__(
@@ -249,8 +288,10 @@ class Together:
         *,
         linear: bool,
         watched: bool = False,
+        guarded: bool = False,
     ) -> None:
-        self._copies, self._data, self._loss, self._watched = copies, data, loss, watched
+        self._copies, self._data, self._loss = copies, data, loss
+        self._watched, self._guarded = watched, guarded
         self._rate, self._width, self._linear = work.learning_rate, width(work), linear
 
     def updates(self, steps: Sequence[list[np.ndarray]]) -> tuple[torch.Tensor, np.ndarray]:
@@ -259,26 +300,36 @@ class Together:
         Clients with fewer steps do nothing in the last.
         """
         start, firsts = self._copies.weights(), np.array([samples[0] for samples, *_ in steps])
-        before = layer_attributes(self._copies.own()) if self._watched else []
-        if self._rate is None:
-            own = [samples for samples, *_ in steps]
-            update, losses, _ = self._step(start, None, own, firsts)
-        else:
-            weights, shared, losses = start, None, torch.empty(0)
-            for number in range(max(map(len, steps))):
-                batches = [own[number] if number < len(own) else _NONE for own in steps]
-                parts, step_losses, lengths = self._step(weights, shared, batches, firsts)
-                weights = _moved(weights, parts, lengths)
-                shared, losses = 0, losses if number else step_losses
-            update = {name: start[name] - weights[name] for name in start}
+        before = self._held()
+        with _Guard() if self._guarded else nullcontext() as guard:
+            if self._rate is None:
+                own = [samples for samples, *_ in steps]
+                update, losses, _ = self._step(start, None, own, firsts)
+            else:
+                weights, shared, losses = start, None, torch.empty(0)
+                for number in range(max(map(len, steps))):
+                    batches = [own[number] if number < len(own) else _NONE for own in steps]
+                    parts, step_losses, lengths = self._step(weights, shared, batches, firsts)
+                    weights = _moved(weights, parts, lengths)
+                    shared, losses = 0, losses if number else step_losses
+                update = {name: start[name] - weights[name] for name in start}
         self._copies.check()
-        if self._watched and not are_the_same(before, layer_attributes(self._copies.own())):
+        if guard is not None and guard.kind:
+            raise ValueError(
+                f"Expected operations that succeed for all clients, got {guard.kind}, which the "
+                "model has caught: one client's numbers would decide how the others are computed. "
+                "Give Local(together=False)."
+            )
+        if not are_the_same(before, self._held()):
             raise ValueError(
                 "Expected modules that keep nothing of a call with together=True, got one with "
                 "another attribute than before: the next clients would see it; leave together out."
             )
         flat = [update[name].reshape(len(steps), -1) for name in start]
         return torch.cat(flat, dim=1), losses.double().cpu().numpy()
+
+    def _held(self) -> list[object]:
+        return held_values(self._copies.own(), self._loss) if self._watched else []
 
     def _step(
         self,
