@@ -161,7 +161,7 @@ def _key(store: RunStore) -> str:
     config = store.config()
     key = run_key(config, store)
     if store.sent().commitment != commitment(config, key):
-        raise ValueError("Expected the secret key that the run began with.")  # as `_prepared`
+        raise ValueError("Expected the secret key that the run began with.")  # as `_setup`
     return _hex(key.words(4))
 
 

@@ -99,7 +99,7 @@ def test_offers_are_refused_in_one_sentence_and_cost_nothing(encoded):
         ("advertise", {"offer": text}, "commitment to its part of a seed exactly where"),
         ("advertise", {"offer": text, "commitment": bytes(31)}, "a commitment in 32 bytes"),
         ("advertise", {"offer": text, "commitment": bytes(32)}, ""),
-        ("upload", {"offer": whole}, "one offer in a round, got another in the same"),
+        ("upload", {"offer": whole}, "one offer in a round, got a second, different one"),
         ("advertise", {"offer": two, "commitment": bytes(32)}, "one offer in a round"),
         ("upload", {"proof": bytes(32)}, "committed to before it saw"),
         ("upload", {"proof": b"x"}, "proof of a round's seed"),

@@ -207,7 +207,7 @@ def test_a_run_states_the_account_of_its_cohorts_and_names_its_terms(draw, tmp_p
     problems.create_run(tmp_path / "run", config)
     run = problems.train_run(tmp_path / "run")
     hidden = HiddenCohorts(draw, 12, 4, 3)
-    mechanism = runs._prepared(tmp_path / "run", config, problems.inputs_of(config)).mechanism
+    mechanism = runs._setup(tmp_path / "run", config, problems.inputs_of(config)).mechanism
     assert (mechanism.trust, mechanism.cohort) == ("aggregate", 4 if draw == "fixed" else 12)
     release = hidden.release(mechanism, 650, 3, "replace_one")
     assert run.summary.guarantee == dataclasses.replace(account([release], 1e-5), simulated=True)
@@ -234,7 +234,7 @@ def test_a_limit_is_compared_with_what_all_declared_rounds_cost(tmp_path):
     """Also where rounds count and not participations: the figure at the end is that of them all."""
     folder = tmp_path / "run"
     interrupted.begin(folder, CONFIG, 1)
-    schedule = runs._prepared(folder, CONFIG, problems.inputs_of(CONFIG)).schedule
+    schedule = runs._setup(folder, CONFIG, problems.inputs_of(CONFIG)).schedule
     costs = [schedule.epsilon(rounds, 1) for rounds in (1, 2, 3)]
     assert costs == sorted(set(costs))
     for limit in (costs[0], costs[1], 0.999 * costs[2]):
