@@ -83,7 +83,7 @@ OTHERS = {
     "neighboring": "zero_out", "clip_norm": 2.0,
     "coordinates": 5, "sampling": "poisson", "max_participations": 3, "numbers": ("loss:0:5",),
     "weighted_by": "loss", "partition": "shards", "buffers": "frozen",
-    "device": "cuda", "seed": 1, "delta": 1e-6, "local_learning_rate": 0.5,
+    "device": "cuda", "together": False, "seed": 1, "delta": 1e-6, "local_learning_rate": 0.5,
 }  # fmt: skip
 """Another value of a setting than CONFIG's; of the others the doubled one."""
 
