@@ -242,10 +242,18 @@ class _Guard(TorchFunctionMode):
         try:
             if func is nn.functional.embedding:
                 return _embedded(*args, **options)
+            if func in TABLE_LOOKUPS:
+                return _looked_up(*args, **options)
             return func(*args, **options)
         except Exception as error:
             self.kind = type(error).__name__
             raise
+
+
+TABLE_LOOKUPS = (
+    torch.embedding, torch.ops.aten.embedding, torch.ops.aten.embedding.default,
+)  # fmt: skip
+"""Functions beneath `nn.functional.embedding`, which take the table first."""
 
 
 def _embedded(
@@ -257,6 +265,18 @@ def _embedded(
     rows = weight.shape[0]
     vectors = nn.functional.embedding(input.clamp(0, rows - 1), weight, *args, **options)
     return torch.where(((input >= 0) & (input < rows))[..., None], vectors, math.nan)
+
+
+def _looked_up(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor:
+    padding = None if padding_idx < 0 else padding_idx
+    options = {"scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
+    return _embedded(indices, weight, padding, **options)
 
 
 class Together:
