@@ -105,7 +105,7 @@ def test_offers_are_refused_in_one_sentence_and_cost_nothing(encoded):
         ("upload", {"proof": b"x"}, "proof of a round's seed"),
         ("upload", {"proof": bytes(5000)}, "parts of a seed in at most"),
         ("upload", {"proof": "text"}, "parts of a seed in at most"),
-        ("share", {}, "a step of a secure sum in a secure sum only"),
+        ("share", {}, "Expected 'share' in a secure sum, got it in a round without one"),
     ):
         reply = ask(grid, 1, step, b"s", **fields)
         assert reply.has_error() == bool(reason), (step, fields)
