@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from randquant.channels.exact_moments import Moments, moments
     from randquant.channels.keys import Key
     from randquant.local_training.client_steps import local_steps
+    from randquant.local_training.example_gradients import example_update
     from randquant.local_training.local import Local
     from randquant.local_training.standardize import Standardize
     from randquant.mechanisms import design
@@ -115,6 +116,7 @@ __all__ = [
     "design",
     "encode",
     "erm",
+    "example_update",
     "fisher_information",
     "imvu",
     "kappa",

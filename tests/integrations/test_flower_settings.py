@@ -16,10 +16,10 @@ from flwr.serverapp.strategy import FedAdam
 
 import randquant as rq
 from randquant.integrations import HEAD, ParameterFree, QuantizedStrategy
-from randquant.integrations.flower import planned
 from randquant.planning import Calibrated, Privacy
 from randquant.privacy import Guarantee
 from randquant.rounds import AmongClients, Offer
+from randquant.rounds import target as target_module
 from randquant.secure_sums import Losses
 
 MODEL = ArrayRecord({"stem": Array(np.zeros(3)), "head": Array(np.zeros(2))})
@@ -47,7 +47,8 @@ def observed(strategy):
         "mechanism": offer.mechanism, "dimension": offer.dimension, "parts": offer.parts,
         "buffers": offer.buffers, "numbers": offer.beside and offer.beside.numbers,
         "weight": offer.beside and offer.beside.weight, "scaled": offer.scaled,
-        "least": terms["least"], "neighbours": terms["neighbours"], "timeout": timeout,
+        "examples": offer.examples, "least": terms["least"], "neighbours": terms["neighbours"],
+        "timeout": timeout,
         "limit": account.max_epsilon, "delta": account.delta, "relation": account.neighboring,
         "stable": account.stable, "patience": run.patience,
         "strategy": type(strategy.strategy).__name__,
@@ -84,6 +85,7 @@ STRATEGY = {  # setting: [(a value, what changes)]
     ],
     "folder": [("somewhere", None)],
     "patience": [(9, {"patience": 9})],
+    "examples": [(7, {"examples": 7})],
 }  # fmt: skip
 
 
@@ -127,6 +129,8 @@ PLANNED = {  # setting: (a value, what changes of what is planned, what changes 
     "delta": (1e-8, {"delta": 1e-8}, {"delta": 1e-8}),
     "trust": ("local", {"trust": "local"}, {"trust": "local", "cohort": 1, "least": 1}),
     "local": (rq.Local(parts="head"), {"dimension": 2}, {"parts": ("head",)}),
+    "examples": (10**4, {"delta": 0.1 / 6e4}, {"delta": 0.1 / 6e4, "examples": 10**4,
+                                               "scaled": False}),
     "sums": (AmongClients(stable_numbers=True), {}, {"stable": True}),
     "patience": (9, {}, {"patience": 9}),
 }  # fmt: skip
@@ -157,14 +161,18 @@ def test_every_setting_of_a_target_is_here():
 @pytest.fixture
 def target(monkeypatch):
     """What is planned for a target, and the strategy that it gives, by name."""
-    needs = []
-    monkeypatch.setattr(planned, "choose", lambda need: needs.append(need) or ONE_BIT)
+    needs, examples_seen = [], []
+    monkeypatch.setattr(
+        target_module, "choose",
+        lambda need, examples: needs.append(need) or examples_seen.append(examples) or ONE_BIT,
+    )  # fmt: skip
 
     def made(**changes):
         strategy = QuantizedStrategy.for_target(**{**TARGET, **changes})
         need, run, account, inner = needs[-1], strategy.run, strategy.accountant, strategy.strategy
         layout = strategy._layout({name: array.numpy() for name, array in MODEL.items()})
-        offer = run.offer(layout, strategy.local.buffers)
+        offer = run.offer(layout, strategy.local.buffers, strategy.examples)
+        assert examples_seen[-1] == offer.examples
         assert inner.min_train_nodes == inner.min_available_nodes
         return {f.name: getattr(need, f.name) for f in dataclasses.fields(need)}, {
             "strategy": type(inner).__name__, "scaled": offer.scaled, "limit": account.max_epsilon,
@@ -174,7 +182,7 @@ def target(monkeypatch):
             "trust": offer.mechanism.trust, "coordinates": offer.mechanism.coordinates,
             "parts": offer.parts, "patience": run.patience,
             "numbers": offer.beside and offer.beside.numbers,
-            "weight": offer.beside and offer.beside.weight,
+            "weight": offer.beside and offer.beside.weight, "examples": offer.examples,
         }  # fmt: skip
 
     return made

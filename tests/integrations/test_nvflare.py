@@ -204,7 +204,7 @@ def test_a_model_is_sent_as_its_difference_but_not_for_one_patient(tmp_path, mon
     passed(server.filters["va"], "va", asked(server), train)
     assert np.array_equal(seen[0], np.concatenate([UPDATE[n].ravel() for n in UPDATE]))
     patient = QuantizeFilter(9.0, str(tmp_path / "patient"), examples=100, clip_norm=1.0)
-    with pytest.raises(ValueError, match="mean of clipped gradients as WEIGHT_DIFF"):
+    with pytest.raises(ValueError, match="an update of clipped gradients, got a model"):
         passed(patient, "va", asked(server), train)
 
 
@@ -223,7 +223,7 @@ def test_a_mechanism_that_clips_below_the_sites_training_code_is_refused(offered
     mechanism = VectorMechanism(stochastic_rounding(clip=0.5, levels=2, margin=0.1), offered)
     server, trained = Server(tmp_path, mechanism=mechanism, examples=100), []
     site = QuantizeFilter(1e9, str(tmp_path / "site"), examples=100, clip_norm=own)
-    with pytest.raises(ValueError, match=f"got one that clips at {offered} for a site"):
+    with pytest.raises(ValueError, match=f"got one that clips at {offered} for a client"):
         passed(site, "va", asked(server), lambda *task: trained.append(task) or result())
     assert not trained
     whole = QuantizeFilter(1e9, str(tmp_path / "whole"), clip_norm=own)  # it is clipped as a whole

@@ -207,7 +207,8 @@ def test_a_client_answers_as_long_as_its_limit_lasts(row, tmp_path):
     })  # fmt: skip
     offered = dataclasses.replace(offer, examples=None)
     state: dict = {}
-    member = Member(1, limits, state, {}, lambda level, line: None, examples=examples(row))
+    limits = dataclasses.replace(limits, examples=examples(row), clip_norm=1e-9)
+    member = Member(1, limits, state, {}, lambda level, line: None)
     helped = terms_of(offered, offer.mechanism.cohort, tmp_path) if summed else None
     own = Membership(SESSION, offered.to_text(), examples=examples(row), helped=helped)
     answered = 0

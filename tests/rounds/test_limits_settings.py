@@ -75,8 +75,13 @@ CASES = {  # setting: (what is asked, a value with which it agrees, one with whi
     "frozen": (uploads, [], "stem", "to train the 1 arrays"),
     "buffers": (uploads, "refuse", "server", "with buffers='server', as this client demands"),
     "helper": (helped, PINNED.hex(), "ab" * 32, "signed by the helper that this client"),
+    "examples": (uploads, 1000, 1, "within epsilon"),
+    "clip_norm": (uploads, 1.0, 1.001, "got one that clips at 1.0 for a client at 1.001: set"),
 }  # fmt: skip
-BESIDE = {"delta": {"epsilon": BETWEEN_DELTAS}, "neighboring": {"epsilon": BETWEEN_RELATIONS}}
+BESIDE = {
+    "delta": {"epsilon": BETWEEN_DELTAS}, "neighboring": {"epsilon": BETWEEN_RELATIONS},
+    "examples": {"epsilon": 0.5, "clip_norm": 1.0}, "clip_norm": {"examples": 10},
+}  # fmt: skip
 """What else is set: a limit of epsilon that lies between the two."""
 
 
@@ -115,6 +120,8 @@ OF_NODES = {
     "randquant-all-neighbours": ("all_neighbours", "false", False),
     "randquant-threshold": ("threshold", 0.8, 0.8),
     "randquant-helper": ("helper", PINNED.hex(), PINNED.hex()),
+    "randquant-examples": ("examples", "120", 120),
+    "randquant-clip-norm": ("clip_norm", 2, 2.0),
 }
 FILES = {"randquant-ledger", "randquant-identity", "randquant-directory"}
 

@@ -83,10 +83,11 @@ def test_a_client_counts_for_its_unit_also_in_a_round_of_several_messages(exampl
     """A round whose seed is drawn: agreed to in one message, and uploaded in the next."""
     offer = Offer(VectorMechanism(NOISY, 1.0, coordinates=4), 8)
     state, limits = {}, ClientLimits(99.0, trust="local")
+    limits = dataclasses.replace(limits, examples=examples, clip_norm=1.0)
     model, draw = {"w": np.zeros(8, np.float32)}, Draw(SESSION)
 
     def member():
-        return Member(1, limits, state, {}, lambda level, line: None, examples=examples)
+        return Member(1, limits, state, {}, lambda level, line: None)
 
     request = RoundMessage(protocol.ADVERTISE, SESSION, offer.to_text(), commitment=draw.commitment)
     draw.add(1, member().answer(request).part)

@@ -18,8 +18,10 @@ from randquant.local_training.gathering import Gathering
 from randquant.local_training.problem import Loss, Problem
 from randquant.local_training.work import Work
 
-EXAMPLES_AT_ONCE = 64
-"""Gradients of single examples that are computed in one vectorised pass."""
+EXAMPLES_AT_ONCE, NUMBERS_AT_ONCE = 64, 2**26
+"""Most gradients of single examples in one vectorised pass, and most numbers in them, unless one
+gradient has more: 256 MiB. Twice as many examples gain little speed, twice as many numbers need
+twice the memory."""
 
 
 class OneClient:
@@ -138,13 +140,14 @@ class OneClient:
     def _clipped(
         self, client: int, samples: np.ndarray, norm: float, key: Key | None
     ) -> tuple[Tensor, float]:
-        """The mean of clipped gradients of single examples; its norm is at most `norm`."""
+        """The sum of clipped gradients of single examples over their number, or `divisor`."""
         total, losses = np.zeros(sum(each.numel() for each in self._parameters)), []
         for row, loss in self._each_example(client, samples, key):
             add_clipped(total, row, norm)
             losses.append(loss)
-        mean = torch.from_numpy((total / len(losses)).astype(np.float32))
-        return mean.to(self._device), float(np.mean(losses))
+        divisor = self._work.divisor or len(losses)
+        update = torch.from_numpy((total / divisor).astype(np.float32))
+        return update.to(self._device), float(np.mean(losses))
 
     def _each_example(
         self, client: int, samples: np.ndarray, key: Key | None
@@ -155,8 +158,10 @@ class OneClient:
         another one gives.
         """
         if self._by_vmap:
-            for start in range(0, len(samples), EXAMPLES_AT_ONCE):
-                some = samples[start : start + EXAMPLES_AT_ONCE]
+            size = sum(each.numel() for each in self._parameters)
+            at_once = max(1, min(EXAMPLES_AT_ONCE, NUMBERS_AT_ONCE // size))
+            for start in range(0, len(samples), at_once):
+                some = samples[start : start + at_once]
                 yield from self._by_example(self._batch(client, some, key))
             return
         model = self._copies.shared()

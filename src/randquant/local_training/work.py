@@ -18,6 +18,9 @@ class Work:
         example_norm: L2 threshold that each example's gradient is clipped to before the mean is
             taken; None for no clipping. Not with learning_rate.
         together: whether clients are computed together, see `Local`.
+        divisor: what the sum of the clipped gradients is divided by; None for their number. With
+            a public number a client counts by how many examples it has, and one example moves its
+            update as far as in any other client.
     """
 
     batch: int | None = None
@@ -25,6 +28,7 @@ class Work:
     learning_rate: float | Literal["auto"] | None = None
     example_norm: float | None = None
     together: bool | None = None
+    divisor: int | None = None
 
 
 GRADIENT = Work()

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from randquant._internal import validate
 from randquant._internal.rounding import round_up
+from randquant.privacy.accounting.release import check_examples
 from randquant.privacy.guarantee import NEIGHBORINGS, Neighboring, Trust
 from randquant.rounds import trained
 from randquant.rounds.accountant import RoundEvent, RunAccountant
@@ -67,6 +68,12 @@ class ClientLimits:
             limit.
         helper: public identity, 64 hexadecimal digits, of the helper that this client trusts not to
             collude with the server: refuse sums with another one. None refuses all of them.
+        examples: protect one example (one patient) instead of all data of this client, whose
+            training code clips the gradient of each to `clip_norm` and sends their sum divided by
+            this public number, or their mean if they are this many or more
+            (`randquant.example_update`).
+        clip_norm: what the training code clips gradients to, needed with `examples`: refuse a
+            mechanism with a smaller threshold, by which an example would count for less.
     """
 
     epsilon: float
@@ -81,6 +88,8 @@ class ClientLimits:
     buffers: Buffers | None = None
     epsilon_alone: float = math.inf
     helper: str | None = None
+    examples: int | None = None
+    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
         validate.convert_numbers(self)
@@ -101,14 +110,20 @@ class ClientLimits:
             check_identity(bytes.fromhex(self.helper))
         if self.buffers is not None:
             validate.choice("buffers", self.buffers, trained.BUFFER_MODES)
+        if self.examples is not None:
+            check_examples(self.examples)
+        if self.clip_norm is not None:
+            validate.real("clip_norm", self.clip_norm, low=1e-30, high=1e30)
 
     def of_node(self, config: Mapping[str, Any]) -> ClientLimits:
         """These limits, or those that the client's operator has set in their place."""
         # Read from the operator's settings only: a server must not be able to loosen a limit.
         settings: dict[str, Any] = {}
-        for name in ("epsilon", "epsilon-alone", "delta", "threshold"):
+        for name in ("epsilon", "epsilon-alone", "delta", "threshold", "clip-norm"):
             if (value := config.get(f"randquant-{name}")) is not None:
                 settings[name.replace("-", "_")] = float(value)
+        if (value := config.get("randquant-examples")) is not None:
+            settings["examples"] = int(value)
         if (value := config.get("randquant-all-neighbours")) is not None:
             settings["all_neighbours"] = value not in (False, "false")
         if (value := config.get("randquant-helper")) is not None:
@@ -148,10 +163,26 @@ class ClientLimits:
             raise ProtocolError(
                 "Expected an offer of local trust, as this client demands, got aggregate trust."
             )
+        if self.examples is not None:
+            self._check_clip_norm(mechanism.clip_norm)
         if terms is not None:
             self._check_terms(offer, terms)
         # Last, because it takes longest.
         self._check_epsilon(RoundEvent(offer, frozenset({THIS_CLIENT})), accountant)
+
+    def _check_clip_norm(self, offered: float | None) -> None:
+        # Accounting takes one example's influence from the mechanism's clip_norm: at a smaller one
+        # it would charge less than the example may move the mean.
+        if offered is None:  # of a survey, which clips its vectors itself
+            return
+        if self.clip_norm is None or offered < self.clip_norm:
+            client = "without clip_norm" if self.clip_norm is None else f"at {self.clip_norm}"
+            raise ProtocolError(
+                "Expected a mechanism that clips at what this client's training code clips each "
+                f"example's gradient to, or above, got one that clips at {offered} for a client "
+                f"{client}: set clip_norm at the client to the training code's threshold, and plan "
+                "the mechanism for it."
+            )
 
     def _check_epsilon(self, event: RoundEvent, accountant: RunAccountant) -> None:
         limits = [(accountant.max_epsilon, False, "")]
@@ -299,8 +330,7 @@ class Membership:
         client: its side of the secure sum; None without secure aggregation.
         commitment: of the server, to its part of the round's seed; empty if there is none.
         part: this client's part of the seed.
-        examples: fewest examples of this client, if its account protects one of them, whatever
-            the offer says; None if it protects all its data.
+        examples: as in `ClientLimits`, whatever the offer says.
         helped: terms of a sum with a helper, which takes one message; None without a helper.
     """
 

@@ -20,6 +20,7 @@ from randquant.rounds.foreign import DamagedFile, logged
 from randquant.rounds.ledger import THIS_CLIENT, AnswerLedger, State
 from randquant.rounds.limits import ClientLimits, Membership, identity, whether_known
 from randquant.rounds.protocol import RoundMessage
+from randquant.rounds.trained import check_precision
 from randquant.secure_sums.secagg.client import Client
 from randquant.secure_sums.secagg.graphs import HASH_BYTES, PART_BYTES
 from randquant.secure_sums.secagg.terms import ProtocolError
@@ -79,8 +80,6 @@ class Member:
         log: writes to the client's log; takes a level of `logging` and a line.
         drawn: True if server and clients draw a round's seed jointly; False if it is a hash of the
             round's session.
-        examples: fewest examples of this client, if its account protects one of them; None if
-            it protects all data of this client.
     """
 
     number: int
@@ -89,7 +88,6 @@ class Member:
     files: Mapping[str, Any]
     log: Callable[[int, str], object]
     drawn: bool = True
-    examples: int | None = None
 
     @property
     def ledger(self) -> AnswerLedger:
@@ -107,7 +105,7 @@ class Member:
         # An offer comes with the request where a round is one message: without secure aggregation,
         # or with a helper. Otherwise this client has agreed to it before, in the first step.
         if request.offer:
-            membership = Membership(request.session, request.offer, examples=self.examples)
+            membership = Membership(request.session, request.offer, examples=self.limits.examples)
             membership.check_same(self.state)
             if request.terms:
                 membership = replace(membership, helped=_helped(membership, request.terms))
@@ -126,7 +124,7 @@ class Member:
     def _recalled(self, session: bytes) -> Membership:
         membership = Membership.recall(self.state, session, self.files)
         # The unit of protection is this client's setting, so it is never read from stored state.
-        return replace(membership, examples=self.examples)
+        return replace(membership, examples=self.limits.examples)
 
     def _in_round(self, membership: Membership, request: RoundMessage) -> UpdateMechanism:
         mechanism = membership.offer.mechanism
@@ -187,6 +185,14 @@ class Member:
             whole: True if `new` is a model, False if it is an update.
         """
         offer, layout = agreed.membership.offer, agreed.layout
+        if self.limits.examples is not None:
+            if whole:  # a difference of two rounded models may move by more than one gradient does
+                raise ValueError(
+                    "Expected an update of clipped gradients, got a model, which one example may "
+                    "move further than its share: send what randquant.example_update returns, as "
+                    "an update."
+                )
+            check_precision(layout.parts, new)
         if offer.buffers == "frozen" and whole:
             layout.check_frozen(old, new)
         update = layout.update(old if whole else None, new)
@@ -253,7 +259,7 @@ class Member:
         return RoundMessage(step, membership.session, inbox=inbox)
 
     def _advertised(self, request: RoundMessage) -> Membership:
-        membership = Membership(request.session, request.offer, examples=self.examples)
+        membership = Membership(request.session, request.offer, examples=self.limits.examples)
         membership.check_same(self.state)
         offer = membership.offer
         if request.terms or not offer.drawn:  # without secure aggregation only the seed is drawn

@@ -39,8 +39,8 @@ class Offer:
         buffers: treatment of running statistics: the model has none (`refuse`), clients leave them
             unchanged (`frozen`), or the server has its own (`server`). They are never sent.
         beside: numbers that a client sends in the vector of its update; None for none.
-        examples: fewest examples (patients) of a client, if the account protects one of them and
-            updates are means of gradients that are clipped one by one; None to protect a client.
+        examples: the number by which clients divide their sums of gradients that are clipped one by
+            one, if the account protects one example (patient); None to protect a client.
         scaled: True if a client scales its update to clip_norm, even if it is shorter, for a server
             whose steps need no rate.
 
@@ -163,10 +163,10 @@ class Offer:
     def for_unit(self, examples: int | None) -> Offer:
         """Return the same offer, accounted for one of a client's examples, or for all its data.
 
-        A mean of single examples' gradients must not be scaled up: each would count for more.
+        A sum of clipped gradients must not be scaled up: each example would count for more.
 
         Args:
-            examples: fewest examples of a client; None for all its data.
+            examples: as in `ClientLimits`.
 
         Raises:
             ValueError: there is no bound for one example.

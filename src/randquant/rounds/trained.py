@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -222,3 +222,22 @@ class Layout:
             if new[name].dtype != dtype:
                 kept[name] = new[name].astype(dtype)
         return kept
+
+
+def check_precision(parts: Sequence[str], update: Mapping[str, Any]) -> None:
+    """Refuse an update of clipped gradients that was rounded to fewer than 32 bits.
+
+    Args:
+        parts: names of the arrays that are sent.
+        update: arrays or tensors by name, as training returned them.
+    """
+    # docs/theory/vector.md, Proposition 16, has room for rounding to float32. Rounding to 16 bits
+    # may move an update by more than one example does.
+    for name in parts:
+        dtype = getattr(update.get(name), "dtype", None)
+        if dtype is not None and dtype.itemsize < 4:
+            raise ValueError(
+                f"Expected an update of clipped gradients in float32 or float64, got {name!r} in "
+                f"{dtype}, whose rounding may move it by more than one example: compute it, and "
+                "send it, in float32."
+            )

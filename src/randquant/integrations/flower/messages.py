@@ -38,6 +38,9 @@ PAYLOAD = "randquant.payload"
 PROTOCOL_KEYS = (HEAD, INBOX, PAYLOAD)
 """Keys of the records of a `RoundMessage`; others are the strategy's and the train function's."""
 
+UPDATE = "update"
+"""Key of a train function's record of arrays that is an update, where others are a model."""
+
 STYPE = "randquant.payload.v1"
 """Type of payload arrays. Flower cannot read it as numbers, so no strategy can average codes."""
 

@@ -170,11 +170,14 @@ class QuantizeMod(ClientLimits):
     The train function returns the whole model, as on Flower without this mod. Only the codes of
     the update are sent, drawn with a key from the operating system. Of its metrics only numbers
     that the offer names are sent, within the offer's bounds and in the same codes, which the
-    guarantee covers; no other metric is.
+    guarantee covers; no other metric is. With `examples` it returns, instead of the model, an
+    ArrayRecord named `update` of what is to be added to it, which `randquant.example_update`
+    computes; the guarantee and the limit are then for one example.
 
     Its arguments are those of `ClientLimits`. A SuperNode's `--node-config` takes precedence over
     them: `randquant-epsilon`, `randquant-epsilon-alone`, `randquant-delta`,
-    `randquant-all-neighbours`, `randquant-threshold`, `randquant-helper`. It may also name files of
+    `randquant-all-neighbours`, `randquant-threshold`, `randquant-helper`, `randquant-examples`,
+    `randquant-clip-norm`. It may also name files of
     the client: `randquant-ledger`, its account over all runs (without it, it lasts one run), and
     `randquant-identity` with `randquant-directory`: its Ed25519 key in PEM, and the public keys of
     all clients, in JSON by node number in 64 hexadecimal digits.
@@ -252,4 +255,5 @@ def _encode(member: Member, agreed: AgreedUpload, old: Arrays, answer: Message) 
     if answer.has_error():
         raise RuntimeError(answer.error.reason)
     new = messages.model_in(answer.content, "the train function's reply")
-    return member.encode(agreed, old, new, messages.numbers_in(answer.content))
+    whole = messages.UPDATE not in answer.content
+    return member.encode(agreed, old, new, messages.numbers_in(answer.content), whole)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from logging import WARNING
 from typing import Any, Literal, Protocol, TypeVar
 
 from flwr.app import ArrayRecord
@@ -11,15 +10,12 @@ from flwr.common import log
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from randquant._internal import validate
-from randquant._internal.progress import waiting
-from randquant.aggregation.registry import update_mechanism
 from randquant.integrations.flower.messages import model_arrays
 from randquant.local_training.local import Local
-from randquant.planning.choice import choose
-from randquant.planning.plans import Need
-from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
+from randquant.planning.privacy import CLIP_NORM, Privacy
 from randquant.rounds.among_clients import AmongClients
 from randquant.rounds.parameter_free import Predicts
+from randquant.rounds.target import Target, default_delta
 from randquant.rounds.trained import Layout, trained_names
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
@@ -60,10 +56,6 @@ class Wrapper(Protocol):
 
 W = TypeVar("W", bound=Wrapper)
 
-MAX_DEFAULT_DELTA = 1e-5
-"""Default delta of small populations, where a tenth of 1 / clients would be more: the default of
-`randquant.train`. Twice as much would be a weaker guarantee than that; half as much, more noise."""
-
 
 def for_target(
     cls: type[W],
@@ -78,6 +70,7 @@ def for_target(
     delta: float | None = None,
     trust: Literal["aggregate", "local"] = "aggregate",
     privacy: Privacy = Privacy(),  # noqa: B008 - it is frozen
+    examples: int | None = None,
     **options: Any,
 ) -> W:
     """Wrap a strategy so that the whole run meets a target, before any client is asked.
@@ -95,13 +88,17 @@ def for_target(
         clients: how many clients there are, for the default of delta; the cohort by default.
         dropouts: how many of a cohort may be lost without failing the round: the noise is that of
             the others.
-        delta: of the target; by default a tenth of 1 / clients, and at most 1e-5.
+        delta: of the target; by default a tenth of 1 / clients (or of 1 / all examples), and at
+            most 1e-5.
         trust: `aggregate`, a server that sees sums only, or `local`, one that sees each client's
             codes.
         privacy: how updates are clipped and sent, and what is sent with them, see `Privacy`. Bits
             of `auto` are one, or, where more lower the error by a fifth, integer noise. A client
             takes part in all rounds unless max_participations says otherwise; fewer need less
             noise, and end the training when too few clients are left.
+        examples: protect one example (one patient) instead of a client: the public number by which
+            clients divide their sums of clipped gradients, see `QuantizeMod`. Take the number of
+            all clients' examples over the number of clients.
         options: further arguments of the constructor: local, sums, folder, patience.
 
     Returns:
@@ -128,38 +125,26 @@ def for_target(
     """
     rounds = validate.whole("rounds", rounds, low=1)
     cohort = validate.whole("cohort", cohort, low=2 if trust == "aggregate" else 1)
-    validate.choice("trust", trust, ("aggregate", "local"))
     population = cohort if clients is None else validate.whole("clients", clients, low=cohort)
     sums: AmongClients | WithHelper = options.get("sums", AmongClients())
-    # Calibrated for those that are left: their noise alone must protect each of them.
-    summed = cohort - _checked_dropouts(cohort, dropouts, trust, sums)
-    validate.kind("privacy", privacy, Privacy)
-    for name, plain in (("unit", "client"), ("sampling", "fixed")):
-        validate.choice(name, getattr(privacy, name), (plain,))
+    target = Target(
+        epsilon, rounds, population,
+        # Calibrated for those that are left: their noise alone must protect each of them.
+        cohort - _checked_dropouts(cohort, dropouts, trust, sums),
+        default_delta(population, examples) if delta is None else delta, trust, privacy, examples,
+    )  # fmt: skip
     if strategy is None:
         strategy = ParameterFree(min_train_nodes=cohort, min_available_nodes=cohort)
-    most = min(rounds, privacy.max_participations or rounds)
-    delta = min(MAX_DEFAULT_DELTA, 0.1 / population) if delta is None else delta
-    dimension = _dimension(model, options.get("local", Local())) + len(privacy.numbers)
-    refuse_spent(privacy, epsilon, delta)
-    need = Need(
-        dimension, population, summed, rounds, epsilon, delta, trust, privacy, most
-    )  # fmt: skip
-    with waiting():
-        choice = choose(need)
-    if choice.warning:
-        log(WARNING, "randquant: %s", choice.warning)
-    mechanism = update_mechanism(
-        choice.mechanism, choice.parameters, trust=trust, clip_norm=choice.clip_norm,
-        cohort=summed if trust == "aggregate" else None, coordinates=privacy.coordinates,
-    )  # fmt: skip
+    mechanism = target.mechanism(_dimension(model, options.get("local", Local())), log)
     make: Any = cls
     left = replace(  # what the mechanism leaves open
-        privacy, bits="auto", clip_norm=CLIP_NORM, coordinates=None, max_participations=None
-    )
+        privacy, unit="client", bits="auto", clip_norm=CLIP_NORM, coordinates=None,
+        max_participations=None,
+    )  # fmt: skip
     wrapper: W = make(
-        strategy, mechanism, stop_at_epsilon=epsilon, delta=delta, privacy=left, **options
-    )
+        strategy, mechanism, stop_at_epsilon=epsilon, delta=target.delta, privacy=left,
+        examples=examples, **options,
+    )  # fmt: skip
     wrapper.rounds, wrapper.needed = rounds, cohort
     # By default Flower selects as few as two clients, fewer than the noise is calibrated for.
     for name in ("min_train_nodes", "min_available_nodes"):

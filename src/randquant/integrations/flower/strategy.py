@@ -63,11 +63,13 @@ class QuantizedStrategy(Strategy):
             the account is written before clients are asked, all after every round. A run started
             again with the same folder continues.
         patience: how many rounds in a row may fail before `start` raises RoundsFailed.
+        examples: protect one example (one patient) of a client: the public number by which clients
+            divide their sums of clipped gradients, see `QuantizeMod`. None protects a client.
 
     Guarantees:
-        The reported epsilon holds for every client and its numbers, whatever fails: it counts all
-        clients that were asked to upload. A round either takes its step with the exact mean of the
-        valid replies, or leaves the model unchanged and logs why.
+        The reported epsilon holds for every client (or example) and its numbers, whatever fails: it
+        counts all clients that were asked to upload. A round either takes its step with the exact
+        mean of the valid replies, or leaves the model unchanged and logs why.
 
     Raises:
         TypeError, ValueError: the strategy needs more than a mean, or an argument is out of bounds.
@@ -93,6 +95,7 @@ class QuantizedStrategy(Strategy):
         sums: AmongClients | WithHelper = AmongClients(),  # noqa: B008 - it is frozen
         folder: str | Path | None = None,
         patience: int = 3,
+        examples: int | None = None,
     ) -> None:
         self.strategy, self.sums = ParameterFree() if strategy is None else strategy, sums
         mod.check_inner(self.strategy)
@@ -104,7 +107,8 @@ class QuantizedStrategy(Strategy):
             untuned = UntunedSteps(self.strategy.predicts)
         # The model is not known yet: an offer of the largest dimension fails now if any would, and
         # is read as clients will read it.
-        offer = Offer(mechanism, 2**29, beside=scalars, scaled=untuned is not None)
+        scaled, self.examples = untuned is not None and examples is None, examples
+        offer = Offer(mechanism, 2**29, beside=scalars, examples=examples, scaled=scaled)
         Offer.from_text(offer.to_text())
         accountant = RunAccountant(
             delta,
@@ -145,7 +149,7 @@ class QuantizedStrategy(Strategy):
         number, self._round = server_round + self.run.done, None
         model = messages.model_arrays(arrays)
         layout = self._layout(model)
-        offer = self.run.offer(layout, self.local.buffers)
+        offer = self.run.offer(layout, self.local.buffers, self.examples)
         # The strategy selects among the clients that are still within their epsilon.
         view = EligibleGrid(grid, functools.partial(self.run.eligible, offer))
         if self._is_over(view, number):
@@ -350,7 +354,7 @@ class QuantizedStrategy(Strategy):
         model = messages.model_arrays(initial)
         layout = self._layout(model)  # refuses running statistics, if so configured
         layout.check_tied(model)
-        offer = self.run.offer(layout, self.local.buffers)
+        offer = self.run.offer(layout, self.local.buffers, self.examples)
         stored = self.run.stored(offer, model, self._step_name)
         if stored is None:
             return initial

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from logging import ERROR, INFO, WARNING
+from logging import ERROR, INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
@@ -22,7 +23,14 @@ from randquant._internal import files, validate
 from randquant._internal.files import make_folder
 from randquant._internal.serialization import to_json
 from randquant.aggregation.registry import from_record
-from randquant.integrations.nvflare.tasks import build_task, number, read, site_name
+from randquant.integrations.nvflare.tasks import (
+    build_task,
+    number,
+    read,
+    read_arrays,
+    site_name,
+)
+from randquant.planning.privacy import Privacy
 from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.foreign import logged
@@ -32,6 +40,7 @@ from randquant.rounds.protocol import RoundMessage
 from randquant.rounds.run import RoundsFailed, ServerRun
 from randquant.rounds.store import ServerStore
 from randquant.rounds.sums import Log, PlainSum, RoundSum
+from randquant.rounds.target import Target, default_delta
 from randquant.rounds.trained import Layout
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
@@ -83,8 +92,9 @@ class QuantizeController(Controller):
         stop_at_epsilon: sites whose epsilon would exceed this are not asked; with fewer than
             `min_clients` left, training ends.
         delta: of the guarantee.
-        examples: fewest examples (patients) of a site, a public number: the limit is then for one
-            of them, see `QuantizeFilter`. None: it is for all data of a site.
+        examples: the public number by which sites divide their sums of clipped gradients: the limit
+            is then for one example (patient), see `QuantizeFilter`. None: it is for all data of a
+            site.
         min_clients: fewest valid answers of a round.
         options: the rest.
         sums: secure sums with a helper, in which the server sees no single site's answer.
@@ -115,6 +125,72 @@ class QuantizeController(Controller):
         self.examples, self.options, self.sums = examples, options, sums
         # For its errors, when the job is configured; `start_controller` makes the run.
         self._new_run(lambda level, line: None)
+
+    @classmethod
+    def for_target(
+        cls,
+        model: Any,
+        *,
+        epsilon: float,
+        rounds: int,
+        sites: int,
+        folder: str,
+        delta: float | None = None,
+        examples: int | None = None,
+        privacy: Privacy = Privacy(),  # noqa: B008 - it is frozen
+        options: JobOptions = JobOptions(),
+        sums: WithHelper | None = None,
+    ) -> QuantizeController:
+        """Make a controller whose whole run meets a target, before any site is asked.
+
+        Args:
+            model: what is trained: a torch module, a state dict, arrays by name, or the number of
+                coordinates of an update.
+            epsilon: the target in nats, for all data of a site or, with `examples`, for one of its
+                examples (patients); no site is asked beyond it.
+            rounds: of the run.
+            sites: how many take part in each round.
+            folder, options: as for the constructor.
+            delta: of the target; by default a tenth of 1 / sites (or of 1 / all examples), and at
+                most 1e-5.
+            examples: protect one example (one patient): the public number by which sites divide
+                their sums of clipped gradients, see `QuantizeFilter`. Take the number of all
+                examples over the number of sites.
+            privacy: what is protected, and how updates are clipped and sent; with the neighbouring
+                relation of `options`.
+            sums: secure sums with a helper; without them each site's own noise protects it.
+
+        Raises:
+            OutOfReach: no noise meets the target; the message says what would be needed.
+            TypeError, ValueError: an argument is out of bounds.
+
+        Example:
+            >>> controller = QuantizeController.for_target(
+            ...     16, epsilon=2.0, rounds=20, sites=4, folder="run", examples=184)
+            >>> controller.stop_at_epsilon, controller.examples, controller.min_clients
+            (2.0, 184, 4)
+        """
+        sites = validate.whole("sites", sites, low=1)
+        if privacy.numbers or privacy.weighted_by is not None:
+            raise ValueError(
+                "Expected updates alone on NVFlare, got numbers sent with them: leave numbers and "
+                "weighted_by out of privacy."
+            )
+        if privacy.neighboring != options.neighboring:
+            raise ValueError(
+                "Expected one neighbouring relation in privacy and options, got "
+                f"{privacy.neighboring} and {options.neighboring}."
+            )
+        target = Target(
+            epsilon, validate.whole("rounds", rounds, low=1), sites, sites,
+            default_delta(sites, examples) if delta is None else delta,
+            "local" if sums is None else "aggregate", privacy, examples,
+        )  # fmt: skip
+        mechanism = target.mechanism(_dimension(model), getLogger(__name__).log)
+        return cls(
+            mechanism.record(), rounds, folder, epsilon, target.delta, examples, sites,
+            options, sums,
+        )  # fmt: skip
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Load the first model."""
@@ -300,3 +376,15 @@ class QuantizeController(Controller):
         model, _ = self._run.restore(stored, offer)
         self._set_model(model)
         return True
+
+
+def _dimension(model: Any) -> int:
+    if isinstance(number := validate.number(model), int):
+        return validate.whole("model", number, low=1, why="it is a number of coordinates")
+    state = model.state_dict() if callable(getattr(model, "state_dict", None)) else model
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            "Expected model to be a torch module, a state dict, arrays by name or a number of "
+            f"coordinates, got {validate.shown(model)}."
+        )
+    return Layout.of(read_arrays(DXO(DataKind.WEIGHTS, dict(state)))).dimension

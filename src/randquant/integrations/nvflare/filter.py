@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,12 @@ from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 
-from randquant._internal import validate
 from randquant._internal.files import make_folder
 from randquant.integrations.nvflare import tasks
 from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.limits import ClientLimits
 from randquant.rounds.member import AgreedUpload, Member
-from randquant.rounds.trained import Arrays
+from randquant.rounds.trained import Arrays, check_precision
 
 FAILED = ReturnCode.EXECUTION_EXCEPTION
 FAILURES = tuple(code for name, code in vars(ReturnCode).items() if name.isupper() and name != "OK")
@@ -43,9 +41,10 @@ class QuantizeFilter(Filter):
             that it counts is sent.
         delta: in (0, 1).
         neighboring: what the guarantee hides.
-        examples: how many examples (patients) this site's updates are means of, or fewer: the
-            limit is then for one of them. Its training code must clip the gradient of each
-            example to `clip_norm` and send the mean, as WEIGHT_DIFF. None: the limit is for all
+        examples: the public number by which this site's training code divides the sum of its
+            examples' (patients') gradients, each clipped to `clip_norm`, before it sends it as
+            WEIGHT_DIFF, once a round; `randquant.example_update` does so. (A mean of as many
+            examples or more will do too.) The limit is then for one example. None: it is for all
             data of the site.
         helper: public identity, 64 hexadecimal digits, of the helper of secure sums that this site
             trusts not to collude with the server. None: only updates with all their noise are sent.
@@ -75,10 +74,6 @@ class QuantizeFilter(Filter):
         clip_norm: float | None = None,
     ) -> None:
         super().__init__()
-        if clip_norm is not None:
-            clip_norm = validate.real("clip_norm", clip_norm, low=1e-30, high=1e30)
-        if examples is not None:
-            examples = validate.whole("examples", examples, low=1)
         self.epsilon, self.folder, self.delta = epsilon, folder, delta
         self.neighboring: Neighboring = neighboring
         self.examples, self.helper, self.identity = examples, helper, identity
@@ -98,8 +93,6 @@ class QuantizeFilter(Filter):
             request = tasks.request_in(shareable)
             model = tasks.read_arrays(tasks.read_data(shareable))
             agreed = member.agree(request, model)
-            if self.examples is not None:
-                self._check_clip_norm(agreed.mechanism.clip_norm)
             # Only a check: a request beyond the limit costs the site no training.
             member.charge(agreed.membership)
             # Private: NVFlare does not send it. Not sticky: it ends with the task.
@@ -119,40 +112,21 @@ class QuantizeFilter(Filter):
         member.charge(agreed.membership, agreed.request.step)
         return tasks.build_result(member.upload(agreed, payload))
 
-    def _check_clip_norm(self, offered: float | None) -> None:
-        # Accounting takes one example's influence from the mechanism's clip_norm: at a smaller one
-        # it would charge less than the example may move the mean.
-        if offered is None:  # of a survey, which clips its vectors itself
-            return
-        if self.clip_norm is None or offered < self.clip_norm:
-            site = (
-                "without clip_norm" if self.clip_norm is None else f"at clip_norm={self.clip_norm}"
-            )
-            raise ValueError(
-                "Expected a mechanism that clips at what this site's training code clips each "
-                f"example's gradient to, or above, got one that clips at {offered} for a site "
-                f"{site}: set clip_norm in QuantizeFilter to the training code's threshold, and "
-                "plan the mechanism for it."
-            )
-
     def _encode(self, member: Member, agreed: AgreedUpload, old: Arrays, result: DXO) -> bytes:
         if result.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
             raise ValueError(f"Expected an update or a model, got {result.data_kind!s}.")
         whole = result.data_kind == DataKind.WEIGHTS
-        # The difference of two rounded models may move by more than one clipped gradient does.
-        if whole and self.examples is not None:
-            raise ValueError(
-                "Expected the mean of clipped gradients as WEIGHT_DIFF, got a model: one "
-                "example's influence on a model is not bounded."
-            )
         new, numbers = tasks.read_arrays(result), tasks.read_numbers(result)
         if self.examples is not None:
-            _check_precision(agreed.layout.parts, result)
+            check_precision(agreed.layout.parts, result.data)  # before it is read as float64
         return member.encode(agreed, old, new, numbers, whole)
 
     def _limits(self) -> ClientLimits:
         trust = "local" if self.helper is None else "aggregate"
-        return ClientLimits(self.epsilon, self.delta, self.neighboring, trust, helper=self.helper)
+        return ClientLimits(
+            self.epsilon, self.delta, self.neighboring, trust, helper=self.helper,
+            examples=self.examples, clip_norm=self.clip_norm,
+        )  # fmt: skip
 
     def _member(self, fl_ctx: FLContext) -> Member:
         name = tasks.site_name(fl_ctx.get_identity_name())
@@ -164,20 +138,4 @@ class QuantizeFilter(Filter):
         def log(level: int, line: str) -> None:
             (self.log_warning if level >= WARNING else self.log_info)(fl_ctx, line)
 
-        return Member(
-            tasks.number(name), self._limits(), self._state, files, log, drawn=False,
-            examples=self.examples,
-        )  # fmt: skip
-
-
-def _check_precision(parts: Sequence[str], result: DXO) -> None:
-    # theory/vector.md, Proposition 16, has room for rounding to float32. Rounding to 16 bits may
-    # move a mean by more than one example does.
-    for name in parts:
-        dtype = getattr(result.data.get(name), "dtype", None)
-        if dtype is not None and dtype.itemsize < 4:
-            raise ValueError(
-                f"Expected the mean of clipped gradients in float32 or float64, got {name!r} in "
-                f"{dtype}, whose rounding may move it by more than one example: take the mean, and "
-                "send it, in float32."
-            )
+        return Member(tasks.number(name), self._limits(), self._state, files, log, drawn=False)
