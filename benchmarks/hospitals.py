@@ -14,31 +14,37 @@ import numpy as np
 from performance_page import picture
 from results import save, stored
 
+import randquant as rq
 from randquant.channels import Key
 from randquant.planning import gaussian_multiplier
 from randquant.privacy import account, release_of
 from randquant.reports import Axis, line_chart
-from randquant.rounds import ParameterFreeStep
+from randquant.rounds import ParameterFreeStep, Target
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "examples" / "hospitals"))
 
 from hospital import FEATURES, SITES, accuracy, patients, split, step  # noqa: E402
-from run import DELTA, planned  # noqa: E402
+from run import CLIP_NORM, DELTA  # noqa: E402
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 ROUNDS = 20
-CLIP = 1.0
-"""Chosen once, for all; the server's step needs no rate."""
 
 
 def trained(direction, deviation: float) -> np.ndarray:
     """Weights after ROUNDS steps from zero, as the controller takes them."""
-    rule = ParameterFreeStep([(FEATURES,)], ROUNDS, CLIP, deviation / CLIP)
+    rule = ParameterFreeStep([(FEATURES,)], ROUNDS, CLIP_NORM, deviation / CLIP_NORM)
     weights, state = np.zeros(FEATURES, np.float32), rule.init()
     for _ in range(ROUNDS):
         weights, state = rule.step(weights, -direction(weights), state)
     return weights
+
+
+def planned(epsilon: float, examples: int, trust: str):
+    """The mechanism of `QuantizeController.for_target`, as `run.py` takes it."""
+    sites = len(SITES)
+    target = Target(epsilon, ROUNDS, sites, sites, DELTA, trust, rq.Privacy(), examples)
+    return target.mechanism(FEATURES, lambda level, line: print(line))
 
 
 def run(mechanism, summed, multiplier: float | None, cut: dict, seed: int) -> dict[str, float]:
@@ -50,26 +56,27 @@ def run(mechanism, summed, multiplier: float | None, cut: dict, seed: int) -> di
 
     def private(mechanism):
         def direction(weights):
-            updates = [step(weights, *each, CLIP) for each in trains]
+            updates = [step(weights, *each, CLIP_NORM, len(pooled[1]) // len(trains))
+                       for each in trains]  # fmt: skip
             payloads = [mechanism.encode(update, Key.generate()) for update in updates]
             return mechanism.mean(payloads, FEATURES)
 
         return direction, mechanism.expected_error(FEATURES).deviation(len(trains), 0.0)
 
     def central(weights):
-        noise = chance.normal(0, multiplier * 2 * CLIP / len(pooled[1]), FEATURES)
-        return step(weights, *pooled, CLIP) + noise
+        noise = chance.normal(0, multiplier * 2 * CLIP_NORM / len(pooled[1]), FEATURES)
+        return step(weights, *pooled, CLIP_NORM, len(pooled[1])) + noise
 
     if multiplier is None:
         ways = {
-            "hospitals": (lambda w: np.mean([step(w, *each, CLIP) for each in trains], 0), 0.0),
-            "central": (lambda w: step(w, *pooled, 1e6), 0.0),  # unclipped
+            "hospitals": (lambda w: step(w, *pooled, CLIP_NORM, len(pooled[1])), 0.0),
+            "central": (lambda w: step(w, *pooled, 1e6, len(pooled[1])), 0.0),  # unclipped
         }
     else:
         ways = {
             "hospitals": private(mechanism),
             "sums": private(summed),
-            "central": (central, multiplier * 2 * CLIP / len(pooled[1])),
+            "central": (central, multiplier * 2 * CLIP_NORM / len(pooled[1])),
         }
     return {name: accuracy(trained(*way), *test) for name, way in ways.items()}
 
@@ -82,16 +89,13 @@ def measured(folder: str, seeds: int) -> dict:
     for epsilon in (*EPSILONS, None):
         row, mechanism, summed, multiplier = {"epsilon": epsilon}, None, None, None
         if epsilon is not None:
-            mechanism = planned(epsilon, ROUNDS, min(examples.values()))
-            summed = planned(epsilon, ROUNDS, min(examples.values()), "aggregate")
+            number = sum(examples.values()) // len(SITES)
+            mechanism, summed = (planned(epsilon, number, each) for each in ("local", "aggregate"))
             multiplier = gaussian_multiplier(epsilon, DELTA, ROUNDS)
             release = mechanism.release(FEATURES, ROUNDS)
-            row["patient"] = {
-                site: account(
-                    [release_of(mechanism, FEATURES, ROUNDS, examples=count)], DELTA
-                ).epsilon
-                for site, count in examples.items()
-            }
+            row["patient"] = account(
+                [release_of(mechanism, FEATURES, ROUNDS, examples=number)], DELTA
+            ).epsilon
             row["hospital"] = account([release], DELTA).epsilon
             row["bytes"] = mechanism.upload_bytes(FEATURES)
         found = [run(mechanism, summed, multiplier, cut, seed) for seed, cut in enumerate(cuts)]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from hospital import FEATURES, SITES, HospitalExecutor, accuracy, patients, split
@@ -24,35 +23,13 @@ from nvflare.app_common.np.np_model_persistor import NPModelPersistor
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 
-from randquant.aggregation import UpdateMechanism
+import randquant as rq
 from randquant.integrations import QuantizeController, QuantizeFilter
-from randquant.mechanisms import UpdateSetting
-from randquant.planning import gaussian_multiplier, tune_update
 from randquant.rounds import TLS, RemoteHelper, WithHelper
 
 DELTA = 1e-5
-
-
-def planned(
-    epsilon: float,
-    rounds: int,
-    examples: int,
-    trust: Literal["local", "aggregate"] = "local",
-    bits: int | None = None,
-) -> UpdateMechanism:
-    """The mechanism with the least noise that keeps a patient's epsilon.
-
-    By itself a site sends 5 bits a coordinate; in sums, where every hospital's noise hides all
-    patients, integers of 20 bits with a share of the noise. Up to 8 bits are sums of random bits.
-    """
-    bits = bits or (5 if trust == "local" else 20)
-    name = "pbm" if bits <= 8 else "skellam"
-    setting = UpdateSetting(dimension=FEATURES, cohort=len(SITES), bits=bits, trust=trust)
-    deviation = gaussian_multiplier(epsilon, DELTA, rounds) * 2 / examples
-    tuned = tune_update(
-        name, setting, epsilon, DELTA, rounds, deviation=deviation, examples=examples
-    )
-    return tuned.calibration.mechanism
+CLIP_NORM = 1.0
+"""Of one patient's gradient, at the server and at every hospital."""
 
 
 def job(
@@ -65,22 +42,24 @@ def job(
     bits: int | None = None,
 ) -> FedJob:
     """The job: a controller at the server, an executor with a filter at each hospital."""
-    examples = min(len(split(*patients(data, site), 0)[0][1]) for site in SITES)
-    mechanism = planned(epsilon, rounds, examples, "local" if sums is None else "aggregate", bits)
+    sizes = [len(split(*patients(data, site), 0)[0][1]) for site in SITES]
+    # Public, and the same at every hospital: their mean is then that over all patients.
+    examples = sum(sizes) // len(SITES)
     made = FedJob("hospitals", min_clients=len(SITES))
     made.set_app_packages(["randquant"])
-    controller = QuantizeController(
-        mechanism.record(), rounds, str(folder / "server"), epsilon, DELTA,
-        examples=examples, min_clients=len(SITES), sums=sums,
+    controller = QuantizeController.for_target(
+        FEATURES, epsilon=epsilon, delta=DELTA, rounds=rounds, sites=len(SITES),
+        folder=str(folder / "server"), examples=examples, sums=sums,
+        privacy=rq.Privacy(bits=bits or "auto", clip_norm=CLIP_NORM),
     )  # fmt: skip
     made.to(controller, SERVER_SITE_NAME)
     made.to(NPModelPersistor(model=[0.0] * FEATURES), SERVER_SITE_NAME, id="persistor")
     for site in SITES:
-        made.to(HospitalExecutor(str(data), mechanism.clip_norm), site, tasks=["train"])
+        made.to(HospitalExecutor(str(data), examples, CLIP_NORM), site, tasks=["train"])
         for kind in (FilterType.TASK_DATA, FilterType.TASK_RESULT):
             each = QuantizeFilter(
                 epsilon, str(folder / "sites"), DELTA, examples=examples, helper=identity,
-                clip_norm=mechanism.clip_norm,
+                clip_norm=CLIP_NORM,
             )  # fmt: skip
             made.to(each, site, filter_type=kind, tasks=["train"])
     return made

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from randquant.rounds.run import RoundsFailed, ServerRun
     from randquant.rounds.store import ServerStore, StoredRounds
     from randquant.rounds.sums import Intake, PlainSum
+    from randquant.rounds.target import Target
     from randquant.rounds.trained import Layout
     from randquant.rounds.with_helper import WithHelper
 
