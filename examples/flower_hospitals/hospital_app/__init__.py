@@ -1,0 +1,1 @@
+"""A Flower app whose hospitals send their updates with a guarantee for every patient."""
