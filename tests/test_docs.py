@@ -448,9 +448,11 @@ def test_the_accuracy_of_hospitals_is_the_measured_one():
 
 
 def test_the_load_of_secure_sums_is_the_measured_one():
-    page, found = (ROOT / "docs" / "secure-aggregation.md").read_text(), result("secagg_load")
+    theory, found = (ROOT / "docs" / "theory" / "shares.md").read_text(), result("secagg_load")
+    page = (ROOT / "docs" / "secure-aggregation.md").read_text()
     cases = [case for case in found["cases"].values() if "exact" in case]
     assert len(cases) >= 15
+    shown = 0
     for case in cases:
         assert case["exact"]
         row = (
@@ -459,7 +461,9 @@ def test_the_load_of_secure_sums_is_the_measured_one():
             f"| {1e3 * case['client_seconds']:.0f} ms | {case['server_seconds']:.2g} s "
             f"| {case['peak_mb']:,.0f} MB |"
         )
-        assert row in page
+        assert row in theory
+        shown += row in page
+    assert shown == len(re.findall(r"MB \|$", page, flags=re.MULTILINE)) == 5
 
 
 def test_the_seconds_of_rounds_on_flower_are_the_measured_ones():
