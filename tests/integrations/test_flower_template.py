@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hospital_files import invented
 from pages import Page
 
-TEMPLATE = Path(__file__).parents[2] / "examples" / "flower_template"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TEMPLATE, HOSPITALS = EXAMPLES / "flower_template", EXAMPLES / "flower_hospitals"
 CLIENTS = 5
 SLOW = "Failed to start local SuperLink"
 """Flower gives its SuperLink 15 seconds, which a busy machine may exceed."""
@@ -26,19 +28,17 @@ def _end(home):
                 os.kill(int(process.name), signal.SIGTERM)
 
 
-@pytest.mark.slow
-def test_every_round_is_in_the_log_and_on_the_page(tmp_path):
-    home = tmp_path
-    shutil.copytree(TEMPLATE, home / "app", ignore=shutil.ignore_patterns("__pycache__"))
+def flwr_run(source, home, settings, nodes):
+    """What `flwr run` of a copy of an example prints, with its simulated clients."""
+    shutil.copytree(source, home / "app", ignore=shutil.ignore_patterns("__pycache__"))
     (home / "flwr").mkdir()
     environment = {
         **os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "FLWR_HOME": str(home / "flwr"), "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     }  # fmt: skip
-    settings = f'folder="{home / "run"}" num-server-rounds=2 clients=5 cohort=5 dropouts=1'
     command = ["flwr", "run", ".", "local", "--stream", "--run-config", settings,
-               "--federation-config", f"num-supernodes={CLIENTS}"]  # fmt: skip
+               "--federation-config", f"num-supernodes={nodes}"]  # fmt: skip
     printed = SLOW
     for _ in range(3):
         if SLOW not in printed:
@@ -49,9 +49,31 @@ def test_every_round_is_in_the_log_and_on_the_page(tmp_path):
         finally:
             _end(home / "flwr")
         printed = run.stdout + run.stderr
+    return printed
+
+
+@pytest.mark.slow
+def test_every_round_is_in_the_log_and_on_the_page(tmp_path):
+    home = tmp_path
+    settings = f'folder="{home / "run"}" num-server-rounds=2 clients=5 cohort=5 dropouts=1'
+    printed = flwr_run(TEMPLATE, home, settings, CLIENTS)
     lines = re.findall(r"round (\d): ε ≤ ([\d.]+); 5 clients, 0 dropped; a client sent", printed)
     assert [number for number, _ in lines] == ["1", "2"], printed
     assert 7.5 < float(lines[1][1]) <= 8.0
     page = Page((home / "run" / "report.html").read_text()).words
     assert "2 rounds, 0 failed" in page
     assert "accuracy, measured by the server" in page
+
+
+@pytest.mark.slow
+def test_four_hospitals_have_a_guarantee_for_a_patient_on_flower(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    invented(data)
+    settings = f'data="{data}" folder="{tmp_path / "run"}" num-server-rounds=2'
+    printed = flwr_run(HOSPITALS, tmp_path, settings, 4)
+    lines = re.findall(r"round (\d): ε ≤ ([\d.]+); 4 clients, 0 dropped", printed)
+    assert [number for number, _ in lines] == ["1", "2"], printed
+    assert 1.9 < float(lines[1][1]) <= 2.0
+    assert "this client's answers so far: one example: epsilon <= " in printed
+    assert (tmp_path / "run" / "report.html").is_file()

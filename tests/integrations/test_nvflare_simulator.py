@@ -9,41 +9,28 @@ import sys
 import warnings
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flower_grid import spent
+from hospital_files import SITES, invented
 
 from randquant.rounds import ServerStore, service, write_certificates
 from randquant.secure_sums import Helper
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
-SITES = ("cleveland", "hungarian", "switzerland", "va")
 ROUNDS = 3
 OF_RUN = ("--epsilon", "2", "--rounds", str(ROUNDS))
-
-
-def invented(folder):
-    """Patients of the four hospitals in the files' format, with what is missing."""
-    names = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,target"
-    chance = np.random.default_rng(7)
-    for site in SITES:
-        rows = [
-            ",".join([f"{chance.integers(30, 80)}", "1", "4", "?", "0", *["?"] * 8, f"{ill}"])
-            for ill in chance.integers(0, 4, 120)
-        ]
-        (folder / f"{site}.csv").write_text("\n".join([names, *rows]) + "\n")
 
 
 def started(data, folder, *options):
     return script("run.py", data, folder, *OF_RUN, *options)
 
 
-def script(name, data, folder, *options):
+def script(name, data, folder, *options, example=EXAMPLE):
     source = str(EXAMPLE.parents[1] / "src")
     environment = {**os.environ, "PYTHONPATH": source, "PYTHONFAULTHANDLER": "1"}
-    command = [sys.executable, str(EXAMPLE / name), "--data", str(data), "--folder", str(folder)]
+    command = [sys.executable, str(example / name), "--data", str(data), "--folder", str(folder)]
     return subprocess.Popen(
         [*command, *options],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
@@ -188,3 +175,23 @@ def test_four_hospitals_ask_a_table_of_their_patients(tmp_path):
     assert 0.9 < float(epsilon) <= 1
     sums = list(helper.sums.values())
     assert sums == [answered(tmp_path / "run", site, 1e-6) for site in SITES] == [1] * len(SITES)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default:The simulator stood still")
+def test_a_script_of_the_client_api_protects_a_patient_with_a_model_of_torch(tmp_path):
+    for attempt in ("first", "second"):  # as above
+        folder = tmp_path / attempt
+        folder.mkdir()
+        invented(folder)
+        example = EXAMPLE.with_name("nvflare_hospitals")
+        run = script("job.py", folder, folder / "run", "--rounds", "2", example=example)
+        printed, ended = printed_by(run, attempt)
+        if ended:
+            break
+    assert run.returncode == 0, printed
+    figures = re.findall(r"round (\d) of 2: one example: epsilon <= ([\d.]+) at", printed)
+    assert [number for number, _ in figures] == ["1", "2"], printed
+    assert 1.9 < float(figures[1][1]) <= 2.0
+    assert [answered(folder / "run", site) for site in SITES] == [2] * len(SITES)
+    assert list((folder / "run").rglob("FL_global_model.pt"))
