@@ -136,7 +136,8 @@ def test_a_site_that_protects_itself_refuses_what_is_planned_for_its_patients():
     strategy = planned(patience=1)
     with pytest.raises(RoundsFailed):
         strategy.start(grid, ArrayRecord(network().state_dict()))
-    assert all("within epsilon 4.0" in text for text in refusals(grid).values())
+    reason = f"whose examples is none, got examples={EXAMPLES}"
+    assert all(reason in text for text in refusals(grid).values())
 
 
 def test_a_run_that_goes_on_counts_for_the_same_patient(tmp_path):

@@ -15,10 +15,10 @@ from pages import Page, drawn
 
 import randquant as rq
 from randquant.integrations import QuantizedStrategy, QuantizeMod, TooFewNodes
-from randquant.integrations.flower import planned as planned_module
 from randquant.planning import Calibrated
 from randquant.reports.flower import page
 from randquant.rounds import AmongClients, History, RoundRow, WithHelper
+from randquant.rounds import target as target_module
 from randquant.secure_sums import Losses
 
 TARGET = {"epsilon": 8.0, "rounds": 3, "cohort": 6, "model": 650}
@@ -82,7 +82,7 @@ def test_nobody_waits_without_end_for_nodes_that_the_strategy_wants(nodes, strat
 def test_one_node_is_enough_where_one_was_planned(monkeypatch):
     bit = {"clip": 0.3, "levels": 2, "margin": 0.7}
     calibrated = Calibrated("stochastic-rounding", bit, 1.0)
-    monkeypatch.setattr(planned_module, "choose", lambda need: calibrated)
+    monkeypatch.setattr(target_module, "choose", lambda need, examples: calibrated)
     target = {**TARGET, "cohort": 1, "trust": "local", "model": 5, "epsilon": 99.0}
     strategy = QuantizedStrategy.for_target(**target)
     assert list(run(strategy, grid_of(nodes=[1]), rounds=1).train_metrics_clientapp) == [1]
@@ -95,11 +95,11 @@ def test_delta_is_a_tenth_of_one_client_of_all_that_there_are(clients, delta, mo
     """However few are asked in a round."""
     needs = []
 
-    def choose(need):
+    def choose(need, examples):
         needs.append(need)
         return Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.7}, 1.0)
 
-    monkeypatch.setattr(planned_module, "choose", choose)
+    monkeypatch.setattr(target_module, "choose", choose)
     strategy = planned(clients=clients)
     assert strategy.accountant.delta == needs[0].delta == delta
     assert needs[0].population == (clients or TARGET["cohort"])
@@ -125,11 +125,11 @@ def test_a_setting_changes_what_noise_is_planned_for_and_nothing_else(
 ):
     needs = []
 
-    def choose(need):
+    def choose(need, examples):
         needs.append(need)
         return Calibrated("stochastic-rounding", {"clip": 0.3, "levels": 2, "margin": 0.7}, 1.0)
 
-    monkeypatch.setattr(planned_module, "choose", choose)
+    monkeypatch.setattr(target_module, "choose", choose)
     made = planned(**settings)
     fields = ("dimension", "population", "cohort", "rounds", "epsilon", "delta", "trust",
               "participations")  # fmt: skip
@@ -148,7 +148,7 @@ def test_as_many_dropouts_are_planned_for_as_a_sum_withstands(helped, most, monk
     """Among six clients two thirds of five neighbours must stay; with a helper any two clients."""
     bit = {"clip": 0.3, "levels": 2, "margin": 0.7}
     calibrated = Calibrated("stochastic-rounding", bit, 1.0)
-    monkeypatch.setattr(planned_module, "choose", lambda need: calibrated)
+    monkeypatch.setattr(target_module, "choose", lambda need, examples: calibrated)
     sums = WithHelper(helper_in(tmp_path)) if helped else AmongClients()
     assert planned(sums=sums, dropouts=most).least == 6 - most
     with pytest.raises(ValueError, match=f"Expected dropouts <= {most}"):

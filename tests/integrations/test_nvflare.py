@@ -56,9 +56,8 @@ def test_server_and_site_count_the_same_and_it_is_what_account_says(kind, unit, 
     assert [line for line in server.log if said in line and "round 3 of 3" in line]
 
 
-@pytest.mark.parametrize(("stated", "own"), [(120, None), (None, 120), (120, 40), (40, 120)])
+@pytest.mark.parametrize(("stated", "own"), [(None, 120), (40, 120)])
 def test_a_site_counts_the_unit_that_it_set_whatever_the_server_states(stated, own, tmp_path):
-    """A server that speaks of patients does not make a whole site's limit one of a patient."""
     one = release_of(MECHANISM, 14, 1, examples=own)
     due = account([one], 1e-5, quick=True).epsilon
     server = Server(tmp_path, examples=stated)
@@ -70,6 +69,15 @@ def test_a_site_counts_the_unit_that_it_set_whatever_the_server_states(stated, o
     with pytest.raises(ValueError, match="within epsilon"):
         ask(due * 0.99)
     assert ask(due * 1.01)
+
+
+@pytest.mark.parametrize("own", [None, 40])
+def test_a_site_refuses_a_server_whose_figure_for_a_patient_would_not_be_its_own(own, tmp_path):
+    """A server that speaks of patients does not make a whole site's limit one of a patient."""
+    server = Server(tmp_path, examples=120)
+    site = QuantizeFilter(1e9, str(tmp_path / "site"), examples=own, clip_norm=1.0)
+    with pytest.raises(ValueError, match=f"whose examples is {own or 'none'}, got examples=120"):
+        passed(site, "va", asked(server), lambda *_: result())
 
 
 def test_weights_that_may_be_tied_are_named_before_any_site_is_asked(tmp_path, monkeypatch):
@@ -227,6 +235,7 @@ def test_a_mechanism_that_clips_below_the_sites_training_code_is_refused(offered
         passed(site, "va", asked(server), lambda *task: trained.append(task) or result())
     assert not trained
     whole = QuantizeFilter(1e9, str(tmp_path / "whole"), clip_norm=own)  # it is clipped as a whole
+    server = Server(tmp_path / "of sites", mechanism=mechanism)
     assert passed(whole, "va", asked(server), lambda *_: result())
 
 

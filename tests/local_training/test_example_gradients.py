@@ -146,10 +146,11 @@ REFUSED = {
     "no clip_norm": ({"clip_norm": 0.0}, "clip_norm"),
     "no number": ({"examples": 0}, "examples"),
     "local steps": ({"local": rq.Local(epochs=2, learning_rate=0.1)}, "one gradient of each"),
+    "epochs": ({"local": rq.Local(epochs=2)}, "one gradient of each"),
     "a batch": ({"local": rq.Local(learning_rate=0, batch=2)}, "one gradient of each"),
     "running statistics": ({"model": nn.BatchNorm1d(6)}, "BatchNorm1d"),
     "a number that is missing": ({"data": (torch.full((2, 6), np.nan), classes(2))}, "NaN"),
-    "no data": ({"data": (torch.zeros(0, 6), classes(0))}, "of this client"),
+    "no data": ({"data": (torch.zeros(0, 6), classes(0))}, "Client 0"),
 }
 
 

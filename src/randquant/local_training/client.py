@@ -103,10 +103,11 @@ class Learner:
             self.obstacle = Obstacle("steps that are faster one client a thread")
         self.together = self.obstacle is None
         held, by_vmap = (self._copies, self._data, self._loss), self.together and clipped
-        self._alone, self._together = OneClient(problem, work, *held, by_vmap=by_vmap), None
+        watched = bool(work.together)
+        guarded = watched or "embedding" in reading.operations
+        self._together = None
+        self._alone = OneClient(problem, work, *held, by_vmap=by_vmap, guarded=by_vmap and guarded)
         if self.together and not clipped:
-            watched = bool(work.together)
-            guarded = watched or "embedding" in reading.operations
             self._together = Together(*held, work, linear=linear, watched=watched, guarded=guarded)
         self.one_thread = problem.trial.draws or (light and self._together is None)
         room, most = (GATHERED_ON_DEVICE, 2**20) if self.on_gpu else (GATHERED, LIGHT_GROUP)

@@ -57,7 +57,10 @@ def example_update(
 
     Guarantees:
         Replacing one example moves the update, once the mechanism has clipped it to its clip_norm,
-        by at most (2 / examples + 2**-20) · clip_norm, however many examples the client has.
+        by at most (2 / examples + 2**-20) · clip_norm, however many examples the client has. An
+        example whose gradient is infinite or NaN counts as one without a gradient. The model and
+        the loss must treat each example by itself; what they keep of one in an attribute is
+        refused, what a function or a global variable keeps is not seen.
 
     Raises:
         TypeError, ValueError: as `train` refuses a model, a client's data or a loss; local steps
@@ -78,14 +81,15 @@ def example_update(
     clip_norm = validate.real("clip_norm", clip_norm, low=1e-30, high=1e30)
     examples = check_examples(examples)
     validate.kind("local", local, Local)
-    if local.batch is not None or local.standardize or not local.complete("example").is_gradient:
+    steps = local.learning_rate or local.batch or local.standardize or (local.epochs or 1) > 1
+    if steps:
         raise ValueError(
-            "Expected one gradient of each of a client's examples, got local with batch, "
+            "Expected one gradient of each of a client's examples, got local with batch, epochs, "
             "standardize or steps of a learning_rate: after a step each gradient depends on all "
             "examples, so leave them out."
         )
     problem = problem_of(
-        model, {"of this client": data}, loss=loss, parts=local.parts, frozen=local.frozen,
+        model, [data], loss=loss, parts=local.parts, frozen=local.frozen,
         buffers=local.buffers, columns=local.columns, public=local.public,
     )  # fmt: skip
     count = int(problem.clients.sizes[0])

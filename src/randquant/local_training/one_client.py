@@ -16,6 +16,8 @@ from randquant.local_training.copies import Copies, Features, called, of_each, s
 from randquant.local_training.curvature import gradients, length_along
 from randquant.local_training.gathering import Gathering
 from randquant.local_training.problem import Loss, Problem
+from randquant.local_training.row_wise import are_the_same, held_values
+from randquant.local_training.together import Guard
 from randquant.local_training.work import Work
 
 EXAMPLES_AT_ONCE, NUMBERS_AT_ONCE = 64, 2**26
@@ -34,6 +36,8 @@ class OneClient:
         data: the problem's, on the device.
         loss: the problem's, on the device.
         by_vmap: whether gradients of several examples are computed at once where each is clipped.
+        guarded: keep these examples apart where an operation fails, as that of an index out of
+            range.
     """
 
     def __init__(
@@ -45,12 +49,13 @@ class OneClient:
         loss: Loss,
         *,
         by_vmap: bool = False,
+        guarded: bool = False,
     ) -> None:
         self._places, self._draws = problem.clients.places, problem.trial.draws
         self._work, self._copies, self._data, self._loss = work, copies, data, loss
         self._parameters = list(copies.trained().values())
         self._device = self._parameters[0].device
-        self._by_vmap = by_vmap
+        self._by_vmap, self._guarded = by_vmap, guarded
 
     def steps(self, client: int, key: Key | None) -> list[np.ndarray]:
         """The samples of each local step."""
@@ -142,12 +147,27 @@ class OneClient:
     ) -> tuple[Tensor, float]:
         """The sum of clipped gradients of single examples over their number, or `divisor`."""
         total, losses = np.zeros(sum(each.numel() for each in self._parameters)), []
+        before = self._held()
         for row, loss in self._each_example(client, samples, key):
-            add_clipped(total, row, norm)
+            # On a device the failure would be seen: one example's overflow counts as no gradient.
+            if self._work.divisor is None or np.isfinite(row).all():
+                add_clipped(total, row, norm)
             losses.append(loss)
+        # What one example leaves behind changes the gradients of the next ones, and the bound for
+        # one example holds only if those of all others are the same bits (vector.md, Prop. 16).
+        if not are_the_same(before, self._held()):
+            raise ValueError(
+                "Expected a module and a loss that keep nothing of an example where one example is "
+                "protected, got one with another attribute than before: the next examples would "
+                "see it. Keep it in no attribute."
+            )
         divisor = self._work.divisor or len(losses)
         update = torch.from_numpy((total / divisor).astype(np.float32))
         return update.to(self._device), float(np.mean(losses))
+
+    def _held(self) -> list[object]:
+        models = (self._copies.own(), self._copies.shared())
+        return [value for model in models for value in held_values(model, self._loss)]
 
     def _each_example(
         self, client: int, samples: np.ndarray, key: Key | None
@@ -181,6 +201,7 @@ class OneClient:
             return self._loss(called(model, alone, weights), target[None])
 
         gradients_of = vmap(grad_and_value(loss_of), (None, 0, 0))
-        parts, losses = gradients_of(weights, *batch)
+        with Guard() if self._guarded else nullcontext():
+            parts, losses = gradients_of(weights, *batch)
         rows = [parts[name].reshape(len(losses), -1) for name in weights]
         return list(zip(torch.cat(rows, dim=1).cpu().numpy(), losses.tolist(), strict=True))

@@ -11,6 +11,7 @@ import math
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -113,6 +114,10 @@ def _watched(model: nn.Module, features: Features, count: int) -> _Watch:
     return watch
 
 
+FUNCTIONS = (FunctionType, BuiltinFunctionType)
+"""What is called and holds nothing that can be looked at; a loss may be an object that does."""
+
+
 def held_values(model: nn.Module, loss: object = None) -> list[object]:
     """Return all that layers and a loss hold, but for parameters, buffers and layers.
 
@@ -136,7 +141,9 @@ def held_values(model: nn.Module, loss: object = None) -> list[object]:
             left += [*value, *value.values()]
         elif isinstance(value, list | tuple | Set | deque):
             left += value
-        elif not callable(value) or isinstance(value, nn.Module):
+        elif isinstance(value, MethodType):
+            left += [value.__self__]
+        elif not isinstance(value, FUNCTIONS):
             left += [getattr(value, "__dict__", None)]
     return held if len(held) < MAX_ATTRIBUTES else [object()]
 

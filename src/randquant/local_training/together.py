@@ -226,7 +226,7 @@ def width(work: Work) -> int:
     return min(work.batch or WIDTH, WIDTH)
 
 
-class _Guard(TorchFunctionMode):
+class Guard(TorchFunctionMode):
     """Keeps clients apart where a client's numbers may make an operation fail.
 
     Attributes:
@@ -321,7 +321,7 @@ class Together:
         """
         start, firsts = self._copies.weights(), np.array([samples[0] for samples, *_ in steps])
         before = self._held()
-        with _Guard() if self._guarded else nullcontext() as guard:
+        with Guard() if self._guarded else nullcontext() as guard:
             if self._rate is None:
                 own = [samples for samples, *_ in steps]
                 update, losses, _ = self._step(start, None, own, firsts)

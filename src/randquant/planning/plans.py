@@ -543,8 +543,8 @@ def _remedies(need: Need, excess: float) -> str:
         remedies += f", or at most {formatting.count(most, 'parameter')}"
     return (
         "If single records of a client are to be protected and not all that it holds, "
-        "far less noise will do where each client holds many: randquant.train and NVFlare count "
-        'so (unit="example", examples), Flower does not. '
+        "far less noise will do where each client holds many "
+        '(unit="example" in randquant.train, examples on Flower and NVFlare). '
         f"Else it would take {remedies}."
     )
 

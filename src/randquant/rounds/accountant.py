@@ -156,21 +156,32 @@ class RunAccountant:
 
     def of_clients(self) -> Guarantee:
         """Return the guarantee for all data of a client, where offers protect one example."""
-        whole = RunAccountant(self.delta, self.neighboring)
+        return self._whole().get_privacy_spent()
+
+    def _whole(self) -> RunAccountant:
+        """Return this account for all data of a client."""
+        whole = RunAccountant(self.delta, self.neighboring, counts_on=self.counts_on)
         for client, spent in self._spent.items():
             for offer, count in spent.items():
                 whole.compose(RoundEvent(replace(offer, examples=None), frozenset({client})), count)
-        return whole.get_privacy_spent()
+        return whole
 
     def told(self) -> str:
         """Return the bound and its assumptions, for a log; of an example, also that of a client."""
         if any(offer.examples is not None for spent in self._spent.values() for offer in spent):
-            one, every = self.get_privacy_spent(), self.of_clients()
-            assumed = f" {self.assumes()}" if self._others() else self.chosen()
-            return f"one {one.unit}: {one}; all data of a client: {every}{assumed}"
+            one = self.get_privacy_spent()
+            return f"one {one.unit}: {one}{self._assumed()}; all data of a client: {self._every()}"
         spent = self.get_epsilon(self.delta)
         bound = "no guarantee" if math.isinf(spent) else f"epsilon <= {round_up(spent)}"
         return f"{bound} at delta = {self.delta} {self.assumes()}"
+
+    def _assumed(self) -> str:
+        return f" {self.assumes()}" if self._others() else self.chosen()
+
+    def _every(self) -> str:
+        # Its own bound without others, which is far larger than that of one example.
+        whole = self._whole()
+        return f"{whole.get_privacy_spent()}{whole._assumed()}"
 
     def assumes(self) -> str:
         """State what `get_epsilon` assumes of other clients, and the bound without it."""

@@ -123,7 +123,7 @@ class ClientLimits:
             if (value := config.get(f"randquant-{name}")) is not None:
                 settings[name.replace("-", "_")] = float(value)
         if (value := config.get("randquant-examples")) is not None:
-            settings["examples"] = int(value)
+            settings["examples"] = int(str(value))  # neither 12.7 nor true is a number of examples
         if (value := config.get("randquant-all-neighbours")) is not None:
             settings["all_neighbours"] = value not in (False, "false")
         if (value := config.get("randquant-helper")) is not None:
@@ -356,6 +356,15 @@ class Membership:
                 "Expected an offer of this package's version, with the certificate that its "
                 f"channel has, got a text of {len(self.text)} characters that is not one."
             ) from error
+        if offer.examples is not None and (self.examples or 0) < offer.examples:
+            # The server states its figure for one example by its own number: of this client's
+            # examples it would be too small.
+            own = "none" if self.examples is None else f"{self.examples}"
+            raise ProtocolError(
+                "Expected an offer whose guarantee for one example holds for this client, whose "
+                f"examples is {own}, got examples={offer.examples}: set examples, and clip_norm, "
+                "at the client to the server's numbers."
+            )
         try:
             return offer.for_unit(self.examples)
         except ValueError as error:

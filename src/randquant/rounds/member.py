@@ -189,8 +189,8 @@ class Member:
             if whole:  # a difference of two rounded models may move by more than one gradient does
                 raise ValueError(
                     "Expected an update of clipped gradients, got a model, which one example may "
-                    "move further than its share: send what randquant.example_update returns, as "
-                    "an update."
+                    "move further than its share: send what randquant.example_update returns, on "
+                    "Flower as a record named update, on NVFlare as WEIGHT_DIFF."
                 )
             check_precision(layout.parts, new)
         if offer.buffers == "frozen" and whole:

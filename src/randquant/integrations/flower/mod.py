@@ -255,5 +255,5 @@ def _encode(member: Member, agreed: AgreedUpload, old: Arrays, answer: Message) 
     if answer.has_error():
         raise RuntimeError(answer.error.reason)
     new = messages.model_in(answer.content, "the train function's reply")
-    whole = messages.UPDATE not in answer.content
+    whole = messages.UPDATE not in answer.content.array_records
     return member.encode(agreed, old, new, messages.numbers_in(answer.content), whole)
