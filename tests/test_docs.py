@@ -358,6 +358,37 @@ def test_the_accuracies_are_the_measured_ones(dataset, neighboring):
     assert f"`{neighboring}` | {cells} |" in (DOCS / "benchmarks.md").read_text()
 
 
+TINY = """
+import torch
+import randquant as rq
+from randquant.aggregation import VectorMechanism
+
+channel = rq.stochastic_rounding(clip=0.3, levels=2, margin=0.7)
+mechanism = VectorMechanism(channel, 1.0, "aggregate", 3)
+x, y = torch.linspace(-1, 1, 24).reshape(12, 2), torch.arange(12) % 2
+model, clients, test = torch.nn.Linear(2, 2), [(x[k::3], y[k::3]) for k in range(3)], (x, y)
+"""
+
+
+def test_the_privacy_statement_names_keys_of_a_run(tmp_path, monkeypatch, capsys):
+    """The third column of its tables."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.py").write_text(TINY)
+    assert cli.main(shlex.split("train tiny.py --epsilon 40 --rounds 2 --quiet --json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    page = (DOCS / "privacy-statement.md").read_text()
+    columns = [
+        row.split(" | ")[-1] for row in re.findall(r"^\| .*\? \| .* \|$", page, re.MULTILINE)
+    ]
+    keys = {key for cell in columns for key in re.findall(r"`([a-z_.]+)`", cell)}
+    keys -= {"client", "example"}  # values of guarantee.unit
+    assert len(keys) > 15
+    for key in keys - {"rq.__version__"}:
+        value = found
+        for part in key.split("."):
+            value = value[part]
+
+
 def mean(numbers) -> float:
     numbers = list(numbers)
     return sum(numbers) / len(numbers)
