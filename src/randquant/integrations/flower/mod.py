@@ -29,9 +29,9 @@ from randquant.rounds.member import (
     refusal_line,
     refusal_reason,
 )
+from randquant.rounds.parameter_layout import Arrays
 from randquant.rounds.protocol import UPLOAD, RoundMessage
 from randquant.rounds.run import ServerRun
-from randquant.rounds.trained import Arrays
 
 UNSUPPORTED_STRATEGY_NAMES = (
     "Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum",
@@ -94,7 +94,7 @@ def _check_metrics_function(strategy: Strategy, name: str) -> None:
 
 def summarise(strategy: Strategy, run: ServerRun, least: int) -> None:
     """Log the privacy settings, and a strategy's own summary with the weights that really apply."""
-    accountant, scalars = run.accountant, run.alongside
+    accountant, scalars = run.accountant, run.scalars
     limit = "none" if accountant.max_epsilon is None else f"epsilon {accountant.max_epsilon}"
     log(INFO, "\t├──> Private updates: %s trust, limit: %s", run.mechanism.trust, limit)
     log(INFO, "\t│\t├── delta: %s, %s", accountant.delta, accountant.neighboring)
@@ -198,7 +198,9 @@ class QuantizeMod(ClientLimits):
         try:
             request, config = messages.read(message.content), context.node_config
             state = messages.ClientState(context)
-            member = Member(context.node_id, self.of_node(config), state, config, log_once)
+            member = Member(
+                context.node_id, self.with_operator_settings(config), state, config, log_once
+            )
             if request.step != UPLOAD:
                 answer = member.answer(request)
             else:

@@ -20,7 +20,7 @@ from randquant.planning.plans import Need
 from randquant.planning.privacy import CLIP_NORM, Privacy, refuse_spent
 from randquant.rounds.among_clients import AmongClients
 from randquant.rounds.parameter_free import Predicts
-from randquant.rounds.trained import Layout, trained_names
+from randquant.rounds.parameter_layout import Layout, trained_names
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 
@@ -191,7 +191,7 @@ def _dimension(model: Any, local: Local) -> int:
                 f"coordinates, got {validate.shown(model)}."
             ) from None
     arrays = model_arrays(record)
-    layout = Layout.of(arrays, trained_names(arrays, local.parts, local.frozen))
+    layout = Layout.from_model(arrays, trained_names(arrays, local.parts, local.frozen))
     layout.check_running(local.buffers)
     layout.check_tied(arrays)
     return layout.dimension

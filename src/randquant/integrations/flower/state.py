@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 
-from randquant.rounds.trained import Arrays
+from randquant.rounds.parameter_layout import Arrays
 
 
 def arrays_in(strategy: Strategy) -> dict[str, np.ndarray]:

@@ -26,10 +26,10 @@ from randquant.rounds.accountant import SO_FAR, RunAccountant
 from randquant.rounds.among_clients import AmongClients
 from randquant.rounds.history import History, RoundRow
 from randquant.rounds.offer import Offer
+from randquant.rounds.parameter_layout import Arrays, Layout, trained_names
 from randquant.rounds.protocol import UPLOAD
-from randquant.rounds.run import ModelAndMoments, RoundsFailed, ServerRun, alongside_numbers
+from randquant.rounds.run import ModelAndMoments, RoundsFailed, ServerRun, scalar_encoder
 from randquant.rounds.store import ServerStore
-from randquant.rounds.trained import Arrays, Layout, trained_names
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 from randquant.secure_sums.secagg.terms import ProtocolError
@@ -98,13 +98,13 @@ class QuantizedStrategy(Strategy):
         mod.check_inner(self.strategy)
         self._initial_memory = state.memory(self.strategy)
         self.local = mod.check_local(local)
-        scalars = alongside_numbers(mechanism, privacy)
+        scalars = scalar_encoder(mechanism, privacy)
         untuned = None
         if isinstance(self.strategy, ParameterFree):
             untuned = UntunedSteps(self.strategy.predicts)
         # The model is not known yet: an offer of the largest dimension fails now if any would, and
         # is read as clients will read it.
-        offer = Offer(mechanism, 2**29, beside=scalars, scaled=untuned is not None)
+        offer = Offer(mechanism, 2**29, scalars=scalars, scaled=untuned is not None)
         Offer.from_text(offer.to_text())
         accountant = RunAccountant(
             delta,
@@ -305,12 +305,12 @@ class QuantizedStrategy(Strategy):
         rounds = {} if result is None else result.evaluate_metrics_serverapp
         measured = {number: dict(metrics) for number, metrics in rounds.items()}
         for number, metrics in ({} if result is None else result.train_metrics_clientapp).items():
-            released = {f"clients' {n}": metrics[n] for n in self.run.names if n in metrics}
+            released = {f"clients' {n}": metrics[n] for n in self.run.scalar_names if n in metrics}
             measured.setdefault(number, {}).update(released)
         return self.run.outcome(title, measured)
 
     def _layout(self, model: Arrays) -> Layout:
-        layout = Layout.of(model, trained_names(model, self.local.parts, self.local.frozen))
+        layout = Layout.from_model(model, trained_names(model, self.local.parts, self.local.frozen))
         layout.check_running(self.local.buffers)
         return layout
 

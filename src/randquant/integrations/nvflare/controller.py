@@ -25,14 +25,14 @@ from randquant.aggregation.registry import from_record
 from randquant.integrations.nvflare.tasks import build_task, number, read, site_name
 from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.accountant import SO_FAR, RunAccountant
-from randquant.rounds.foreign import logged
 from randquant.rounds.offer import Offer
 from randquant.rounds.parameter_free import Predicts
+from randquant.rounds.parameter_layout import Layout
 from randquant.rounds.protocol import RoundMessage
 from randquant.rounds.run import RoundsFailed, ServerRun
 from randquant.rounds.store import ServerStore
 from randquant.rounds.sums import Log, PlainSum, RoundSum
-from randquant.rounds.trained import Layout
+from randquant.rounds.untrusted import logged
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 
@@ -161,7 +161,7 @@ class QuantizeController(Controller):
                     except RoundsFailed as failed:
                         self.system_panic(f"randquant: {failed}", fl_ctx)
                         return
-            log(INFO, f"randquant: the run, {run.accountant.told()}; {SO_FAR}")
+            log(INFO, f"randquant: the run, {run.accountant.summary()}; {SO_FAR}")
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Do nothing: the state is on disk already."""
@@ -223,7 +223,7 @@ class QuantizeController(Controller):
         return log
 
     def _layout(self) -> Layout:
-        return Layout.of(self._model)
+        return Layout.from_model(self._model)
 
     def _offer(self) -> Offer:
         # Running statistics are not sent: the server keeps those of the first model.
@@ -273,7 +273,7 @@ class QuantizeController(Controller):
         # The store first: it is what a restart goes on from, and the persistor's file a copy.
         run.succeeded(run.done, len(sites), round_sum.clients, sizes, (self._model, {}))
         self._persistor.save(self._learnable, fl_ctx)
-        cost = f"{run.accountant.told()}; {SO_FAR}"
+        cost = f"{run.accountant.summary()}; {SO_FAR}"
         log(INFO, f"randquant: round {run.done} of {self.rounds}: {cost}")
 
     def _begin_sum(self, sites: list[str], log: Log) -> RoundSum:

@@ -19,7 +19,7 @@ from randquant.integrations.nvflare import tasks
 from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.limits import ClientLimits
 from randquant.rounds.member import AgreedUpload, Member
-from randquant.rounds.trained import Arrays
+from randquant.rounds.parameter_layout import Arrays
 
 FAILED = ReturnCode.EXECUTION_EXCEPTION
 FAILURES = tuple(code for name, code in vars(ReturnCode).items() if name.isupper() and name != "OK")
