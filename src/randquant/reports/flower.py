@@ -126,7 +126,7 @@ def _upload(rows: Sequence[RoundRow]) -> Card:
 
 
 def _largest(rows: Sequence[RoundRow], name: str) -> str:
-    return formatting.size_of(max((getattr(row, name) for row in rows), default=0))
+    return formatting.byte_size(max((getattr(row, name) for row in rows), default=0))
 
 
 def _meaning(history: History) -> Paragraphs:

@@ -226,8 +226,7 @@ class AmongClients:
         """
         self.degree(cohort, lambda level, line: None)  # ValueError, before the run begins
         others = cohort - 1
-        # With all others as neighbours, which withstands the most losses: `degree` may choose
-        # fewer.
+        # With all others as neighbours, which withstands the most losses.
         why = f"two thirds of {others} neighbours must answer to the end"
         return others - share_of_neighbours(others, DEFAULT_THRESHOLD_SHARE), why
 
@@ -238,8 +237,7 @@ class AmongClients:
             ProtocolError: fewer clients than `least`.
             ValueError: not even all others as neighbours withstand `losses`.
         """
-        # Each client's own noise protects it from the server: a secure sum would add nothing to
-        # that.
+        # Each client's own noise protects it from the server: a secure sum would add nothing.
         if offer.mechanism.trust == "local":
             return PlainSum(offer, clients, log)
         least = self.fewest(offer.mechanism)

@@ -147,6 +147,7 @@ class RemoteHelper:
         call = self._channel.unary_unary(name)
         for left in reversed(range(tries)):
             try:
+                # It waits for a helper that is starting: else the first refused connection ends it.
                 return call(request, timeout=timeout, wait_for_ready=True)
             except grpc.RpcError as error:
                 code, details = error.code(), error.details()  # type: ignore[attr-defined]
@@ -239,8 +240,7 @@ def _answering(
     log, workers = getLogger(__name__), _Workers(limits.workers)
 
     def compute(request: bytes, context: grpc.ServicerContext) -> bytes:
-        # One signature takes no time: it needs no worker, and a round can begin while sums are
-        # made.
+        # One signature needs no worker: a round can begin while sums are made.
         if request.startswith(joint_seed.REQUEST_MAGIC):
             return helper.answer(request)
         # By certificate and not by address: one server can call from many addresses.
@@ -298,6 +298,7 @@ class _Workers:
     """The workers of a service: no certificate gets all of them, however often it calls."""
 
     def __init__(self, workers: int) -> None:
+        # Half of them, so that one server's requests leave the other half to the other servers.
         self._per_certificate = max(1, workers // 2)
         self._all, self._lock = threading.Semaphore(workers), threading.Lock()
         self._shares: dict[str, _Share] = {}

@@ -165,8 +165,7 @@ class AnswerLedger:
         if self._database is not None and self._connection is None:
             raise RuntimeError("Expected an account to be saved while it is held.")
         self._written += 1
-        # What was never read has not changed: it is written as it was, without certifying its
-        # offers.
+        # Unread means unchanged: it is written as it was, without certifying its offers.
         account = self._unread
         if account is None:
             account = self._accountant.state_dict()

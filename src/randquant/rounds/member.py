@@ -134,8 +134,8 @@ class Member:
         if membership.helped is not None and membership.offer.needs_seed:
             from randquant.secure_sums.helper.joint_seed import proved
 
-            # The helper has signed for the seed, so the server cannot have chosen which coordinates
-            # it gets.
+            # The helper has signed for the seed: the server cannot choose which coordinates it
+            # gets.
             identity = self.limits.helper_identity
             return mechanism.in_round(proved(membership.session, request.proof, identity))
         if self.drawn:
@@ -192,6 +192,8 @@ class Member:
         if offer.buffers == "frozen" and whole:
             layout.check_frozen(old, new)
         update = layout.update(old if whole else None, new)
+        # Without the number an update is not shortened: 1.0 is the loss of a model that knows
+        # nothing.
         weights, relative_loss = layout.update(None, old), numbers.get(RELATIVE_LOSS, 1.0)
         vector = offer.preparation.vector(update, weights, relative_loss, numbers)
         # A fresh secret key for each answer: who knew it could recompute the noise and take it off.

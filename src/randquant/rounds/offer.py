@@ -130,8 +130,7 @@ class Offer:
 
     @property
     def needs_seed(self) -> bool:
-        # In each round, drawn by server and clients together. Mechanisms that use none are equal
-        # under any two seeds.
+        # Of each round. Mechanisms that use none are equal under any two seeds.
         return self.mechanism.in_round(0) != self.mechanism.in_round(1)
 
     @property
@@ -139,8 +138,7 @@ class Offer:
         """A client's scaling and joining of an update before it encodes it."""
         mechanism, length, noise = self.mechanism, None, 0.0
         if self.scaled and (length := mechanism.clip_norm) is not None:
-            # The noise with the fewest clients: a client has only the server's word for how many
-            # take part.
+            # The noise with the fewest clients: for more there is only the server's word.
             noise = squared_noise(mechanism, self.dimension, mechanism.cohort, length)
         return UpdatePreparation(length, noise, self.scalars)
 

@@ -182,13 +182,13 @@ class Layout:
             )
 
     def check_frozen(self, old: Arrays, new: Arrays) -> None:
-        # No update of statistics is sent: the client would have trained another model than the
-        # server steps from.
+        # No update of statistics is sent: the server would step from another model.
         for name in self.running:
             same = name in new and np.array_equal(old[name], new[name])
             if not same:
+                change = "a changed" if name in new else "no"
                 raise ValueError(
-                    f"Expected training that leaves running statistics as they are, got a changed "
+                    f"Expected training that leaves running statistics as they are, got {change} "
                     f"{name}: put the batch norm into eval mode in the train function, or let the "
                     "server offer buffers='server'."
                 )

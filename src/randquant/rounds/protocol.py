@@ -182,8 +182,7 @@ def read_terms(text: str, session: bytes, size: int) -> Terms:
         record = json.loads(text)
         return Terms(session, tuple(record.pop("clients")), size, **record)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        # The reason may quote the text. It is the error's cause, which only this client's log
-        # shows.
+        # The cause, which may quote the text, is shown in this client's log only.
         raise ProtocolError(
             f"Expected the terms of a secure sum, got {len(text)} characters that are not."
         ) from error

@@ -102,8 +102,7 @@ class ServerRun:
     def eligible(self, offer: Offer, connected: Iterable[int]) -> list[int]:
         """Return the connected clients that one more answer keeps within the limit."""
         connected = list(connected)
-        # Before the limit is checked: a new number may be a known client that has reconnected, and
-        # inherits the largest counts.
+        # Before the limit is checked: a new number inherits the largest counts.
         self.accountant.meet(connected)
         if self.accountant.max_epsilon is None:
             return connected

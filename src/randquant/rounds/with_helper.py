@@ -131,7 +131,7 @@ def _with_proofs(terms: HelperTerms, levels: int, verify_key: bytes) -> HelperTe
         terms,
         bits=wire.sum_bits(levels, terms.cohort),
         largest=levels - 1,
-        commitment=proven.commitment_of(verify_key),
+        commitment=proven.verify_key_commitment(verify_key),
     )
 
 
@@ -173,8 +173,7 @@ class WithHelper:
     stable_numbers: bool = False
     integrity: Integrity = "masked"
 
-    # Seconds for a step other than the upload. There is no such step, but engines read this of
-    # every kind of sum.
+    # For steps other than the upload, which this kind of sum does not have: engines read it.
     step_timeout = 600.0
     counts_on = "the helper does not collude with the server"
 
@@ -210,8 +209,7 @@ class WithHelper:
         return sums.fewest(mechanism, self.least)
 
     def most_lost(self, cohort: int) -> tuple[int, str]:
-        # Losses need no step of their own: the helper adds up the masks of those who sent a
-        # message.
+        # A loss costs nothing: the helper adds up the masks of those who sent a message.
         return cohort - 2, "a sum of one hides nothing"
 
     def begin(self, offer: Offer, clients: Sequence[int], log: Log) -> RoundSum:
