@@ -41,7 +41,7 @@ class UpdatePreparation:
     scalars: Alongside | None = None
 
     @property
-    def scalar_coordinates(self) -> int:
+    def extra(self) -> int:
         return 0 if self.scalars is None else self.scalars.extra
 
     def vector(

@@ -52,7 +52,7 @@ class UntunedSteps:
         """
         shapes = [shape for _, shape, _ in layout.trained]
         rule = ParameterFreeStep.for_mechanism(
-            offer.mechanism, shapes, extra=offer.preparation.scalar_coordinates, clients=clients,
+            offer.mechanism, shapes, extra=offer.preparation.extra, clients=clients,
             rounds=rounds, predicts=self.predicts,
         )  # fmt: skip
         weights = layout.update(None, model)

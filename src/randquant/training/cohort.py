@@ -114,7 +114,7 @@ class RoundCollector:
     @property
     def dimension(self) -> int:
         """Coordinates of what a client encodes: its update and its numbers."""
-        return self.learner.dimension + self.preparation.scalar_coordinates
+        return self.learner.dimension + self.preparation.extra
 
     @property
     def _varying_cohorts(self) -> HiddenCohorts | None:

@@ -94,7 +94,7 @@ class TrainingSetup:
     @property
     def dimension(self) -> int:
         """Coordinates of what a client encodes: its update and its numbers."""
-        return self.learner.dimension + self.preparation.scalar_coordinates
+        return self.learner.dimension + self.preparation.extra
 
     def standardized(self, statistics: FeatureStatistics) -> TrainingSetup:
         """Return a copy that trains on standardised data."""
@@ -141,7 +141,7 @@ def prepare(config: TrainConfig, key: Key, inputs: RunInputs) -> TrainingSetup:
         )
     learner = _learner(config, mechanism, problem)
     preparation = _preparation(config, mechanism, problem)
-    size = learner.dimension + preparation.scalar_coordinates
+    size = learner.dimension + preparation.extra
     if preparation.scalars is not None:
         mechanism.expected_error(size)  # for its TypeError
         _check_numbers(preparation.scalars, problem)
