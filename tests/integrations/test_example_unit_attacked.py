@@ -133,7 +133,7 @@ def test_the_line_says_all_datas_own_bound_where_others_are_invented():
     accountant = RunAccountant(1e-5)
     accountant.compose(RoundEvent(Offer(MECHANISM, 12, examples=40), frozenset({1})), 5)
     alone = account([release_of(MECHANISM, 12, 5).under("local")], 1e-5).epsilon
-    said = accountant.told().partition("all data of a client: ")[2]
+    said = accountant.summary().partition("all data of a client: ")[2]
     figure = float(said.partition("and epsilon <= ")[2].partition(" ")[0])
     assert figure >= alone
 

@@ -79,11 +79,11 @@ def test_three_sites_learn_and_one_patient_has_the_target_as_its_bound(run):
     parameters = sum(each.numel() for each in model.parameters())
     assert spent.unit == "example"
     assert spent == account([release_of(mechanism, parameters, 6, examples=EXAMPLES)], 1e-5)
-    assert 2.0 < spent.epsilon <= 4.0 < strategy.accountant.of_clients().epsilon
+    assert 2.0 < spent.epsilon <= 4.0 < strategy.accountant.client_guarantee().epsilon
 
 
 def test_the_servers_log_says_whose_bound_it_is(run):
-    told = run[0].accountant.told()
+    told = run[0].accountant.summary()
     assert told.startswith("one example: epsilon <= ")
     assert "all data of a client: " in told
 

@@ -45,8 +45,8 @@ def observed(strategy):
     account, run = strategy.accountant, strategy.run
     return {
         "mechanism": offer.mechanism, "dimension": offer.dimension, "parts": offer.parts,
-        "buffers": offer.buffers, "numbers": offer.beside and offer.beside.numbers,
-        "weight": offer.beside and offer.beside.weight, "scaled": offer.scaled,
+        "buffers": offer.buffers, "numbers": offer.scalars and offer.scalars.numbers,
+        "weight": offer.scalars and offer.scalars.weight, "scaled": offer.scaled,
         "examples": offer.examples, "least": terms["least"], "neighbours": terms["neighbours"],
         "timeout": timeout,
         "limit": account.max_epsilon, "delta": account.delta, "relation": account.neighboring,
@@ -181,8 +181,8 @@ def target(monkeypatch):
             "nodes": inner.min_train_nodes, "cohort": offer.mechanism.cohort,
             "trust": offer.mechanism.trust, "coordinates": offer.mechanism.coordinates,
             "parts": offer.parts, "patience": run.patience,
-            "numbers": offer.beside and offer.beside.numbers,
-            "weight": offer.beside and offer.beside.weight, "examples": offer.examples,
+            "numbers": offer.scalars and offer.scalars.numbers,
+            "weight": offer.scalars and offer.scalars.weight, "examples": offer.examples,
         }  # fmt: skip
 
     return made

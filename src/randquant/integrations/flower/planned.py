@@ -15,8 +15,8 @@ from randquant.local_training.local import Local
 from randquant.planning.privacy import CLIP_NORM, Privacy
 from randquant.rounds.among_clients import AmongClients
 from randquant.rounds.parameter_free import Predicts
+from randquant.rounds.parameter_layout import Layout, trained_names
 from randquant.rounds.target import Target, default_delta
-from randquant.rounds.trained import Layout, trained_names
 from randquant.rounds.untuned import UntunedSteps
 from randquant.rounds.with_helper import WithHelper
 
@@ -81,7 +81,7 @@ def for_target(
             `min_available_nodes` are raised to the cohort where they are lower.
         epsilon: the target in nats, for one client's whole participation; training ends before a
             round that would exceed it.
-        rounds: how many rounds; `start` runs as many by default.
+        rounds: number of rounds, which `start` runs by default.
         cohort: clients that are asked in each round, at least.
         model: what is trained: an ArrayRecord, a torch module, a state dict, or the number of
             coordinates of an update.
@@ -176,7 +176,7 @@ def _dimension(model: Any, local: Local) -> int:
                 f"coordinates, got {validate.shown(model)}."
             ) from None
     arrays = model_arrays(record)
-    layout = Layout.of(arrays, trained_names(arrays, local.parts, local.frozen))
+    layout = Layout.from_model(arrays, trained_names(arrays, local.parts, local.frozen))
     layout.check_running(local.buffers)
     layout.check_tied(arrays)
     return layout.dimension

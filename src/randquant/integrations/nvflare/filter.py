@@ -17,14 +17,14 @@ from randquant.integrations.nvflare import tasks
 from randquant.privacy.guarantee import Neighboring
 from randquant.rounds.limits import ClientLimits
 from randquant.rounds.member import AgreedUpload, Member
-from randquant.rounds.trained import Arrays, check_precision
+from randquant.rounds.parameter_layout import Arrays, check_precision
 
 FAILED = ReturnCode.EXECUTION_EXCEPTION
 FAILURES = tuple(code for name, code in vars(ReturnCode).items() if name.isupper() and name != "OK")
 """NVFlare's own return codes of failed tasks; any other is replaced by FAILED."""
 
 AGREED_KEY = "randquant.asked"
-"""Key of the agreed request, and its model, in the context of a task."""
+"""Key of the agreed request, and of its model, in the context of a task."""
 
 
 class QuantizeFilter(Filter):
@@ -78,7 +78,7 @@ class QuantizeFilter(Filter):
         self.neighboring: Neighboring = neighboring
         self.examples, self.helper, self.identity = examples, helper, identity
         self.clip_norm = clip_norm
-        # Kept in this process, so that an account that is replaced by an older copy is noticed.
+        # It has the account's version, so that an older copy put in its place is noticed.
         self._state: dict[str, dict[str, Any]] = {}
         self._limits()  # for its ValueError: settings fail when the site starts, not in a job
 
