@@ -16,7 +16,7 @@ from results import save, stored
 
 from randquant.channels import Key
 from randquant.planning import gaussian_multiplier
-from randquant.privacy import account, release_of
+from randquant.privacy import account, run_release
 from randquant.reports import Axis, line_chart
 from randquant.rounds import ParameterFreeStep
 
@@ -88,7 +88,7 @@ def measured(folder: str, seeds: int) -> dict:
             release = mechanism.release(FEATURES, ROUNDS)
             row["patient"] = {
                 site: account(
-                    [release_of(mechanism, FEATURES, ROUNDS, examples=count)], DELTA
+                    [run_release(mechanism, FEATURES, ROUNDS, examples=count)], DELTA
                 ).epsilon
                 for site, count in examples.items()
             }

@@ -31,7 +31,7 @@ from randquant.aggregation import (
 from randquant.channels import encoding, wire
 from randquant.mechanisms import design
 from randquant.planning import compare, planner
-from randquant.privacy import compose, dominating_pair, release_of
+from randquant.privacy import compose, dominating_pair, run_release
 
 SENTENCE = re.compile(r"^(Client \S+: |[\w .'=-]+: )?Expected .*[.?]$", re.DOTALL)
 OURS = (ValueError, TypeError, OSError)
@@ -140,10 +140,11 @@ def _calls() -> Iterator[Call]:
                           ("VectorRelease", VECTOR.release(10, 3))):  # fmt: skip
         yield call(f"{name}.renyi", release.renyi, order=2.0)
     yield call("VectorRelease.under", VECTOR.release(10, 3).under, trust="aggregate")
-    yield call("release_of", release_of, mechanism=VECTOR, dimension=10, rounds=3, examples=5)
+    yield call("run_release", run_release, mechanism=VECTOR, dimension=10, rounds=3, examples=5)
     yield call("Sampled", rq.Sampled, release=rq.GaussianRelease(1.0, 10, 1), rate=0.1, rounds=3,
                scheme="poisson", hidden=True, absent=None)  # fmt: skip
-    yield call("Sampled.of_cohort", rq.Sampled.of_cohort, release=rq.GaussianRelease(1.0, 10, 1),
+    yield call("Sampled.from_cohort", rq.Sampled.from_cohort,
+               release=rq.GaussianRelease(1.0, 10, 1),
                population=100, cohort=10, rounds=3)  # fmt: skip
     yield call("account", rq.account, releases=[RELEASE], delta=1e-5, quick=True)
     yield call("account of one", lambda release: rq.account([release], 1e-5), release=RELEASE)

@@ -102,9 +102,9 @@ def test_with_numbers_beside_it_an_offer_counts_for_no_single_example():
     """One example may move a number by its whole range."""
     beside = Alongside(4.0, NUMBERS)
     offer = Offer(fine(), 7, beside=beside)
-    with pytest.raises(ValueError, match="no numbers beside"):
+    with pytest.raises(ValueError, match="no numbers with"):
         offer.for_unit(8)
-    with pytest.raises(ValueError, match="no numbers beside"):
+    with pytest.raises(ValueError, match="no numbers with"):
         Offer(fine(), 7, beside=beside, examples=8)
     with pytest.raises(ProtocolError, match="an offer that can be counted for one example"):
         _ = Membership(b"s" * 16, offer.to_text(), examples=8).offer

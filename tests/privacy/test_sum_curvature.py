@@ -62,7 +62,7 @@ def test_beyond_the_largest_sums_fewer_clients_are_counted():
 @pytest.mark.parametrize("likely", [0.5, 77 / 256, 2.0**-9])
 def test_laws_of_many_bits_are_exact_within_their_rounding(likely):
     count, exact = 5000, Fraction(likely)
-    law = Powers(np.array([1 - likely, likely])).of(count)
+    law = Powers(np.array([1 - likely, likely])).law(count)
     assert law.mass.min() >= MIN_PROB
     assert law.mass.sum() == pytest.approx(1.0, rel=0, abs=1e-11)
     for at in np.linspace(0, len(law.mass) - 1, 30).astype(int).tolist():

@@ -254,7 +254,7 @@ class UpdateMechanism(Protocol):
     ) -> Release:
         """The release for neighbours that differ in one example of a client.
 
-        Ask `privacy.accounting.cohorts.release_of`, which also knows what else is sent.
+        Ask `privacy.accounting.cohorts.run_release`, which also knows what else is sent.
 
         Args:
             dimension, rounds, neighboring: as for `release`.

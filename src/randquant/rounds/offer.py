@@ -15,7 +15,7 @@ from randquant.aggregation.alongside import Alongside, Number
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, from_record
 from randquant.privacy.accounting.release import Release
-from randquant.privacy.accounting.sampling import release_of
+from randquant.privacy.accounting.sampling import run_release
 from randquant.privacy.guarantee import Neighboring, Trust
 from randquant.rounds.parameter_free import squared_noise
 from randquant.rounds.preparation import UpdatePreparation
@@ -152,7 +152,7 @@ class Offer:
         the server sees its codes one by one. An account under `local` trust composes every offer
         so, even one for a sum.
         """
-        release = release_of(
+        release = run_release(
             self.mechanism, self.dimension, rounds, neighboring,
             examples=self.examples, numbers=self.beside is not None,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from randquant.privacy.accounting.accountant import account
 from randquant.privacy.accounting.release import Release, Releasing
-from randquant.privacy.accounting.sampling import HiddenCohorts, release_of
+from randquant.privacy.accounting.sampling import HiddenCohorts, run_release
 from randquant.privacy.guarantee import Guarantee, Neighboring
 
 
@@ -76,11 +76,11 @@ class Ledger:
 
     @property
     def hidden(self) -> bool:
-        """True if nobody sees who takes part, so that rounds are those of the run."""
+        # Nobody sees who takes part, so the rounds are those of the run.
         return self._cohorts is not None
 
     def release(self, rounds: int) -> Release | None:
-        return release_of(
+        return run_release(
             self._mechanism, self._dimension, rounds, self._neighboring,
             examples=self._examples, cohorts=self._cohorts,
         )  # fmt: skip
