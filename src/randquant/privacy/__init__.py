@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from randquant.privacy.certificates.noise import shift_divergence
     from randquant.privacy.certificates.sum_bits import SCALE, Bits, LogBinomial
     from randquant.privacy.certificates.sum_certificate import attained, by_distance, certify_sum
-    from randquant.privacy.certificates.sum_curvature import LARGEST_SUM, kappa_sum
+    from randquant.privacy.certificates.sum_curvature import MAX_SUM_CLIENTS, kappa_sum
     from randquant.privacy.certificates.sum_laws import (
         NO_TRIM_FLOOR_BITS,
         ClientRows,

@@ -1,7 +1,7 @@
 """Gaussian noise that dominates sums of one bit of each client.
 
-Hidden cohorts need a dominating pair, and runs of more than 4096 clients have no closer bound:
-there epsilon would be up to 31 % and 5 % larger without this comparison.
+Hidden cohorts need a dominating pair, and sums over more than 4096 clients have no tighter bound:
+without this comparison their epsilon would be up to 31 % and 5 % larger.
 
 Derivation: `docs/theory/vector-sums.md`, "Beside Gaussian noise".
 """
@@ -35,7 +35,7 @@ MAX_WORK_SIZE, MIN_PART_COUNT = 2**21, 48
 MIN_EXACT_PROB = 1e-250
 """Less likely sums are bounded by a formula."""
 
-ROUNDING_SCALE = 1 + 1e-9
+ROUND_UP_FACTOR = 1 + 1e-9
 """Factor that pays for the rounding of quotients, exponentials and logarithms: some dozens of units
 of 2**-53, so that half as much would do, and costs 1e-9 of a bound."""
 
@@ -68,7 +68,7 @@ def unit_squared_mu(channel: Channel, clients: int) -> float:
     ends = low / one.denominator, high / one.denominator
     longest = _largest_distance(*ends, clients - 1, mirror)
     # theory/vector-sums.md, Proposition 14: the distance of the ends is at least this.
-    return (longest / narrowest) ** 2 * ROUNDING_SCALE
+    return (longest / narrowest) ** 2 * ROUND_UP_FACTOR
 
 
 def _largest_distance(low: float, high: float, others: int, mirror: bool) -> float:
@@ -90,7 +90,7 @@ def _largest_distance(low: float, high: float, others: int, mirror: bool) -> flo
         above = at_left + at_right - (noise.start + last)
         worst = max(worst, _distance_at_rare_sums(at_left, at_right, low, high, below))
         worst = max(worst, _distance_at_rare_sums(at_right, at_left, 1 - high, 1 - low, above))
-    return worst * (high - low) * ROUNDING_SCALE
+    return worst * (high - low) * ROUND_UP_FACTOR
 
 
 def _arrangement_groups(others: int, mirror: bool) -> Iterator[tuple[int, int]]:
@@ -160,7 +160,7 @@ def _distance_at_rare_sums(
     quantile = np.sqrt(2 * (rare - math.log(math.sqrt(2 * math.pi)) - np.log(outer + 1 / outer)))
     falls = _tilted_odds(at_left, at_right, low, high, np.maximum(sums - 2, 0)) * (1 - 1e-9)
     return (
-        float((1 / ((1 - high + _falling_product_sums(falls)) * quantile)).max()) * ROUNDING_SCALE
+        float((1 / ((1 - high + _falling_product_sums(falls)) * quantile)).max()) * ROUND_UP_FACTOR
     )
 
 

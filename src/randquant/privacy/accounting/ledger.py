@@ -62,7 +62,7 @@ class Ledger:
         self._dimension = dimension
         self._delta, self.spent = delta, spent
         self._limit = math.inf if limit is None else limit
-        self._left = (self._limit, delta) if spent is None else spent.left_of(self._limit, delta)
+        self._left = (self._limit, delta) if spent is None else spent.remaining(self._limit, delta)
         self._neighboring: Neighboring = neighboring
         self._examples = examples
         self._cohorts = cohorts

@@ -19,7 +19,7 @@ from randquant.privacy.certificates.sum_bits import linearised
 from randquant.privacy.certificates.sum_curvature import kappa_sum
 from randquant.privacy.guarantee import rounded_up
 
-ROUNDING_SCALE = 1 + 1e-9
+ROUND_UP_FACTOR = 1 + 1e-9
 """Factor that pays for the rounding of sums of non-negative terms: fewer than a hundred operations
 each, about 1e-14, so that half as much would do, and costs 1e-9 of a bound."""
 
@@ -74,14 +74,14 @@ class RoundLoss:
             )
         ]
         return cls(
-            energy * ROUNDING_SCALE,
-            share * longest**2 * ROUNDING_SCALE,
+            energy * ROUND_UP_FACTOR,
+            share * longest**2 * ROUND_UP_FACTOR,
             (
-                (min(moments.skew, third) / share + x**3 / log) * ROUNDING_SCALE,
-                fourth * ROUNDING_SCALE,
-                fifth * ROUNDING_SCALE,
+                (min(moments.skew, third) / share + x**3 / log) * ROUND_UP_FACTOR,
+                fourth * ROUND_UP_FACTOR,
+                fifth * ROUND_UP_FACTOR,
             ),
-            tuple(moment * ROUNDING_SCALE for moment in sixth),
+            tuple(moment * ROUND_UP_FACTOR for moment in sixth),
         )
 
     @classmethod
@@ -107,7 +107,7 @@ class RoundLoss:
             # theory/martingale.md, Proposition 3: a mix of the ratio's powers 0 and a.
             part = rest / (7 * RATIO_ORDERS[power - 1])
             sixth = (1 - part) * self.sixth[0] + part * self.sixth[power]
-        return *self.apart, sixth * ROUNDING_SCALE
+        return *self.apart, sixth * ROUND_UP_FACTOR
 
 
 def sum_round_loss(channel: Channel, clients: int, square: float, rounds: int) -> RoundLoss | None:
@@ -134,8 +134,8 @@ def sum_round_loss(channel: Channel, clients: int, square: float, rounds: int) -
     # update exceeds in a coordinate.
     width = float(channel.inputs[-1] - channel.inputs[0])
     reach = width if bit is None else bit[1]
-    share, square = share * width**2 * ROUNDING_SCALE, square / reach**2 * ROUNDING_SCALE
-    longest = min(math.sqrt(square) * ROUNDING_SCALE, 1.0)
+    share, square = share * width**2 * ROUND_UP_FACTOR, square / reach**2 * ROUND_UP_FACTOR
+    longest = min(math.sqrt(square) * ROUND_UP_FACTOR, 1.0)
     return RoundLoss.from_moments(moments, share, longest, rounds * share * square)
 
 
@@ -183,7 +183,7 @@ def epsilon_at(steps: RoundLoss, delta: float, tilt: float, smoothing: float) ->
     """Bound epsilon from above by one tilt >= 0 and one smoothing > steps.largest."""
     moments = steps.moments(tilt)
     whole = steps.energy + smoothing
-    mu = math.sqrt(whole) * ROUNDING_SCALE
+    mu = math.sqrt(whole) * ROUND_UP_FACTOR
     # theory/martingale.md, Proposition 5: log of the errors of all steps, but for e^(-t epsilon).
     growth = tilt * (1 + tilt) / 2 + sum(
         abs(_choose(1 + tilt, k)) * moment for k, moment in enumerate(moments, 3)
@@ -191,8 +191,8 @@ def epsilon_at(steps: RoundLoss, delta: float, tilt: float, smoothing: float) ->
     errors = _integrated_errors(moments, tilt, smoothing - steps.largest, whole - steps.largest)
     if not growth * whole < 1e6 or math.isinf(errors):
         return math.inf
-    log_errors = growth * whole * ROUNDING_SCALE + (
-        math.log(errors * ROUNDING_SCALE) if errors > 0 else -math.inf
+    log_errors = growth * whole * ROUND_UP_FACTOR + (
+        math.log(errors * ROUND_UP_FACTOR) if errors > 0 else -math.inf
     )
 
     def epsilon(threshold: float) -> float:
@@ -200,12 +200,12 @@ def epsilon_at(steps: RoundLoss, delta: float, tilt: float, smoothing: float) ->
 
     def enough(threshold: float) -> bool:
         # Its rounding, of a few units, is far below the slack.
-        power = log_errors - tilt * epsilon(threshold) * (2 - ROUNDING_SCALE)
+        power = log_errors - tilt * epsilon(threshold) * (2 - ROUND_UP_FACTOR)
         if power > 0:
             return False
         return (
             math.exp(log_gaussian_delta(threshold, mu)) + math.exp(power)
-        ) * ROUNDING_SCALE <= delta
+        ) * ROUND_UP_FACTOR <= delta
 
     low, high = max(-mu / 2, -40.0), math.sqrt(-2 * math.log(delta)) + 1.0
     while not enough(high):
@@ -217,7 +217,7 @@ def epsilon_at(steps: RoundLoss, delta: float, tilt: float, smoothing: float) ->
     for _ in range(50):
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return max(0.0, epsilon(high) * ROUNDING_SCALE)
+    return max(0.0, epsilon(high) * ROUND_UP_FACTOR)
 
 
 def _integrated_errors(moments: Sequence[float], tilt: float, low: float, high: float) -> float:
@@ -264,4 +264,4 @@ def _lognormal_moment(power: int, tilt: int, x: float) -> float:
         for k in range(power + 1):
             exponent = (k + tilt) * (k + tilt - 1) // 2
             total += math.comb(power, k) * (-1) ** (power - k) * base**exponent
-        return float(total) * ROUNDING_SCALE
+        return float(total) * ROUND_UP_FACTOR

@@ -181,8 +181,7 @@ def ratio_moments(channel: Channel, clients: int) -> RatioMoments | None:
 
     Returns:
         The bounds; None where the channel has other vertices than the ends, a code changes a
-        likelihood too much,
-        or there are more clients than are tried.
+        likelihood too much, or there are more than MAX_CLIENTS clients.
 
     Example:
         >>> import randquant as rq

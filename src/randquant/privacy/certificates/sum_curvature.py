@@ -40,8 +40,9 @@ from randquant.privacy.certificates.vector import Kappa, kappa
 from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import at_most
 
-LARGEST_SUM = 2**17
-"""Most clients that are counted: more only hide more (Proposition 1), and laws would be longer."""
+MAX_SUM_CLIENTS = 2**17
+"""Clients that are counted, at most: more only hide more (Proposition 1). The time grows with their
+number."""
 
 MAX_VERTEX_LAWS = 2500
 """Laws of others at vertices that are tried, half of all arrangements if a channel is symmetric.
@@ -135,7 +136,7 @@ def _kappa_sum(channel: Channel, clients: int, order: float) -> Kappa:
         lower, witness = infinite_case(channel, single.witness)
         return Kappa(lower, single.upper, order, witness)
     # theory/vector-sums.md, Proposition 1: counting on fewer is a bound.
-    counted = min(clients, LARGEST_SUM)
+    counted = min(clients, MAX_SUM_CLIENTS)
     lower, witness = by_distance(channel, counted - 1, order)
     upper = min(_upper(channel, counted - 1, order, lower), single.upper)
     fewer = 1 << (counted - 1).bit_length() - 1
@@ -278,7 +279,11 @@ class _Sums:
         return curvature * ROUND_UP_FACTOR, np.logaddexp(0.0, excess)
 
     def _values(self, grid: PairGrid, sums: SumOutcomes) -> Values:
-        """Bound curvature and log(M - 1) of a grid's pairs behind one law of the others."""
+        """Bound curvature and log(M - 1) of a grid's pairs behind one law of the others.
+
+        Returns:
+            Two (N,) arrays for the N pairs; infinite where rounding may be too large a share.
+        """
         error = moment_error(sums.error, self.client.loss, sums.scale, self.order)
         curvature, excess = np.empty(len(grid.first)), np.empty(len(grid.first))
         if error > MAX_RELATIVE_ERROR:

@@ -176,7 +176,7 @@ def standardization_query(config: TrainConfig, problem: Problem) -> Standardizat
         return None
     target = math.inf if config.stop_at_epsilon is None else config.stop_at_epsilon, config.delta
     # The query gets a share of what is left, not of the target: spending is a total.
-    left = target if before is None else before.left_of(*target)
+    left = target if before is None else before.remaining(*target)
     columns, sizes = columns_of(problem, standardize), problem.clients.sizes
     return plan_query(standardize, columns, sizes, left, config.trust, config.privacy.unit)
 
