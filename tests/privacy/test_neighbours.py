@@ -12,7 +12,7 @@ from mechanisms_built import built
 
 from randquant.aggregation import (
     AdditiveMechanism,
-    Alongside,
+    AuxiliaryNumbers,
     Number,
     baselines,
     clip_to_norm,
@@ -202,7 +202,7 @@ def test_a_mechanism_without_a_derived_distance_is_refused_for_one_example(mecha
 
 def test_numbers_and_hidden_cohorts_are_refused_for_one_example():
     mechanism = update_mechanism("stochastic-rounding", BITS, clip_norm=NORM)
-    numbers = Alongside(NORM, (Number("age", 0, 100),))
+    numbers = AuxiliaryNumbers(NORM, (Number("age", 0, 100),))
     with pytest.raises(ValueError, match="Expected no numbers with an update"):
         Offer(mechanism, DIMENSION, beside=numbers, examples=100)
     with pytest.raises(ValueError, match="Expected no numbers with an update"):

@@ -37,7 +37,7 @@ class CoordinateError:
         variance: of the decoded coordinate, averaged over x.
         bias: mean square of the bias that is not proportional to x.
         gain: E[x · decoded] / E[x^2], the factor by which a decoded update is scaled.
-        of_sum: standard deviation of noise that is added once, to the sum of a cohort.
+        sum_noise: standard deviation of noise that is added once, to the sum of a cohort.
         omitted: squared error per squared length of the mean, because only a subset of the
             coordinates is sent.
         longest: largest length of the mean.
@@ -46,12 +46,12 @@ class CoordinateError:
     variance: float
     bias: float = 0.0
     gain: float = 1.0
-    of_sum: float = 0.0
+    sum_noise: float = 0.0
     omitted: float = 0.0
     longest: float = 0.0
 
     @classmethod
-    def of(
+    def from_points(
         cls, x: np.ndarray, weights: np.ndarray, variance: np.ndarray, bias: np.ndarray
     ) -> CoordinateError:
         """Average over points x, given their weights, and the variance and bias at each of them."""
@@ -82,7 +82,7 @@ class CoordinateError:
         cohort = validate.whole("cohort", cohort, low=1)
         if self.gain <= 0:
             return math.inf
-        added = (self.of_sum / cohort) ** 2
+        added = (self.sum_noise / cohort) ** 2
         noise = (self.variance / cohort + added + self.bias) / self.gain**2
         length = self.longest
         if mean_norm is not None:
@@ -266,7 +266,7 @@ class UpdateMechanism(Protocol):
         """
         ...
 
-    def dimension_of(self, payload: bytes) -> int:
+    def payload_dimension(self, payload: bytes) -> int:
         """Coordinates of the update that a payload was made of.
 
         Raises:

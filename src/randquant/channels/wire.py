@@ -38,10 +38,10 @@ __all__ = [
     "add",
     "bare_header",
     "body_bytes",
-    "dimension_of",
     "frame",
     "pack",
     "sizes",
+    "stated_dimension",
     "unpack",
 ]
 
@@ -146,7 +146,7 @@ class Format:
     """Codes 0 to levels - 1, with a fingerprint that identifies their meaning.
 
     Example:
-        >>> Format.of(2, "sign", 0.5).bits
+        >>> Format.from_facts(2, "sign", 0.5).bits
         1
     """
 
@@ -154,7 +154,7 @@ class Format:
     fingerprint: bytes
 
     @classmethod
-    def of(cls, levels: int, *facts: str | float) -> Format:
+    def from_facts(cls, levels: int, *facts: str | float) -> Format:
         """Return the format of codes whose meaning these names and numbers determine.
 
         Two sides that differ in any of them refuse each other's payloads.
@@ -248,15 +248,15 @@ def sizes(payload: bytes) -> tuple[int, int]:
     return {PADDED_VERSION: (codes, rest), PARTIAL_VERSION: (codes, -rest)}.get(version, (count, 0))
 
 
-def dimension_of(channel: Coding, payload: bytes) -> int:
+def stated_dimension(channel: Coding, payload: bytes) -> int:
     """Read from a payload the number of coordinates of the update, without the padding.
 
     Raises:
         ValueError: the payload is not of this channel, or its length is not the one it states.
 
     Example:
-        >>> coin = Format.of(2, "a coin")
-        >>> dimension_of(coin, pack(coin, np.zeros(1024, dtype=np.uint8), padding=374))
+        >>> coin = Format.from_facts(2, "a coin")
+        >>> stated_dimension(coin, pack(coin, np.zeros(1024, dtype=np.uint8), padding=374))
         650
     """
     size, padding = sizes(payload)
@@ -464,7 +464,7 @@ def coded(coding: Coding, size: int) -> int:
     """Return the bytes of `size` codes that the server sees one by one, header included.
 
     Example:
-        >>> coded(Format.of(2, "a bit"), 1024)
+        >>> coded(Format.from_facts(2, "a bit"), 1024)
         168
     """
     return HEADER_BYTES + body_bytes(coding, validate.whole("size", size, low=0))

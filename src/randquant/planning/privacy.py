@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from randquant._internal import declared, validate
 from randquant._internal.serialization import from_json
-from randquant.aggregation.alongside import Number
+from randquant.aggregation.auxiliary_numbers import Number
 from randquant.privacy.accounting.sampling import Draw
 from randquant.privacy.guarantee import Guarantee, Neighboring
 

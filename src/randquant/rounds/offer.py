@@ -11,7 +11,7 @@ from typing import Any
 
 from randquant._internal import validate
 from randquant._internal.serialization import to_json
-from randquant.aggregation.alongside import Alongside, Number
+from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers, Number
 from randquant.aggregation.mechanism import UpdateMechanism
 from randquant.aggregation.registry import all_mechanisms, from_record
 from randquant.privacy.accounting.release import Release
@@ -60,7 +60,7 @@ class Offer:
     dimension: int
     parts: tuple[str, ...] = ()
     buffers: Buffers = "refuse"
-    beside: Alongside | None = None
+    beside: AuxiliaryNumbers | None = None
     examples: int | None = None
     scaled: bool = False
     _text: str = field(init=False, repr=False, compare=False)
@@ -211,7 +211,7 @@ class Offer:
         return hashlib.sha256(self._text.encode()).hexdigest()
 
 
-def _numbers_record(encoder: Alongside) -> dict[str, Any]:
+def _numbers_record(encoder: AuxiliaryNumbers) -> dict[str, Any]:
     # Without the norm, which is the mechanism's.
     return {
         "numbers": [[n.name, n.low, n.high, n.share] for n in encoder.numbers],
@@ -219,12 +219,12 @@ def _numbers_record(encoder: Alongside) -> dict[str, Any]:
     }
 
 
-def _read_numbers(record: Mapping[str, Any], mechanism: UpdateMechanism) -> Alongside:
+def _read_numbers(record: Mapping[str, Any], mechanism: UpdateMechanism) -> AuxiliaryNumbers:
     # Undo `_numbers_record`; a TypeError or ValueError of any kind refuses the offer.
     if mechanism.clip_norm is None or record.keys() != {"numbers", "weight"}:
         raise ValueError("a clipped update cannot carry its numbers")
     numbers = tuple(Number(*fields) for fields in record["numbers"])
-    return Alongside(mechanism.clip_norm, numbers, record["weight"])
+    return AuxiliaryNumbers(mechanism.clip_norm, numbers, record["weight"])
 
 
 def _read(text: str) -> Offer:

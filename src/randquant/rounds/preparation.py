@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant.aggregation.alongside import Alongside
+from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.clipping import scale_to_norm, shorten
 
 NO_NUMBERS: Mapping[str, float] = {}
@@ -36,7 +36,7 @@ class UpdatePreparation:
 
     length: float | None = None
     noise: float = 0.0
-    alongside: Alongside | None = None
+    alongside: AuxiliaryNumbers | None = None
 
     @property
     def extra(self) -> int:
@@ -65,4 +65,4 @@ class UpdatePreparation:
         if self.length is not None:
             scaled = scale_to_norm(update, self.length)
             update = shorten(scaled, weights, relative_loss, self.noise)
-        return update if self.alongside is None else self.alongside.joined(update, numbers)
+        return update if self.alongside is None else self.alongside.join(update, numbers)

@@ -8,9 +8,9 @@ from logging import ERROR, INFO
 import numpy as np
 
 from randquant._internal import validate
-from randquant.aggregation.alongside import Alongside
-from randquant.aggregation.hostile import one_client
+from randquant.aggregation.auxiliary_numbers import AuxiliaryNumbers
 from randquant.aggregation.mechanism import UpdateMechanism
+from randquant.aggregation.worst_case_influence import describe_influence
 from randquant.planning.privacy import CLIP_NORM, Privacy
 from randquant.rounds.accountant import RoundEvent, RunAccountant
 from randquant.rounds.history import History, Measured, RoundRow
@@ -61,7 +61,7 @@ class ServerRun:
         mechanism: UpdateMechanism,
         accountant: RunAccountant,
         log: Log,
-        alongside: Alongside | None = None,
+        alongside: AuxiliaryNumbers | None = None,
         patience: int = 3,
         untuned: UntunedSteps | None = None,
         store: ServerStore | None = None,
@@ -138,7 +138,7 @@ class ServerRun:
                 arrays = self._arrays(*initial())
                 self.store.create(run, account, number - 1, arrays, self.history)
             self._has_file = True
-        hostile = one_client(offer.mechanism, offer.dimension, len(clients))
+        hostile = describe_influence(offer.mechanism, offer.dimension, len(clients))
         if hostile and self._offer is None:  # one line a run, not one a round
             self._log(INFO, f"randquant: {hostile}.")
         self._offer = offer
@@ -150,7 +150,7 @@ class ServerRun:
         """
         mean = round_sum.mean()
         if self.alongside is not None:
-            mean, self.numbers = self.alongside.parted(mean)
+            mean, self.numbers = self.alongside.separate(mean)
         if self.untuned is None:
             return mean
         offer, clients = round_sum.offer, round_sum.clients
@@ -284,7 +284,7 @@ class ServerRun:
         means = [row.asked - row.dropped for row in self.history if not row.failed]
         if self._offer is None or not means:
             return ""
-        return one_client(self._offer.mechanism, self._offer.dimension, means[-1])
+        return describe_influence(self._offer.mechanism, self._offer.dimension, means[-1])
 
     def _note(
         self, number: int, asked: int, dropped: int, sizes: Mapping[str, int], why: str = ""
@@ -306,7 +306,7 @@ def _kinds(model: Arrays) -> list[tuple[str, np.dtype, tuple[int, ...]]]:
     return [(name, array.dtype, array.shape) for name, array in model.items()]
 
 
-def alongside_numbers(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside | None:
+def alongside_numbers(mechanism: UpdateMechanism, privacy: Privacy) -> AuxiliaryNumbers | None:
     """Return the encoder of the numbers that settings send with an update; None without any.
 
     Raises:
@@ -329,4 +329,4 @@ def alongside_numbers(mechanism: UpdateMechanism, privacy: Privacy) -> Alongside
             f"{mechanism!r}, which clips coordinates one by one: numbers share the norm of an "
             "update."
         )
-    return Alongside(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)
+    return AuxiliaryNumbers(mechanism.clip_norm, privacy.read_numbers, privacy.weighted_by)
