@@ -612,7 +612,7 @@ def on_updates(
         far = min(float(np.float32(length * INSIDE)), channel.clip)
         places = (far, -far if neighboring == "replace_one" else 0.0, 0.0)
         for vertex in vertices if clients > 1 else vertices[:1]:  # alone, nobody is anywhere
-            others = channel.input_of(vertex)
+            others = channel.vertex_input(vertex)
             attack = DrawnRound(SumRound(channel, clients, 1, places, others), 1.0)
             # Lengths are alternatives: of two that float32 makes one, the repeated one counts.
             found[attack] = max(found.get(attack, 0), count)

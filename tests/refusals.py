@@ -96,7 +96,7 @@ def _calls() -> Iterator[Call]:
                weights=np.array([[3, 1], [1, 3]]), denominator=4)  # fmt: skip
     yield call("Channel.mix", CHANNEL.mix, x=0.2)
     yield call("Channel.locate", CHANNEL.locate, x=np.array([0.1]))
-    yield call("Channel.input_of", CHANNEL.input_of, vertex=1)
+    yield call("Channel.vertex_input", CHANNEL.vertex_input, vertex=1)
     yield call("Key", rq.Key, secret=bytes(32))
     yield call("Key.from_seed", rq.Key.from_seed, seed=1)
     yield call("Key.words", lambda count, start: rq.Key.from_seed(1).words(count, start), count=2,
@@ -156,7 +156,7 @@ def _calls() -> Iterator[Call]:
     yield call("audit", rq.audit, mechanism=COORDINATES, update=UPDATE, other=-UPDATE, key=KEY,
                delta=0.0, confidence=0.99, trials=200, others=None,
                neighboring="replace_one")  # fmt: skip
-    yield call("constraint_of", design.constraint_of, name="pure", epsilon=1.0, order=None)
+    yield call("named_constraint", design.named_constraint, name="pure", epsilon=1.0, order=None)
     for name in ("Pure", "Fisher"):
         yield call(name, getattr(design, name), epsilon=1.0)
     yield call("Renyi", design.Renyi, epsilon=1.0, order=2.0)

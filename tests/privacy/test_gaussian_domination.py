@@ -83,12 +83,8 @@ def test_far_from_the_mean_the_formula_is_above_the_truth(below):
     """Where sums are likely enough to be evaluated, both are known."""
     left, right, low, high = 120, 180, 0.44, 0.56
     noise = law([[1 - low, low]] * left + [[1 - high, high]] * right)
-    worst = gaussian_domination._distance_at_likely_sums(noise, low, high, 0.0, 0, below - 1)
-    assert (
-        worst
-        <= gaussian_domination._distance_at_rare_sums(left, right, low, high, below)
-        <= 1.3 * worst
-    )
+    worst = gaussian_domination._likely_distance(noise, low, high, 0.0, 0, below - 1)
+    assert worst <= gaussian_domination._rare_distance(left, right, low, high, below) <= 1.3 * worst
 
 
 def test_more_clients_hide_more_and_grouping_costs_little(monkeypatch):
@@ -119,7 +115,7 @@ def test_tails_are_the_sums_of_products_and_no_more(falls):
         tail = Fraction(fall) * (1 + tail)
         exact.append(tail)
     for found, truth in zip(
-        gaussian_domination._falling_product_sums(np.array(falls)).tolist(), exact, strict=True
+        gaussian_domination._falling_sums(np.array(falls)).tolist(), exact, strict=True
     ):
         assert truth * (1 - Fraction(1, 10**6)) <= found <= truth * (1 + Fraction(1, 10**12))
 

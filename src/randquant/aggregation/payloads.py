@@ -18,8 +18,8 @@ def as_payloads(payloads: Iterable[bytes]) -> list[bytes]:
     """Return the payloads as a list of bytes.
 
     Raises:
-        ValueError: there is none.
-        TypeError: it is no list of payloads, or one of them is no bytes; the error names it.
+        ValueError: the list is empty.
+        TypeError: it is not a list of payloads, or one of them is not bytes; the error names it.
     """
     if isinstance(payloads, bytes | bytearray | memoryview | str):
         raise TypeError(

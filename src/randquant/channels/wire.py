@@ -103,14 +103,14 @@ MAGIC = b"RQPL"
 """First bytes of every payload."""
 
 VERSION = 2
-"""Version of the format; payloads of a version other than this, `PADDED_VERSION` and
-`PARTIAL_VERSION` are refused."""
+"""Version of a payload with a code for each coordinate. Payloads of other versions than this,
+`PADDED_VERSION` and `PARTIAL_VERSION` are refused."""
 
 PADDED_VERSION = 3
 """Version of a payload whose last codes are padding, as a rotated update's are."""
 
 PARTIAL_VERSION = 4
-"""Version of a payload of fewer codes than an update has coordinates (`aggregation.subset`)."""
+"""Version of a payload with fewer codes than an update has coordinates (`aggregation.subset`)."""
 
 HEADER = struct.Struct("<4sBBHQ16s8s")
 """Layout of the header, whose fields the module describes."""
@@ -165,12 +165,10 @@ class Format:
 
     @property
     def bits(self) -> int:
-        """Bits per code: ceil(log2(levels))."""
         return (self.levels - 1).bit_length()
 
 
 def body_bytes(channel: Coding, dimension: int) -> int:
-    """Return how many bytes `dimension` packed codes of a channel take."""
     return (_body_bits(channel, dimension) + 7) // 8
 
 
@@ -456,7 +454,7 @@ def _check_range(channel: Coding, codes: np.ndarray) -> None:
 
 
 def floats(dimension: int) -> int:
-    """Return the bytes of an update sent as 32-bit floats, without a header."""
+    # Without a header: baselines on floats have none.
     return 4 * validate.whole("dimension", dimension, low=0)
 
 

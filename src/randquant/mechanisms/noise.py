@@ -86,7 +86,6 @@ class CumulativeTable:
 
     @property
     def distance(self) -> float:
-        """Upper bound of the total variation distance to the tabulated law."""
         # Each threshold is rounded by less than one unit, and the tail that is left out is smaller.
         return 2.0 ** (1 - BITS) * (len(self.low) + 1)
 
@@ -429,7 +428,7 @@ class DiscreteLaplace:
 
     @property
     def variance(self) -> float:
-        """Variance of one share: 2p / (1 - p)^2 / clients at p = exp(-1/scale)."""
+        # That of the law, 2p / (1 - p)^2 at p = exp(-1/scale), over the number of shares.
         return 0.5 / math.sinh(0.5 / self.scale) ** 2 / self.clients
 
     def distance(self, terms: int) -> float:

@@ -89,7 +89,7 @@ class Guarantee:
             same run with secret keys: everybody who knows the seed can undo the noise.
 
     Raises:
-        ValueError: epsilon is negative, delta is no probability, or one of them is no number.
+        ValueError: epsilon is negative or delta not a probability, or one of them is not a number.
     """
 
     epsilon: float

@@ -191,12 +191,8 @@ most of an account's time, and where its bounds are tight it is run in vain."""
 
 
 def _by_gaussian_noise(releases: Sequence[Release], delta: float) -> tuple[float, float, float]:
-    """Compare every release with Gaussian noise that dominates it.
-
-    Returns:
-        (epsilon, order, energy): the energy is the squared distance over variance of that noise, of
-        the whole run; (inf, inf, 0) where a release is compared with none.
-    """
+    # (epsilon, order, squared distance over variance of the noise); infinite where some release is
+    # dominated by none.
     small = [release.round_loss for release in releases]
     if all(part is not None and part.largest > 0 for part in small):
         bound = _by_parts([part for part in small if part is not None], delta)

@@ -74,10 +74,7 @@ def dominating_pair(channel: Channel) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _curve_points(row: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the points (Q(S), P(S)) of one row P against every row Q of `others`.
-
-    S are the codes with the largest ratios P/Q: the first one, the first two, and so on.
-    """
+    # (Q(S), P(S)) for P the row, every Q, and S the codes with the largest ratios P/Q.
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = row.astype(np.float64) / others.astype(np.float64)
     # theory/composition.md, Proposition 2: sorted by ratios that are rounded, hence LOSS_ERROR.
@@ -88,10 +85,8 @@ def _curve_points(row: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _pruned(false: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drop points that are no corner of the upper hull; return the rest from left to right.
-
-    All corners are kept, and some points that are none: `dominating_pair` sorts these out exactly.
-    """
+    # Points that may be corners of the upper hull, from left to right: all corners are kept, and
+    # `dominating_pair` drops the rest exactly.
     order = np.lexsort((-true, false))
     false, true = false[order], true[order]
     keep = np.append(True, true[1:] > np.maximum.accumulate(true)[:-1])
@@ -173,8 +168,8 @@ class Mixture:
 
     def _loss(self, above: Shifts, below: Shifts, reach: float) -> PrivacyLoss:
         # Positive losses of one pair, negative ones of the other, and the remaining mass at zero.
-        gains, gained, rest = _positive_losses(self.rate, above, reach)
-        pains, pained, error = _negative_losses(self.rate, below, reach)
+        gains, gained, rest = _positive(self.rate, above, reach)
+        pains, pained, error = _negative(self.rate, below, reach)
         # theory/sampling.md, Propositions 15 and 17: what is left, and all errors below zero.
         neither = max(1.0 - float(gained.sum()) - rest - float(pained.sum()), 0.0) + error
         losses = np.concatenate([gains, [0.0], pains])
@@ -182,11 +177,8 @@ class Mixture:
         return PrivacyLoss(losses, masses, min(rest, 1.0))
 
 
-def _positive_losses(
-    rate: float, shifts: Shifts, reach: float
-) -> tuple[np.ndarray, np.ndarray, float]:
-    # Cells in which the first law is the likelier one; beyond the last one the loss counts as
-    # infinite.
+def _positive(rate: float, shifts: Shifts, reach: float) -> tuple[np.ndarray, np.ndarray, float]:
+    # Cells in which the first law is likelier; beyond the last one the loss counts as infinite.
     m, n = shifts
     middle = math.nextafter((m + n) / 2, -math.inf)
     x = np.linspace(middle, m + reach, CELL_COUNT + 1)
@@ -203,10 +195,8 @@ def _positive_losses(
     return np.maximum(top, 0.0), masses, float(tail[-1]) + 1e-300
 
 
-def _negative_losses(
-    rate: float, shifts: Shifts, reach: float
-) -> tuple[np.ndarray, np.ndarray, float]:
-    # Cells in which the second law is the likelier one.
+def _negative(rate: float, shifts: Shifts, reach: float) -> tuple[np.ndarray, np.ndarray, float]:
+    # Cells in which the second law is likelier.
     m, n = shifts
     middle = math.nextafter((m + n) / 2, math.inf)
     x = np.linspace(middle, max(middle, 0.0) + reach, CELL_COUNT + 1)
@@ -221,11 +211,7 @@ def _negative_losses(
 
 
 def _tail(rate: float, shift: float, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the probability of more than x under (1 - rate) N(0) + rate N(shift).
-
-    Returns:
-        (value, error): arrays of x's shape; the error is a bound.
-    """
+    # Probability of more than x under (1 - rate) N(0) + rate N(shift), and a bound of its error.
     value, error = np.zeros_like(x), np.zeros_like(x)
     for weight, away in ((1 - rate, x), (rate, x - shift)):
         part = weight * ndtr(-away)
@@ -241,11 +227,7 @@ def _log_ratio(rate: float, shifts: Shifts, x: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _log_relative(rate: float, shift: float, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute log(1 - rate + rate e^(shift x - shift^2 / 2)).
-
-    Returns:
-        (value, error): arrays of x's shape; the error is a bound.
-    """
+    # log(1 - rate + rate e^(shift x - shift^2 / 2)), and a bound of its error.
     exponent = shift * (x - shift / 2)
     with np.errstate(divide="ignore", over="ignore"):
         change = rate * np.expm1(exponent)

@@ -72,11 +72,7 @@ def unit_squared_mu(channel: Channel, clients: int) -> float:
 
 
 def _largest_distance(low: float, high: float, others: int, mirror: bool) -> float:
-    """Bound the largest distance between the laws for the two ends of a client's input.
-
-    Returns:
-        In standard deviations of the dominating Gaussian noise, over all sums of the other clients.
-    """
+    # Between the laws for the two ends of a client's input, in standard deviations of the noise.
     left, right = (Powers(np.array([1 - end, end])) for end in (low, high))
     error = rounding(min(others + 1, MOST_CLIENTS), 2) + 8 * UNIT
     worst = 0.0
@@ -84,20 +80,18 @@ def _largest_distance(low: float, high: float, others: int, mirror: bool) -> flo
         noise = left.law(at_left).convolve(right.law(at_right))
         likely = np.flatnonzero(noise.mass >= MIN_EXACT_PROB)
         first, last = int(likely[0]), int(likely[-1])
-        worst = max(worst, _distance_at_likely_sums(noise.mass, low, high, error, first, last))
+        worst = max(worst, _likely_distance(noise.mass, low, high, error, first, last))
         # theory/vector-sums.md, Proposition 17: a sum from above is one of the other bits.
         below = noise.start + first
         above = at_left + at_right - (noise.start + last)
-        worst = max(worst, _distance_at_rare_sums(at_left, at_right, low, high, below))
-        worst = max(worst, _distance_at_rare_sums(at_right, at_left, 1 - high, 1 - low, above))
+        worst = max(worst, _rare_distance(at_left, at_right, low, high, below))
+        worst = max(worst, _rare_distance(at_right, at_left, 1 - high, 1 - low, above))
     return worst * (high - low) * ROUND_UP_FACTOR
 
 
 def _arrangement_groups(others: int, mirror: bool) -> Iterator[tuple[int, int]]:
-    """Yield groups of arrangements: the least numbers of other clients at either end.
-
-    Every arrangement has at least the numbers of some group, so that its group bounds it.
-    """
+    # Of each group the least numbers of other clients at either end: every arrangement in it has at
+    # least these, so the group bounds it.
     grouped = others + 1 - MOST_CLIENTS
     if others > MAX_FINE_CLIENTS:
         grouped = max(grouped, others // max(MAX_WORK_SIZE // others, MIN_PART_COUNT))
@@ -111,7 +105,7 @@ def _arrangement_groups(others: int, mirror: bool) -> Iterator[tuple[int, int]]:
         done += more + 1
 
 
-def _distance_at_likely_sums(
+def _likely_distance(
     noise: np.ndarray, low: float, high: float, error: float, first: int, last: int
 ) -> float:
     likely, kept = noise[first : last + 1], slice(first, last + 1)
@@ -122,16 +116,12 @@ def _distance_at_likely_sums(
     least = np.inf
     for share in (low, high):
         tail = np.minimum(below + (1 - share) * likely, above + share * likely)
-        least = np.minimum(least, _density_at_tail(tail * (1 - error)))
+        least = np.minimum(least, _density(tail * (1 - error)))
     return float((likely / least).max()) * (1 + error)
 
 
-def _density_at_tail(tail: np.ndarray) -> np.ndarray:
-    """Bound from below the normal density at the point that leaves `tail` of the mass beyond it.
-
-    Args:
-        tail: (L,) probabilities; those above one half count as one half.
-    """
+def _density(tail: np.ndarray) -> np.ndarray:
+    # A lower bound of the normal density where `tail`, at most one half, of the mass lies beyond.
     tail = np.minimum(tail, 0.5)
     quantile = np.maximum(-ndtri_exp(np.log(tail)), 0.0)
     # theory/vector-sums.md, Proposition 18: it is concave in the tail, and 0 at 0.
@@ -141,14 +131,12 @@ def _density_at_tail(tail: np.ndarray) -> np.ndarray:
     return density * np.minimum(tail / left, 1.0) * (1 - 4 * UNIT * (8 + quantile**2))
 
 
-def _distance_at_rare_sums(
-    at_left: int, at_right: int, low: float, high: float, below: int
-) -> float:
+def _rare_distance(at_left: int, at_right: int, low: float, high: float, below: int) -> float:
     if below == 0:
         return 0.0
     sums = np.arange(below)
     # theory/vector-sums.md, Proposition 17: odds of a bit, as if tilted, that make `sums` likely.
-    odds = _tilted_odds(at_left, at_right, low, high, np.maximum(sums, 0.5))
+    odds = _odds(at_left, at_right, low, high, np.maximum(sums, 0.5))
     moments = sum(
         count * (np.log1p(end * odds / (1 - end)) + math.log1p(-end))
         for count, end in ((at_left, low), (at_right, high))
@@ -158,17 +146,12 @@ def _distance_at_rare_sums(
         return math.inf
     outer = np.sqrt(2 * rare)
     quantile = np.sqrt(2 * (rare - math.log(math.sqrt(2 * math.pi)) - np.log(outer + 1 / outer)))
-    falls = _tilted_odds(at_left, at_right, low, high, np.maximum(sums - 2, 0)) * (1 - 1e-9)
-    return (
-        float((1 / ((1 - high + _falling_product_sums(falls)) * quantile)).max()) * ROUND_UP_FACTOR
-    )
+    falls = _odds(at_left, at_right, low, high, np.maximum(sums - 2, 0)) * (1 - 1e-9)
+    return float((1 / ((1 - high + _falling_sums(falls)) * quantile)).max()) * ROUND_UP_FACTOR
 
 
-def _falling_product_sums(falls: np.ndarray) -> np.ndarray:
-    """Bound the sums f_j + f_j f_(j-1) + … from below, for every j.
-
-    The number of terms doubles at each step, until float64 shows no more of them.
-    """
+def _falling_sums(falls: np.ndarray) -> np.ndarray:
+    # Lower bounds of f_j + f_j f_(j-1) + …; at each step the number of terms doubles.
     tails, products, reach = falls.copy(), falls.copy(), 1
     while reach < len(falls) and products[reach:].max() > UNIT:
         # All terms are positive: whatever is left out makes the sum smaller.
@@ -178,9 +161,7 @@ def _falling_product_sums(falls: np.ndarray) -> np.ndarray:
     return tails
 
 
-def _tilted_odds(
-    at_left: int, at_right: int, low: float, high: float, mean: np.ndarray
-) -> np.ndarray:
+def _odds(at_left: int, at_right: int, low: float, high: float, mean: np.ndarray) -> np.ndarray:
     first, second = low / (1 - low), high / (1 - high)
     square = first * second * (at_left + at_right - mean)
     linear = at_left * first + at_right * second - mean * (first + second)

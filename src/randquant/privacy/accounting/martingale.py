@@ -126,7 +126,7 @@ def sum_round_loss(channel: Channel, clients: int, square: float, rounds: int) -
     bit = linearised(channel) if len(channel.inputs) > 2 else None
     channel = channel if bit is None else bit[0]
     moments = ratio_moments(channel, clients)
-    # Where nothing is known of moments, the curvature would take seconds for nothing.
+    # Without moments there is no bound, so the curvature, which takes seconds, is not computed.
     share = math.inf if moments is None else kappa_sum(channel, clients, 2.0).upper
     if moments is None or math.isinf(share):
         return None
@@ -191,9 +191,8 @@ def epsilon_at(steps: RoundLoss, delta: float, tilt: float, smoothing: float) ->
     errors = _integrated_errors(moments, tilt, smoothing - steps.largest, whole - steps.largest)
     if not growth * whole < 1e6 or math.isinf(errors):
         return math.inf
-    log_errors = growth * whole * ROUND_UP_FACTOR + (
-        math.log(errors * ROUND_UP_FACTOR) if errors > 0 else -math.inf
-    )
+    log_errors = math.log(errors * ROUND_UP_FACTOR) if errors > 0 else -math.inf
+    log_errors += growth * whole * ROUND_UP_FACTOR
 
     def epsilon(threshold: float) -> float:
         return mu * (threshold + mu / 2)
@@ -203,9 +202,8 @@ def epsilon_at(steps: RoundLoss, delta: float, tilt: float, smoothing: float) ->
         power = log_errors - tilt * epsilon(threshold) * (2 - ROUND_UP_FACTOR)
         if power > 0:
             return False
-        return (
-            math.exp(log_gaussian_delta(threshold, mu)) + math.exp(power)
-        ) * ROUND_UP_FACTOR <= delta
+        price = math.exp(log_gaussian_delta(threshold, mu)) + math.exp(power)
+        return price * ROUND_UP_FACTOR <= delta
 
     low, high = max(-mu / 2, -40.0), math.sqrt(-2 * math.log(delta)) + 1.0
     while not enough(high):
@@ -221,11 +219,7 @@ def epsilon_at(steps: RoundLoss, delta: float, tilt: float, smoothing: float) ->
 
 
 def _integrated_errors(moments: Sequence[float], tilt: float, low: float, high: float) -> float:
-    """Bound the errors of all steps, integrated over the remaining energy from low to high.
-
-    Args:
-        moments: 3 to 6, over a step's share of the energy.
-    """
+    # Over what is left of the energy, from low to high; `moments` are 3 to 6.
     total, polynomial = 0.0, [1.0]
     for k, moment in enumerate(moments, 3):
         # theory/martingale.md, Proposition 4: the k-th derivative of the price, in powers of the

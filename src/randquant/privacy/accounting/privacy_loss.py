@@ -348,11 +348,7 @@ def by_fourier(
 
 
 def _reach(tilted: Tilted, margin: float) -> tuple[float, float]:
-    """Bound how far the total of all tilted losses is from its mean.
-
-    Returns:
-        (distance, mass): an upper bound of the tilted mass beyond that distance, on both sides.
-    """
+    # (distance from the mean, bound of the tilted mass of total losses beyond it, on both sides).
     mean, variance = tilted.centre
     spread = float(np.abs(tilted.loss.losses - mean).max()) + margin
     # theory/composition.md, Proposition 6: Bernstein's inequality; mean and variance are computed,
@@ -409,10 +405,8 @@ def powered(
 
 
 def _transform_size(weights: np.ndarray, one: np.ndarray, transform: float) -> tuple[float, float]:
-    """Return (largest component of the computed transform, L2 length of the weights), rounded up.
-
-    `transform` is the relative error of one transform.
-    """
+    # (largest component of the transform, L2 length), rounded up; `transform` is its relative
+    # error.
     length = float(np.sqrt(one @ one)) * 1.001
     largest = float(weights.sum()) * (1 + len(weights) * UNIT)
     return largest + 1.01 * transform * math.sqrt(len(one)) * length, length

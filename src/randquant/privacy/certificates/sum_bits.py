@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from randquant.channels.channel import EVEN, Channel
+from randquant.channels.channel import EVEN_SHARE, Channel
 from randquant.privacy.certificates.sum_kernel import bounds_of_boxes
 from randquant.privacy.divergence import UNIT
 
@@ -181,7 +181,7 @@ class Bits:
         trials: number of bits in a code.
         ends: two rows of whole numbers: the law of a bit at either end.
         error: largest relative difference between a weight and that of the mixture.
-        even: the share of codes that are drawn evenly from all codes, 0 or EVEN.
+        even: the share of codes that are drawn evenly from all codes, 0 or EVEN_SHARE.
         mirrored: whether one end is the mirror image of the other.
     """
 
@@ -203,7 +203,7 @@ class Bits:
         # A binomial law of a bit that is not certain has no impossible code.
         if not rows.all():
             return None
-        readings = [Bits._read(rows, channel.denominator, even) for even in (0.0, EVEN)]
+        readings = [Bits._read(rows, channel.denominator, even) for even in (0.0, EVEN_SHARE)]
         valid = (bits for bits in readings if bits)
         return min(valid, key=lambda bits: bits.error, default=None)
 

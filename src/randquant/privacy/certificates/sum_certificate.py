@@ -458,11 +458,7 @@ def _strongest_attack(rows: Rows, others: int, order: float, single: float) -> A
 def _least_hidden_pair(
     rows: Rows, vertex: int, others: int, order: float, depth: float
 ) -> tuple[float, Law, int, int]:
-    """Find the pair of inputs that others at one vertex hide least.
-
-    Returns:
-        (its log moment, estimated; law of the others' sum; the rows p and q of the pair).
-    """
+    # (estimated log moment, law of the others' sum, p, q) of the pair that they hide least.
     noise = at_one_vertex(rows.weights[vertex], rows.total, others, depth)
     # Rounded moments choose the pair; its proven lower end counts.
     table = np.where(rows.allowed, _log_moment_table(rows, noise, order), -1.0)
@@ -560,11 +556,7 @@ def _bounded_log_moment(rows: Rows, others: OthersBound, order: float, log_singl
 
 
 def _log_moment_table(rows: Rows, noise: Law, order: float) -> np.ndarray:
-    """Bound the log moments of all pairs of rows behind the noise of the other clients.
-
-    Returns:
-        (R, R), without what was trimmed off the noise's law: `_add_trimmed` adds it.
-    """
+    # (R, R), without what was trimmed off the noise's law: `_add_trimmed` adds it.
     table, size = rows.probabilities, len(rows.weights)
     if rows.vertices == size:
         moments, slack = log_moments(noise, table, table, order)

@@ -119,7 +119,7 @@ def _canonical_orientation(channel: Channel) -> tuple[Channel, int]:
     # have equal bounds, and none is computed twice.
     orientations = []
     for inputs, codes in itertools.product((1, -1), repeat=2):
-        # There is no -0.
+        # Adding 0.0 turns -0.0 into 0.0, so that equal channels compare equal.
         points, values = inputs * channel.inputs[::inputs] + 0.0, codes * channel.values[::codes]
         turned = Channel(points, values, channel.weights[::inputs, ::codes], channel.denominator)
         orientations.append((turned, inputs))
@@ -279,11 +279,7 @@ class _Sums:
         return curvature * ROUND_UP_FACTOR, np.logaddexp(0.0, excess)
 
     def _values(self, grid: PairGrid, sums: SumOutcomes) -> Values:
-        """Bound curvature and log(M - 1) of a grid's pairs behind one law of the others.
-
-        Returns:
-            Two (N,) arrays for the N pairs; infinite where rounding may be too large a share.
-        """
+        # Curvature and log(M - 1), (N,) each; infinite where rounding may be too large a share.
         error = moment_error(sums.error, self.client.loss, sums.scale, self.order)
         curvature, excess = np.empty(len(grid.first)), np.empty(len(grid.first))
         if error > MAX_RELATIVE_ERROR:

@@ -356,7 +356,7 @@ class Rows:
         table, total = channel.weights, channel.denominator
         # theory/sums.md, Proposition 1: equal rows count once, in the order of the inputs.
         first = np.sort(np.unique(table, axis=0, return_index=True)[1])
-        weights, inputs = table[first], np.array([channel.input_of(int(v)) for v in first])
+        weights, inputs = table[first], np.array([channel.vertex_input(int(v)) for v in first])
         count = len(first)
         difference = asymmetry(weights)
         if neighboring == "replace_one":

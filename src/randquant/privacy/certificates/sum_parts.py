@@ -168,11 +168,7 @@ def _block_cover(
 
 
 def _best_kinds(rows: np.ndarray, size: int, middle: bool) -> tuple[np.ndarray, float]:
-    """Choose how far the kinds' tails are trimmed.
-
-    Returns:
-        (kinds, share): the share of them in the blocks whose clients all have the same input.
-    """
+    # (kinds, their share in the blocks whose clients all have the same input).
     laws = _equal_client_laws(rows, size)
     # Which laws serve as kinds decides how tight the bound is, not whether it holds: those that
     # hide most variance per block are taken.
@@ -183,10 +179,7 @@ def _best_kinds(rows: np.ndarray, size: int, middle: bool) -> tuple[np.ndarray, 
 
 
 def _distinct_blocks(rows: np.ndarray, size: int) -> list[tuple[int, ...]]:
-    """Return the multisets of vertices that the clients of a block may be at.
-
-    One of each mirrored pair is enough. None are returned where there would be too many.
-    """
+    # Multisets of vertices, one of each mirrored pair; none where there would be too many.
     last = len(rows) - 1
     if math.comb(last + size, size) > 2 * MAX_PROGRAMMES:
         return []
@@ -325,12 +318,7 @@ def _common_shares(
 def _solve_programmes(
     relative_shapes: list[np.ndarray], membership: np.ndarray, caps: Sequence[float]
 ) -> np.ndarray:
-    """Find weights of the shifted shapes in each of several linear programmes.
-
-    Returns:
-        (programmes, shapes) weights, zeros where the solver fails. They are a proposal: no bound
-        rests on them.
-    """
+    # (programmes, shapes) weights, zeros where the solver fails: a proposal, no bound rests on it.
     from scipy.optimize import linprog
     from scipy.sparse import block_diag
 
