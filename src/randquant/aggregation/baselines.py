@@ -97,7 +97,7 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
     def expected_error(self, dimension: int) -> CoordinateError:
         if self.clip_norm is None:
             raise error_unknown(self)
-        return CoordinateError(0.0)  # from the mean of the clipped updates
+        return CoordinateError(0.0)  # the mean of the clipped updates is sent exactly
 
     def audit_inputs(self, neighboring: Neighboring = "replace_one") -> tuple[float, float]:
         threshold = self.clip if self.clip_norm is None else self.clip_norm
@@ -195,6 +195,11 @@ class CentralGaussian(FloatPayloads, MechanismDefaults):
 def gaussian(
     noise_multiplier: float, clip: float | None = None, clip_norm: float | None = None
 ) -> CentralGaussian:
+    """Gaussian noise on the exact sum of clipped updates, in floating point: a baseline.
+
+    Args:
+        noise_multiplier, clip, clip_norm: see `CentralGaussian`; clip may be left out.
+    """
     return CentralGaussian(clip, noise_multiplier, clip_norm)
 
 

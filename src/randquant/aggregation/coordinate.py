@@ -136,8 +136,7 @@ class ChannelMechanism(MechanismDefaults):
     def influence(self, dimension: int, clients: int) -> float:
         dimension = validate.whole("dimension", dimension, low=1)
         clients = validate.whole("clients", clients, low=1)
-        # The range of the channel's values in each coordinate: theory/helper-sums.md, Proposition
-        # 10.
+        # theory/helper-sums.md, Proposition 10: the range of the channel's values.
         reach = float(self.channel.values[-1] - self.channel.values[0])
         return reach * math.sqrt(dimension) / clients
 

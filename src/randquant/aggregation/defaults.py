@@ -29,6 +29,7 @@ MAX_COORDINATES = 2**40
 class MechanismDefaults(Releasing):
     """Default answers of a mechanism, from its own properties, `encode`, `mean` and the rest.
 
+    `decode`, `influence`, `decoded` and `record` raise an error unless a mechanism defines them.
     A mechanism derives from this class and is final: its statements hold for its own `encode`
     only. To add a step before or after another mechanism, hold that mechanism and call it.
 

@@ -191,8 +191,8 @@ most of an account's time, and where its bounds are tight it is run in vain."""
 
 
 def _by_gaussian_noise(releases: Sequence[Release], delta: float) -> tuple[float, float, float]:
-    # (epsilon, order, squared distance over variance of the noise); infinite where some release is
-    # dominated by none.
+    # Returns (epsilon, order, squared distance over variance of the noise): infinite if Gaussian
+    # noise is known to dominate some releases only.
     small = [release.round_loss for release in releases]
     if all(part is not None and part.largest > 0 for part in small):
         bound = _by_parts([part for part in small if part is not None], delta)
@@ -308,8 +308,9 @@ def _by_renyi(
         # 1 + sqrt(log(1/delta)/rate).
         rate = max(_composed(releases, 2.0) / 2, 1e-300)
         best, step = _nearest(1 + math.sqrt(-math.log(delta) / rate)), 4
-        # theory/accounting.md, Proposition 2: any order will do. Where a bound is loose (a sum that
-        # is bounded by one client's code), epsilon falls up to the last orders, far too high.
+        # theory/accounting.md, Proposition 2: any order will do. Where a bound is loose, as of a
+        # sum that is bounded by one client's code, epsilon only falls towards the last orders, so
+        # the search starts at a lower one.
         limit = MAX_GAUSSIAN_RATIO * rate
         while (order := ORDERS[best]) > 2 and _composed(releases, order) > limit * order:
             best = min(_nearest(1 + (order - 1) / 2), best - 1)

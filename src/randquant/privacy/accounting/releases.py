@@ -247,7 +247,7 @@ class GaussianRelease(Rounds):
 
     @property
     def distance(self) -> float:
-        # An assumption: the floats that are sent are not drawn from the real-valued law.
+        # An assumption: the bound is that of real-valued noise, not of the floats that are sent.
         return 0.0
 
     def renyi(self, order: float) -> float:
@@ -429,10 +429,8 @@ class LaplaceRelease(Rounds):
         """Return this release under another trust; of one client's share of the noise, no bound."""
         # One client's share is mostly zero: the more clients share the noise, the larger the ratio
         # of neighbours' laws, so no scale may be claimed for it.
-        relied_on_others = hiding(trust, self.cohort) < self.cohort
-        return replace(
-            self, trust=trust, **({"cohort": 1, "scale": 0.0} if relied_on_others else {})
-        )
+        noise_shared = hiding(trust, self.cohort) < self.cohort
+        return replace(self, trust=trust, **({"cohort": 1, "scale": 0.0} if noise_shared else {}))
 
     @property
     def epsilon(self) -> float:

@@ -41,8 +41,7 @@ from randquant.privacy.divergence import UNIT
 from randquant.privacy.guarantee import at_most
 
 MAX_SUM_CLIENTS = 2**17
-"""Clients that are counted, at most: more only hide more (Proposition 1). The time grows with their
-number."""
+"""Most clients that are counted: more only hide more (Proposition 1), and laws would be longer."""
 
 MAX_VERTEX_LAWS = 2500
 """Laws of others at vertices that are tried, half of all arrangements if a channel is symmetric.

@@ -395,7 +395,8 @@ class BoxSearch:
         """Bound divergence over squared distance in n boxes, each by the best of several proofs.
 
         cells are (n, 2), the cells of x and x'; sides (n, 2, 2), the range of each position in
-        them."""
+        them.
+        """
         above_one = self.order - 1
         x, y = sides[:, 0][:, [0, 0, 1, 1]], sides[:, 1][:, [0, 1, 0, 1]]  # the four corners
         corners = np.repeat(cells[:, None], 4, axis=1)
