@@ -172,7 +172,9 @@ class AdditiveMechanism(MechanismDefaults):
         """Clip, rotate, restrict, round, add noise, reduce modulo 2**bits, pack."""
         plan = self.plan(vector.size)
         steps = self.projection(vector.size).forward(vector) * plan.scale
+        # Before anything is drawn: in the difference of two payloads of one key the noise cancels.
         key.claim()
+        # Independent streams: the noise that is accounted for must not depend on the rounding.
         rounded = round_within(steps, plan.bound, key.fold_in("round"))
         noisy = rounded + plan.noise.draw(plan.size, key.fold_in("noise"))
         codes = (noisy & ((1 << self.bits) - 1)).astype(np.uint8 if self.bits <= 8 else np.uint32)
@@ -301,6 +303,7 @@ def round_within(steps: np.ndarray, bound: int, key: Key) -> np.ndarray:
     attempt = 0
     while True:
         rounded = floors + (key.fold_in(attempt).words(steps.size) < thresholds)
+        # In integers: the sensitivity that is accounted for holds whatever floats did before.
         if squared_norm(rounded) <= bound:
             return rounded
         attempt += 1

@@ -284,6 +284,7 @@ def _multiplier(
 
 
 def _normals(count: int, key: Key) -> np.ndarray:
+    # The same noise on two updates would show their difference.
     key.claim()
     words = key.fold_in("noise").words(2)
     return np.random.Generator(np.random.Philox(key=words)).standard_normal(count)

@@ -197,6 +197,7 @@ def from_record(
         summed = fields.get("trust") == "aggregate"
         clients = validate.whole("cohort", fields.get("cohort", 1), low=1) if summed else 1
 
+        # Before the channel is certified: its sender chose how long that would take.
         def admit(channel: Channel) -> None:
             if bounded:
                 check_work(channel, clients, clipped="clip_norm" in fields)
