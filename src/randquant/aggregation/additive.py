@@ -215,7 +215,7 @@ class AdditiveMechanism(MechanismDefaults):
         return self.bits
 
     def _log_equal(self, plan: NoisePlan) -> float:
-        """Log of the largest probability that two payloads agree in one coordinate.
+        """Bound the log of the largest probability that two payloads agree in one coordinate.
 
         No integer has more mass than 2 / sqrt(1 + 4 · variance) under a log-concave law (Bobkov,
         Marsiglietti and Melbourne 2022, theorem 1.1); reduction modulo 2**bits merges at most two
@@ -228,7 +228,7 @@ class AdditiveMechanism(MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> NoiseRelease:
-        """One noisy sum a round; two rounded updates are at most twice the norm bound apart.
+        """Return one noisy sum a round; two rounded updates are at most twice the norm bound apart.
 
         Under `zero_out` the distance is the norm bound, since a zero update rounds to zero.
         """
@@ -367,7 +367,7 @@ def _plan(mechanism: AdditiveMechanism, dimension: int) -> NoisePlan:
     capacity = (2.0 ** (mechanism.bits - 1) / mechanism.deviations) ** 2
 
     def variance(norm: float) -> float:
-        """Variance of a coordinate of the sum: signal, rounding, noise (DDG paper, Theorem 34)."""
+        # Of a coordinate of the sum: signal, rounding, noise (DDG paper, Theorem 34).
         noise = 4 * mechanism.noise_multiplier**2 * squared_bound(norm, size)
         return (cohort * norm) ** 2 / size + cohort / 4 + noise
 

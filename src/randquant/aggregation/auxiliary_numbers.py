@@ -82,7 +82,7 @@ class Number:
 
     @property
     def text(self) -> str:
-        """The text that `read` parses to exactly this number.
+        """Return the text that `read` parses to exactly this number.
 
         Example:
             >>> Number("num-examples", 0, 200).text
@@ -205,7 +205,7 @@ class AuxiliaryNumbers:
         return (mean[:end] * np.float64(scale)).astype(np.float32), numbers
 
     def deviation(self, name: str, coordinate: float) -> float:
-        """Standard deviation of a number's mean that the mechanism adds, in the number's units.
+        """Return the noise of a number's mean, as a standard deviation in the number's units.
 
         Args:
             name: of the number.

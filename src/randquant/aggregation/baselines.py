@@ -92,7 +92,7 @@ class ClippedSGD(FloatPayloads, MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> None:
-        """None: there is no guarantee."""
+        """Return None: there is no guarantee."""
 
     def expected_error(self, dimension: int) -> CoordinateError:
         if self.clip_norm is None:
@@ -235,7 +235,7 @@ class LocalGaussian(FloatPayloads, MechanismDefaults):
         return self.noise_multiplier * 2 * self.clip_norm
 
     def noisy(self, update: Update, key: Key) -> np.ndarray:
-        """The clipped update plus noise, (d,) float64."""
+        """Add noise to the clipped update: (d,) float64."""
         update = as_vector(update)
         return clip_to_norm(update, self.clip_norm) + self.deviation * _normals(update.size, key)
 

@@ -131,7 +131,7 @@ def add_clipped(total: np.ndarray, row: np.ndarray, clip_norm: float) -> None:
 
 
 def _room(clip_norm: float, size: int) -> float:
-    """Largest norm of `size` coordinates such that rounding to float32 stays within clip_norm.
+    """Return the largest norm from which rounding `size` coordinates to float32 keeps to clip_norm.
 
     Summing d <= 2**30 positive terms in float64 has a relative error of at most
     d · 2**-53 <= 2**-23. Rounding to float32 changes a coordinate by a factor of at most

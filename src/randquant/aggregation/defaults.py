@@ -115,7 +115,7 @@ class MechanismDefaults(Releasing):
         return len(self.encode_vector(np.zeros(dimension, np.float32), Key.from_seed(0)))
 
     def upload_bytes(self: UpdateMechanism, dimension: int, clients: int | None = None) -> int:
-        """The payload; under `aggregate` trust a vector masked for a sum over `clients`."""
+        """Return the bytes of a payload, or under `aggregate` trust of a masked vector."""
         if self.trust != "aggregate":
             return self.payload_bytes(dimension)
         bits = self.sum_bits(dimension, self.cohort if clients is None else clients)
@@ -166,7 +166,7 @@ class MechanismDefaults(Releasing):
     def audit_inputs(
         self: UpdateMechanism, neighboring: Neighboring = "replace_one"
     ) -> tuple[float, float]:
-        """Far beyond ±clip_norm; under `zero_out` far beyond clip_norm, and zero."""
+        """Return inputs far beyond ±clip_norm; under `zero_out` one far beyond it, and zero."""
         if self.clip_norm is None:
             raise ValueError(
                 f"Expected a mechanism with clip_norm, clip or channel, got {self!r}: say which "

@@ -97,7 +97,7 @@ def lifted(totals: np.ndarray, bits: int, levels: int, clients: int) -> np.ndarr
 
 @functools.lru_cache(maxsize=64)
 def _tails(channel: Channel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each tilt t > 0 and side, lines above log E exp(±t (code - middle)) as a function of x.
+    """Return lines above log E exp(±t (code - middle)) as a function of x, for each tilt t > 0.
 
     Returns:
         (tilts, slopes, heights), shapes (1, 1, T), (3, 2, T) and (3, 2, T): for every input x of

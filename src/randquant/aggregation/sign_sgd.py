@@ -107,7 +107,6 @@ class SignSGD(MechanismDefaults):
         return self._noise.example_release(dimension, rounds, neighboring, examples)
 
     def decoded(self, x: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of ±value, whose sign is that of x plus the noise."""
         mean = self.value * erf(x / (self._noise.deviation * math.sqrt(2)))
         return mean, self.value**2 - mean**2
 

@@ -169,7 +169,7 @@ class VectorMechanism(MechanismDefaults):
     def release(
         self, dimension: int, rounds: int, neighboring: Neighboring = "replace_one"
     ) -> VectorRelease:
-        """One vector in each round that the client takes part in, padding included."""
+        """Return one vector in each round that the client takes part in, padding included."""
         projection = self.projection(dimension)
         # theory/subsets.md, Proposition 2: for every subset.
         return VectorRelease(

@@ -113,7 +113,7 @@ def hockey_stick(
 
 
 def log_ratio(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """log(p/q), within a relative 16 units; +inf where only q is 0; -inf where p is 0."""
+    """Compute log(p/q) within a relative 16 units; +inf where only q is 0; -inf where p is 0."""
     difference = (p - q).astype(np.float64)
     top, bottom = p.astype(np.float64), q.astype(np.float64)
     bottom = np.where(bottom == 0, 1.0, bottom)

@@ -360,7 +360,7 @@ def _sum(parts: Sequence[float]) -> float:
 
 
 def _to_epsilon(divergence: float, order: float, delta: float) -> float:
-    """Least epsilon that a Rényi bound gives at delta, rounded up.
+    """Return the least epsilon that a Rényi bound gives at delta, rounded up.
 
     epsilon = divergence + log(1 - 1/order) - (log(delta) + log(order)) / (order - 1)
     """

@@ -65,7 +65,7 @@ class PrivacyLoss:
         return PrivacyLoss(losses, mass[finite], min(infinite, 1.0))
 
     def infinite_probability(self, releases: int) -> float:
-        """Probability that any of the releases has infinite loss, rounded up."""
+        """Return the probability that any of the releases has infinite loss, rounded up."""
         if self.infinite == 0:
             return 0.0
         if self.infinite == 1:
@@ -133,13 +133,13 @@ class Tilted:
 
     @property
     def centre(self) -> tuple[float, float]:
-        """Mean and variance of one tilted loss, normalised; roughly."""
+        """Estimate mean and variance of one tilted loss, normalised."""
         mass = self.weights / self.weights.sum()
         mean = float(mass @ self.loss.losses)
         return mean, float(mass @ (self.loss.losses - mean) ** 2)
 
     def log_delta(self, epsilon: float, integral: float) -> float:
-        """log of the hockey-stick divergence at epsilon, rounded up.
+        """Bound the log of the hockey-stick divergence at epsilon from above.
 
         Args:
             epsilon: the argument.
@@ -161,7 +161,7 @@ class Tilted:
 
 
 def log_moments(loss: PrivacyLoss, tilts: np.ndarray) -> np.ndarray:
-    """log of the sum of mass · e^(tilt · loss), roughly; one for each tilt."""
+    """Estimate the log of the sum of mass · e^(tilt · loss), for each tilt."""
     with np.errstate(divide="ignore"):
         exponents = tilts[:, None] * loss.losses + np.log(loss.masses)
     shift = exponents.max(axis=-1)
@@ -369,7 +369,7 @@ def powered(
     size: int,
     power: int,
 ) -> tuple[np.ndarray, float]:
-    """The power-fold convolution from index `first` on, modulo size, and its error in L2.
+    """Compute the power-fold convolution from index `first` on, modulo size, and its error in L2.
 
     Args:
         weights: (k,) of the indices, not negative.
@@ -463,7 +463,7 @@ def by_normal(
 
 
 def _smoothed(offset: float, spread: float, tilt: float, peak: float) -> tuple[float, float]:
-    """Mean of g(X), X > 0, for X normal (offset, spread^2): (value, error).
+    """Return (value, error) of the mean of g(X), X > 0, for X normal (offset, spread^2).
 
     E[e^(-k X); X > 0] = e^(-offset^2 / (2 spread^2)) erfcx((k spread - offset/spread)/sqrt 2)/2.
     """

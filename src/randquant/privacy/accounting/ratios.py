@@ -36,7 +36,7 @@ class ChainLaw:
     mass: np.ndarray
 
     def convolve(self, other: ChainLaw, lost: float = MIN_PROB) -> ChainLaw:
-        """The law of the sum; products and sums of positive numbers, so each is nearly exact."""
+        """Return the law of the sum, nearly exact: products and sums of positive numbers."""
         mass = np.convolve(self.mass, other.mass)
         # theory/vector-sums.md, Proposition 6: products beyond the range of floats are lost. Fewer
         # than 2n + 64 such losses stay below 1e-294 an entry, which counts where entries are 1e-275
@@ -50,7 +50,7 @@ class Powers:
     """Laws of sums of clients with equal inputs, by halving; computed laws are kept."""
 
     def __init__(self, row: np.ndarray, lost: float = MIN_PROB):
-        """`lost` may be larger, where only larger probabilities count: shorter laws take less."""
+        """Drop probabilities below `lost`, which may be larger where only larger ones count."""
         self._known = {0: ChainLaw(0, np.ones(1)), 1: ChainLaw(0, row)}
         self._lost = lost
 
@@ -91,7 +91,7 @@ def _binomial(row: np.ndarray, count: int, lost: float) -> ChainLaw:
 
 
 def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[ChainLaw]:
-    """Laws of the sum when k clients draw from `right` and the rest from `left`, k = 0, 1, … n.
+    """Yield the laws of the sum when k = 0, 1, … n clients draw from `right`, the rest from `left`.
 
     Args:
         left, right: (m,) probabilities.
@@ -103,7 +103,7 @@ def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[ChainLaw
     some_left, some_right = Powers(left), Powers(right)
 
     def between(low: int, high: int, common: ChainLaw) -> Iterator[ChainLaw]:
-        """For k from low to high; `common` is the law of the clients that all of these share."""
+        """Yield the laws for k from low to high; `common` is that of the clients they share."""
         if low == high:
             yield common
             return
@@ -116,7 +116,7 @@ def sums(left: np.ndarray, right: np.ndarray, clients: int) -> Iterator[ChainLaw
 
 
 def rounding(clients: int, levels: int) -> float:
-    """Relative error of `sums`, and of `Powers.law(clients)`: each convolution adds its terms.
+    """Bound the relative error of `sums` and `Powers.law(clients)`: convolutions add their terms.
 
     A sum of n is convolved from halves, so its error, in units, is twice that of n/2 and n/2 times
     levels - 1, and at most n (1 + (levels - 1)/2 · log2 n) + 2n; the path down the tree of `sums`
@@ -300,7 +300,7 @@ class _Tables:
         )
 
     def bounds(self, error: float, length: int, ratio: float) -> RatioMoments:
-        """The largest over all arrangements, rounded up."""
+        """Return the largest moments over all arrangements, rounded up."""
         # theory/martingale.md, Proposition 6: what was left out, and relative errors.
         lost = 4.0 * length * MIN_KEPT_PROB * ratio**6
         slack = 64 * error + (length + 512) * UNIT

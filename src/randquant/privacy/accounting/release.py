@@ -111,7 +111,7 @@ class Release(ReleaseDefaults, Protocol):
         ...
 
     def renyi(self, order: float) -> float:
-        """Upper bound, in nats, of the Rényi divergence of all rounds; order in (1, inf]."""
+        """Bound the Rényi divergence of all rounds from above, in nats; order in (1, inf]."""
         ...
 
 

@@ -148,7 +148,7 @@ class VectorRelease(_Codes):
         return "client" if self.examples is None else "example"
 
     def renyi(self, order: float) -> float:
-        """Least of three bounds: kappa · ||x - x'||^2, lipschitz · ||x - x'||_1, d · epsilon."""
+        """Return the least of kappa · ||x - x'||^2, lipschitz · ||x - x'||_1 and d · epsilon."""
         order = validate.renyi_order(order)
         if self.releases == 0:
             return 0.0
@@ -177,13 +177,13 @@ class VectorRelease(_Codes):
 
     @property
     def round_loss(self) -> RoundLoss | None:
-        """One step for each coordinate of each round, where the channel's moments are known."""
+        """Bound one step for each coordinate and round; None without moments of the channel."""
         square = squared_distance(self.channel, self.sensitivity, self.dimension)
         return sum_round_loss(self.channel, self.cohort, square, self.rounds)
 
     @property
     def squared_mu(self) -> float | None:
-        """All rounds' squared distance times that of a unit step; known for one bit a client."""
+        """Multiply all rounds' squared distance by that of a unit step; None for several bits."""
         # theory/vector-sums.md, Proposition 17; `rounded_up` pays for both products.
         step = unit_squared_mu(self.channel, self.cohort)
         square = squared_distance(self.channel, self.sensitivity, self.dimension)
@@ -251,7 +251,7 @@ class GaussianRelease(Rounds):
         return 0.0
 
     def renyi(self, order: float) -> float:
-        """rounds · order / (2 · noise_multiplier^2) (Mironov 2017, Proposition 7)."""
+        """Return rounds · order / (2 · noise_multiplier^2) (Mironov 2017, Proposition 7)."""
         order = validate.renyi_order(order)
         if self.rounds == 0:
             return 0.0
@@ -350,7 +350,7 @@ class NoiseRelease(Rounds):
 
     @property
     def squared_mu(self) -> float | None:
-        """Squared distance of all rounds times that of a unit step, `step_square`."""
+        """Multiply all rounds' squared distance by that of a unit step, `step_square`."""
         # theory/gaussian.md, Proposition 4; `rounded_up` pays for both products.
         step = step_square(_curvature(self.noise, self.cohort))
         if math.isinf(step):  # a law too narrow to compare
@@ -454,7 +454,7 @@ class LaplaceRelease(Rounds):
 
     @property
     def squared_mu(self) -> float:
-        """Squared mu of Gaussian noise that dominates randomised response of this epsilon."""
+        """Return mu^2 of Gaussian noise that dominates randomised response of this epsilon."""
         if self.rounds == 0:
             return 0.0
         # theory/statistics.md, Proposition 3; the allowances pay for the inverse and its argument.

@@ -136,7 +136,7 @@ def _mixed(
 
 
 def _curve(renyi: Callable[[float], float], order: float) -> np.ndarray:
-    """Logs of V_k = (e^((k-1) D_k) - 1)/(k (k-1)), raised, for k = 0, 1, 2, …
+    """Bound the logs of V_k = (e^((k-1) D_k) - 1)/(k (k-1)) from above, for k = 0, 1, 2, …
 
     V_1 bounds the divergence of order 1, entry 0 is not used. (k - 1) D_k is convex in k: between
     GRID orders it is below its chord.
@@ -224,7 +224,7 @@ def _log_tilt(decay: float) -> float:
 
 
 def _binomial(trials: float, rate: float) -> np.ndarray:
-    """Logs of weights w_k, raised, with (1 - rate + rate·g)^trials <= sum w_k g^k for every g > 0.
+    """Return log w_k, raised, with (1 - rate + rate·g)^trials <= sum w_k g^k for every g > 0.
 
     Binomial probabilities; between whole numbers of trials, the mix of both.
     """
@@ -493,7 +493,7 @@ class Sampled(ReleaseDefaults):
         return self.release.distance * self.rounds * (1 + 8 * UNIT)
 
     def renyi(self, order: float) -> float:
-        """Upper bound of the Rényi divergence of all rounds: amplified bounds add up."""
+        """Bound the Rényi divergence of all rounds: amplified bounds add up."""
         if self.releases == 0:
             return 0.0
         # theory/sampling.md, Proposition 1: rounds are drawn independently, so they add up, and one

@@ -403,7 +403,7 @@ class Rows:
         return np.where(self.allowed, lower, 0.0), np.where(self.allowed, upper, 0.0)
 
     def ratios(self, code: int) -> np.ndarray:
-        """(R, R) lower bounds of the log ratio of two rows' weights of a code, for neighbours."""
+        """Bound the log ratios of rows' weights of a code from below: (R, R), for neighbours."""
         column = self.weights[:, code]
         ratio = log_ratio(column[:, None], column[None])
         # theory/rounding.md, Proposition 6: a lower bound of the logarithm.
