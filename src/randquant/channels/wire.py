@@ -169,6 +169,12 @@ class Format:
 
 
 def body_bytes(channel: Coding, dimension: int) -> int:
+    """Return the bytes of `dimension` packed codes, without the header.
+
+    Example:
+        >>> body_bytes(Format.from_facts(3, "five codes in a byte"), 11)
+        3
+    """
     return (_body_bits(channel, dimension) + 7) // 8
 
 
