@@ -116,7 +116,9 @@ def _calls() -> Iterator[Call]:
     yield call("wire.unpack", wire.unpack, channel=CHANNEL, payload=payload, dimension=10)
     yield call("wire.add", wire.add, channel=CHANNEL, payload=payload,
                totals=Fresh(lambda: np.zeros(10, np.int64)))  # fmt: skip
-    yield call("wire.Format.of", lambda levels: wire.Format.from_facts(levels, "x"), levels=4)
+    yield call(
+        "wire.Format.from_facts", lambda levels: wire.Format.from_facts(levels, "x"), levels=4
+    )
     yield call("certify", rq.certify, channel=CHANNEL, order=2.0, neighboring="replace_one")
     yield call("certify_pair", rq.certify_pair, channel=CHANNEL, x=0.1, other=0.2, order=2.0)
     yield call("certify_metric", rq.certify_metric, channel=CHANNEL, geometry="l1")
